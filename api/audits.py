@@ -129,7 +129,8 @@ def run(
         ResumableError: training diverged.
     """
     # The pipeline loads torch, which takes seconds: only a call that trains or scores pays for it.
-    from heldin.jobs.config import load_config, parse_config, with_overrides
+    from heldin.jobs.config import load_config, parse_config
+    from heldin.jobs.config_files import with_overrides
     from heldin.jobs.run.pipeline import run as _run
 
     if isinstance(config, Mapping):
@@ -179,7 +180,7 @@ def audit_model(
     """
     from heldin.jobs.checkpoint.audit import audit_checkpoint
     from heldin.jobs.checkpoint.config import parse_checkpoint
-    from heldin.jobs.config import merged
+    from heldin.jobs.config_files import merged
 
     # A curve has no text form for the config below, which the audit keeps as what it was asked to do.
     curves = [its.label for its in claims_of(claims) if its.is_curve]

@@ -12,16 +12,16 @@ from numpy.typing import ArrayLike
 from heldin.api.claims import Stated, claims_of
 from heldin.base.errors import InputError
 from heldin.bounds.csv_scores import bound_scores
+from heldin.bounds.design import Design, assignment_named
 from heldin.bounds.judgement import Judgement
 from heldin.bounds.power import Power
 from heldin.bounds.power import power as _power
 from heldin.bounds.scores import LabelledScores
-from heldin.bounds.verdict import Design, assignment_named
 
 
 # A typed dict and not ``Any``, so that a type checker catches a misspelt option.
 class DesignOptions(TypedDict, total=False):
-    """How scores came about; see ``bounds.verdict.Design``."""
+    """How scores came about; see ``bounds.design.Design``."""
 
     independent_trainings: bool
     reference_on_one_side: bool

@@ -17,8 +17,8 @@ from heldin.audit.preregistration import Preregistration
 from heldin.audit.scored_users import ScoredUsers
 from heldin.audit.sides import Sides
 from heldin.base.facts import Facts
+from heldin.bounds.design import BLIND_OTHERWISE, BLIND_UNDER_COINS
 from heldin.bounds.roc import auroc, separation_p_value
-from heldin.bounds.verdict import BLIND_OTHERWISE, BLIND_UNDER_COINS
 
 MAX_FEATURES = 5000
 MIN_USERS_PER_SIDE = 4  # two to fit on and two to test on

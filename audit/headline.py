@@ -20,7 +20,7 @@ from heldin.audit.decision import (
     strongest,
 )
 from heldin.base.wording import at_most_counted
-from heldin.bounds.verdict import REAL_USERS
+from heldin.bounds.design import REAL_USERS
 
 LENGTH_DROWNS = 0.5  # a score whose rank correlation with the length of texts is at least this ...
 LESS_BY = 0.2  # ... while that of a score that passes is lower by this: length explains the disagreement

@@ -7,9 +7,10 @@ from heldin.attacks.statistics import get_attack
 from heldin.audit.blind import Blind
 from heldin.audit.preregistration import Preregistration
 from heldin.base.errors import ConstantScores, TooFewUsers
+from heldin.bounds.design import REAL_USERS, Design
 from heldin.bounds.judgement import Judgement, evaluate, nothing_judged
 from heldin.bounds.scores import join
-from heldin.bounds.verdict import REAL_USERS, Design, Outcome
+from heldin.bounds.verdict import Outcome
 
 
 def judge(

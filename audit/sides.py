@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from heldin.audit.randomisation import Law
-from heldin.bounds.verdict import Assignment
+from heldin.bounds.design import Assignment
 from heldin.corpus.split import SplitRule
 
 

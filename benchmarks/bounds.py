@@ -12,6 +12,7 @@ import numpy as np
 
 from heldin.bounds import bands, estimates, one_run, power, verdict
 from heldin.bounds import thresholds as bounds
+from heldin.bounds.design import Assignment, Design
 from heldin.bounds.judgement import evaluate
 from heldin.bounds.noise_family import family_bound
 from heldin.bounds.one_run import Guesses
@@ -44,8 +45,8 @@ def main() -> None:
     claim = verdict.curve_claim(ceiling, 3.3, DELTA)
     v = one_run.guess(run, 10_000).correct
     full = Guesses(10_000, 10_000, v)
-    coin = verdict.Design(verdict.Assignment.COIN)
-    apart = verdict.Design(verdict.Assignment.FIXED, independent_trainings=True, thresholds=(1.0,))
+    coin = Design(Assignment.COIN)
+    apart = Design(Assignment.FIXED, independent_trainings=True, thresholds=(1.0,))
     mu = one_run.fdp_mu(full)
     row(
         "f-DP recursion, one test near the limit, r = m",

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from heldin.base.errors import InputError
+from heldin.bounds.design import Design
 from heldin.bounds.judgement import Judgement, evaluate
 from heldin.bounds.scores import LabelledScores
-from heldin.bounds.verdict import Claim, Design
+from heldin.bounds.verdict import Claim
 from heldin.corpus.names import missing_names_line
 
 COLUMNS = ("user", "score", "member")

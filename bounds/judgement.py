@@ -10,10 +10,11 @@ from pydantic import ConfigDict
 from heldin.base.errors import InputError
 from heldin.base.tabular import Tabular
 from heldin.bounds import verdict
+from heldin.bounds.design import REAL_USERS, Design
 from heldin.bounds.p_values import p_value
 from heldin.bounds.rules import RULES, plan_rule
 from heldin.bounds.scores import LabelledScores
-from heldin.bounds.verdict import Claim, Design, Standing, Verdict, in_parentheses
+from heldin.bounds.verdict import Claim, Standing, Verdict, in_parentheses
 from heldin.defenses.accounting.guarantees import check_delta
 
 
@@ -37,7 +38,7 @@ class Bound:
     level: float
     standing: Standing
     coverage: float | None
-    subjects: str = verdict.REAL_USERS
+    subjects: str = REAL_USERS
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class RefusedBound:
 
     name: str
     reason: str
-    subjects: str = verdict.REAL_USERS
+    subjects: str = REAL_USERS
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class Judgement(Tabular):
         }
 
 
-def nothing_judged(users: int, delta: float, reason: str, subjects: str = verdict.REAL_USERS) -> Judgement:
+def nothing_judged(users: int, delta: float, reason: str, subjects: str = REAL_USERS) -> Judgement:
     """The judgement of scores that support no statement at all.
 
     Args:

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from heldin.bounds import one_run
+from heldin.bounds.design import Design
 from heldin.bounds.one_run import Guesses
 from heldin.bounds.scores import LabelledScores
-from heldin.bounds.verdict import Claim, Design
+from heldin.bounds.verdict import Claim
 
 _LEAST, _MOST = 1e-12, 1.0 - 1e-6
 _FACTOR = 1.01  # a p-value is at most this much above the smallest rejecting level

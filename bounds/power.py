@@ -17,10 +17,11 @@ from scipy import optimize, special
 from heldin.base.errors import InputError, TooFewUsers
 from heldin.base.tabular import Tabular
 from heldin.bounds import one_run
+from heldin.bounds.design import Assignment, Design
 from heldin.bounds.guessing import Guesses, Try, guessed_out
 from heldin.bounds.scores import check_alpha
 from heldin.bounds.thresholds import Counts, clopper_pearson
-from heldin.bounds.verdict import Assignment, Claim, Design, could_reject, max_certifiable_epsilon
+from heldin.bounds.verdict import Claim, could_reject, max_certifiable_epsilon
 from heldin.defenses.accounting.guarantees import check_delta, gaussian_epsilon
 
 SIMULATIONS = 400  # audits

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from heldin.bounds import bands, estimates, one_run, thresholds
+from heldin.bounds.design import Assignment, Design
 from heldin.bounds.noise_family import NoiseFamily, family_bound
 from heldin.bounds.scores import LabelledScores
-from heldin.bounds.verdict import Assignment, Design, Standing
+from heldin.bounds.verdict import Standing
 
 Compute = Callable[[LabelledScores, Design, float], float]
 Need = Callable[[LabelledScores, Design], str | None]

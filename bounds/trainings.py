@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from heldin.base.errors import TooFewUsers
 from heldin.bounds import verdict
 from heldin.bounds.bands import both_bands
+from heldin.bounds.design import Assignment, Design
 from heldin.bounds.judgement import Bound, Judgement, RefusedBound, evaluate
 from heldin.bounds.power import trainings_reach
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.thresholds import Counts, counts_at, epsilon_of_rates, limits, rate_at_least, rate_at_most
-from heldin.bounds.verdict import Assignment, Claim, Design, Standing
+from heldin.bounds.verdict import Claim, Standing
 
 Array = NDArray[np.float64]
 

@@ -12,38 +12,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import ConfigDict
-from scipy import stats
 
-from heldin.attacks.protocol import Uses
 from heldin.base.errors import InputError, TooFewUsers
 from heldin.bounds import bands, one_run
 from heldin.bounds import thresholds as bounds
+from heldin.bounds.design import REAL_USERS, Design
 from heldin.bounds.noise_family import NoiseFamily
 from heldin.bounds.one_run import Guesses, InverseRoc
 from heldin.bounds.scores import LabelledScores, check_alpha, labelled
 from heldin.defenses.accounting.ceiling import RocCeiling, epsilon_delta_ceiling
 
-BLIND_UNDER_COINS = 1e-4  # p-value of the blind baseline below which there is a warning, if coins drew membership
-BLIND_OTHERWISE = 1e-2  # and below which a result is not certified, if they did not
-REAL_USERS = "real users"
 NO_CLAIM = "none"  # label of the verdict if nothing is claimed
-SELDOM_EVEN = 0.05  # there is a warning if fair coins split users this evenly with a probability below this
-_IMPLAUSIBLE = 1e-6  # p-value of the numbers of both sides below which coins are not believed
-
-
-class Assignment(StrEnum):
-    """How membership was decided."""
-
-    COIN = "coin"  # independent fair coins, drawn after the pool was fixed
-    FIXED = "fixed"  # by hand, by time, an exact half: anything else that is known
-    UNKNOWN = "unknown"
-
-
-def assignment_named(text: str) -> Assignment:
-    """The assignment of this name. Raises InputError if there is none."""
-    if text not in tuple(Assignment):
-        raise InputError(f"assignment '{text}': choose {', '.join(Assignment)}")
-    return Assignment(text)
 
 
 class Outcome(StrEnum):
@@ -115,100 +94,6 @@ def curve_claim(ceiling: RocCeiling, epsilon: float, delta: float, family: Noise
     """
     label = f"the accountant's curve (epsilon {epsilon:.4g} at delta {delta:g})"
     return Claim(label, ceiling, epsilon, delta, is_curve=True, family=family)
-
-
-@dataclass(frozen=True)
-class Design:
-    """How the evidence was obtained, and what was fixed before looking at it.
-
-    Attributes:
-        assignment: how membership was decided.
-        independent_trainings: each score comes from its own training, all alike except for the user's presence.
-        coins_witnessed: False for somebody else's checkpoint, whose coins are only asserted.
-        coins_stated: True if the coins are certified on the word of the person who runs the audit.
-        reference_on_one_side: the reference model was trained on the held-out (or held-in) users, or on a split that
-            is associated with theirs.
-        blind_p_value: p-value of a baseline that never sees the audited model; None if none was run.
-        guesses: r of the one-run test, registered before looking; None: several are paid for (one_run.paid_tries).
-        thresholds: thresholds of independent trainings, fixed before looking; empty: simultaneous bands.
-        attacks: number of attacks tried, if these scores are the best of several.
-        alpha: total error probability.
-        gaussian: the mechanism's trade-off curve is known to be Gaussian (no sampling).
-        subjects: the people whose scores these are.
-        unmet: what else a certified result needs and does not have.
-        uses: what the score learns from.
-    """
-
-    assignment: Assignment
-    independent_trainings: bool = False
-    coins_witnessed: bool = True
-    coins_stated: bool = False
-    reference_on_one_side: bool = False
-    blind_p_value: float | None = None
-    guesses: int | None = None
-    thresholds: tuple[float, ...] = ()
-    attacks: int = 1
-    alpha: float = 0.05
-    gaussian: bool = False
-    subjects: str = REAL_USERS
-    unmet: tuple[str, ...] = ()
-    uses: Uses = Uses.MODEL
-
-    def __post_init__(self) -> None:
-        check_alpha(self.alpha, self.attacks)
-        if self.blind_p_value is not None and not 0.0 <= self.blind_p_value <= 1.0:
-            raise InputError(f"p-value {self.blind_p_value} of the blind baseline is outside [0, 1]")
-
-    def flaws(self, members: int, users: int) -> tuple[str, ...]:
-        """Why a result is not certified, gravest first; none if it is (docs/theory.md#conditions-of-one-run)."""
-        coin = self.assignment is Assignment.COIN
-        blind = self.blind_p_value
-        checks = [
-            (
-                blind is not None and not coin and blind < BLIND_OTHERWISE,
-                f"the groups differ without the model (blind baseline, p = {blind or 0.0:.1g})",
-            ),
-            (
-                # Independent trainings may have the user or not by plan: it is no coin that their limits rest on.
-                self.assignment is Assignment.FIXED and not self.independent_trainings,
-                "the split was fixed, not drawn by independent fair coins",
-            ),
-            (self.assignment is Assignment.UNKNOWN, "how membership was assigned is not stated"),
-            (coin and not self.coins_witnessed, "the coins are only asserted, by the maker of the model"),
-            (
-                coin and float(stats.binomtest(members, users).pvalue) < _IMPLAUSIBLE,
-                f"{members} members of {users} users are not what fair coins give",
-            ),
-            (self.reference_on_one_side, "the reference model was trained on one side of the split"),
-        ]
-        return (*(text for holds, text in checks if holds), *self.unmet)
-
-    def warnings(self, members: int, users: int) -> tuple[str, ...]:
-        """Warnings for a result under coins: what fair coins seldom produce, and mistakes often do."""
-        if self.assignment is not Assignment.COIN:
-            return ()
-        found = []
-        if self.blind_p_value is not None and self.blind_p_value < BLIND_UNDER_COINS:
-            found.append(
-                f"a blind baseline tells the groups apart (p = {self.blind_p_value:.1g}), which fair coins allow with "
-                f"probability {BLIND_UNDER_COINS:g}: check the coins"
-            )
-        # heldin's own coins may come out even; where coins are only stated, an even split may be an exact half.
-        even = evenness(members, users)
-        if (self.coins_stated or not self.coins_witnessed) and even is not None and even < SELDOM_EVEN:
-            exactly = "exactly equal numbers" if users % 2 == 0 else "numbers one apart"
-            found.append(
-                f"{members} held in and {users - members} held out: fair coins give {exactly} with probability "
-                f"{100.0 * even:.2g} %; if the split was an exact half or one of each pair, say --assignment fixed"
-            )
-        return tuple(found)
-
-
-def evenness(members: int, users: int) -> float | None:
-    """Probability that fair coins split users as evenly as possible; None if this split is not that even."""
-    if abs(2 * members - users) > users % 2:
-        return None
-    return float((1 + users % 2) * stats.binom.pmf(users // 2, users, 0.5))
 
 
 def in_parentheses(outcome: str, standing: str) -> str:

@@ -15,7 +15,8 @@ from heldin.base.coins import new_key
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory, text_sha256, write_text
 from heldin.base.purged import require_not_purged
-from heldin.jobs.config import RunConfig, as_read_today, first_difference
+from heldin.jobs.config import RunConfig, as_read_today
+from heldin.jobs.config_files import first_difference
 from heldin.jobs.run.cell import FILE, Cell, write_cell
 from heldin.jobs.run.folder import require_folder, take_new_folder
 from heldin.jobs.run.plan import refuse_copies

@@ -31,7 +31,7 @@ from heldin.jobs.checkpoint.endpoint import (
 from heldin.jobs.checkpoint.extraction import audit_extraction, windows_asked
 from heldin.jobs.checkpoint.groups import Groups, read_groups
 from heldin.jobs.checkpoint.job import CheckpointAudit
-from heldin.jobs.config import first_difference
+from heldin.jobs.config_files import first_difference
 from heldin.jobs.environment import environment
 from heldin.jobs.run.folder import take_new_folder
 from heldin.jobs.run.score_file import write_scores

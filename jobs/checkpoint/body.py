@@ -7,7 +7,7 @@ from heldin.audit.coarse import coarse_percentiles
 from heldin.audit.extraction import ExtractionFacts
 from heldin.audit.results import Results
 from heldin.base.files import text_sha256
-from heldin.bounds.verdict import Assignment
+from heldin.bounds.design import Assignment
 from heldin.corpus.store import CorpusStore
 from heldin.jobs.checkpoint.endpoint import rule_at_endpoint
 from heldin.jobs.checkpoint.groups import Groups

@@ -16,7 +16,7 @@ from heldin.base.config_errors import checked
 from heldin.base.precision import ScoringPrecision
 from heldin.base.section import ExpandedName, ExpandedPath, Section
 from heldin.bounds.claims import parse_claim, plan_claim
-from heldin.bounds.verdict import Assignment
+from heldin.bounds.design import Assignment
 from heldin.corpus.sources.rows import Columns
 from heldin.record.release import Release
 

@@ -10,7 +10,8 @@ from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.base.errors import InputError
 from heldin.bounds.claims import plan_claim
-from heldin.bounds.verdict import Assignment, Claim, stated_claim
+from heldin.bounds.design import Assignment
+from heldin.bounds.verdict import Claim, stated_claim
 from heldin.corpus.sources.rows import Columns
 from heldin.jobs.checkpoint.config import AT_ENDPOINT
 from heldin.jobs.checkpoint.endpoint import Remote, remote_of

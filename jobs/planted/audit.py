@@ -16,10 +16,11 @@ from heldin.base.files import one_process_at_a_time, private_directory
 from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
 from heldin.bounds.claims import UnitClaim, parse_claim_of
-from heldin.bounds.verdict import Assignment, Claim
+from heldin.bounds.design import Assignment
+from heldin.bounds.verdict import Claim
 from heldin.canaries.kinds import Kind
 from heldin.jobs.checkpoint.endpoint import remote_of, rule_at_endpoint
-from heldin.jobs.config import first_difference
+from heldin.jobs.config_files import first_difference
 from heldin.jobs.environment import environment
 from heldin.jobs.planted.body import Described, planted_body, planted_facts
 from heldin.jobs.planted.conditions import as_seen, conditions_of, found_changed, rests_on_log

@@ -19,7 +19,8 @@ from heldin.corpus.config import CorpusConfig, FileCorpus
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.split import MIN_RECORDS_TO_SPLIT, UserFilter
 from heldin.finetune.recipe import Recipe
-from heldin.jobs.config import ModelConfig, RunConfig, SplitConfig, read_config, with_overrides
+from heldin.jobs.config import ModelConfig, RunConfig, SplitConfig
+from heldin.jobs.config_files import read_config, with_overrides
 from heldin.record.release import Release
 
 JSON_LINES = (".jsonl", ".json", ".ndjson")

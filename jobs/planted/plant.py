@@ -11,7 +11,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, whole_directory
 from heldin.base.progress import Reporter
 from heldin.base.purged import require_not_purged
-from heldin.jobs.config import first_difference
+from heldin.jobs.config_files import first_difference
 from heldin.jobs.environment import version
 from heldin.jobs.planted.beforehand import said_beforehand
 from heldin.jobs.planted.config import PlantConfig, is_dataset

@@ -9,7 +9,8 @@ from typing import Any
 from heldin.base.coins import KEY_BYTES
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory, write_text
-from heldin.jobs.config import RunConfig, as_read_today, first_difference
+from heldin.jobs.config import RunConfig, as_read_today
+from heldin.jobs.config_files import first_difference
 from heldin.record.facts import CellFacts
 
 FILE = "cell.json"

@@ -9,7 +9,8 @@ from heldin.base.errors import InputError
 from heldin.base.files import is_held, private_directory, write_text
 from heldin.base.log_file import LOG
 from heldin.base.purged import require_not_purged
-from heldin.jobs.config import RunConfig, as_read_today, first_difference
+from heldin.jobs.config import RunConfig, as_read_today
+from heldin.jobs.config_files import first_difference
 from heldin.jobs.run.stage_seconds import FILE as STAGES
 
 _BEFORE_COINS = {"config.yaml", LOG, STAGES}  # what a run leaves that was stopped before it drew any

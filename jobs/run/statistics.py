@@ -20,8 +20,9 @@ from heldin.audit.sides import sides_of_run
 from heldin.audit.utility import UserLoss
 from heldin.base.progress import Reporter
 from heldin.bounds.claims import claims_of, exposed_claims
+from heldin.bounds.design import REAL_USERS
 from heldin.bounds.judgement import Judgement
-from heldin.bounds.verdict import REAL_USERS, Claim
+from heldin.bounds.verdict import Claim
 from heldin.canaries.kinds import Canary
 from heldin.corpus.split import Part
 from heldin.defenses.mechanism import Mechanism

@@ -13,8 +13,9 @@ from heldin.audit.judge import judge
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.sides import COINS, Sides
 from heldin.base.errors import InputError
+from heldin.bounds.design import Assignment
 from heldin.bounds.judgement import joined, nothing_judged
-from heldin.bounds.verdict import Assignment, stated_claim
+from heldin.bounds.verdict import stated_claim
 
 USERS = [f"u{i}" for i in range(400)]
 

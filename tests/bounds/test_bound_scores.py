@@ -11,9 +11,10 @@ from heldin.base.errors import InputError
 from heldin.bounds import judgement as engine
 from heldin.bounds.claims import mechanism_claim, parse_claim, parse_claim_of, plan_claim
 from heldin.bounds.csv_scores import bound_scores, read_scores
+from heldin.bounds.design import Design, assignment_named
 from heldin.bounds.judgement import Judgement
 from heldin.bounds.rules import PLAN_FAMILY
-from heldin.bounds.verdict import Design, Outcome, Standing, assignment_named
+from heldin.bounds.verdict import Outcome, Standing
 from heldin.defenses.accounting.account import account_example
 from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.events import PoissonGaussian

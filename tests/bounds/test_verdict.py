@@ -8,8 +8,9 @@ import pytest
 
 from heldin.base.errors import InputError
 from heldin.bounds import verdict
+from heldin.bounds.design import Assignment, Design, evenness
 from heldin.bounds.scores import LabelledScores, labelled
-from heldin.bounds.verdict import Assignment, Design, Outcome, Standing, Verdict, curve_claim, decide, stated_claim
+from heldin.bounds.verdict import Outcome, Standing, Verdict, curve_claim, decide, stated_claim
 from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.events import PoissonGaussian, UnamplifiedGaussian
 
@@ -150,9 +151,9 @@ def test_coins_that_come_out_even(uls):
     assert warned(501, 499) == warned(30, 30) == warned(500, 500, COIN) == warned(500, 500, FIXED) == ()
     both = dataclasses.replace(stated, blind_p_value=1e-9)
     assert [text.split()[0] for text in warned(500, 500, both)] == ["a", "500"]
-    assert verdict.evenness(5, 10) == pytest.approx(252 / 1024)
-    assert verdict.evenness(5, 11) == pytest.approx(2 * 462 / 2048)
-    assert verdict.evenness(4, 10) is None
+    assert evenness(5, 10) == pytest.approx(252 / 1024)
+    assert evenness(5, 11) == pytest.approx(2 * 462 / 2048)
+    assert evenness(4, 10) is None
 
 
 def test_a_true_claim_is_rarely_called_violated():

@@ -16,6 +16,7 @@ from scipy import special, stats
 
 from heldin.bounds import bands, estimates, one_run, verdict
 from heldin.bounds import thresholds as bounds
+from heldin.bounds.design import Assignment, Design
 from heldin.bounds.noise_family import family_bound
 from heldin.bounds.one_run import Guesses
 from heldin.bounds.rules import PLAN_FAMILY
@@ -30,7 +31,7 @@ ALPHA = 0.05
 EPSILONS = (0.0, 0.5, 1.0, 4.0)
 SLACK = 1e-4  # of a bound above the true epsilon: the precision of calibrated mechanisms
 
-_COIN = verdict.Design(verdict.Assignment.COIN)
+_COIN = Design(Assignment.COIN)
 
 Wrong = Callable[[LabelledScores, Known], bool]
 

@@ -17,8 +17,9 @@ from heldin.audit.judge import judge
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.sides import Sides
 from heldin.bounds import one_run
+from heldin.bounds.design import Assignment
 from heldin.bounds.scores import LabelledScores
-from heldin.bounds.verdict import Assignment, stated_claim
+from heldin.bounds.verdict import stated_claim
 from heldin.models.token_scores import TokenScores
 from tests.coverage.measure import most_wrong
 from tests.made_tokens import made_world, scored

@@ -10,7 +10,8 @@ from heldin.audit.decision import DecisionConfig
 from heldin.audit.judge import judge
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.sides import Sides
-from heldin.bounds.verdict import Assignment, stated_claim
+from heldin.bounds.design import Assignment
+from heldin.bounds.verdict import stated_claim
 
 pytestmark = pytest.mark.slow  # a statistical suite, or whole runs: minutes
 

@@ -14,7 +14,8 @@ from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.base.yaml_files import read_yaml
 from heldin.bounds.claims import parse_claim_of
-from heldin.bounds.verdict import Assignment, Design, max_certifiable_epsilon
+from heldin.bounds.design import Assignment, Design
+from heldin.bounds.verdict import max_certifiable_epsilon
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted.audit import audit_planted, judged_as
 from heldin.jobs.planted.config import parse_plant

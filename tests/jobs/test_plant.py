@@ -15,7 +15,8 @@ import yaml
 
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
-from heldin.bounds.verdict import Assignment, Design, max_certifiable_epsilon
+from heldin.bounds.design import Assignment, Design
+from heldin.bounds.verdict import max_certifiable_epsilon
 from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.sources.text_files import rows_of_file
 from heldin.corpus.split import Part, Role

@@ -22,9 +22,10 @@ from transformers import PreTrainedTokenizerFast
 
 from heldin.base.coins import fair_coin, keyed_digest, seed_key
 from heldin.bounds.claims import mechanism_claim
+from heldin.bounds.design import Assignment, Design
 from heldin.bounds.judgement import Judgement, evaluate
 from heldin.bounds.scores import LabelledScores
-from heldin.bounds.verdict import Assignment, Claim, Design, Standing, rejects
+from heldin.bounds.verdict import Claim, Standing, rejects
 from heldin.corpus.aliases import load_aliases
 from heldin.corpus.build import build_store
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate

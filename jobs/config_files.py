@@ -1,0 +1,85 @@
+"""Contents of configs as data, whatever they configure: files that extend others, overrides, and how two differ."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from heldin.base.errors import InputError
+from heldin.base.yaml_files import parse_yaml, read_yaml
+
+
+def read_config(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A config's content; the file it extends is named relative to it, and sections are merged key by key.
+
+    Raises InputError for a file that is missing, is not a YAML mapping, or extends itself.
+    """
+    if not path.is_file():
+        named = f", which '{extending[-1]}' extends" if extending else ""
+        raise InputError(f"no such config: '{path}'{named}")
+    # Resolved, or a circle by way of links or ``../`` would be followed for ever.
+    if path.resolve() in [p.resolve() for p in extending]:
+        raise InputError(f"'{path}' extends itself, through {', '.join(map(str, extending))}")
+    content = read_yaml(path)
+    if not isinstance(content, dict):
+        found = "nothing" if content is None else type(content).__name__
+        raise InputError(f"{path}: a mapping of sections was expected, found {found}")
+    if "extends" not in content:
+        return content
+    base = content.pop("extends")
+    if not isinstance(base, str):
+        raise InputError(f"{path}: extends: the name of a file was expected (found {base!r})")
+    # Under the file's own keys; a base may itself extend another.
+    return merged(read_config(path.parent / base, (*extending, path)), content)
+
+
+def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """``under`` overridden by ``over``, sections key by key."""
+    both = {
+        key: merged(under[key], over[key])
+        for key in over
+        if isinstance(under.get(key), dict) and isinstance(over[key], dict)
+    }
+    # Lists are replaced whole: items have no names by which two lists could be merged.
+    return {**under, **over, **both}
+
+
+def with_overrides(content: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The content with ``a.b=value`` overrides applied. Raises InputError for an invalid override."""
+    # Nested sections are changed in place below.
+    changed = deepcopy(dict(content))
+    for override in overrides:
+        _override(changed, override)
+    return changed
+
+
+def _override(content: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise InputError(f"--set {override}: expected key.key=value")
+    *parents, last = key.split(".")
+    section: Any = content
+    for parent in parents:
+        section = section.setdefault(parent, {}) if isinstance(section, dict) else None
+        if not isinstance(section, dict):
+            raise InputError(f"--set {override}: '{parent}' is not a section")
+    try:
+        # As YAML, so that numbers, null and whole sections can be given, with the types a file gives them.
+        section[last] = parse_yaml(value)
+    except InputError as error:
+        raise InputError(f"--set {override}: the value is {error}") from error
+
+
+def differences(a: Any, b: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """The dotted name of every key in which two contents differ, with the second's value; None where it has none."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        # The keys of both: one that only the earlier config has is a difference too.
+        for key in dict.fromkeys([*a, *b]):
+            yield from differences(a.get(key), b.get(key), f"{where}.{key}" if where else str(key))
+    elif a != b:
+        yield where, b
+
+
+def first_difference(a: Any, b: Any) -> str:
+    """The dotted name of the first key in which two contents differ; "" if they are equal."""
+    return next((where for where, _ in differences(a, b)), "")
