@@ -108,7 +108,7 @@ class Materialised:
             # Without a sum of its own, which is as large as the matrix.
             flat = onto[self._name].view(-1)
             _ = flat.addcmul_(self._kept[0], weights) if len(weights) == 1 else flat.addmv_(self._kept.t(), weights)
-            return onto
+            return {self._name: onto[self._name]}
         total: Tensor = weights @ self._kept
         whole = total.view(-1, self._length).t() if self._transposed else total.view(self._shape)
         return {self._name: whole.contiguous() if onto is None else onto[self._name].add_(whole)}
@@ -158,8 +158,9 @@ class Vectors:
         sums = {name: total[place].view(self._shapes[name]) for name, place in self._places.items()}
         if onto is None:
             return sums
-        torch._foreach_add_([onto[name] for name in sums], list(sums.values()))
-        return onto
+        added = {name: onto[name] for name in sums}
+        torch._foreach_add_(list(added.values()), list(sums.values()))
+        return added
 
 
 class Deferred:
