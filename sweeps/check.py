@@ -85,11 +85,25 @@ def lines(checked: CheckedSweep, sweep: Sweep) -> list[str]:
             " stricter"
             for name in hopeless(rule, sweep.variants)
         ]
+    said += [
+        f"note: {' and '.join(names)} have the same config: what differs between them is keys and chance"
+        for names in _alike(sweep)
+    ]
     said += _duration(checked, sweep)
     groups = {row["group"] for row in checked.variants}
     if len(groups) > 1:
         said.append(f"note: {len(groups)} groups of variants have different users or set-asides, and are not compared")
     return said
+
+
+def _alike(sweep: Sweep) -> list[list[str]]:
+    """Names of variants with equal configs, which is seldom meant."""
+    names: dict[str, list[str]] = {}
+    # What is tuned has its values later.
+    tuned = {name for name, _ in sweep.tried.values()}
+    for variant in (its for its in sweep.variants if its.name not in tuned):
+        names.setdefault(variant.config.model_dump_json(exclude={"name"}), []).append(variant.name)
+    return [its for its in names.values() if len(its) > 1]
 
 
 def _duration(checked: CheckedSweep, sweep: Sweep) -> list[str]:

@@ -161,6 +161,10 @@ def test_check_lists_every_variant_with_its_promise_and_gradients(tmp_path, call
     assert [row["variant"] for row in rows] == ["none", "uls"]
     assert "gradients" in rows[1]["gradients"]
     assert not (tmp_path / "out").exists()
+    assert "have the same config" not in printed
+    twice = written(tmp_path, variants={"none": {}, "cap": {"data_defenses": [{"kind": "cap", "records": 9}]}, "b": {}})
+    code, printed, _ = call("sweep", twice, "--check", "--out", tmp_path / "out")
+    assert (code, "note: none and b have the same config" in printed) == (0, True)
     broken = {"a": {"attack": {"reference": "/no/such/model"}}, "b": {"model": {"base": "/no", "pretrain": None}}}
     code, _, err = call("sweep", written(tmp_path, variants=broken), "--check", "--out", tmp_path / "out")
     assert code == 2
