@@ -166,8 +166,11 @@ for commands in (app, corpus.app, account.app, study.app):
 
 def main() -> None:
     """Run the command line; errors that a user can cause become one line and an exit code."""
-    # Before the commands import it; a value that the user has set stays.
+    # Before the commands import what reads them; a value that the user has set stays.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    # Threads that wait for each other sleep: beside other processes that are busy, spinning makes two threads several
+    # times slower than one. On an idle machine a step takes as long either way.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         # Otherwise click would print errors in its own form and exit by itself, past the handlers below.
         code = app(standalone_mode=False, prog_name="heldin")
