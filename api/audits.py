@@ -93,6 +93,8 @@ class AuditResult(Tabular):
         """Write the PDF report of the record and return its path. Raises OSError if it cannot be written."""
         from heldin.reports.pdf import typeset
 
+        if Path(path).is_dir():
+            raise InputError(f"'{path}' is a folder: name the file")
         return typeset(self.record, Path(path))
 
     def write_html(self, path: Source) -> Path:

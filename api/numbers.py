@@ -3,13 +3,13 @@
 import difflib
 import inspect
 from collections.abc import Sequence
-from numbers import Real
 from typing import TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from heldin.api.claims import Stated, claims_of
+from heldin.base.arguments import numbers_named, require_number
 from heldin.base.errors import InputError
 from heldin.bounds.csv_scores import bound_scores
 from heldin.bounds.design import Design, assignment_named
@@ -76,9 +76,13 @@ def bound(
         known = [*DesignOptions.__annotations__, *(set(inspect.signature(bound).parameters) - {"design"})]
         near = difflib.get_close_matches(unknown, known, n=1)
         raise InputError(f"bound has no argument '{unknown}'" + (f"; did you mean '{near[0]}'?" if near else ""))
-    for name, number in (("delta", delta), ("alpha", design.get("alpha"))):
-        if number is not None and not isinstance(number, Real):
-            raise InputError(f"{name} = {number!r}: a number was expected")
+    for name, number in (("delta", delta), ("alpha", design.get("alpha")), ("guesses", design.get("guesses"))):
+        if number is not None:
+            require_number(name, number, whole=name == "guesses")
+    if not isinstance(design.get("thresholds", ()), Sequence):
+        raise InputError(f"thresholds = {design['thresholds']!r}: a list of numbers was expected")
+    if np.ma.isMaskedArray(scores) or np.iscomplexobj(scores):
+        raise InputError("scores must be plain real numbers: a masked array hides what was left out")
     try:
         values, held_in = np.asarray(scores, dtype=np.float64), np.asarray(member)
     except (TypeError, ValueError) as error:
@@ -97,6 +101,7 @@ def bound(
     return bound_scores(labelled, stated, higher_is=higher_is, delta=delta, claims=claims_of(claims))
 
 
+@numbers_named
 def power(users: int, auroc: float, *, delta: float = 1e-5, claims: Sequence[Stated] = ()) -> Power:
     """What an audit of so many users, each held in by a coin, could certify or falsify, before it is paid for.
 
@@ -113,4 +118,5 @@ def power(users: int, auroc: float, *, delta: float = 1e-5, claims: Sequence[Sta
     Raises:
         InputError: too few users or too many, or an AUROC outside [0.5, 1).
     """
+    require_number("users", users, whole=True)
     return _power(users, auroc, delta, claims=claims_of(claims))

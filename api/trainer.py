@@ -1,9 +1,10 @@
 """White-box audit of anybody's private training step."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from heldin.base.coins import new_key
+from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter, reporter_for_this_terminal
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
@@ -12,6 +13,8 @@ from heldin.white_box.engine import TrainerAudit
 from heldin.white_box.stage_model import Architecture, stage_model
 from heldin.white_box.trainers import PrivateStep, loop_trainer, stepwise
 
+Directions = Literal["coordinate", "random"]
+
 
 def audit_trainer(
     step: PrivateStep | None,
@@ -19,7 +22,7 @@ def audit_trainer(
     *,
     trainings: int = 3,
     canaries: int = 2000,
-    directions: Literal["coordinate", "random"] = "coordinate",
+    directions: Directions = "coordinate",
     processes: bool = False,
     model: Architecture = "gpt-neo",
     tied: bool = True,
@@ -48,6 +51,10 @@ def audit_trainer(
         InputError: a mechanism that is not tested here, or too few or too many canaries.
     """
     # Read before any step runs: it is what the audit compares the step with.
+    if not isinstance(mechanism, Mechanism | str | Path):
+        raise InputError(f"mechanism = {mechanism!r:.80}: a heldin.Mechanism or the path of a plan.json was expected")
+    if directions not in get_args(Directions):
+        raise InputError(f"directions = {directions!r}: choose {' or '.join(get_args(Directions))}")
     stated = mechanism if isinstance(mechanism, Mechanism) else read_plan(Path(mechanism))
     reporter = LineReporter(lambda line: None) if quiet else reporter_for_this_terminal()
     parts = engine.parts(trainings, processes=processes)

@@ -197,6 +197,11 @@ def needs_vocabulary(attack: AnyAttack) -> bool:
     return attack.needs_moments or (isinstance(attack, JointAttack) and attack.needs_ranks)
 
 
+def asks_for_vocabulary(name: str) -> bool:
+    """The same of the attack registered under ``name``; no if there is none."""
+    return name in ATTACKS and needs_vocabulary(ATTACKS[name])
+
+
 def needs_token_ids(attack: AnyAttack) -> bool:
     """Whether it needs to know which tokens a text has."""
     return isinstance(attack, JointAttack) and attack.needs_ids

@@ -23,6 +23,8 @@ from heldin.bounds.roc import auroc, separation_p_value
 MAX_FEATURES = 5000
 MIN_USERS_PER_SIDE = 4  # two to fit on and two to test on
 
+REFERENCE = "reference model alone"  # name of the baseline
+
 
 class Blind(Facts):
     """How well a blind score separates the groups.
@@ -46,7 +48,7 @@ def reference_alone(
     held_in: NDArray[np.float64], held_out: NDArray[np.float64], *, level: float = BLIND_OTHERWISE
 ) -> Blind:
     """The reference model's own score of users, without the audited model; alarm at ``level``."""
-    return _blind("reference model alone", auroc(held_in, held_out), separation_p_value(held_in, held_out), level)
+    return _blind(REFERENCE, auroc(held_in, held_out), separation_p_value(held_in, held_out), level)
 
 
 def bag_of_words(

@@ -80,7 +80,7 @@ TRAININGS = Wording(
 
 PROMISES = {
     None: "",
-    Promise.WITHIN: ", within what was promised",
+    Promise.WITHIN: ", by the estimate within the promise",
     Promise.ABOVE: ", by the estimate more than was promised, which is not certified",
     Promise.BEYOND: ", beyond what was promised",
 }
@@ -126,7 +126,8 @@ def notes(
     """
     said = []
     if evidence.violated and evidence.violated_by and any(passes(score, by) for score in evidence.scores):
-        said.append(f"A promise is broken: {_violation(evidence)}.")
+        is_broken = "is broken" if evidence.violated == "certified" else "seems broken"
+        said.append(f"A promise {is_broken}: {_violation(evidence)}.")
     if disagreement(evidence, by):
         said.append(_disagreement(evidence, by, length_correlations, what))
     return said

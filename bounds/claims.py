@@ -1,5 +1,6 @@
 """Claims to be tested, as people write them or as a plan states them."""
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -89,8 +90,13 @@ def parse_claim_of(text: str) -> UnitClaim:
         steps = int(fields["steps"])
     except ValueError:
         raise InputError(f"claim '{text}': noise multiplier, sampling rate, steps and delta must be numbers") from None
+    if noise == 0.0:
+        raise InputError(f"claim '{text}': without noise nothing is promised, and no claim can be tested")
     event = PoissonGaussian(noise, rate)
-    claim = _claim(event, accounting.epsilon(event, steps, delta), steps, delta)
+    epsilon = accounting.epsilon(event, steps, delta)
+    if not math.isfinite(epsilon):
+        raise InputError(f"claim '{text}': its epsilon is infinite: it promises nothing that can be tested")
+    claim = _claim(event, epsilon, steps, delta)
     label = claim.label if unit == "user" else f"{claim.label} per example"
     return UnitClaim(unit, replace(claim, label=label), event, steps)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from heldin.base.errors import InputError
 from heldin.bounds.design import Design
@@ -17,6 +18,7 @@ from heldin.bounds.verdict import Claim
 from heldin.corpus.names import missing_names_line
 
 COLUMNS = ("user", "score", "member")
+REVERSED = 1e-3  # p-value of scores that speak for the other side below which there is a warning
 ORIENTATIONS = {"member": 1.0, "non-member": -1.0}
 _YES, _NO = ("1", "true", "yes", "in", "member", "held_in"), ("0", "false", "no", "out", "non-member", "held_out")
 
@@ -50,10 +52,24 @@ def bound_scores(
     found = evaluate(oriented, turned, delta=delta, claims=claims)
     # Names such as "unknown" may stand for many people, and the unit would not be one person.
     line = missing_names_line(scores.users or (), remedy="")
-    if line is None:
-        return found
-    said = line.removeprefix("warning: ")
-    return replace(found, verdicts=tuple(replace(v, warnings=(*v.warnings, said)) for v in found.verdicts))
+    said = [line.removeprefix("warning: ")] if line is not None else []
+    said += _wrong_way_round(oriented, higher_is)
+    return replace(found, verdicts=tuple(replace(v, warnings=(*v.warnings, *said)) for v in found.verdicts))
+
+
+def _wrong_way_round(scores: LabelledScores, higher_is: str) -> list[str]:
+    """A warning where scores speak for the other side: losses, say, that were taken for scores."""
+    if not scores.held_in.size or not scores.held_out.size:
+        return []
+    found = stats.mannwhitneyu(scores.held_in, scores.held_out, alternative="less", method="asymptotic")
+    if not found.pvalue < REVERSED:
+        return []
+    other = next(its for its in ORIENTATIONS if its != higher_is)
+    area = found.statistic / (scores.held_in.size * scores.held_out.size)
+    return [
+        f"these scores speak for the other side (AUROC {area:.2f}): if a higher score speaks for a {other}, as a loss"
+        f" does, say so (--higher-is {other}); only this direction was tested"
+    ]
 
 
 def read_scores(path: Path) -> LabelledScores:

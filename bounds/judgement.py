@@ -106,11 +106,12 @@ class Judgement(Tabular):
         return [{**asdict(b), "standing": b.standing.value, "delta": self.delta} for b in self.bounds]
 
     def as_dict(self) -> dict[str, Any]:
-        """The answer for JSON: bounds, refused bounds with reasons, and the verdict; null where nothing was judged."""
+        """The answer for JSON: bounds, refused bounds, the gravest verdict, null where nothing was judged, and each."""
         return {
             "bounds": [_without_subjects(b) for b in self.bounds],
             "refused": [_without_subjects(r) for r in self.refused],
             "verdict": self.verdict.as_dict() if self.verdicts else None,
+            "verdicts": [{"claim": its.claim, **its.as_dict()} for its in self.verdicts],
         }
 
 
@@ -211,13 +212,13 @@ def table(result: Judgement) -> str:
     for one in result.verdicts:
         lines += [f"{one.outcome.upper()}{in_parentheses(one.outcome, one.standing)}: {one.reason}"]
         lines += [f"  warning: {text}" for text in one.warnings]
-    lines += ["", f"epsilon lower bounds at delta {result.delta:g}, {result.users} users, each at its own level"]
-    lines += [f"{'bound':<26}{'epsilon >=':>11}{'level':>8}{'standing':>13}{'coverage':>10}"]
+    lines += ["", f"epsilon lower bounds at delta {result.delta:g}, {result.users} users, each at its own confidence"]
+    lines += [f"{'bound':<26}{'epsilon >=':>11}{'confidence':>12}{'standing':>13}{'coverage':>10}"]
     for b in result.bounds:
         coverage = "-" if b.coverage is None else f"{b.coverage:.3f}"
         lines += [b.name] if len(b.name) > 25 else []
         name = b.name if len(b.name) <= 25 else ""
-        lines += [f"{name:<26}{b.epsilon_lower:>11.3f}{b.level:>8.3g}{b.standing.value:>13}{coverage:>10}"]
+        lines += [f"{name:<26}{b.epsilon_lower:>11.3f}{b.level:>12.3g}{b.standing.value:>13}{coverage:>10}"]
     lines += ["(none is valid for this design)"] if not result.bounds else []
     if any(b.coverage is not None for b in result.bounds):
         lines += ["coverage: how often the bound held in simulations of a known epsilon, the lowest measured"]

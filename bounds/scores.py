@@ -42,8 +42,8 @@ class LabelledScores:
             who = f"user '{names[bad[0]]}'" if names is not None else f"row {bad[0]}"
             raise InputError(f"the score of {who} is {self.scores[bad[0]]}; no user may be dropped: score it again")
         if self.member.all() or not self.member.any():
-            side = "members" if self.member.any() else "non-members"
-            raise TooFewUsers(f"all {self.member.size} users are {side}: a bound needs users of both groups")
+            side = "held out" if self.member.any() else "held in"
+            raise TooFewUsers(f"no user is {side}: a bound needs users of both groups")
         # Guesses on equal scores are coin flips of the auditor: no test has anything to look at.
         if self.scores.min() == self.scores.max():
             raise ConstantScores(

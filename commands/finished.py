@@ -20,7 +20,8 @@ def report(
         Path | None,
         typer.Option(
             metavar="FILE.csv",
-            help="Write every user's score and side to this owner-only CSV, for heldin bound and other tools.",
+            help="Write every audited user's score and side to this owner-only CSV, for heldin bound and other tools;"
+            " canary users only where no real user is audited.",
         ),
     ] = None,
     html: AsHtml = False,
@@ -41,6 +42,8 @@ def report(
 
         # Names are read from the owner-only file: the record has none that this could print.
         exposed = read_people(run / "people.parquet")
+        if not exposed:
+            raise InputError(f"'{run}' lists nobody: no real user was audited")
         rows = [asdict(user) for user in exposed[:most]]
         typer.echo(json_text({"users": len(exposed), "people": rows}) if json else people_table(exposed, most))
         return

@@ -34,7 +34,9 @@ class UserScore:
 
 
 def leading_scores(folder: Path) -> list[UserScore]:
-    """The scores of the audited real users by the record's leading attack, sorted by user name.
+    """The scores of the audited users by the record's leading attack, sorted by user name.
+
+    Those of canary users are among them only where no real user is audited.
 
     ``heldin verify`` checks that the scores belong to the record's models and texts; this does not.
 
@@ -106,6 +108,8 @@ def _membership(folder: Path, record: Record) -> dict[str, bool]:
     # Another set may have been planted where this one was.
     if record.kind == "planted" and ledger.commitment() != record.split.ledger_commitment:
         raise InputError(f"'{folder}' holds another ledger than the one that this audit was made with")
+    if record.split.audited == "canaries":
+        return ledger.membership()
     # Canary users are made to be found: among real users they would raise the bounds about those.
     return ledger.membership(without=_canaries(folder / "ledger" / "canaries" / "users.parquet"))
 

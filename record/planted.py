@@ -52,7 +52,7 @@ class PlantedFacts(Facts):
 def unmet(conditions: Iterable[Condition]) -> tuple[str, ...]:
     """Why nothing is certified, in words; empty if every condition is checked or declared."""
     left = [its for its in conditions if its.known_by == "not met"]
-    said = [f"{its.note} ({its.condition})" for its in left if its.note != UNDECLARED]
+    said = [f"{its.note} (condition: {its.condition})" for its in left if its.note != UNDECLARED]
     # Counted here, since every verdict and note says this; each stands in full among the conditions.
     if undeclared := len(left) - len(said):
         which = counted(undeclared, "condition")

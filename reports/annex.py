@@ -18,7 +18,7 @@ from heldin.reports import annex_parts as parts
 from heldin.reports.annex_parts import Scenario
 from heldin.reports.extraction import extraction_line, most_left
 from heldin.reports.marks import marks_line
-from heldin.reports.people import headline_of_a_dial
+from heldin.reports.people import attacker_asks, headline_of_a_dial
 from heldin.reports.promise_words import promise_pairs
 from heldin.reports.recommendation import limit_rows
 from heldin.reports.wording import audited_by, texts_of
@@ -37,7 +37,7 @@ def annex(record: Record) -> dict[str, Any]:
             " enough to say that all keep it; intervals of all scores at once are wider, since they let a reader pick"
             " one."
         ),
-        "release": parts.release_pairs(release),
+        "release": parts.release_pairs(release, [its.attack for its in record.attacks]),
         "promise": promise_pairs(record),
         "others": other_releases(record),
         "quality": quality_pairs(record),
@@ -100,7 +100,7 @@ def _membership(record: Record) -> list[Scenario]:
         Scenario(
             f"Membership of {what.unit}: was this {what.one} in training?",
             "run, not valid" if answer is Answer.NOT_VALID else "run",
-            f"probabilities of texts under the model and a reference model; {texts_of(record.scored_texts.kind)}",
+            f"{attacker_asks(result.attack)}; texts of theirs, {texts_of(record.scored_texts.kind)}",
             found if answer is not Answer.NOT_VALID else "The groups, or the model, do not support a comparison.",
         )
     ]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from heldin.attacks.statistics import asks_for_vocabulary
 from heldin.base.wording import counted
 from heldin.record.release import Release
 
@@ -90,17 +91,26 @@ def nothing_known(scenarios: Sequence[Scenario]) -> str:
     return f"Nothing is known about: {', '.join(untried)}."
 
 
-def release_pairs(release: Release | None) -> list[list[str]]:
-    """(what, value) of the config's release block, and what it means for the tests; "" is a line to fill in."""
+def release_pairs(release: Release | None, attacks: Sequence[str] = ()) -> list[list[str]]:
+    """(what, value) of the config's release block, and what it means for the tests; "" is a line to fill in.
+
+    Args:
+        release: of the config; None without one.
+        attacks: names of the attacks on membership that were run.
+    """
     if release is None:
         return [["what they can have of the model", ""], ["how much they can ask", ""], ["who gets it", ""]]
     limit = release.rate_limit
+    more = list(dict.fromkeys(name for name in attacks if asks_for_vocabulary(name)))
+    had = "The tests of membership had what these people will have"
     meaning = {
         "weights": (
             "Every attack above can be tried, at any number of queries, and what was given away cannot be called back."
             " Tests that ask for log-probabilities alone say too little."
         ),
-        "log-probabilities": "The tests of membership had what these people will have.",
+        "log-probabilities": f"{had}; {' and '.join(more)} had more, the probabilities of all tokens at each place."
+        if more
+        else f"{had}.",
         "text": "The tests of membership had more than these people will have; extraction needs no more than text.",
     }
     return [

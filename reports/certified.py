@@ -1,5 +1,6 @@
 """What is certified, for page one: every claim with its outcome, and the highest lower bound on epsilon."""
 
+from heldin.audit.decision import Answer
 from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict
 from heldin.record.document import Record
 from heldin.reports.wording import audited_by, percent, sentence
@@ -23,17 +24,19 @@ def certified(record: Record) -> str:
 def _of_claim(record: Record, claim: str, verdicts: list[Verdict]) -> str:
     whom: dict[str, list[str]] = {}
     for its in verdicts:
-        whom.setdefault(_found(its), []).append(its.subjects)
+        whom.setdefault(_found(its, valid=record.decision.decision.answer is not Answer.NOT_VALID), []).append(
+            its.subjects
+        )
     # Whom a verdict is about is only in question where canary users are judged beside real ones.
     said = [f"{found} ({', '.join(of)})" if record.canaries else found for found, of in whom.items()]
     return sentence(f"{claim}: {'; '.join(said)}")
 
 
-def _found(verdict: Verdict) -> str:
+def _found(verdict: Verdict, *, valid: bool) -> str:
+    outcome = _OUTCOMES[verdict.outcome] if valid else "inconclusive, as the comparison is not valid"
     if verdict.standing is Standing.CERTIFIED:
-        outcome = _OUTCOMES[verdict.outcome]
         return f"{outcome}, {verdict.standing}" if verdict.outcome is Outcome.VIOLATED else outcome
-    return f"{_OUTCOMES[verdict.outcome]}, {verdict.standing} only"
+    return f"{outcome}, {verdict.standing} only"
 
 
 def _of_bounds(record: Record) -> str:

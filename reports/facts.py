@@ -1,5 +1,6 @@
 """The facts of a record, as (what, value) rows."""
 
+from heldin.audit.canary_groups import CanaryFacts
 from heldin.audit.headline import Wording
 from heldin.audit.results import TrainingsFacts
 from heldin.base.wording import counted
@@ -34,7 +35,7 @@ def facts(record: Record) -> list[list[str]]:
         ),
         ("records by part", ", ".join(f"{k} {v:,}" for k, v in s.records_by_part.items())),
         ("how the sides are known", "heldin drew them" if s.known_by == "measured" else s.known_by),
-        *_overlaps(s.overlaps, what),
+        *_overlaps(s.overlaps, what, record.scored_texts.kind),
         ("what is scored", record.scoring_rule),
         # 16 of 64 hexadecimal digits: enough to compare by eye; the whole hash is in record.json.
         ("target", f"{breakable(record.target.name)}; {record.target.fingerprint[:16]}"),
@@ -48,8 +49,8 @@ def facts(record: Record) -> list[list[str]]:
         rows.append(
             (
                 "canary users, held in and held out",
-                f"{k.users}, {k.held_in} and {k.held_out}; {k.replaced} in the place of real users; trained on"
-                f" {k.trained_on:,} of {k.training_texts:,} of their texts, scored {k.attacker_texts:,}",
+                f"{k.users}, {k.held_in} and {k.held_out}; {k.replaced} in the place of real users;"
+                f" {_taught(record, k)} of their texts, scored {k.attacker_texts:,}",
             )
         )
     # An audit of somebody else's model draws no coins, and has neither key nor ledger.
@@ -155,6 +156,12 @@ _ASSIGNED = {
 }
 
 
+def _taught(record: Record, canaries: CanaryFacts) -> str:
+    """How many texts of canary users training saw; of somebody else's training, how many it was given."""
+    count = f"{canaries.trained_on:,} of {canaries.training_texts:,}"
+    return f"trained on {count}" if record.planted is None else f"the training set holds {count}"
+
+
 def _records(percentiles: list[int], whose: str) -> tuple[str, str]:
     # With fewer than 20 users only the median has ten on either side (``audit.coarse.coarse_percentiles``).
     if len(percentiles) == 1:
@@ -162,11 +169,13 @@ def _records(percentiles: list[int], whose: str) -> tuple[str, str]:
     return f"records per {whose}, P10 / P25 / P50 / P75 / P90", " / ".join(f"{n:,}" for n in percentiles)
 
 
-def _overlaps(overlaps: Overlaps, what: Wording) -> list[tuple[str, str]]:
+def _overlaps(overlaps: Overlaps, what: Wording, scored: str) -> list[tuple[str, str]]:
     """Texts on both sides, by exact match, as far as it was checked."""
+    # Those that are in training by design, where they are scored, are not counted.
+    texts = "texts set aside for the attacker" if scored in ("training", "mixed") else "scored texts"
     return [
-        (f"scored texts in the same {what.one}'s training", known(overlaps.scored_texts_in_same_users_training)),
-        ("scored texts in another's training", known(overlaps.scored_texts_in_other_users_training)),
+        (f"{texts} in the same {what.one}'s training", known(overlaps.scored_texts_in_same_users_training)),
+        (f"{texts} in another's training", known(overlaps.scored_texts_in_other_users_training)),
         (f"texts of {what.other} in training", known(overlaps.held_out_texts_in_training)),
         (f"{what.other} in training, by name", known(overlaps.held_out_users_in_training)),
         ("held-out scored texts among held-in ones", known(overlaps.held_out_texts_in_held_in)),

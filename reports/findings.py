@@ -228,14 +228,21 @@ def _canaries(record: Record) -> str:
     assert c is not None
     replaced = f" {c.replaced} of them took the place of real users, who are not audited." if c.replaced else ""
     said = f"{c.decision.headline} " if c.decision else ""
+    # Of a training of somebody else's only what it was given is known.
+    took_part = "took part like any user" if record.planted is None else "stand in the planted training set"
     said += (
-        f"{counted(c.users, 'canary user')}, planted for this audit, took part like any user: {c.held_in} were held in"
+        f"{counted(c.users, 'canary user')}, planted for this audit, {took_part}: {c.held_in} were held in"
         f" and {c.held_out} held out, each by its own fair coin.{replaced}"
     )
     if c.trained_on < c.training_texts:
         said += (
             f" Of the {c.training_texts:,} training texts of those held in, defenses on the data side left"
             f" {c.trained_on:,}; numbers of documents are those before."
+        )
+    if record.planted is not None and c.decision is not None and c.decision.decision.answer is not Answer.LEAKS:
+        said += (
+            " That they were learnt is not seen. Under strong DP that is what one hopes for; without it, check that"
+            " this model was trained on the planted file."
         )
     # Canary users of one kind are few, and fair coins may leave a side empty: then there is nothing to compare.
     for kind in sorted({g.kind for g in c.groups}):

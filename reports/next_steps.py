@@ -1,6 +1,7 @@
 """What to do with an answer, and what the words of a report mean."""
 
 from heldin.audit.answer import DecisionFacts
+from heldin.audit.blind import REFERENCE
 from heldin.audit.decision import Answer, Promise
 from heldin.record.document import Record
 from heldin.reports.wording import audited_by
@@ -108,6 +109,11 @@ def next_step(record: Record, facts: DecisionFacts) -> str:
                 " on these texts, and when stronger attacks are known."
             )
         case Answer.INCONCLUSIVE:
+            if facts.decision.reversed:
+                return (
+                    "Do not read this as safe. Check which file holds the held-in users and which the held-out ones,"
+                    f" and which model is the reference; then audit again.{_anew(record)}"
+                )
             more = f"Audit more {what.unit} (heldin power says how many)"
             of_each = "let the attacker have more texts of each"
             ways = (
@@ -116,7 +122,7 @@ def next_step(record: Record, facts: DecisionFacts) -> str:
                 else f"{more}, {of_each}, or give it the training documents (attack.documents: [training]), which leak"
                 " more than fresh ones."
             )
-            return f"Do not read this as safe. {ways}{'' if record.planted is None else _PLANT_ANEW}"
+            return f"Do not read this as safe. {ways}{_anew(record)}"
         # A flaw of the files that were given, not of how users were split: in the words of
         # ``record.overlaps.training_flaws``.
         case Answer.NOT_VALID if any("training file" in flaw for flaw in facts.decision.flaws):
@@ -125,10 +131,20 @@ def next_step(record: Record, facts: DecisionFacts) -> str:
                 " users who are not in it as held-out, or the file that this model was trained on, and audit again."
             )
         case Answer.NOT_VALID:
+            check = ""
+            if any(its.name == REFERENCE and its.separates for its in record.blind):
+                check = (
+                    "First check that the reference model never saw these users, and that it is not exchanged with the"
+                    " audited one. Then, or if that is so: "
+                )
             return (
-                "Nothing follows for the model, either way. Draw held-in and held-out users by fair coins before"
-                " training (heldin run does), or take both groups from one source and time, and audit again."
+                f"Nothing follows for the model, either way. {check}Draw held-in and held-out users by fair coins"
+                " before training (heldin run does), or take both groups from one source and time, and audit again."
             )
+
+
+def _anew(record: Record) -> str:
+    return "" if record.planted is None else _PLANT_ANEW
 
 
 def _after_a_leak(record: Record, facts: DecisionFacts) -> str:
@@ -147,14 +163,14 @@ def _after_a_leak(record: Record, facts: DecisionFacts) -> str:
             )
         case Promise.WITHIN if record.training is None and record.trainings is None:
             return (
-                "A leak of this size is within the promise that was stated for this audit. That the training keeps it"
-                " is not shown: how this model was trained is not known here. If it is more than you accept, do not"
-                f" give the model to anyone who must not learn {_learnt(record)}."
+                "By the estimate a leak of this size is within the promise that was stated for this audit. That the"
+                " training keeps it is not shown: how this model was trained is not known here. If it is more than you"
+                f" accept, do not give the model to anyone who must not learn {_learnt(record)}."
             )
         case Promise.WITHIN:
             return (
-                "A leak of this size is within what was promised. If it is more than you accept, train at a smaller"
-                " epsilon, or release to fewer people."
+                "By the estimate a leak of this size is within what was promised. If it is more than you accept, train"
+                " at a smaller epsilon, or release to fewer people."
             )
     subject = "its models" if record.trainings else "this model"
     return (

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heldin.attacks.protocol import Uses
-from heldin.attacks.statistics import ATTACKS, how_aggregated
+from heldin.attacks.statistics import ATTACKS, asks_for_vocabulary, how_aggregated
 from heldin.audit.decision import Answer
 from heldin.base.wording import counted
 from heldin.defenses.guarantee import NO_PROTECTION
@@ -21,7 +21,7 @@ _FURTHER = {
         " The release names weights: whoever has them can also compute what needs gradients and inner values; attacks"
         " on these were not run."
     ),
-    "log-probabilities": " The release names log-probabilities: that is what this attack asks for.",
+    "log-probabilities": " The release names log-probabilities: {asked}.",
     "text": " The release names text alone, less than this attack asks for.",
 }
 
@@ -116,7 +116,9 @@ def people_note(record: Record) -> str:
         said += (
             " The headline is of a stronger score, with another setting of a dial; whom that one names stands there."
         )
-    if its.lower <= its.wrongly:
+    if its.upper < its.wrongly:
+        said += " It names fewer than guessing would."
+    elif its.lower <= its.wrongly:
         said += " The interval includes what guessing reaches."
     if record.split.audited == "canaries":
         said += " Canary users are made to be found: these are not numbers of real people."
@@ -216,7 +218,15 @@ def _uses(attack: str) -> str:
     if attack not in ATTACKS:
         return "it uses what its name says"
     uses = ATTACKS[attack].uses
-    return "beyond these two models it uses no other user's texts" if uses is Uses.MODEL else f"it uses {uses.value}"
+    return "it needs no other user's texts" if uses is Uses.MODEL else f"it uses {uses.value}"
+
+
+def attacker_asks(attack: str) -> str:
+    """What an attack asks of which models."""
+    its = ATTACKS.get(attack)
+    models = "this model" if its is not None and not its.needs_reference else "this model and a reference model"
+    every = asks_for_vocabulary(attack)
+    return f"{'the probabilities of all tokens at each place' if every else 'the probability'} of a text under {models}"
 
 
 def attacker(record: Record) -> str:
@@ -231,7 +241,7 @@ def attacker(record: Record) -> str:
         people = record.split.held_in + record.split.held_out
         texts = max(1, round(record.attacker_texts / max(1, people)))
         said = (
-            f"Somebody who can query this model and a reference model for the probability of a text, and who has about"
+            f"Somebody who can ask for {attacker_asks(result.attack)}, and who has about"
             f" {counted(texts, 'text')} of each {what.one}, {texts_of(record.scored_texts.kind)}. The attack is"
             f" {_attack(record)}; {_uses(result.attack)}."
         )
@@ -239,4 +249,7 @@ def attacker(record: Record) -> str:
             said += " The score of the headline has one setting more, which the headline names."
     if release is None:
         return f"{said} To whom the model will be given is not stated (release)."
-    return said + _FURTHER[release.access]
+    asked = "that is what this attack asks for"
+    if asks_for_vocabulary(result.attack):
+        asked = "this attack asks for more, those of all tokens and not of the text's alone"
+    return said + _FURTHER[release.access].format(asked=asked)

@@ -127,7 +127,7 @@ def _what(result: SweepResult) -> Wording:
 def _membership(result: SweepResult) -> list[Scenario]:
     what, done, marks = _what(result), _done(result), letters(result.variants)
     void = [cell for cell in done if cell.answer == Answer.NOT_VALID.value]
-    texts = "texts of theirs" if result.attacker is None else texts_of(result.attacker.texts)
+    texts = "texts of theirs" + (f", {texts_of(result.attacker.texts)}" if result.attacker else "")
     found = "No cell has a result."
     if done:
         areas = [f"{marks[its.name]} {summary(its.auroc)}" for its in result.variants if its.auroc]

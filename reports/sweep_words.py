@@ -65,7 +65,8 @@ def attacker(result: SweepResult) -> str:
     wrongly = f"{1000 * its.fpr:,.0f}"
     return (
         f"Somebody who can query the model and a reference model for the probability of a text, and who has"
-        f" {texts_of(its.texts)}. The leading attack is {its.attack} ({how_aggregated(its.attack, its.aggregation)})."
+        f" texts of theirs, {texts_of(its.texts)}. The leading attack is {its.attack}"
+        f" ({how_aggregated(its.attack, its.aggregation)})."
         f" Named is whoever scores above the threshold that {wrongly} of 1,000 {what.other} exceed, who are named"
         " wrongly; with a lower threshold more are named, rightly and wrongly."
     )

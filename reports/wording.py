@@ -33,12 +33,12 @@ def group_name(group: CanaryGroup) -> str:
 
 
 def texts_of(kind: str) -> str:
-    """The texts that an attacker has, by whether they were trained on."""
+    """What an attacker's texts are, after a comma, by whether they were trained on."""
     return {
-        "fresh": "texts of theirs that no model was trained on",
-        "training": "texts of theirs that held-in ones' models were trained on",
-        "mixed": "texts of theirs, some of which held-in ones' models were trained on",
-        "not known": "texts of theirs",
+        "fresh": "on which no model was trained",
+        "training": "in the training set if that one was held in",
+        "mixed": "some of them in the training set if that one was held in",
+        "not known": "of which it is not known whether they were trained on",
     }[kind]
 
 

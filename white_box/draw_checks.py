@@ -129,7 +129,7 @@ def checks_of_draws(seen: Sequence[Draws], stage: Stage) -> list[Check]:
     told = f"a unit that takes part with a part of its contribution, {_MISREAD:g} of it"
     found = [exact("sampling: furthest from whole units", "rates", odd, 0.0, told, tolerance=_MISREAD)]
     beyond = max(_beyond(each, members) for each in seen)
-    twice = "a unit that takes part twice in a step, or less than not at all"
+    twice = "a unit that takes part twice in a step, or with a negative weight"
     found.append(exact("sampling: more than once in a step", "rates", beyond, 0.0, twice))
     texts, twins, canaries = _kinds(seen, rate, members)
     if rate == 1.0:

@@ -21,7 +21,7 @@ NOT_TESTED = (
     "noise, coins or state that come back after more steps than were watched",
     "what happens only with the noise on, or only without: who takes part and what they add is read off without",
     "sums and norms of the noise that do not vary, of other parts than tensors, rows and columns; other such functions",
-    "noise that lacks a direction which is none of those tested (the gradient sum's, the weights', the last noise's)",
+    "noise that lacks a direction other than those tested (the gradient sum's, the weights', the last noise's)",
     "texts longer than 24 tokens, other models, other devices, lower precision",
     "what the optimizer does with anything but the released gradient, but for how it moves canaries' coordinates",
     "resuming after a stop",

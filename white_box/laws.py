@@ -248,7 +248,7 @@ def areas(measured: float, error: float, limit: float, number: int, level: float
     """One-sided: is an AUROC above ``limit``? The p-value is exp(-n KL(measured || limit)), n the smaller group's size.
 
     Hoeffding (1963), section 5b: a two-sample U-statistic is a mean over pairings of means of n independent terms, so
-    his Theorem 1 holds for it. ``smallest`` is an AUROC.
+    his Theorem 1 holds for it. ``smallest`` is an AUROC; NaN if none up to 1 would be seen.
 
     Args:
         measured: the AUROC.
@@ -262,7 +262,9 @@ def areas(measured: float, error: float, limit: float, number: int, level: float
     if not reach:
         return Found(p_value, measured, math.nan)
     threshold = optimize.brentq(lambda a: number * _divergence(a, limit) + math.log(level), limit, 1.0)
-    return Found(p_value, measured, float(threshold) + _Z * error)
+    smallest = float(threshold) + _Z * error
+    # There is no AUROC above 1: none could be relied on to be seen.
+    return Found(p_value, measured, smallest if smallest <= 1.0 else math.nan)
 
 
 def close_pairs(values: Array, within: float, level: float) -> Found:

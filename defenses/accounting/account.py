@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from heldin.base.arguments import numbers_named
 from heldin.base.errors import InputError
 from heldin.base.tabular import Tabular
 from heldin.defenses.accounting import guarantees as accounting
@@ -86,6 +87,7 @@ class AccountRow(Tabular):
         return dataclasses.asdict(self)
 
 
+@numbers_named
 def account_uls(
     *,
     steps: int,
@@ -121,6 +123,7 @@ def account_uls(
     return _row("uls", "user", event, event, steps, delta, users)
 
 
+@numbers_named
 def account_els(
     *,
     group_size: int,
@@ -163,6 +166,7 @@ def account_group(**arguments: Any) -> AccountRow:
     return account_els(**arguments, method="group")
 
 
+@numbers_named
 def account_example(
     *,
     steps: int,

@@ -18,13 +18,20 @@ def account_table(row: AccountRow) -> str:
         ("delta", _number(row.delta)),
         ("epsilon", _number(row.epsilon)),
         ("epsilon by Renyi DP", _number(row.epsilon_rdp)),
-        ("epsilon by black-box group privacy", _number(row.epsilon_black_box)),
+        ("epsilon by black-box group privacy", _black_box(row)),
         ("epsilon if the assumption held", _number(row.assumed_epsilon)),
         ("AUROC of any attack on users, at most", _number(row.auroc_bound)),
         ("its TPR at 1 % FPR, at most", _number(row.tpr_at_1pct_fpr_bound)),
     ]
     text = [f"{name:<38}{value}" for name, value in lines if value]
     return "\n".join([*text, *filter(None, [row.label]), *(f"warning: {w}" for w in row.warnings)])
+
+
+def _black_box(row: AccountRow) -> str:
+    value = row.epsilon_black_box
+    if value is not None and math.isinf(value) and row.noise_multiplier > 0.0:
+        return "not resolved: it needs deltas too small for floating point"
+    return _number(value)
 
 
 def _number(value: float | None) -> str:

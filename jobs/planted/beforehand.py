@@ -37,8 +37,8 @@ def said_beforehand(config: PlantConfig, data: RunData, source: TrainingSet) -> 
         )
     if sharing > 1:
         lines.append(
-            f"power: this is at each of {counted(config.looks, 'look')}, which share the error probability with the"
-            " groups of people; a claim about examples halves it once more"
+            f"power: this is at each of {counted(config.looks, 'look')}: looks and groups of people share the error"
+            " probability; a claim about examples halves each share again"
         )
     return lines + _told_by_form(config, data) + _lent(config, data, source) + _left_out(source)
 

@@ -131,4 +131,5 @@ def _split(config: PlantConfig, data: RunData, facts: PlantedFacts) -> SplitFact
     drawn = f"{split.standing_reason}, drawn before {facts.planted}"
     if not missing:
         return split.model_copy(update={"standing_reason": drawn})
-    return split.model_copy(update={"certifiable": False, "standing_reason": f"{'; '.join(missing)}; {drawn}"})
+    reason = f"{'; '.join(missing)}. The coins themselves: {drawn}"
+    return split.model_copy(update={"certifiable": False, "standing_reason": reason})

@@ -72,7 +72,7 @@ def conditions_of(
         *([_answered(served, declared_by)] if served else []),
         *([_declared(_EARLIER, declared_by)] if look.number > 1 else []),
         Condition(
-            condition="as many looks were paid for beforehand as were taken",
+            condition="no more looks were taken than were paid for beforehand",
             known_by="checked" if look.number <= manifest.looks else "not met",
             note=f"look {look.number} of {manifest.looks}"
             + (", models told apart by a public text's score" if served else ""),

@@ -114,7 +114,10 @@ def read_planted(out: Path) -> tuple[PlantConfig, Manifest]:
     seal = _read_json(out / "ledger" / SEAL)
     require_plan(out)
     if seal.get("manifest") != file_sha256(out / MANIFEST):
-        raise InputError(f"'{out / MANIFEST}' was changed after it was written: restore it, or plant anew")
+        raise InputError(
+            f"'{out / MANIFEST}' and the ledger beside it do not belong together: one of them was changed or exchanged;"
+            " restore it, or plant anew"
+        )
     content = _read_json(out / MANIFEST)
     if content.pop("heldin_manifest", None) != _FORMAT:
         raise InputError(f"'{out / MANIFEST}' is of another heldin: audit it with the one that planted")

@@ -241,6 +241,7 @@ def ledger_of_run(
         names = ("coins_key", "corpus", "split", "assignment", "roles", "parts", "entities")
         differing = ", ".join(name for name in names if getattr(kept, name) != getattr(drawn, name))
         raise InputError(
-            f"'{folder}' is the ledger of another run ({differing} differ from this one's): use a new run folder"
+            f"'{folder}' is the ledger of another run ({differing} differ from this one's): use a new folder, or"
+            " restore a ledger that was changed"
         )
     return kept

@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import json
+import re
 import subprocess
 import sys
 from html import escape
@@ -84,6 +85,9 @@ def test_scores_in_arrays_give_what_a_csv_file_gives(call, tmp_path):
         ),
         ({"delta": "x"}, "delta = 'x': a number was expected"),
         ({"alpha": "x"}, "alpha = 'x': a number was expected"),
+        ({"guesses": 10.5}, "guesses = 10.5: a whole number was expected"),
+        ({"thresholds": 0.5}, "thresholds = 0.5: a list of numbers was expected"),
+        ({"scores": np.ma.masked_array(np.ones(400), MEMBER)}, "a masked array hides what was left out"),
         ({"desing": 1}, "bound has no argument 'desing'$"),
         ({"assigment": "coin"}, "bound has no argument 'assigment'; did you mean 'assignment'?"),
         ({"scores": ["a"] * len(MEMBER)}, "scores must be numbers, one for each user"),
@@ -234,3 +238,24 @@ _ULS = {
     "delta": 1e-5,
     "divisor": {"kind": "constant", "value": 4},
 }
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: heldin.power("100", 0.7), "users = '100': a whole number was expected"),
+        (lambda: heldin.power(100, "x"), "auroc = 'x': a number was expected"),
+        (
+            lambda: heldin.account.uls(users="9", cohort=3, steps=2, delta=1e-6, target_epsilon=4),
+            "users = '9': a whole",
+        ),
+        (lambda: heldin.audit_trainer(None, {}), "mechanism = {}: a heldin.Mechanism or the path of a plan.json"),
+        (
+            lambda: heldin.audit_trainer(None, "plan.json", directions="x"),
+            "directions = 'x': choose coordinate or random",
+        ),
+    ],
+)
+def test_what_is_no_number_is_named(call, said):
+    with pytest.raises(heldin.InputError, match=re.escape(said)):
+        call()

@@ -29,7 +29,11 @@ FLAW = "the two groups differ even without the audited model (bag of words: AURO
             " simultaneous over 2 scores). Of 1,000 held-in users it would name about 100 (60 to 160) at 5 % false"
             " positives.",
         ),
-        (evidence(LEAK, ceiling=0.69), Answer.LEAKS, "Leaks, within what was promised: likelihood-ratio"),
+        (
+            evidence(LEAK, ceiling=0.69),
+            Answer.LEAKS,
+            "Leaks, by the estimate within the promise: likelihood-ratio",
+        ),
         (evidence(LEAK, ceiling=0.69, violated="certified"), Answer.LEAKS, "Leaks, beyond what was promised: lik"),
         (
             evidence(LEAK, ceiling=0.69, violated="indicative", exact=False),

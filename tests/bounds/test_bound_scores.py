@@ -14,6 +14,7 @@ from heldin.bounds.csv_scores import bound_scores, read_scores
 from heldin.bounds.design import Design, assignment_named
 from heldin.bounds.judgement import Judgement
 from heldin.bounds.rules import PLAN_FAMILY
+from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import Outcome, Standing
 from heldin.defenses.accounting.account import account_example
 from heldin.defenses.accounting.ceiling import ceiling_of
@@ -105,7 +106,8 @@ def test_nothing_is_certified_of_a_fixed_or_unknown_split(scores):
 def test_json_has_exactly_these_keys(scores):
     result = bound(scores, assignment="coin", claims=[parse_claim("epsilon=4,delta=1e-6")])
     found = json.loads(json.dumps(result.as_dict()))
-    assert list(found) == ["bounds", "refused", "verdict"]
+    assert list(found) == ["bounds", "refused", "verdict", "verdicts"]
+    assert [its["claim"] for its in found["verdicts"]] == ["epsilon 4 at delta 1e-06"]
     assert list(found["bounds"][0]) == ["name", "epsilon_lower", "level", "standing", "coverage"]
     assert list(found["refused"][0]) == ["name", "reason"]
     assert list(found["verdict"]) == ["outcome", "standing", "reason", "max_certifiable_epsilon"]
@@ -221,7 +223,7 @@ BAD = {
     "user,score,member\nal,1,maybe\n": "row 2: membership 'maybe' of user 'al'",
     "user,score,member\n,1,1\n": "row 2: no user name",
     "user,score,member\nal,1,1\nbo,1,0\n": "all 2 scores are 1",
-    "user,score,member\nal,1,1\nbo,2,1\n": "all 2 users are members",
+    "user,score,member\nal,1,1\nbo,2,1\n": "no user is held out",
     "user,score,member\n": "no rows",
     "": "no column 'user' (columns: none)",
     "user,score,score,member\nal,1,2,1\nbo,3,4,0\n": "the column 'score' appears twice: rename one",
@@ -315,3 +317,23 @@ def test_a_mechanism_that_a_claim_states_has_the_accountants_curve_also_of_a_gro
     # An epsilon alone says nothing of a group, and a promise to users needs none.
     assert parse_claim_of("epsilon=2,delta=1e-5,unit=example").of_group(16) is None
     assert parse_claim_of(text.replace("=example", "=user")).of_group(16) is None
+
+
+def test_scores_that_speak_for_the_other_side_are_told():
+    """Losses that were taken for scores: nothing is rejected, and that must not pass for a promise that holds."""
+    rng = np.random.default_rng(3)
+    member = rng.random(400) < 0.5
+    losses = LabelledScores(rng.normal(size=400) - 1.5 * member, member)
+    claims = [parse_claim("epsilon=1,delta=1e-6")]
+
+    def judged(scores, higher_is="member"):
+        return bound_scores(scores, Design(assignment_named("coin")), higher_is=higher_is, claims=claims)
+
+    wrong = judged(losses)
+    assert wrong.verdict.outcome == Outcome.CONSISTENT
+    assert any("--higher-is non-member" in text for text in wrong.notes())
+    right = judged(losses, "non-member")
+    assert right.verdict.outcome == Outcome.VIOLATED
+    assert not any("higher-is" in text for text in right.notes())
+    chance = LabelledScores(rng.normal(size=400), member)
+    assert not any("higher-is" in text for text in judged(chance).notes())

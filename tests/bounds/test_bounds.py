@@ -94,7 +94,7 @@ def test_labelled_scores_refuse():
         LabelledScores(np.array([1.0, math.nan, 3]), member, ("al", "bo", "cy"))
     with pytest.raises(InputError, match="the score of row 2 is inf"):
         LabelledScores(np.array([1.0, 2, math.inf]), member)
-    with pytest.raises(InputError, match="all 3 users are members"):
+    with pytest.raises(InputError, match="no user is held out"):
         LabelledScores(good, np.ones(3, dtype=bool))
     with pytest.raises(InputError, match="all 3 scores are 7"):
         LabelledScores(np.full(3, 7.0), member)

@@ -212,6 +212,7 @@ def test_a_mechanism_of_examples_is_tested_on_users_of_several_at_the_curve_of_s
         ("noise_multiplier=1,steps=3,delta=1e-5,unit=user", "noise_multiplier=1.2,sampling_rate=0.01,steps=800"),
         ("noise_multiplier=1,sampling_rate=x,steps=3,delta=1e-5,unit=user", "must be numbers"),
         ("noise_multiplier=1,sampling_rate=2,steps=3,delta=1e-5,unit=user", "rate"),
+        ("noise_multiplier=0,sampling_rate=0.01,steps=3,delta=1e-5,unit=user", "without noise nothing is promised"),
         ("epsilon=1,delta=1e-5,unit=record", "unit=user or unit=example"),
         ("epsilon=1,unit=user", "names no delta"),
         ("epsilon=1,delta=2,unit=user", "outside"),

@@ -84,6 +84,21 @@ def test_a_headline_of_a_dial_is_told_apart_from_the_people_that_are_counted(rec
     assert "one setting more" not in attacker(record)
 
 
+def test_what_an_attack_asks_of_which_models_is_its_own(record):
+    """Min-K%++ needs the whole vocabulary and no reference, which log-probabilities of texts do not give."""
+    result = attack_result(0.7, 0.6, 0.8, attack="min-k++", curve=record.attacks[0].curve)
+    config = {**record.config, "release": {"access": "log-probabilities"}}
+    its = changed_record(record, attacks=[result.model_dump()], primary_attack="min-k++", config=config)
+    assert attacker(its).startswith(
+        "Somebody who can ask for the probabilities of all tokens at each place of a text under this model, and who has"
+    )
+    assert "this attack asks for more, those of all tokens" in attacker(its)
+    assert annex._membership(its)[0].attacker.startswith("the probabilities of all tokens at each place")
+    plain = changed_record(record, config=config)
+    assert "under this model and a reference model" in attacker(plain)
+    assert "that is what this attack asks for" in attacker(plain)
+
+
 def test_where_the_stated_rate_cannot_be_seen_the_lowest_that_can_is_counted(record):
     its = _curve(record, (0.01, 0.02), (0.05, None), (0.1, 0.4))
     assert people_rows(its)[0] == [NAMED, "400 (300 to 500), rightly", "100, wrongly"]
@@ -137,10 +152,10 @@ def test_who_attacks_depends_on_texts_and_release(record):
     said = attacker(record)
     texts = round(record.attacker_texts / (record.split.held_in + record.split.held_out))
     assert f"about {texts} text" in said
-    assert "texts of theirs that no model was trained on" in said
+    assert "on which no model was trained" in said
     assert "To whom the model will be given is not stated (release)." in said
     scored = record.scored_texts.model_copy(update={"kind": "training"})
-    assert "that held-in ones' models were trained on" in attacker(
+    assert "in the training set if that one was held in" in attacker(
         changed_record(record, scored_texts=scored.model_dump())
     )
     ways = {"weights": "attacks on these were not run", "text": "less than this attack asks for"}
@@ -241,10 +256,7 @@ def test_one_value_of_each_user_is_not_called_a_mean(record):
     led = changed_record(its, primary_attack="pooled", attacks=[both[1].model_dump()])
     said = dict(findings(led).paragraphs)
     assert "The leading attack, pooled (all texts together), reached" in said["How well the attacks did"]
-    assert (
-        "The attack is pooled (all texts together); beyond these two models it uses no other user's texts."
-        in said[ATTACKER]
-    )
+    assert "The attack is pooled (all texts together); it needs no other user's texts." in said[ATTACKER]
 
 
 def test_page_one_says_what_its_words_mean(record):

@@ -37,7 +37,11 @@ def test_the_headline_is_the_records_and_what_to_do_follows_from_it(record):
     leak = score(0.81, adjusted_p=0.001)
     cases = [
         (evidence(leak), "Leaks: ", "Do not give this model to anyone who must not learn whose texts"),
-        (evidence(leak, ceiling=0.9), "Leaks, within", "A leak of this size is within what was promised."),
+        (
+            evidence(leak, ceiling=0.9),
+            "Leaks, by the estimate within the promise",
+            "By the estimate a leak of this size is within what was promised.",
+        ),
         (evidence(leak, ceiling=0.7), "Leaks, by the estimate more", "Do not release before this is settled"),
         (evidence(leak, ceiling=0.7, violated="certified"), "Leaks, beyond", "Do not release: the training does not"),
         (evidence(score(0.5, at_most=0.55)), "No leak found", "These attacks give no reason to hold the model back."),
@@ -49,13 +53,13 @@ def test_the_headline_is_the_records_and_what_to_do_follows_from_it(record):
         assert said.headline.startswith(headline)
         assert dict(said.paragraphs)["What to do next"].startswith(step)
     within = decided_record(record, evidence(leak, ceiling=0.9)).decision
-    assert answer_line(within) == "leaks, within what was promised"
+    assert answer_line(within) == "leaks, by the estimate within the promise"
 
 
 def test_a_claim_about_a_training_that_nobody_saw_is_not_taken_for_its_promise(record):
     stated = decided_record(changed_record(record, training=None), evidence(score(0.81, adjusted_p=0.001), ceiling=0.9))
     step = dict(findings(stated).paragraphs)["What to do next"]
-    assert step.startswith("A leak of this size is within the promise that was stated for this audit.")
+    assert step.startswith("By the estimate a leak of this size is within the promise that was stated for this audit.")
     assert "how this model was trained is not known here" in step
     assert "epsilon" not in step
 

@@ -227,6 +227,9 @@ def test_areas(mu):
         higher = math.sqrt(2.0) * float(special.ndtri(best))
         _sees(lambda rng: scores(rng, higher), test)
     assert np.isnan(laws.areas(0.5, 0.04, 0.999, 60, LEVEL).smallest)
+    # Its threshold is below 1, but none up to 1 would be relied on to be above it.
+    assert not np.isnan(laws.areas(0.5, 0.0, limit, 60, LEVEL).smallest)
+    assert np.isnan(laws.areas(0.5, 0.5, limit, 60, LEVEL).smallest)
 
 
 def test_close_pairs():
