@@ -185,11 +185,14 @@ def _false_alarms(record: Record) -> str:
     if not d.decision.exact:
         return 'nothing bounds how often "leaks" is false: the p-values are indicative'
     said = f'a false "leaks" by the attacks in {100 * (d.by.auroc_level + d.by.tpr_level):g} % of audits at most'
-    claims = sum(its.claim != NO_CLAIM for its in record.judgement.verdicts)
+    verdicts = [its for its in record.judgement.verdicts if its.claim != NO_CLAIM]
+    claims = len({its.claim for its in verdicts})
     if not claims:
         return said
     which = "the tested claim" if claims == 1 else f"each of the {claims} tested claims"
-    return f"{said}; {which} has a level of its own"
+    # One verdict for each group of people on whom a claim is tested.
+    shared = ", which groups of people share" if len(verdicts) > claims else ""
+    return f"{said}; {which} has a level of its own{shared}"
 
 
 def _attacks(record: Record) -> str:

@@ -3,6 +3,7 @@
 from heldin.audit.answer import DecisionFacts
 from heldin.audit.blind import REFERENCE
 from heldin.audit.decision import Answer, Promise
+from heldin.bounds.verdict import Outcome, Standing
 from heldin.record.document import Record
 from heldin.reports.wording import audited_by
 
@@ -151,9 +152,12 @@ def _after_a_leak(record: Record, facts: DecisionFacts) -> str:
     match facts.decision.promise:
         # In the order of gravity; without a promise (None) the leak itself is what counts.
         case Promise.BEYOND:
+            verdicts = record.judgement.verdicts
+            sure = any(v.outcome is Outcome.VIOLATED and v.standing is Standing.CERTIFIED for v in verdicts)
             return (
-                "Do not release: the training does not keep what is promised, or the promise is for another training."
-                " Check noise, clipping, sampling and keys, in this order; heldin audit-trainer tests each."
+                f"Do not release: the training {'does not' if sure else 'seems not to'} keep what is promised, or the"
+                " promise is for another training. Check noise, clipping, sampling and keys, in this order; heldin"
+                " audit-trainer tests each."
             )
         case Promise.ABOVE:
             return (

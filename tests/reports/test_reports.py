@@ -4,17 +4,19 @@ import json
 import re
 import shutil
 import xml.etree.ElementTree as ET
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import typst
 
 from heldin.audit.canary_groups import CanaryGroup
+from heldin.bounds.verdict import Outcome, Standing, Verdict
 from heldin.jobs.run.training_facts import promise_facts
 from heldin.record.document import SCHEMA_VERSION, read_record
 from heldin.reports.facts import facts
 from heldin.reports.figures import alternatives, figures
 from heldin.reports.findings import BOUNDS, HOW_WELL, answer_line, findings
+from heldin.reports.next_steps import next_step
 from heldin.reports.pdf import write_report
 from tests.made_facts import (
     attack_result,
@@ -43,7 +45,7 @@ def test_the_headline_is_the_records_and_what_to_do_follows_from_it(record):
             "By the estimate a leak of this size is within what was promised.",
         ),
         (evidence(leak, ceiling=0.7), "Leaks, by the estimate more", "Do not release before this is settled"),
-        (evidence(leak, ceiling=0.7, violated="certified"), "Leaks, beyond", "Do not release: the training does not"),
+        (evidence(leak, ceiling=0.7, violated="certified"), "Leaks, beyond", "Do not release: the training seems"),
         (evidence(score(0.5, at_most=0.55)), "No leak found", "These attacks give no reason to hold the model back."),
         (evidence(score(0.5, at_most=0.7)), "Inconclusive", "Do not read this as safe."),
         (evidence(leak, flaws=("x",)), "The comparison is not valid", "Nothing follows for the model, either way."),
@@ -52,6 +54,11 @@ def test_the_headline_is_the_records_and_what_to_do_follows_from_it(record):
         said = findings(decided_record(record, its))
         assert said.headline.startswith(headline)
         assert dict(said.paragraphs)["What to do next"].startswith(step)
+    claim = {"claim": "epsilon 1", "reason": "x", "max_certifiable_epsilon": 5.0, "warnings": (), "subjects": "users"}
+    sure = Verdict(outcome=Outcome.VIOLATED, standing=Standing.CERTIFIED, **claim)
+    certified = record.model_copy(update={"judgement": replace(record.judgement, verdicts=(sure,))})
+    beyond = decided_record(certified, evidence(leak, ceiling=0.7, violated="certified"))
+    assert next_step(beyond, beyond.decision).startswith("Do not release: the training does not keep what is promised")
     within = decided_record(record, evidence(leak, ceiling=0.9)).decision
     assert answer_line(within) == "leaks, by the estimate within the promise"
 
