@@ -104,7 +104,8 @@ def test_bound_judges_a_claim_and_says_so_by_its_exit_code(call, scores, shift, 
     found, out, _ = call(*arguments, "--json")
     assert found == code
     result = json.loads(out)
-    assert set(result) == {"bounds", "refused", "verdict"}
+    assert set(result) == {"bounds", "refused", "verdict", "verdicts"}
+    assert [its["claim"] for its in result["verdicts"]] == ["epsilon 0.5 at delta 1e-05"]
     assert (result["verdict"]["outcome"], result["verdict"]["standing"]) == (outcome, standing)
     assert {b["standing"] for b in result["bounds"]} == {standing}
     assert all(set(b) == {"name", "epsilon_lower", "level", "standing", "coverage"} for b in result["bounds"])
