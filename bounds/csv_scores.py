@@ -68,7 +68,8 @@ def _wrong_way_round(scores: LabelledScores, higher_is: str) -> list[str]:
     area = found.statistic / (scores.held_in.size * scores.held_out.size)
     return [
         f"these scores speak for the other side (AUROC {area:.2f}): if a higher score speaks for a {other}, as a loss"
-        f" does, say so (--higher-is {other}); only this direction was tested"
+        f" does, say so (--higher-is {other}), by what the score is and not by what it gives; only this direction was"
+        " tested"
     ]
 
 

@@ -91,24 +91,27 @@ def nothing_known(scenarios: Sequence[Scenario]) -> str:
     return f"Nothing is known about: {', '.join(untried)}."
 
 
-def release_pairs(release: Release | None, attacks: Sequence[str] = ()) -> list[list[str]]:
+def release_pairs(
+    release: Release | None, attacks: Sequence[str], tests: str = "The tests of membership"
+) -> list[list[str]]:
     """(what, value) of the config's release block, and what it means for the tests; "" is a line to fill in.
 
     Args:
         release: of the config; None without one.
-        attacks: names of the attacks on membership that were run.
+        attacks: names of the attacks on membership that these are.
+        tests: what they are called.
     """
     if release is None:
         return [["what they can have of the model", ""], ["how much they can ask", ""], ["who gets it", ""]]
     limit = release.rate_limit
     more = list(dict.fromkeys(name for name in attacks if asks_for_vocabulary(name)))
-    had = "The tests of membership had what these people will have"
+    had = f"{tests} had what these people will have"
     meaning = {
         "weights": (
             "Every attack above can be tried, at any number of queries, and what was given away cannot be called back."
             " Tests that ask for log-probabilities alone say too little."
         ),
-        "log-probabilities": f"{had}; {' and '.join(more)} had more, the probabilities of all tokens at each place."
+        "log-probabilities": f"{had}, but for {' and '.join(more)}, which had the probabilities of all tokens."
         if more
         else f"{had}.",
         "text": "The tests of membership had more than these people will have; extraction needs no more than text.",

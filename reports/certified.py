@@ -24,16 +24,16 @@ def certified(record: Record) -> str:
 def _of_claim(record: Record, claim: str, verdicts: list[Verdict]) -> str:
     whom: dict[str, list[str]] = {}
     for its in verdicts:
-        whom.setdefault(_found(its, valid=record.decision.decision.answer is not Answer.NOT_VALID), []).append(
-            its.subjects
-        )
+        # Canary users are judged by themselves, whatever the groups of real users are.
+        void = record.decision.decision.answer is Answer.NOT_VALID and its.subjects == audited_by(record).subjects
+        whom.setdefault(_found(its, void=void), []).append(its.subjects)
     # Whom a verdict is about is only in question where canary users are judged beside real ones.
     said = [f"{found} ({', '.join(of)})" if record.canaries else found for found, of in whom.items()]
     return sentence(f"{claim}: {'; '.join(said)}")
 
 
-def _found(verdict: Verdict, *, valid: bool) -> str:
-    outcome = _OUTCOMES[verdict.outcome] if valid else "inconclusive, as the comparison is not valid"
+def _found(verdict: Verdict, *, void: bool) -> str:
+    outcome = "inconclusive, as the comparison is not valid" if void else _OUTCOMES[verdict.outcome]
     if verdict.standing is Standing.CERTIFIED:
         return f"{outcome}, {verdict.standing}" if verdict.outcome is Outcome.VIOLATED else outcome
     return f"{outcome}, {verdict.standing} only"

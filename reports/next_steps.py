@@ -110,7 +110,8 @@ def next_step(record: Record, facts: DecisionFacts) -> str:
                 " on these texts, and when stronger attacks are known."
             )
         case Answer.INCONCLUSIVE:
-            if facts.decision.reversed:
+            # Two files may be exchanged; coins that heldin drew cannot.
+            if facts.decision.reversed and record.kind == "audit":
                 return (
                     "Do not read this as safe. Check which file holds the held-in users and which the held-out ones,"
                     f" and which model is the reference; then audit again.{_anew(record)}"

@@ -36,7 +36,7 @@ def sweep_annex(result: SweepResult) -> dict[str, Any]:
         "tests": parts.rows_of_tests(tests),
         "tests_note": parts.TESTS_NOTE,
         "limits": [],  # of a sweep they are the rule, and stand with the candidates
-        "release": [["of all variants", VARIES]] if _releases_vary(result) else parts.release_pairs(release),
+        "release": [["of all variants", VARIES]] if _releases_vary(result) else _release_pairs(result, release),
         "promise": _promises(result),
         "others": _others(result),
         "quality": _quality(result),
@@ -122,6 +122,12 @@ def _extractions(result: SweepResult) -> Iterator[tuple[CellResult, ExtractionFa
 
 def _what(result: SweepResult) -> Wording:
     return AUDITED["users" if result.attacker is None else result.attacker.audited]
+
+
+def _release_pairs(result: SweepResult, release: Release | None) -> list[list[str]]:
+    # Which other attacks a cell ran stands in its own report.
+    leading = [result.attacker.attack] if result.attacker else []
+    return parts.release_pairs(release, leading, "The leading attack" if leading else "The tests of membership")
 
 
 def _membership(result: SweepResult) -> list[Scenario]:

@@ -12,6 +12,7 @@ from heldin.audit.shipping import CandidateResult, Shipping, Tested
 from heldin.base.wording import counted
 from heldin.bounds.verdict import in_parentheses
 from heldin.record.sweep import CellResult, SweepResult, VariantResult
+from heldin.reports.people import attacker_asks
 from heldin.reports.wording import breakable, percent, sentence, texts_of
 
 SHORT = {"epsilon_per_user": "epsilon", "auroc": "AUROC", "loss": "loss", "loss_gain_over_base": "loss gained"}
@@ -21,7 +22,7 @@ MEASURES = {
     "loss": "loss on held-out users' test texts, nats per token",
     "loss_gain_over_base": "loss gained over the base model, nats per token",
 }
-
+_PREFERRED = {**MEASURES, "auroc": "the largest AUROC of any attack"}
 
 _MOST_NAMED = 4  # violations on page one
 
@@ -64,7 +65,7 @@ def attacker(result: SweepResult) -> str:
     what = AUDITED[its.audited]
     wrongly = f"{1000 * its.fpr:,.0f}"
     return (
-        f"Somebody who can query the model and a reference model for the probability of a text, and who has"
+        f"Somebody who can ask for {attacker_asks(its.attack)}, and who has"
         f" texts of theirs, {texts_of(its.texts)}. The leading attack is {its.attack}"
         f" ({how_aggregated(its.attack, its.aggregation)})."
         f" Named is whoever scores above the threshold that {wrongly} of 1,000 {what.other} exceed, who are named"
@@ -124,7 +125,7 @@ def rule(result: SweepResult) -> str:
         return "None: the sweep's file names no decision."
     needs = [with_names(words) for words in its.require]
     return (
-        f"{'; '.join(needs)}. Of those that pass, the best in {MEASURES.get(its.prefer, its.prefer)} is shipped."
+        f"{'; '.join(needs)}. Of those that pass, the best in {_PREFERRED.get(its.prefer, its.prefer)} is shipped."
         f" Candidates: {', '.join(its.candidates)}. A variant that breaks a limit is recommended with a probability of"
         f" at most {percent(its.level, 0)}."
     )

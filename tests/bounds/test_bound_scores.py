@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
 from heldin.base.errors import InputError
 from heldin.bounds import judgement as engine
@@ -331,7 +332,8 @@ def test_scores_that_speak_for_the_other_side_are_told():
 
     wrong = judged(losses)
     assert wrong.verdict.outcome == Outcome.CONSISTENT
-    assert any("--higher-is non-member" in text for text in wrong.notes())
+    area = roc_auc_score(member, losses.scores)
+    assert any(f"(AUROC {area:.2f})" in text and "--higher-is non-member" in text for text in wrong.notes())
     right = judged(losses, "non-member")
     assert right.verdict.outcome == Outcome.VIOLATED
     assert not any("higher-is" in text for text in right.notes())

@@ -307,3 +307,17 @@ def test_bad_input():
         Units(units.inputs, units.targets, units.unit, 2)
     with pytest.raises(InputError, match="must be of one shape"):
         Units(units.inputs, units.targets[:, 1:], units.unit, units.units)
+
+
+@pytest.mark.parametrize("name", ["gpt-neo", "gpt-neo untied", "llama", "lora"])
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_sums_are_added_to_those_of_earlier_calls(name, engine, kind, monkeypatch):
+    """In place, in every way of holding gradients, also as a GPU would hold them."""
+    monkeypatch.setattr("heldin.defenses.gradients.held_gradients.kind_of", lambda _: kind)
+    model, units = new_model(name), people()
+    expected, _ = clipped_sum(unit_gradients(model, units), 0.05)
+    onto = None
+    for some in (units[:2], units[2:3], units[3:]):
+        onto = run(model, batch(some), engine, clip_norm=0.05, onto=onto).gradients
+    assert worst_error(onto, expected, norm_of(expected)) < 1e-3

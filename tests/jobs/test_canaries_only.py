@@ -17,6 +17,7 @@ from heldin.jobs.planted.data import drawn_data
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.target import PlantedAudit
 from heldin.jobs.run.ledger import load_ledger
+from heldin.jobs.user_scores import leading_scores
 from heldin.jobs.verify import verify
 from heldin.models.loading import load_language_model
 from heldin.reports.findings import findings
@@ -74,6 +75,9 @@ def test_the_audit_speaks_of_canary_users_and_certifies_for_them(planted, base, 
     assert "No real user was audited" in said["What this does not say"]
     assert "real user" not in record.decision.headline
     assert not verify(folder, QUIET).differences
+    # No real user is audited: the scores that are written are theirs.
+    scores = leading_scores(folder)
+    assert (len(scores), sum(its.member for its in scores)) == (60, record.split.held_in)
 
 
 def test_one_kind_is_judged_once_and_several_each_at_their_share(planted, base, lines, tmp_path):

@@ -1,10 +1,13 @@
 """Page one says of every claim what became of it, and calls certified only what is."""
 
+from dataclasses import replace
+
 import pytest
 
 from heldin.record.document import read_record
 from heldin.reports.certified import certified
-from tests.made_facts import changed_record
+from heldin.reports.next_steps import next_step
+from tests.made_facts import changed_record, decided_record, evidence, score
 
 ONE = "epsilon 1 at delta 1e-05"
 EIGHT = "epsilon 8 at delta 1e-05"
@@ -81,3 +84,23 @@ def test_the_highest_bound_of_the_best_standing_is_told_with_what_it_is_worth(re
 def test_a_design_that_supports_no_bound_says_why(record):
     said = certified(_judged(record, refused=["3 users are too few"]))
     assert said == "No claim was tested. No lower bound on epsilon can be given: 3 users are too few."
+
+
+def test_a_comparison_that_is_not_valid_is_the_reason_for_those_whom_it_is_about(record):
+    """Canary users are judged by themselves: what is found of them stays."""
+    judged = _judged(record, [(ONE, "inconclusive", "indicative"), (ONE, "consistent", "certified")])
+    real, canaries = judged.judgement.verdicts
+    verdicts = (real, replace(canaries, subjects="unseen-token canary users"))
+    void = decided_record(judged, evidence(score(0.8, adjusted_p=0.001), flaws=("x",)))
+    said = certified(void.model_copy(update={"judgement": replace(void.judgement, verdicts=verdicts)}))
+    assert "inconclusive, as the comparison is not valid, indicative only" in said
+    assert "not contradicted, which does not show it to be true" in said
+
+
+def test_exchanged_files_are_the_first_thing_to_check_where_there_are_files(record):
+    backwards = evidence(score(0.2, adjusted_p=1.0), reversed_p=1e-6)
+    of_files = decided_record(record.model_copy(update={"kind": "audit"}), backwards)
+    assert of_files.decision.decision.reversed
+    assert "Check which file holds the held-in users" in next_step(of_files, of_files.decision)
+    drawn = decided_record(record, backwards)
+    assert "Check which file" not in next_step(drawn, drawn.decision)
