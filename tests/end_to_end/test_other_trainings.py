@@ -177,9 +177,10 @@ def test_examples_sold_as_users_are_caught_from_outside_and_what_opacus_promises
     write_example(tmp_path / "example", users=40, reporter=LineReporter(lambda line: None))
     texts = [row["body"] for row in read_lines(tmp_path / "example" / "corpus.jsonl")]
     base = _base_with_words_that_nobody_says(tmp_path, texts[: len(texts) // 2])
-    # Of two kinds, since those of a kind are judged together, and one document leaves a noisier score than sixteen.
+    # Of two kinds, since those of a kind are judged together, and one document leaves a noisier score than many.
+    # 32 documents tell all held-in users from all others, whatever the processor rounds; 16 leave an error or two.
     canaries = [
-        {"kind": "unseen_token", "users": 200, "documents": [16], "signature_tokens": 4, "disjoint": True},
+        {"kind": "unseen_token", "users": 200, "documents": [32], "signature_tokens": 2, "disjoint": True},
         {"kind": "rare_phrase", "users": 80, "documents": [1]},
     ]
     content = {
@@ -194,7 +195,7 @@ def test_examples_sold_as_users_are_caught_from_outside_and_what_opacus_promises
     (tmp_path / "plant.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
     code, out, _ = call("plant", tmp_path / "plant.yaml", "--out", tmp_path / "planted", "--json")
     assert code == 0
-    more = ("--column", "body", "--epsilon", 2, "--batch", 500, "--learning-rate", 1e-2, "--tokens", 24)
+    more = ("--column", "body", "--epsilon", 2, "--batch", 800, "--learning-rate", 1e-2, "--tokens", 24)
     said = _trained("opacus_dp.py", json.loads(out)["training"], base, tmp_path / "private", *more, folder=tmp_path)
     (mechanism,) = [line for line in said.splitlines() if line.startswith("noise_multiplier=")]
     claims = ("epsilon=2,delta=1e-5,unit=user", f"{mechanism},unit=example")
@@ -202,13 +203,13 @@ def test_examples_sold_as_users_are_caught_from_outside_and_what_opacus_promises
     code, out, _ = call(*asked, *(word for claim in claims for word in ("--claim", claim)), "--json")
     found = json.loads(out)["judgement"]["verdicts"]
     sold = [its for its in found if its["claim"] == "epsilon 2 at delta 1e-05"]
-    of_16 = next(its for its in sold if its["subjects"] == "unseen-token canary users")
-    # Users of 16 documents have no epsilon of 2: exit code 3.
-    assert (code, of_16["outcome"], of_16["standing"]) == (3, "violated", "certified")
-    # One document has it, and users of 16 have what the accountant leaves them.
+    of_32 = next(its for its in sold if its["subjects"] == "unseen-token canary users")
+    # Users of 32 documents have no epsilon of 2: exit code 3.
+    assert (code, of_32["outcome"], of_32["standing"]) == (3, "violated", "certified")
+    # One document has it, and users of 32 have what the accountant leaves them.
     true = [its for its in found if its not in sold]
     assert any("per example" in its["claim"] for its in true)
-    assert any("at 16 examples of a user" in its["claim"] for its in true)
+    assert any("at 32 examples of a user" in its["claim"] for its in true)
     assert "violated" not in {its["outcome"] for its in true}
 
 
