@@ -21,7 +21,7 @@ from heldin.sweeps.demo import demo_sweep
 from tests.conftest import SMALL
 
 ROOT = Path(__file__).resolve().parents[2]
-# Those of sweeps are read in test_sweep.py.
+# Those of sweeps are read in tests/sweeps.
 CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.parent.name != "sweeps")
 MINIMAL = {"name": "x", "corpus": {"source": {"kind": "synthetic"}}, "model": {"base": "EleutherAI/gpt-neo-125m"}}
 

@@ -1,0 +1,155 @@
+"""The rule of a sweep names what to ship, or says why nothing, and how probably it would."""
+
+import dataclasses
+
+import pytest
+
+from heldin.bounds.verdict import Outcome
+from heldin.record.document import read_record
+from heldin.record.facts import ByExposure
+from heldin.sweeps.load import load_sweep
+from heldin.sweeps.shipping import shipping
+from tests.tiny_sweeps import ULS, written
+
+RULE = {
+    "require": [
+        {"of": "epsilon_per_user", "at_most": 8},
+        {"of": "auroc", "limit": "upper", "at_most": 0.6},
+        {"of": "loss_gain_over_base", "limit": "lower", "at_least": 0.05},
+    ],
+    "prefer": "loss_gain_over_base",
+    "candidates": ["uls", "more"],
+}
+
+
+TWO = {"none": None, "uls": {"defense": ULS}, "more": {"defense": {**ULS, "noise_multiplier": 2.0}}}
+
+
+def made_up(record, auroc, gain, *, spread=0.01, epsilon=6.0, half=0.02):
+    """Records of five blocks with these AUROCs and gains, their own intervals half as wide as ``half``."""
+    utility = record.utility
+    found = {}
+    for block, way in enumerate((-1, 0.5, 0, -0.5, 1), start=1):
+        area, gained = auroc + way * spread, gain - way * spread
+        reached = {"value": area, "lower": area - half, "upper": area + half}
+        attacks, dials = (
+            [its.model_copy(update={"auroc": its.auroc.model_copy(update=reached)}) for its in rows]
+            for rows in (record.attacks, record.dials)
+        )
+        its = utility.gain.model_copy(update={"value": gained, "lower": gained - half, "upper": gained + half})
+        found[block] = record.model_copy(
+            update={
+                "attacks": attacks,
+                "dials": dials,
+                "utility": utility.model_copy(update={"gain": its}),
+                "training": record.training.model_copy(update={"epsilon": epsilon}),
+            }
+        )
+    return found
+
+
+def test_the_rule_names_what_to_ship_or_why_not(swept, tmp_path):
+    _, out, _ = swept
+    record = read_record(out / "cells/1/uls/record.json")
+    assert record.training.unit == "user"
+    sweep = load_sweep(written(tmp_path, variants=TWO, decision=RULE, blocks=5))
+    good, better, leaks = made_up(record, 0.52, 0.2), made_up(record, 0.53, 0.4), made_up(record, 0.75, 0.9)
+    found = shipping(sweep, {"uls": good, "more": better})
+    assert (found.answer, found.variant, found.block) == ("ship", "more", 1)
+    assert found.said.startswith("ship more (the model of block 1): it keeps every requirement, shown at 95% for all 2")
+    assert [t.requirement for t in found.candidates[0].tests][1] == "auroc at most 0.6"
+    # A dial counts as an attack does, over the blocks and for the block whose model is handed out.
+    far = {
+        block: its.model_copy(
+            update={"dials": [its.dials[0].model_copy(update={"auroc": leaks[block].attacks[0].auroc}), *its.dials[1:]]}
+        )
+        for block, its in better.items()
+    }
+    assert shipping(sweep, {"uls": good, "more": far}).variant == "uls"
+    # What leaks more may gain more.
+    assert shipping(sweep, {"uls": good, "more": leaks}).variant == "uls"
+    assert shipping(sweep, {"uls": leaks, "more": leaks}).answer == "none passes"
+    assert shipping(sweep, {"uls": made_up(record, 0.5, 0.2, epsilon=9.0), "more": leaks}).answer == "none passes"
+    # Text sampling promises an epsilon to every user with caps only; without, to people of so many records.
+    by = ByExposure(counted="records", exposed=1, curve=[], group_size=None, entity_cap=None)
+    for group_size, answer in ((None, "none passes"), (4, "ship")):
+        texts = {
+            block: its.model_copy(
+                update={
+                    "training": its.training.model_copy(
+                        update={"unit": "user_entity", "by_exposure": by.model_copy(update={"group_size": group_size})}
+                    )
+                }
+            )
+            for block, its in good.items()
+        }
+        assert shipping(sweep, {"uls": texts, "more": leaks}).answer == answer
+    unsure = made_up(record, 0.56, 0.2, spread=0.07)
+    found = shipping(sweep, {"uls": unsure, "more": leaks})
+    assert found.answer == "cannot be judged"
+    assert f"uls would pass with {found.candidates[0].blocks_needed} blocks" in found.said
+    # The first block's own interval is above the limit, the second's is not.
+    wide = made_up(record, 0.55, 0.2, spread=-0.02, half=0.045)
+    assert shipping(sweep, {"uls": wide, "more": leaks}).block == 2
+    none = made_up(record, 0.52, 0.2, half=0.2)
+    assert "no single model of it does" in shipping(sweep, {"uls": none, "more": leaks}).said
+    # A violated claim stands against a variant, whatever it reaches.
+    bad = record.judgement.verdicts[0]
+    violated = {
+        block: its.model_copy(
+            update={
+                "judgement": dataclasses.replace(
+                    its.judgement, verdicts=(dataclasses.replace(bad, outcome=Outcome.VIOLATED),)
+                )
+            }
+        )
+        for block, its in good.items()
+    }
+    found = shipping(sweep, {"uls": violated, "more": leaks})
+    assert found.answer == "none passes"
+    assert "is violated" in found.candidates[0].disqualified
+    del good[3]
+    assert "cells of uls have no result" in shipping(sweep, {"uls": good, "more": better}).said
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"candidates": ["uls", "other"]},
+            "decision.candidates: no variant 'other': choose from 'none', 'uls', 'more'",
+        ),
+        ({"candidates": ["uls", "uls"]}, "a variant stands there twice"),
+        ({"candidates": ["uls", "more", "none", "apart"]}, "at most 3 are tested for shipping"),
+        ({"candidates": ["uls", "apart"]}, "they have different users or set-asides"),
+        ({"candidates": ["none"]}, "no candidate promises an epsilon_per_user"),
+        ({"require": [{"of": "auroc"}]}, "give one of at_most and at_least"),
+        ({"require": [{"of": "auroc", "at_most": 0.6, "limit": "lower"}]}, "at_most needs the upper confidence limit"),
+        ({"require": [{"of": "speed", "at_most": 1}]}, "decision.require"),
+        ({"blocks": 4}, "decision: its limits need at least 5 blocks, and there are 4"),
+    ],
+)
+def test_a_rule_that_cannot_be_applied_is_one_line(tmp_path, call, changes, said):
+    blocks = changes.pop("blocks", 5)
+    variants = {**TWO, "apart": {"split": {"seed": 5}, "defense": ULS}} if "apart" in str(changes) else TWO
+    file = written(tmp_path, variants=variants, decision={**RULE, **changes}, blocks=blocks)
+    code, _, err = call("sweep", file, "--check", "--out", tmp_path / "out")
+    assert (code, said in err) == (2, True), err
+
+
+def test_check_says_how_probably_a_candidate_passes(tmp_path, call):
+    file = written(tmp_path, variants=TWO, decision=RULE, blocks=5)
+    code, printed, err = call("sweep", file, "--check", "--out", tmp_path / "out")
+    assert code == 0, err
+    assert "rule: in 5 blocks a candidate that does not leak passes auroc at most 0.6" in printed
+    assert "with 1,000 audited users" in printed
+
+
+def test_check_names_a_candidate_that_cannot_pass(tmp_path, call):
+    require = [{"of": "epsilon_per_user", "at_most": 8}, *RULE["require"]]
+    rule = {**RULE, "require": require, "candidates": ["none", "uls"]}
+    file = written(tmp_path, variants=TWO, decision=rule, blocks=5)
+    code, printed, err = call("sweep", file, "--check", "--out", tmp_path / "out")
+    assert code == 0, err
+    assert printed.count("promises no epsilon_per_user and cannot pass") == 1
+    assert "rule: none promises no epsilon_per_user" in printed

@@ -1,0 +1,113 @@
+"""What a sweep says afterwards: on the command line, as CSV, in its PDF and in the reports of its cells."""
+
+import csv
+import json
+import shutil
+
+import pytest
+
+import heldin.sweeps.processes as processes
+from heldin.record.document import read_record, write_record
+from heldin.record.sweep_table import table
+from heldin.reports.facts import facts
+
+
+def test_gradients_and_memory_of_a_cell(swept):
+    _, out, _ = swept
+    plain, uls = (read_record(out / f"cells/1/{name}/record.json") for name in ("none", "uls"))
+    # Two epochs of every training record.
+    assert plain.training.gradients == 2 * plain.training.records
+    assert 0 < uls.training.gradients < uls.training.steps * uls.training.records
+    assert 10**8 < plain.environment.peak_memory < 10**11
+
+
+def test_the_result_is_read_again_and_told_by_compare(swept, call):
+    _, out, result = swept
+    code, printed, err = call("compare", out, "--json")
+    assert code == 0, err
+    assert json.loads(printed)["variants"][1]["name"] == "uls"
+    code, printed, _ = call("compare", out)
+    assert printed.strip() == table(result)
+    code, printed, _ = call("compare", out, "--csv")
+    assert printed.splitlines()[0].startswith("name,group,defense,promise,unit,privacy_unit,trained_users,epsilon,")
+    code, _, err = call("compare", out, "--over", "seed")
+    assert (code, "--over and --to are for the folders of runs" in err) == (2, True)
+    code, printed, err = call("verify", out / "cells" / "2" / "uls", "--json")
+    assert (code, json.loads(printed)["differences"]) == (0, []), err
+
+
+def test_a_cells_report_says_whose_cell_it_is_and_what_the_model_is_good_for(swept):
+    _, out, _ = swept
+    record = read_record(out / "cells/2/uls/record.json")
+    rows = dict(facts(record))
+    assert rows["cell of a sweep"] == f"block 2, uls; {record.cell.sweep[:16]}"
+    said = rows["loss on test texts, nats per token"]
+    assert said.startswith(
+        f"{record.utility.loss:.3f} on {record.utility.texts} texts of {record.utility.users} held-out"
+    )
+    assert f"the base model {record.utility.base_loss:.3f}, gain " in said
+    assert rows["gradients"].startswith(f"of {record.training.gradients:,} records")
+
+
+def test_a_changed_loss_is_found_by_verify(swept, tmp_path, call):
+    _, out, _ = swept
+    cell = tmp_path / "cell"
+    shutil.copytree(out / "cells" / "1" / "none", cell)
+    its = read_record(cell / "record.json")
+    better = its.utility.model_copy(update={"loss": its.utility.loss - 0.1})
+    write_record(its.model_copy(update={"utility": better}), cell / "record.json")
+    code, printed, _ = call("verify", cell)
+    assert (code, "utility.loss" in printed) == (2, True), printed
+    (cell / "losses.parquet").write_bytes(b"")
+    code, _, err = call("verify", cell)
+    assert (code, "losses.parquet' is damaged, or of other models" in err) == (2, True), err
+
+
+def test_the_report_of_a_sweep_is_made_with_it_and_again_from_its_document(swept, call):
+    _, out, result = swept
+    code, printed, err = call("report", out, "--html")
+    assert code == 0, err
+    assert (out / "report.pdf").stat().st_size > 20_000
+    assert (out / "report.html").stat().st_size < 3_000_000
+    assert f"report: {out / 'report.pdf'}" in printed
+    cell = out / "cells" / "1" / "none"
+    code, printed, err = call("report", cell, "--html")
+    assert code == 0, err
+    assert f"{cell / 'report.html'}" in printed
+    assert (cell / "report.html").stat().st_size < 3_000_000
+    assert result.attacker.fpr == 0.05
+    for its in result.variants:
+        assert 0 <= its.named.value <= 1000
+        assert its.dominated_by == []  # two blocks show nothing
+    assert result.variants[1].differs["defense.kind"] == "uls"
+    assert result.variants[1].epsilon_per_user == result.variants[1].epsilon
+    assert result.variants[0].epsilon_per_user is None
+    assert result.variants[1].ceiling is not None
+
+
+def test_the_table_of_a_sweep_as_csv_has_a_row_for_each_variant(swept, call):
+    _, out, result = swept
+    code, printed, err = call("compare", out, "--csv")
+    assert code == 0, err
+    rows = list(csv.DictReader(printed.splitlines()))
+    assert [row["name"] for row in rows] == [its.name for its in result.variants]
+    assert float(rows[1]["auroc"]) == result.variants[1].auroc.value
+    assert not {"ceiling", "canaries", "bands", "differs"} & rows[0].keys()
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("error: the score of user 'o'neil@example.com' is nan", "error: the score of user ..."),
+        ("KeyError: 'alice'", "KeyError: ..."),
+        ('error: user "o\'neil" is there twice', "error: user ..."),
+        ("error: a held-out user's test text has no finite loss", None),
+        ("error: '/runs/a' is damaged: remove it", None),
+        ("error: '../a' is damaged: remove it", None),
+        ("error: the score of user '.alice' is nan", "error: the score of user ..."),
+    ],
+)
+def test_what_a_failed_cell_says_reaches_documents_up_to_what_it_quotes(said, shown):
+    assert processes.without_names(said) == (
+        said if shown is None else f"{shown} (heldin run with this cell's config.yaml says all of it)"
+    )
