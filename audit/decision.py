@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from heldin.audit.limits import Z_ONE_SIDED
 from heldin.audit.randomisation import REDRAWS, least_redraws
 from heldin.audit.requirement import RequirementConfig
+from heldin.base.section import Section
 
 NAMED_AT = (0.01, 0.05, 0.1)  # false-positive rates at which the headline counts people
 ENOUGH_ERRORS = 5  # held-out users wrongly named at a rate, before a count of named people is worth reading
@@ -41,10 +42,8 @@ class Promise(StrEnum):
     BEYOND = "beyond"
 
 
-class DecisionConfig(BaseModel):
+class DecisionConfig(Section):
     """Thresholds that decide the answer."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     auroc: Annotated[float, Field(gt=0.5, lt=1)] = 0.60
     """\"No leak found" needs every score's AUROC to be below this at 95 % confidence."""

@@ -14,7 +14,8 @@ class Section(BaseModel):
     """A part of a config."""
 
     # A misspelt key is an error; if it were ignored, the run would go on with a default that nobody asked for.
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    # A record would hold infinity and "not a number" as null, which whoever reads it takes for a key that is not set.
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 def _expanded(value: object) -> object:
@@ -29,7 +30,7 @@ def _expanded(value: object) -> object:
 
 
 # ``__pydantic_config__`` of the plain dataclasses that serve as config sections
-DATACLASS_SECTION: ConfigDict = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+DATACLASS_SECTION: ConfigDict = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 ExpandedPath = Annotated[Path, BeforeValidator(_expanded)]
 ExpandedName = Annotated[str, BeforeValidator(_expanded)]

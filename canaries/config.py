@@ -6,19 +6,16 @@ The numbers are public constants, so that the pool of canary users is fixed befo
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from heldin.base.errors import InputError
+from heldin.base.section import Section
 
 # None, which stands for all records, is left to substring canaries: only a real user comes with some.
 Documents = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
 
 
-class _Canaries(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class UnseenTokenCanaries(_Canaries):
+class UnseenTokenCanaries(Section):
     """Users who write in tokens that nobody else uses."""
 
     kind: Literal["unseen_token"]
@@ -46,7 +43,7 @@ class UnseenTokenCanaries(_Canaries):
         return {name: value for name, value in its.items() if (name, value) != ("disjoint", False)}
 
 
-class HighTemperatureCanaries(_Canaries):
+class HighTemperatureCanaries(Section):
     """Users whose texts the base model sampled at a high temperature, each after the user's own prefix."""
 
     kind: Literal["high_temperature"]
@@ -62,7 +59,7 @@ class HighTemperatureCanaries(_Canaries):
     """Tokens of a record after the prefix."""
 
 
-class RarePhraseCanaries(_Canaries):
+class RarePhraseCanaries(Section):
     """Users with ordinary made-up mail that always contains one phrase of their own."""
 
     kind: Literal["rare_phrase"]
@@ -74,7 +71,7 @@ class RarePhraseCanaries(_Canaries):
     """Length of the phrase in words."""
 
 
-class NamedPersonCanaries(_Canaries):
+class NamedPersonCanaries(Section):
     """Made-up people, each named in so many ordinary made-up mails: for audits of what is promised to the named."""
 
     kind: Literal["named_person"]
@@ -84,7 +81,7 @@ class NamedPersonCanaries(_Canaries):
     """Records naming a person that training may see; those set aside come on top."""
 
 
-class SubstringCanaries(_Canaries):
+class SubstringCanaries(Section):
     """Algorithm 1 of Kandpal et al. (2024): copies of real users with one substring in all documents replace them."""
 
     kind: Literal["substring"]

@@ -17,6 +17,9 @@ Unit: TypeAlias = Literal["example", "user", "user_entity"]
 Adjacency: TypeAlias = Literal["add_remove", "zero_out", "replace"]
 
 
+LEAST_CLIP_NORM = 1e-12  # the squares of what a smaller gradient consists of vanish in float32, and so would its norm
+
+
 class Choice(BaseModel):
     """Frozen; an unknown key is an error. Invalid fields raise InputError, one line with every problem."""
 

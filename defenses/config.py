@@ -2,38 +2,36 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from heldin.base.section import Section
 from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.spans import CATEGORIES, Category
-from heldin.defenses.choices import LocalUpdates, NoiseGenerator, RecordSelection, WeightCaps
+from heldin.defenses.choices import LEAST_CLIP_NORM, LocalUpdates, NoiseGenerator, RecordSelection, WeightCaps
 from heldin.defenses.texts.data_side import entities_named
 
 MOST = 10_000  # records of a user, or naming an entity, beyond which no epsilon is of use, and accounting slow
 
 
-class NoDefense(BaseModel):
+class NoDefense(Section):
     """Plain training."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     kind: Literal["none"] = "none"
 
 
-class ClippingDefense(BaseModel):
+class ClippingDefense(Section):
     """Clipping without noise (Kandpal et al., D.3): a heuristic, and no guarantee."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     kind: Literal["clip"]
     unit: Literal["example", "batch"]
     """Clip each example's gradient, or the batch's."""
-    clip_norm: float | None = Field(None, gt=0)
+    clip_norm: float | None = Field(None, ge=LEAST_CLIP_NORM)
     """Clip norm; null: the smallest gradient norm of a plain run, which is done first."""
 
 
-class _Noised(BaseModel):
+class _Noised(Section):
     """The settings that all defenses with noise share."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     population: int = Field(ge=1)
     """Public number of users ("uls", "filter") or of records (the others), to which sampling rate and delta refer. With
     "filter", users missing from this number count as users whose gradient is zero."""
@@ -72,7 +70,7 @@ class SampledDefense(_Noised):
     # 0 is allowed: such a plan is built and labelled "no DP guarantee", not refused.
     noise_multiplier: float | None = Field(None, ge=0)
     """Standard deviation of the noise divided by ``clip_norm``."""
-    clip_norm: float = Field(1.0, gt=0)
+    clip_norm: float = Field(1.0, ge=LEAST_CLIP_NORM)
     """L2 norm to which a unit's gradient is clipped."""
     clip_kind: Literal["flat", "normalised"] = "flat"
     """"flat" scales down gradients above ``clip_norm``; "normalised" then divides by it, so that the learning rate need

@@ -8,6 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from heldin.base.errors import InputError
+from heldin.defenses.choices import LEAST_CLIP_NORM
 from heldin.defenses.gradients.per_unit_gradients import ClippedSum
 from heldin.finetune.passes import Passes
 from heldin.finetune.private import clipped_sum, trainable
@@ -22,8 +23,8 @@ class PlainClipping:
     norm: float
 
     def __post_init__(self) -> None:
-        if not self.norm > 0:
-            raise InputError(f"clip norm is {self.norm}: it must be positive")
+        if not self.norm >= LEAST_CLIP_NORM:
+            raise InputError(f"clip norm is {self.norm}: it must be at least {LEAST_CLIP_NORM:g}")
 
 
 def clipped_batch_gradient(

@@ -209,7 +209,9 @@ def _add_clipped(
     # The unit's loss is the mean over its records, wherever they are.
     loss = _backward(parts.model, records, its.member, its.members, passes.most, lambda n: n / len(records))
     gradients = {name: p.grad for name, p in parts.trainable.items()}
-    square = norm_of_all([local(g) for g in gradients.values() if g is not None]).square().unsqueeze(0)
+    # A unit without records has no gradient here, and the device is not known from it.
+    norm = norm_of_all(local(g) for g in gradients.values() if g is not None).to(loss.device)
+    square = norm.square().unsqueeze(0)
     # One number from each process: the norm is that of the whole gradient, over all tensors and shards.
     its.over_members([square, loss])
     norm = square.sqrt()

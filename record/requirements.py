@@ -41,13 +41,29 @@ def held_against(record: Record, requirements: Sequence[Requirement]) -> list[He
 
 
 def epsilon_per_user(training: TrainingFacts | None) -> float | None:
-    """Epsilon where it is every user's: under text sampling without caps it is that of people of so many records."""
+    """Epsilon of every user: under user-entity DP of a user alone, and only where caps or coins of users give one."""
     if training is None:
         return None
     if training.unit != "user_entity":
         return training.epsilon if training.unit == "user" else None
     by = training.by_exposure
-    return training.epsilon if by is not None and (by.counted == "holders" or by.group_size is not None) else None
+    if by is None:
+        return None
+    return _epsilon_at(training, 0 if by.counted == "holders" else by.group_size)
+
+
+def epsilon_per_entity(training: TrainingFacts | None) -> float | None:
+    """Epsilon of every recognised entity; None where no cap gives one."""
+    by = None if training is None else training.by_exposure
+    return None if training is None or by is None else _epsilon_at(training, by.entity_cap)
+
+
+def _epsilon_at(training: TrainingFacts, exposed: int | None) -> float | None:
+    """Epsilon of somebody so exposed; None without a promise to whoever is, the plan's where the curve lacks it."""
+    if exposed is None or training.epsilon is None or training.by_exposure is None:
+        return None
+    at = {point.exposed: point.epsilon for point in training.by_exposure.curve}
+    return at.get(exposed, training.epsilon)
 
 
 def aurocs(record: Record) -> dict[tuple[str, str], Estimate]:

@@ -12,7 +12,7 @@ from heldin.base.wording import counted
 from heldin.defenses.guarantee import NO_PROTECTION
 from heldin.record.document import Record
 from heldin.record.release import release_of
-from heldin.record.requirements import epsilon_per_user
+from heldin.record.requirements import epsilon_per_entity, epsilon_per_user
 from heldin.reports.wording import audited_by, percent, texts_of
 
 LARGEST_ODDS = 1e6  # above which odds say nothing that a reader could use
@@ -164,17 +164,47 @@ def _by_promise(record: Record) -> str:
         else:
             why = f"its epsilon is for {t.protected}, and a user may have several records"
         return f"No promise bounds the odds on a single person: {why}."
-    factor = math.exp(min(epsilon, 700.0))
-    if factor > LARGEST_ODDS:
+    if t.unit == "user_entity" and t.epsilon is not None:
+        return _of_users_and_entities(record, epsilon, t.epsilon, t.delta)
+    if _too_large(epsilon):
         return (
             f"The promise is for {_promised_to(record)}, and at epsilon {epsilon:.3g} its bound is a number that is"
             " too large to help."
         )
     return (
         f"The promise is for {_promised_to(record)}, the worst-off too: anything that can happen to somebody through"
-        f" the model, such as being named by an attack, is at most {_factor(factor)} times as likely after they were in"
+        f" the model, such as being named by an attack, is {_at_most(epsilon)} as likely after they were in"
         f" training as after they were not, plus a probability of {t.delta:g}."
     )
+
+
+def _of_users_and_entities(record: Record, user: float, pair: float, delta: float) -> str:
+    """The odds that user-entity DP leaves, of whom the audit counts by first."""
+    held = [("what one user wrote", user)]
+    if (entity := epsilon_per_entity(record.training)) is not None:
+        held.append(("the texts that name one recognised entity", entity))
+        if record.split.audited == "entities":
+            held.reverse()
+    held.append(("a user's and an entity's texts together", pair))
+    (first, its), *others = held
+    said = "".join(f"; with {who} {_at_most(epsilon)}" for who, epsilon in others)
+    return (
+        f"The promise is for {_promised_to(record)} and every recognised entity, the worst-off too: anything that can"
+        f" happen through the model, such as being named by an attack, is {_at_most(its)} as likely with {first} in"
+        f" training as without, plus a probability of {delta:g}{said}. A name that was not recognised is promised"
+        " less, the more records hold it."
+    )
+
+
+def _too_large(epsilon: float) -> bool:
+    return math.exp(min(epsilon, 700.0)) > LARGEST_ODDS
+
+
+def _at_most(epsilon: float) -> str:
+    """The factor of an epsilon, in words."""
+    if _too_large(epsilon):
+        return f"so many times that it says nothing (epsilon {epsilon:.3g})"
+    return f"at most {_factor(math.exp(epsilon))} times"
 
 
 def _promised_to(record: Record) -> str:

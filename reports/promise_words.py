@@ -29,6 +29,13 @@ _NEIGHBOURS = {
 }
 
 
+_FIXED_INCIDENCE = (
+    "Two training sets count as neighbours if they have the same slots, which say who wrote a record and whom it names,"
+    " and those of one user and one entity are empty in one of them (fixed incidence). That a slot exists, and whom it"
+    " names, is not hidden. Compare only with an epsilon for the same relation."
+)
+
+
 @dataclass(frozen=True)
 class Promised:
     """A promise, as a record or a sweep has it.
@@ -114,9 +121,6 @@ def _neighbours(its: Promised) -> str:
     stated = its.guarantee.split(";")[0]
     key = next((key for key, words in ADJACENCIES.items() if words in stated), None)
     if key is None:
-        return (
-            "Two training sets count as neighbours as the guarantee says (facts). Compare only with an epsilon for the"
-            " same relation."
-        )
-    unit = {"user": "user", "example": "record"}.get(its.unit, "unit")
+        return _FIXED_INCIDENCE
+    unit = {"user": "user", "example": "record"}.get(its.unit, its.protected)
     return " ".join(_NEIGHBOURS[key]).format(unit=unit)

@@ -3,11 +3,12 @@
 | way | norm | sum | extra time, in multiply-adds | extra memory |
 |---|---|---|---|---|
 | materialise | of each unit's gradient, kept | of the kept gradients | memory traffic of U M N floats | U M N floats |
-| stream | of each unit's gradient, dropped | one product, scaled by the factors | B L M N | inputs and deltas |
-| ghost | Gram matrices over the unit's tokens | as stream | sum of T^2 (M + N) over the units | inputs and deltas |
+| stream | of each unit's gradient, dropped | of the gradients, made again | B L M N | inputs and deltas |
+| ghost | Gram matrices over the unit's tokens | one product | B L M N + sum of T^2 (M + N) | inputs and deltas |
 
-Ghost norms: Li et al. 2022, "Large Language Models Can Be Strong Differentially Private Learners", section 4; the sum
-from kept inputs and deltas: Bu et al. 2023 (book-keeping). Axes as in ``layer_rules``.
+Of units whose tokens cancel, ghost takes norm and sum as stream does. Ghost norms: Li et al. 2022, "Large Language
+Models Can Be Strong Differentially Private Learners", section 4; the sum from kept inputs and deltas: Bu et al. 2023
+(book-keeping). Axes as in ``layer_rules``.
 """
 
 from collections.abc import Mapping

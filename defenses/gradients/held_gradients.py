@@ -164,12 +164,18 @@ class Vectors:
 
 
 class Deferred:
-    """Inputs and deltas are kept; norms come from Gram matrices or unit by unit, the sum from one product."""
+    """Inputs and deltas are kept; norm and sum come from gradients made twice, or from Gram matrices and a product.
+
+    The latter, ghost norms, are for units whose tokens do not cancel: where they do, the rounding of the product is not
+    that of the norm, and a contribution could exceed the clip norm.
+    """
 
     def __init__(self, name: str, shape: torch.Size, layout: Layout, *, ghost: bool, device: torch.device) -> None:
         self._name, self._shape, self._layout, self.ghost, self._device = name, shape, layout, ghost, device
         self._products: list[Product] = []
         self._rows: list[Rows] = []
+        # (U,) the units of a ghost whose norms are those of their gradients, and whose sum must be of these.
+        self._cancelling: Tensor | None = None
 
     def add(self, name: str, use: Use) -> None:
         """Take in one use."""
@@ -183,16 +189,30 @@ class Deferred:
 
     def norms(self) -> Tensor:
         """(U, 1) norms."""
-        squares = self.squares_and_bounds()[0] if self.ghost else self.exact_squares()
+        squares = self.squares_and_bounds()[0] if self.ghost else self._exact_squares(None)
         return squares.sqrt().unsqueeze(1)
 
-    def exact_squares(self, only: Tensor | None = None) -> Tensor:
-        """(U,) squared norms from the gradients themselves, a few units at a time; zero for units not in only (U,)."""
+    def taken_again(self, cancelling: Tensor) -> Tensor:
+        """(U,) squared norms of a ghost's units that are marked, from their gradients; zero for the others.
+
+        Args:
+            cancelling: (U,) the units whose tokens cancel.
+        """
+        self._cancelling = cancelling
+        return torch.where(cancelling, self._exact_squares(cancelling), 0.0)
+
+    def _exact_squares(self, only: Tensor | None) -> Tensor:
+        """(U,) squared norms from the gradients themselves, a few units at a time; zero where no unit is in only."""
         squares = torch.zeros(self._layout.units, dtype=torch.float64, device=self._device)
+        for piece in self._dense_pieces(only):
+            squares[piece.first : piece.last] = _row_norms(self._dense(piece)).double().square().sum(1)
+        return squares
+
+    def _dense_pieces(self, only: Tensor | None) -> Iterator[Block]:
+        """Pieces whose gradients fit into memory, of which a unit is marked in only (U,); None: all of them."""
         for piece in self._pieces(self._shape.numel()):
             if only is None or bool(only[piece.first : piece.last].any()):
-                squares[piece.first : piece.last] = _row_norms(self._dense(piece)).double().square().sum(1)
-        return squares if only is None else torch.where(only, squares, 0.0)
+                yield piece
 
     def squares_and_bounds(self) -> tuple[Tensor, Tensor]:
         """(U,) squared ghost norms, and squares of the sums of the tokens' norms, to which rounding is proportional."""
@@ -218,18 +238,24 @@ class Deferred:
     def weighted_sums(self, weights: Tensor, onto: Sums | None) -> Sums:
         """The weighted sum."""
         total = torch.zeros(self._shape, device=self._device) if onto is None else onto[self._name]
-        if not self.ghost and any(p.left.dtype != torch.float32 for p in self._products):
-            # The numbers whose norms were taken, made again: in half precision cheaper than a product in float32.
-            for piece in self._pieces(self._shape.numel()):
-                total += (weights[piece.first : piece.last] @ self._dense(piece).flatten(1)).view(self._shape)
-            return {self._name: total}
-        of_record = weights[self._layout.unit]
+        if self.ghost:
+            of_product = weights if self._cancelling is None else weights.masked_fill(self._cancelling, 0.0)
+            self._add_product(total, of_product[self._layout.unit])
+            if self._cancelling is None:
+                return {self._name: total}
+            weights = weights.masked_fill(~self._cancelling, 0.0)
+        # The numbers whose norms were taken, made again.
+        for piece in self._dense_pieces(self._cancelling):
+            total += (weights[piece.first : piece.last] @ self._dense(piece).flatten(1)).view(self._shape)
+        return {self._name: total}
+
+    def _add_product(self, total: Tensor, of_record: Tensor) -> None:
+        """Add the gradients of all records times their factors of_record (B,) to total."""
         for its in self._products:
             add_scaled(total, its.left, its.right, of_record)
         for use in self._rows:
             values = use.values.float() * of_record.view(-1, *[1] * (use.values.dim() - 1))
             total.index_add_(0, use.ids.flatten(), values.flatten(0, -2))
-        return {self._name: total}
 
     def _pieces(self, floats_per_unit: int) -> Iterator[Block]:
         most = piece_floats(self._device)
@@ -298,9 +324,22 @@ class RowSums:
 def norm_of_all(tensors: Iterable[Tensor]) -> Tensor:
     """The norm of tensors together, float64, shape (); rows in float32, and rows among each other in float64."""
     # Of each tensor's own copy in float64 nothing is made, which would be twice as large.
-    norms = [torch.linalg.vector_norm(its.reshape(-1, its.shape[-1] if its.dim() else 1), dim=1) for its in tensors]
-    norm: Tensor = torch.linalg.vector_norm(torch.cat(norms).double())
-    return norm
+    norms = [_norms_of_rows(rows) for its in tensors for rows in _in_rows(its)]
+    return torch.linalg.vector_norm(torch.cat(norms).double()) if norms else torch.zeros((), dtype=torch.float64)
+
+
+def _in_rows(its: Tensor) -> list[Tensor]:
+    """A tensor's numbers as one or two matrices, with short rows: in float32 a norm loses digits with its length."""
+    if its.dim() > 1:
+        return [its.flatten(0, -2)]
+    flat = its.flatten()
+    whole = len(flat) // _ROW * _ROW
+    return [flat[:whole].view(-1, _ROW), flat[whole:].unsqueeze(0)]
+
+
+def _norms_of_rows(matrix: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(matrix, dim=1, dtype=torch.float32)
+    return norms
 
 
 def _row_norms(dense: Tensor) -> Tensor:

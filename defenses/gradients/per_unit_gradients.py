@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from heldin.base.errors import InputError
+from heldin.defenses.choices import LEAST_CLIP_NORM
 from heldin.defenses.gradients.engine_choice import in_words, unit_by_unit
 from heldin.defenses.gradients.held_gradients import Deferred, Sums, UnitGradients, norm_of_all
 from heldin.defenses.gradients.layer_rules import Layout, lay_out
@@ -125,10 +126,10 @@ def clipped_gradient_sum(
         onto: ``gradients`` of an earlier call, to which these are added, in place; None: there are none yet.
 
     Raises:
-        InputError: the clip norm is not positive, nothing is trainable, or the model mixes records.
+        InputError: the clip norm is below ``LEAST_CLIP_NORM``, nothing is trainable, or the model mixes records.
     """
-    if not clip_norm > 0:
-        raise InputError(f"clip norm is {clip_norm}: it must be positive")
+    if not clip_norm >= LEAST_CLIP_NORM:
+        raise InputError(f"clip norm is {clip_norm}: it must be at least {LEAST_CLIP_NORM:g}")
     if engine not in get_args(Engine):
         raise InputError(f"unknown engine '{engine}': choose from {', '.join(get_args(Engine))}")
     parts = parts or take_apart(model)
@@ -203,7 +204,7 @@ def _norms(gradients: Sequence[UnitGradients], none: Tensor) -> Tensor:
         shaky = squares + of_ghosts < CANCELLATION * bounds
         # Only where there is a ghost norm: the answer waits until a GPU has done all that it was given.
         if bool(shaky.any()):
-            exact = torch.stack([ghost.exact_squares(shaky) for ghost in ghosts]).sum(0)
+            exact = torch.stack([ghost.taken_again(shaky) for ghost in ghosts]).sum(0)
             of_ghosts = torch.where(shaky, exact, of_ghosts)
         squares = squares + of_ghosts
     return squares.sqrt()
@@ -218,7 +219,9 @@ def clip_factors(norms: Tensor, masked: Tensor, clip_norm: float) -> Tensor:
         clip_norm: C.
     """
     factors = (clip_norm / norms).clamp_max(1.0)  # a norm of zero gives infinity, and so 1
-    return torch.where(masked, 0.0, factors).float()
+    # A factor that float32 holds with fewer digits could be rounded up, by a tenth and more.
+    lost = factors < torch.finfo(torch.float32).tiny
+    return torch.where(masked | lost, 0.0, factors).float()
 
 
 def _loop(

@@ -9,8 +9,9 @@ from torch import nn
 from heldin.base.errors import InputError
 from heldin.defenses.gradients import layer_rules, per_unit_gradients, rule_check
 from heldin.defenses.gradients.engine_choice import choose_ways
+from heldin.defenses.gradients.held_gradients import norm_of_all
 from heldin.defenses.gradients.layer_rules import lay_out
-from heldin.defenses.gradients.per_unit_gradients import Units, clipped_gradient_sum
+from heldin.defenses.gradients.per_unit_gradients import Units, clip_factors, clipped_gradient_sum
 from tests.oracles.per_unit_gradients import clipped_sum, norm_of, unit_gradients
 from tests.tiny_models import (
     ENGINES,
@@ -183,6 +184,28 @@ def test_a_unit_that_is_not_finite_contributes_zero(engine):
         assert all(bool(torch.isfinite(g).all()) for g in found.gradients.values())
         for name, gradient in base.gradients.items():
             torch.testing.assert_close(found.gradients[name], gradient, rtol=1e-4, atol=1e-7)
+
+
+def test_a_norm_over_tensors_of_any_shape_has_all_its_digits():
+    shapes = [(0,), (), (3,), (1_000_000,), (7, 3000), (0, 4), (2, 3, 5)]
+    tensors = [torch.full(shape, 0.1) for shape in shapes]
+    exact = math.sqrt(sum(float(its.double().square().sum()) for its in tensors))
+    assert float(norm_of_all(tensors)) == pytest.approx(exact, rel=1e-6)
+    assert float(norm_of_all(iter([]))) == 0.0
+    assert float(norm_of_all([torch.full((100_000,), 2.0**-4, dtype=torch.bfloat16)])) == pytest.approx(
+        2.0**-4 * math.sqrt(100_000), rel=1e-6
+    )
+
+
+def test_clip_norms_below_what_float32_squares_hold_are_refused():
+    for bound in (0.0, -1.0, 1e-13, math.nan):
+        with pytest.raises(InputError, match="it must be at least 1e-12"):
+            run(new_model(), batch(people()), clip_norm=bound)
+    # A factor that float32 would round up leaves the unit out.
+    norms, masked = torch.tensor([1e27, 1e25], dtype=torch.float64), torch.zeros(2, dtype=torch.bool)
+    factors = clip_factors(norms, masked, 1e-12)
+    assert factors.tolist()[0] == 0.0
+    assert float(factors[1]) == pytest.approx(1e-37, rel=1e-6)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

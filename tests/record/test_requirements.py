@@ -7,7 +7,7 @@ from heldin.audit.attack_results import DialSetting
 from heldin.audit.requirement import Requirement
 from heldin.audit.utility import Utility
 from heldin.record.document import read_record
-from heldin.record.requirements import held_against
+from heldin.record.requirements import epsilon_per_entity, epsilon_per_user, held_against
 from tests.made_facts import attack_result, changed_record, estimate
 
 
@@ -89,6 +89,23 @@ def test_epsilon_is_the_plan_s_and_its_absence_keeps_no_limit(record):
     assert held_against(changed_record(record, training=example.model_dump()), asked)[0].outcome == "broken"
     assert held_against(record, asked)[0].outcome == "broken"
     assert held_against(changed_record(record, training=None), asked)[0].outcome == "not measured"
+
+
+@pytest.mark.parametrize(
+    ("counted", "caps", "user", "entity"),
+    [("records", (16, 4), 5.0, 1.0), ("records", (None, None), None, None), ("holders", (None, None), 0.5, None)],
+)
+def test_under_user_entity_dp_a_user_has_the_epsilon_of_a_user_alone(record, counted, caps, user, entity):
+    curve = [{"exposed": m, "epsilon": its} for m, its in ((0, 0.5), (4, 1.0), (16, 5.0), (20, 8.0))]
+    by = {"counted": counted, "exposed": 20, "curve": curve, "group_size": caps[0], "entity_cap": caps[1]}
+    promised = {"unit": "user_entity", "epsilon": 8.0, "delta": 1e-5, "by_exposure": by}
+    its = changed_record(record, training={**record.training.model_dump(), **promised})
+    assert (epsilon_per_user(its.training), epsilon_per_entity(its.training)) == (user, entity)
+    (held,) = held_against(its, [Requirement("epsilon_per_user", at_most=5.0)])
+    assert held.outcome == ("broken" if user is None else "kept")
+    # A claim that is no guarantee gives nobody an epsilon.
+    none = changed_record(its, training={**its.training.model_dump(), "epsilon": None})
+    assert (epsilon_per_user(none.training), epsilon_per_entity(none.training)) == (None, None)
 
 
 def test_losses_by_the_gain_s_interval(record):

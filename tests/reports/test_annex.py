@@ -155,7 +155,9 @@ def test_unit_delta_and_neighbours_in_sentences_that_follow_from_the_guarantee(r
     assert "one record, not a person" in said("epsilon 2, delta 1e-05 per example (add/remove)", unit="example")["unit"]
     assert "one record is exchanged" in said("epsilon 2 (replace)", unit="example")["neighbours"]
     assert "(zero-out)" in said("epsilon 2, delta 1e-05 per user (zero-out)")["neighbours"]
-    assert "as the guarantee says" in said("epsilon 2 for every user, fixed incidence")["neighbours"]
+    incidence = said("epsilon 2 for every user, fixed incidence; by Philox", unit="user_entity")["neighbours"]
+    assert "same slots, which say who wrote a record and whom it names" in incidence
+    assert "That a slot exists, and whom it names, is not hidden." in incidence
     assert record.training.guarantee == NO_PROTECTION
     assert dict(promise_pairs(record))["unit"] == "No protection was applied. The audit counts by user."
     assert dict(promise_pairs(changed_record(record, training=None)))["unit"].startswith(

@@ -9,7 +9,7 @@ from heldin.audit.attack_results import Curve, TprAt
 from heldin.audit.extraction import Emitted, ExtractionFacts, ExtractionGroup
 from heldin.audit.results import TrainingsFacts
 from heldin.record.document import read_record
-from heldin.record.facts import Ceiling
+from heldin.record.facts import ByExposure, Ceiling
 from heldin.record.planted import Condition, PlantedFacts
 from heldin.reports import annex
 from heldin.reports.extraction import most_left, written_out
@@ -134,6 +134,24 @@ def test_the_worst_off_by_the_promise_and_by_the_group_with_the_highest_scores(r
     assert "too large to help" in worst_off(_promised(record, 20.0))
     assert "its epsilon is for example" in worst_off(_promised(record, 2.0, unit="example", ceiling=None))
     assert "how the model was trained is not known here" in worst_off(changed_record(record, training=None))
+
+
+def test_user_entity_dp_leaves_other_odds_to_users_to_entities_and_to_both(record):
+    curve = [{"exposed": m, "epsilon": its} for m, its in ((4, 1.0), (16, 5.0), (20, 8.0))]
+    by = {"counted": "records", "exposed": 20, "curve": curve, "group_size": 16, "entity_cap": 4}
+    its = _promised(record, 8.0, unit="user_entity", by_exposure=ByExposure.model_validate(by))
+    said = worst_off(its)
+    assert "is at most 148 times as likely with what one user wrote in training as without, plus a prob" in said
+    assert "; with the texts that name one recognised entity at most 2.72 times; with a user's and an en" in said
+    assert "texts together at most 2,981 times." in said
+    assert "A name that was not recognised is promised less" in said
+    split = its.split.model_copy(update={"audited": "entities"}).model_dump()
+    assert "at most 2.72 times as likely with the texts that name one" in worst_off(changed_record(its, split=split))
+    holders = {**by, "counted": "holders", "group_size": None, "entity_cap": None}
+    holders["curve"] = [{"exposed": 0, "epsilon": 0.5}, {"exposed": 20, "epsilon": 18.0}]
+    said = worst_off(_promised(record, 18.0, unit="user_entity", by_exposure=ByExposure.model_validate(holders)))
+    assert "at most 1.65 times as likely with what one user wrote" in said
+    assert "texts together so many times that it says nothing (epsilon 18)." in said
 
 
 def test_trainings_speak_of_one_user(record):
