@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from heldin.base.errors import InputError
+from heldin.base.section import NAME
 
 Config = TypeVar("Config", bound=BaseModel)
 
@@ -64,6 +65,8 @@ def _explained(error: Any, model: type[BaseModel], options: Mapping[str, str]) -
         allowed = [tag for section in _sections_at(place, schema, kinds) for tag in _kinds_of(section)]
         return f"{location}.kind: this key is required; choose from {', '.join(dict.fromkeys(allowed))}"
     message = _PLAIN.get(error["type"]) or error["msg"].removeprefix("Value error, ")
+    if error["type"] == "string_pattern_mismatch":
+        message = _PATTERNS.get(error["ctx"]["pattern"], message)
     # A validator of ours has the value in its message already; a whole section would fill the screen.
     found = (
         "" if isinstance(error.get("input"), dict) or error["type"] == "value_error" else f" (found {error['input']!r})"
@@ -88,8 +91,11 @@ _PLAIN = {
     "bool_type": "true or false was expected",
     "string_type": "text was expected",
     "missing": "this key is required",
+    "finite_number": "a finite number was expected",
 }
 
+
+_PATTERNS = {NAME: "letters, digits, dots, underscores and hyphens were expected"}
 
 # Names that other tools give to these settings, for the suggestion.
 _ALSO_CALLED = {

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints
 
 
 class Section(BaseModel):
@@ -34,3 +34,6 @@ DATACLASS_SECTION: ConfigDict = ConfigDict(extra="forbid", use_attribute_docstri
 
 ExpandedPath = Annotated[Path, BeforeValidator(_expanded)]
 ExpandedName = Annotated[str, BeforeValidator(_expanded)]
+
+NAME = r"^[A-Za-z0-9._-]+$"
+JobName = Annotated[str, StringConstraints(pattern=NAME)]

@@ -13,7 +13,7 @@ from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
-from heldin.base.section import ExpandedName, Section
+from heldin.base.section import ExpandedName, JobName, Section
 from heldin.canaries.config import CanarySpec, SubstringCanaries
 from heldin.corpus.config import CorpusConfig, CorpusSource, FileCorpus
 from heldin.corpus.entities.config import EntitySourceConfig
@@ -136,7 +136,7 @@ class ModelConfig(Section):
 class RunConfig(Section):
     """One run: corpus to report."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
+    name: JobName
     """Name of the run: letters, digits, dot, underscore, hyphen. Its folder is runs/NAME unless --out names one."""
     seed: int = Field(0, ge=0)
     """Seed of public choices, such as samples of users and set-asides. Membership coins and noise have a secret key."""
@@ -169,8 +169,14 @@ class RunConfig(Section):
     def _sequence_fits(self) -> "RunConfig":
         # For a named base model the context is known only once its config was read (``jobs.run.training``).
         pretrain = self.model.pretrain
-        if pretrain and max(self.finetune.sequence_length, pretrain.recipe.sequence_length) > pretrain.shape.context:
-            raise ValueError(f"a sequence_length is above model.pretrain.shape.context = {pretrain.shape.context}")
+        if pretrain is None:
+            return self
+        for where, recipe in (("finetune", self.finetune), ("model.pretrain.recipe", pretrain.recipe)):
+            if recipe.sequence_length > pretrain.shape.context:
+                raise ValueError(
+                    f"{where}.sequence_length = {recipe.sequence_length} is above model.pretrain.shape.context ="
+                    f" {pretrain.shape.context}"
+                )
         return self
 
     @model_validator(mode="after")

@@ -56,7 +56,7 @@ class BadRows:
     """
 
     skip: bool = False
-    to_skip: str = "pass --skip-bad-lines"
+    to_skip: str = "pass --skip-bad-lines (skip_bad_lines: true in a config)"
     skipped: int = 0
     first: str = ""
 

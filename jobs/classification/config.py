@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, PositiveInt, model_validator
 
 from heldin.base.config_errors import checked
-from heldin.base.section import ExpandedPath, Section
+from heldin.base.section import ExpandedPath, JobName, Section
 from heldin.corpus.config import FileCorpus
 from heldin.corpus.sources.rows import Columns, Source
 from heldin.defenses.config import ClippingDefense, Defense, FilterDefense, NoDefense, PrivateDefense
@@ -75,7 +75,7 @@ class Contender(Section):
 class ClassificationConfig(Section):
     """A study of text classification."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
+    name: JobName
     """Name of the study: letters, digits, dot, underscore, hyphen."""
     seed: int = Field(0, ge=0)
     """Public seed of the deal of texts to users, of the test set and of random weights."""

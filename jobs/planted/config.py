@@ -13,7 +13,7 @@ from heldin.audit.decision import DecisionConfig
 from heldin.audit.randomisation import least_redraws
 from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
-from heldin.base.section import ExpandedName, ExpandedPath, Section
+from heldin.base.section import ExpandedName, ExpandedPath, JobName, Section
 from heldin.canaries.config import CanarySpec, NamedPersonCanaries, SubstringCanaries
 from heldin.corpus.config import CorpusConfig, FileCorpus
 from heldin.corpus.sources.rows import Columns
@@ -87,7 +87,7 @@ class PlantColumns(Section):
 class PlantConfig(Section):
     """A training set to be planted: everything about the audit is fixed here, before any coin."""
 
-    name: str = Field("planted", pattern=r"^[A-Za-z0-9._-]+$")
+    name: JobName = "planted"
     """Name of the audit: letters, digits, dot, underscore, hyphen. Its folder is runs/NAME unless --out names one."""
     training: ExpandedPath
     """The training set: a file of JSON lines or CSV (also .gz, .zst) or Parquet, or a folder of save_to_disk."""

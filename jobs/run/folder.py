@@ -1,6 +1,7 @@
 """A run's folder: made for a config, or found to hold an earlier run of the same one. Without torch."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
@@ -42,7 +43,7 @@ def require_folder(config: RunConfig, out: Path) -> bool:
         if changed:
             # Never taken over: the other run may be at work, before its coins.
             held = is_held(out)
-            bare = not held and {file.name for file in out.iterdir()} <= _BEFORE_COINS
+            bare = not held and _without_coins(out)
             lost = ", or remove the folder, for which no coin was drawn yet" if bare else ""
             works = ", and a process works on it" if held else ""
             raise InputError(
@@ -51,6 +52,25 @@ def require_folder(config: RunConfig, out: Path) -> bool:
         return True
     _require_empty(out, "run")
     return False
+
+
+@contextmanager
+def for_any_config_without_coins(out: Path) -> Iterator[None]:
+    """Leave the folder of a run that its input stopped before any coin to whichever config comes next; the log stays.
+
+    For the process that holds the folder.
+    """
+    try:
+        yield
+    except InputError:
+        if _without_coins(out):
+            for name in _BEFORE_COINS - {LOG}:
+                (out / name).unlink(missing_ok=True)
+        raise
+
+
+def _without_coins(out: Path) -> bool:
+    return {file.name for file in out.iterdir()} <= _BEFORE_COINS
 
 
 def take_new_folder(out: Path, what: str, besides: Collection[str] = ()) -> None:
@@ -62,4 +82,5 @@ def take_new_folder(out: Path, what: str, besides: Collection[str] = ()) -> None
 def _require_empty(out: Path, what: str, besides: Collection[str] = ()) -> None:
     # a lone log is of a call that ended before it wrote anything: no reason to refuse the next
     if out.exists() and (not out.is_dir() or any(file.name not in (LOG, *besides) for file in out.iterdir())):
-        raise InputError(f"'{out}' is not empty and holds no such {what}: choose another --out")
+        is_what = "is not empty and holds no such" if out.is_dir() else "is a file, and no folder for a"
+        raise InputError(f"'{out}' {is_what} {what}: choose another --out")

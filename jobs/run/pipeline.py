@@ -19,7 +19,7 @@ from heldin.jobs.run.body import run_body
 from heldin.jobs.run.corpus import read_corpus
 from heldin.jobs.run.data import prepare_data
 from heldin.jobs.run.extraction import measure_extraction, require_windows
-from heldin.jobs.run.folder import take_folder
+from heldin.jobs.run.folder import for_any_config_without_coins, take_folder
 from heldin.jobs.run.gradient_norms import canary_gradient_norms
 from heldin.jobs.run.models import Models, base_model, require_arithmetic, scored_base, target_and_reference
 from heldin.jobs.run.plan import require_mechanism, settle_plan
@@ -71,6 +71,7 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
             if rank() == 0:
                 # Held until the record is written: the block of ``torchrun`` ends before scoring.
                 until_the_end.enter_context(one_process_at_a_time(out))
+                until_the_end.enter_context(for_any_config_without_coins(out))
                 taken.keep_in(out)
                 reporter = until_the_end.enter_context(logged(reporter, out, command=without_names(command)))
         require_shared_folder(out)

@@ -1,5 +1,6 @@
 """The configuration: everything shipped loads, every error at once, the nearest key suggested."""
 
+import math
 import re
 from pathlib import Path
 
@@ -16,13 +17,14 @@ from heldin.finetune.recipe import Optimizer
 from heldin.jobs.checkpoint.config import parse_checkpoint
 from heldin.jobs.classification.config import load_classification
 from heldin.jobs.config import load_config, parse_config
-from heldin.jobs.run.folder import require_folder, take_folder
+from heldin.jobs.run.folder import for_any_config_without_coins, require_folder, take_folder
 from heldin.sweeps.demo import demo_sweep
 from tests.conftest import SMALL
 
 ROOT = Path(__file__).resolve().parents[2]
 # Those of sweeps are read in tests/sweeps.
 CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.parent.name != "sweeps")
+PRIVATE = {"kind": "uls", "population": 30, "cohort": 8, "steps": 6, "delta": 1e-3}
 MINIMAL = {"name": "x", "corpus": {"source": {"kind": "synthetic"}}, "model": {"base": "EleutherAI/gpt-neo-125m"}}
 
 AUDIT = {"model": "m", "reference": "r", "held_in": "a.jsonl", "held_out": "b.jsonl"}
@@ -155,10 +157,13 @@ def test_all_errors_are_said_at_once_with_the_nearest_key():
         ({"attack": {"aggregations": ["median"]}}, "unknown aggregation 'median'"),
         (
             {"model": {"pretrain": {"shape": {"context": 64}}}},
-            "a sequence_length is above model.pretrain.shape.context = 64",
+            "finetune.sequence_length = 512 is above model.pretrain.shape.context = 64",
         ),
         ({"model": {"pretrain": {"recipe": {"select": "best"}}}}, "recipe.select must be 'last'"),
-        ({"name": "a/b"}, "name: String should match pattern"),
+        ({"name": "a/b"}, "name: letters, digits, dots, underscores and hyphens were expected .found 'a/b'"),
+        ({"defense": {**PRIVATE, "target_epsilon": math.inf}}, "defense.target_epsilon: a finite number was expected"),
+        ({"defense": {**PRIVATE, "clip_norm": 1e-13}}, "defense.clip_norm: .* greater than or equal to 0.000000000001"),
+        ({"finetune": {"learning_rate": math.nan}}, "finetune.learning_rate: a finite number was expected"),
     ],
 )
 def test_values_that_cannot_be(sections, message):
@@ -292,6 +297,29 @@ def test_of_a_run_that_its_config_stopped_nothing_would_be_lost(tmp_path):
         take_folder(other, tmp_path)
 
 
+def test_a_folder_whose_input_could_not_be_read_is_for_the_mended_config(small_config, tmp_path, call):
+    config = yaml.safe_load(small_config.read_text(encoding="utf-8"))
+    for path in ("smal.jsonl", "small.jsonl"):
+        wrong = {**config, "corpus": {"source": {"kind": "jsonl", "path": str(tmp_path / path)}}}
+        (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(wrong), encoding="utf-8")
+        code, _, err = call("run", tmp_path / "wrong.yaml", "--out", tmp_path / "out")
+        assert (code, "no such file" in err) == (2, True)
+        assert [its.name for its in (tmp_path / "out").iterdir()] == ["log.txt"]
+
+
+def test_only_what_no_coin_was_drawn_for_is_left_to_any_config(tmp_path):
+    take_folder(parse_config(SMALL, "small"), tmp_path)
+    for error, left in ((KeyboardInterrupt, True), (InputError, False)):
+        with pytest.raises(error), for_any_config_without_coins(tmp_path):
+            raise error
+        assert (tmp_path / "config.yaml").is_file() == left
+    take_folder(parse_config(SMALL, "small"), tmp_path)
+    (tmp_path / "ledger").mkdir()
+    with pytest.raises(InputError), for_any_config_without_coins(tmp_path):
+        raise InputError("too late")
+    assert (tmp_path / "config.yaml").is_file()
+
+
 @pytest.mark.parametrize(
     ("release", "line"),
     [
@@ -320,6 +348,9 @@ def test_limits_are_in_the_words_of_a_sweep():
     assert its.requirement().words() == "auroc at most 0.6"
     with pytest.raises(InputError, match="decision.require.0: give one of at_most and at_least"):
         _with(decision={"require": [{"of": "auroc"}]})
+    for limit in (math.nan, math.inf, -math.inf):
+        with pytest.raises(InputError, match="decision.require.0.at_most: a finite number was expected"):
+            _with(decision={"require": [{"of": "auroc", "at_most": limit}]})
     with pytest.raises(InputError, match="decision.require.0.of: Input should be"):
         _with(decision={"require": [{"of": "named", "at_most": 100}]})
 
