@@ -20,20 +20,28 @@ def require_number(name: str, value: object, *, whole: bool = False) -> None:
 
 
 def numbers_named(function: Callable[P, Result]) -> Callable[P, Result]:
-    """The function, whose TypeErrors name the argument that is no number, as InputErrors."""
+    """The function with numbers of other libraries as Python's own, and InputErrors that name what is no number."""
+    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> Result:
         try:
-            return function(*args, **kwargs)
+            given = signature.bind(*args, **kwargs)
         except TypeError:
-            # Only now, so that what works is neither looked at nor converted.
-            given = inspect.signature(function).bind(*args, **kwargs).arguments
-            hints = typing.get_type_hints(function)
-            for name, value in given.items():
-                kinds = {hints.get(name), *typing.get_args(hints.get(name))}
-                if kinds & {int, float} and not (value is None and type(None) in kinds):
-                    require_number(name, value, whole=float not in kinds)
-            raise
+            return function(*args, **kwargs)  # says of which function an argument is missing or unknown
+        for name, whole in _asked_for(function).items():
+            value = given.arguments.get(name)
+            if value is not None:
+                require_number(name, value, whole=whole)
+                given.arguments[name] = int(value) if isinstance(value, Integral) else float(value)
+        return function(*given.args, **given.kwargs)
 
     return call
+
+
+@functools.cache
+def _asked_for(function: Callable[..., object]) -> dict[str, bool]:
+    """The arguments that are numbers, and whether they must be whole ones."""
+    hints = typing.get_type_hints(function)
+    kinds = {name: {hint, *typing.get_args(hint)} for name, hint in hints.items() if name != "return"}
+    return {name: float not in its for name, its in kinds.items() if its & {int, float}}

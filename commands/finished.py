@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from heldin.base.errors import InputError
+from heldin.base.purged import require_not_purged
 from heldin.commands.options import BAD_INPUT, AsCsv, AsHtml, AsJson, answer, confirm, json_text
 
 
@@ -40,6 +41,7 @@ def report(
     if people:
         from heldin.audit.exposure import people_table, read_people
 
+        require_not_purged(run)
         # Names are read from the owner-only file: the record has none that this could print.
         exposed = read_people(run / "people.parquet")
         if not exposed:
@@ -169,7 +171,9 @@ def export(
 
 def purge(
     folder: Annotated[Path, typer.Argument(help="Folder of a finished run, audit or sweep.")],
-    keep: Annotated[str, typer.Option(help="What stays, with commas: record, report, log, model.")] = "record,report",
+    keep: Annotated[
+        str, typer.Option(help="What stays, with commas: record (with config and plan), report, log, model.")
+    ] = "record,report",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     json: AsJson = False,
 ) -> None:

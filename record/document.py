@@ -148,6 +148,8 @@ def write_new_record(
 ) -> Record:
     """Write the record of what was just found, created now, to ``folder``/record.json, and return it.
 
+    A record that says the same already stays as it is, with its date and command: somebody may have signed its report.
+
     Args:
         body: what follows from the folder's files.
         environment: what it was computed with.
@@ -165,8 +167,24 @@ def write_new_record(
         gradient_norms=gradient_norms,
         environment=environment,
     )
-    write_record(record, folder / "record.json")
+    path = folder / "record.json"
+    if (earlier := _readable(path)) is not None and _said(earlier) == _said(record):
+        return earlier
+    write_record(record, path)
     return record
+
+
+def _readable(path: Path) -> Record | None:
+    try:
+        return read_record(path)
+    except InputError:
+        return None
+
+
+def _said(record: Record) -> dict[str, Any]:
+    """All but when, how and on what it was made; in the numbers of its file, which is what is compared."""
+    content: dict[str, Any] = json.loads(record.model_dump_json(exclude={"created", "command", "environment"}))
+    return content
 
 
 def _kind(body: Body) -> Kind:

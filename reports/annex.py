@@ -206,7 +206,10 @@ def when_to_repeat(record: Record) -> list[str]:
     if decided.answer is Answer.INCONCLUSIVE:
         needed = at_most_counted(decided.users_needed, before="about ")
         what = TRAININGS if record.trainings is not None else audited_by(record)
-        said.append(f"Before anything is decided: {needed} {what.unit} would settle what this audit left open.")
+        said.append(
+            f"Before anything is decided: {needed} {what.unit} would settle what this audit left open, in four of"
+            " five audits if nothing leaks."
+        )
     if record.planted is not None and record.planted.look < record.planted.looks:
         left = record.planted.looks - record.planted.look
         said.append(f"{counted(left, 'further look')} at checkpoints of this planted set {_are(left)} paid for.")

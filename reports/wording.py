@@ -35,7 +35,7 @@ def group_name(group: CanaryGroup) -> str:
 def texts_of(kind: str) -> str:
     """What an attacker's texts are, after a comma, by whether they were trained on."""
     return {
-        "fresh": "on which no model was trained",
+        "fresh": "kept out of training",
         "training": "in the training set if that one was held in",
         "mixed": "some of them in the training set if that one was held in",
         "not known": "of which it is not known whether they were trained on",

@@ -217,9 +217,10 @@ def _about_epsilon(sweep: Sweep, covered: bool, its: Composed | None) -> list[st
     if its is not None:
         value = "cannot be stated" if its.epsilon is None else f"is {its.epsilon:.3g} at delta {its.delta:g}"
         neighbours = f" ({its.adjacency.replace('_', '/')})" if its.adjacency else ""
+        of_examples = any(variant.config.defense.kind == "example" for variant in sweep.variants)
+        among = ", example DP among them," if of_examples else ""
         others = (
-            f"; {counted(its.others, 'training')} without an epsilon per user, example DP among them, may have seen the"
-            " same users"
+            f"; {counted(its.others, 'training')} without an epsilon per user{among} may have seen the same users"
             if its.others
             else ""
         )

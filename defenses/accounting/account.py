@@ -24,6 +24,8 @@ from heldin.defenses.accounting.events import (
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 
+_WHOLE_USERS = ("uls", "filter", "uedp", "none")  # methods by which a user counts once, however many records
+
 
 @dataclass(frozen=True)
 class AccountRow(Tabular):
@@ -36,12 +38,12 @@ class AccountRow(Tabular):
         epsilon: of the unit; inf without a guarantee.
         delta: of the guarantee; None for a plain run.
         epsilon_black_box: of a user by black-box group privacy; inf if the conversion diverges, None if not defined.
-        epsilon_rdp: by Renyi DP; None if no such accountant exists.
+        epsilon_rdp: by Renyi DP; None if no such accountant exists, and for groups of many thousands.
         auroc_bound: AUROC that no user-level attacker exceeds in expectation; None at the example level without a group
             size, which promises nothing finite about a user.
         tpr_at_1pct_fpr_bound: the same for the TPR at 1 % FPR.
         sampling_rate: per step.
-        group_size: records of a user that are accounted for; None if users are not.
+        group_size: records of a user that are accounted for; None if users are not, or whole.
         steps: optimizer steps.
         label: the guarantee in words, for plans.
         assumed_epsilon: what accounting would give if its assumptions held, for plans without a guarantee.
@@ -237,7 +239,7 @@ def account_plan(mechanism: Mechanism) -> AccountRow:
         auroc_bound=bounds[0] if mechanism.unit in ("user", "none") else None,
         tpr_at_1pct_fpr_bound=bounds[1] if mechanism.unit in ("user", "none") else None,
         sampling_rate=mechanism.sampler.rate,
-        group_size=mechanism.members,
+        group_size=None if method in _WHOLE_USERS else mechanism.members,
         steps=mechanism.steps,
         label=promise.label,
         assumed_epsilon=promise.assumed_epsilon,
@@ -286,7 +288,7 @@ def _row(
         auroc_bound=auroc,
         tpr_at_1pct_fpr_bound=tpr,
         sampling_rate=rate,
-        group_size=group if user is not None else None,
+        group_size=None if user is None or method in _WHOLE_USERS else group,
         steps=steps,
         warnings=tuple(text for text in warnings if text is not None),
     )

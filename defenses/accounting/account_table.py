@@ -28,7 +28,7 @@ def account_table(row: AccountRow) -> str:
 
 
 def _black_box(row: AccountRow) -> str:
-    value = row.epsilon_black_box
+    value = row.epsilon_black_box if row.group_size is not None else None  # of whole users it is epsilon itself
     if value is not None and math.isinf(value) and row.noise_multiplier > 0.0:
         return "not resolved: it needs deltas too small for floating point"
     return _number(value)
@@ -37,4 +37,6 @@ def _black_box(row: AccountRow) -> str:
 def _number(value: float | None) -> str:
     if value is None:
         return ""
+    if isinstance(value, int):
+        return str(value)
     return "infinite" if math.isinf(value) else f"{value:.5g}"

@@ -28,6 +28,7 @@ from heldin.defenses.accounting.loss_pmf import Array, LossPmf, deltas_on_grid, 
 
 # Orders a of the Renyi divergences that are tried. Fewer orders only loosen the bound.
 _ORDERS = np.concatenate([np.arange(1.05, 11.0, 0.05), np.arange(11.0, 64.0), [80.0, 96.0, 128.0, 192.0, 256.0]])
+_MOST_TILTS, _TILTS = 1e9, 2**22  # log-likelihood ratios: of all, and of one piece of the quadrature
 _MOMENTS = 64  # highest order of the classical moments accountant, as in its published implementations
 
 
@@ -76,8 +77,8 @@ def black_box_epsilon(event: PoissonGaussian, group_size: int, steps: int, delta
     return group_size * (float(optimize.brentq(gap, low, high, xtol=1e-12)) + 1e-11)  # above the root's own error
 
 
-def rdp_epsilon(event: Event, steps: int, delta: float) -> float:
-    """Epsilon by Renyi DP (Mironov 2017), with dp-accounting's conversion.
+def rdp_epsilon(event: Event, steps: int, delta: float) -> float | None:
+    """Epsilon by Renyi DP (Mironov 2017), with dp-accounting's conversion; None for groups of many thousands.
 
     Raises InputError for a hard cohort cap, two-level sampling and a filter: no such accountant is known.
     """
@@ -97,7 +98,8 @@ def rdp_epsilon(event: Event, steps: int, delta: float) -> float:
             raise InputError("no Renyi accountant exists for two-level sampling: use epsilon")
         # dp-accounting has no Renyi accountant for mixtures of Gaussians: integrate the divergences numerically.
         case PoissonGaussian(group_size=g) if g > 1:
-            return float(rdp.compute_epsilon(_ORDERS, steps * _mixture_rdp(event, _ORDERS), delta)[0])
+            divergences = _mixture_rdp(event, _ORDERS)
+            return None if divergences is None else float(rdp.compute_epsilon(_ORDERS, steps * divergences, delta)[0])
         case PoissonGaussian() | UnamplifiedGaussian():
             with _quiet_absl():
                 accountant = rdp.RdpAccountant()
@@ -145,17 +147,24 @@ def _quiet_absl() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _mixture_rdp(event: PoissonGaussian, orders: Array) -> Array:
-    """max over directions of R_a(P, Q), R_a(Q, P) of one step, shape of orders; trapezoid rule, spacing s/4."""
+def _mixture_rdp(event: PoissonGaussian, orders: Array) -> Array | None:
+    """max over directions of R_a(P, Q), R_a(Q, P) of one step, shape of orders; trapezoid rule, spacing s/4.
+
+    None for a group so large that this would take minutes.
+    """
     # The tail of atoms below STEP_TAIL is left out: at most steps * STEP_TAIL of delta, which is not charged here.
     parts = mixture(event)
     s, c = parts.deviation, parts.sensitivities
     # At order a the integrand of component c peaks near a c, and falls like a Gaussian of deviation s about it.
     reach = float(orders.max() * c.max()) + 14.0 * s
+    if 8.0 * reach / s * c.size > _MOST_TILTS:
+        return None
     x = np.arange(-reach, reach, s / 4.0)
     log_q = -0.5 * (x / s) ** 2 - math.log(s * math.sqrt(2.0 * math.pi)) + math.log(s / 4.0)
-    tilt = np.multiply.outer(x, c / s**2) + (np.log(parts.weights) - c**2 / (2.0 * s**2))
-    loss = np.asarray(special.logsumexp(tilt, axis=1))
+    at_zero = np.log(parts.weights) - c**2 / (2.0 * s**2)
+    # A few points at a time: all of them times all components may be more than fits into memory.
+    pieces = np.array_split(x, math.ceil(x.size * c.size / _TILTS))
+    loss = np.concatenate([special.logsumexp(np.multiply.outer(its, c / s**2) + at_zero, axis=1) for its in pieces])
     # With p = q e^L: the integrals of p^a q^(1 - a) and of q^a p^(1 - a).
     remove = [float(special.logsumexp(log_q + a * loss)) / (a - 1.0) for a in orders]
     add = [float(special.logsumexp(log_q - (a - 1.0) * loss)) / (a - 1.0) for a in orders]

@@ -74,6 +74,8 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
                 until_the_end.enter_context(for_any_config_without_coins(out))
                 taken.keep_in(out)
                 reporter = until_the_end.enter_context(logged(reporter, out, command=without_names(command)))
+                if (out / "record.json").is_file():
+                    reporter.say("finished before: what is missing is made, and a record that says the same stays")
         require_shared_folder(out)
         require_shared_folder(private_directory(cache_directory()))
         require_like_devices()

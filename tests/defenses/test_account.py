@@ -2,11 +2,15 @@
 
 import json
 import math
+import re
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from heldin.base.errors import InputError
 from heldin.defenses.accounting.account import account_els, account_example, account_group, account_plan, account_uls
+from heldin.defenses.accounting.account_table import account_table
 from heldin.defenses.choices import NoClip, ShuffledSampler
 from tests.made_facts import private_plan
 from tests.theory_tables import numbers
@@ -47,6 +51,32 @@ def test_els_example_of_the_issue():
     assert (
         account_els(group_size=16, examples=100, batch=1, noise_multiplier=1.0, **COMMON).epsilon_black_box == math.inf
     )
+
+
+def test_numbers_of_other_libraries_count_as_python_s_own():
+    plain = account_uls(users=1024, cohort=16, noise_multiplier=1.0, **COMMON)
+    steps, cohort = np.int64(COMMON["steps"]), Fraction(16)
+    same = account_uls(
+        users=np.int32(1024), cohort=cohort, noise_multiplier=np.float32(1), **{**COMMON, "steps": steps}
+    )
+    assert same == plain
+    with pytest.raises(InputError, match=r"users = 3.5: a whole number was expected"):
+        account_uls(users=3.5, cohort=1, noise_multiplier=1.0, **COMMON)
+    with pytest.raises(InputError, match=r"cohort = array.* a number was expected"):
+        account_uls(users=3, cohort=np.ones(2), noise_multiplier=1.0, **COMMON)
+    with pytest.raises(TypeError, match=r"account_uls\(\) got an unexpected keyword argument 'lot'"):
+        account_uls(lot=1)
+
+
+def test_of_whole_users_no_group_is_told():
+    plan = private_plan()
+    assert (account_plan(plan).group_size, account_plan(private_plan(sampled="example", group_size=4)).group_size) == (
+        None,
+        4,
+    )
+    for row in (account_plan(plan), account_uls(users=100, cohort=10, noise_multiplier=1.0, **COMMON)):
+        assert "group" not in account_table(row)
+    assert re.search("group size +4\n", account_table(account_plan(private_plan(sampled="example", group_size=4))))
 
 
 def test_example_says_nothing_about_a_user_without_a_group():

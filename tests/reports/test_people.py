@@ -170,7 +170,7 @@ def test_who_attacks_depends_on_texts_and_release(record):
     said = attacker(record)
     texts = round(record.attacker_texts / (record.split.held_in + record.split.held_out))
     assert f"about {texts} text" in said
-    assert "on which no model was trained" in said
+    assert "kept out of training" in said
     assert "To whom the model will be given is not stated (release)." in said
     scored = record.scored_texts.model_copy(update={"kind": "training"})
     assert "in the training set if that one was held in" in attacker(
