@@ -30,7 +30,7 @@ def finish(record: "Record", folder: Path, *, json: bool = False) -> NoReturn:
 def tell(record: "Record", folder: Path) -> None:
     """Write the report and print the findings."""
     from heldin.reports.extraction import extraction_line
-    from heldin.reports.findings import BOUNDS, HOW_WELL, NEXT, RECOMMENDED, findings
+    from heldin.reports.findings import BOUNDS, CANARY_USERS, HOW_WELL, NEXT, RECOMMENDED, findings
     from heldin.reports.marks import marks_line
 
     said, answered, code = findings(record), _answered(record, folder), record.judgement.exit_code
@@ -41,7 +41,8 @@ def tell(record: "Record", folder: Path) -> None:
         typer.echo(f"note: {warning}")
     # By the organisation's own limits; without any there is nothing to print here.
     limits = [RECOMMENDED] if record.decision.by.require else []
-    for title in (HOW_WELL, BOUNDS, *limits, NEXT):
+    planted = [CANARY_USERS] if CANARY_USERS in paragraphs else []
+    for title in (HOW_WELL, *planted, BOUNDS, *limits, NEXT):
         typer.echo(f"{title}: {paragraphs[title]}")
     if emitted := extraction_line(record):
         typer.echo(f"Extraction: {emitted}")

@@ -117,7 +117,7 @@ def table(compared: Comparison) -> str:
     """The rows as plain text, the notes below."""
     rows, over = compared.rows, compared.over
     fprs = [fpr for fpr, _ in rows[0].tpr_at]
-    head = ["run", *([over] if over else []), "defense", "epsilon", "held-out loss", "AUROC (95 %)", "less the first"]
+    head = ["run", *([over] if over else []), "defense", "epsilon", "validation loss", "AUROC (95 %)", "less the first"]
     head += [*(f"TPR at {f:.2g}" for f in fprs), "AUROC ceiling", "answer", "verdict"]
     cells = [head]
     for row in rows:

@@ -212,7 +212,10 @@ def read_record(path: Path) -> Record:
         InputError: no record there, a schema that cannot be migrated, or a document that is not a record.
     """
     if not path.is_file():
-        raise InputError(f"no record at '{path}': name the folder of a finished run or audit")
+        folder = path.parent
+        cells = f"; '{folder}' is a sweep's: name one of its cells, as {folder}/cells/BLOCK/VARIANT"
+        of_a_sweep = cells if (folder / "sweep.json").is_file() else ": name the folder of a finished run or audit"
+        raise InputError(f"no record at '{path}'{of_a_sweep}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:

@@ -19,6 +19,7 @@ from heldin.reports.wording import audited_by, group_name, interval, percent, se
 
 ATTACKER = "Who attacks"
 HOW_WELL = "How well the attacks did"
+CANARY_USERS = "Canary users"
 BOUNDS = "Bounds and verdict"
 NEXT = "What to do next"
 RECOMMENDED = "Recommendation"
@@ -52,7 +53,7 @@ def findings(record: Record) -> Findings:
             (NEXT, training_findings.meaning(record) if trainings else next_step(record, record.decision)),
             (ATTACKER, attacker(record)),
             (HOW_WELL, training_findings.success(record, trainings) if trainings else _success(record)),
-            *([("Canary users", _canaries(record))] if record.canaries else []),
+            *([(CANARY_USERS, _canaries(record))] if record.canaries else []),
             ("What was audited", training_findings.audited(record, trainings) if trainings else _audited(record)),
             (BOUNDS, _bounds(record)),
             ("What this does not say", training_findings.limits(record) if trainings else _limits(record)),

@@ -117,8 +117,8 @@ def next_step(record: Record, facts: DecisionFacts) -> str:
                     f" and which model is the reference; then audit again.{_anew(record)}"
                 )
             more = (
-                f"Audit more {what.unit} (as many as the headline names do in four of five audits if nothing leaks; heldin"
-                " power plans other numbers)"
+                f"Audit more {what.unit} (as many as the headline names do in four of five audits if nothing leaks;"
+                " heldin power plans other numbers)"
             )
             of_each = "let the attacker have more texts of each"
             ways = (

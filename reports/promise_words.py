@@ -36,6 +36,14 @@ _FIXED_INCIDENCE = (
 )
 
 
+_FOUND_BY = {
+    "patterns": "what Presidio's patterns find ({which}), and names of people are none of them",
+    "words": "the names of a list, where they stand as they are listed",
+    "spacy": "what a spaCy pipeline takes for one",
+    "gold": "what the last column of the CoNLL file marks",
+}
+
+
 @dataclass(frozen=True)
 class Promised:
     """A promise, as a record or a sweep has it.
@@ -66,7 +74,17 @@ def promise_pairs(record: Record) -> list[list[str]]:
             ["delta", _delta_of_bounds(record)],
             ["neighbours", "Not known: a promise would have to say which training sets count as neighbours."],
         ]
-    return in_words(Promised(t.guarantee, t.unit, t.protected, t.epsilon, t.delta, t.users), one)
+    unit, *others = in_words(Promised(t.guarantee, t.unit, t.protected, t.epsilon, t.delta, t.users), one)
+    return [[unit[0], unit[1] + _entities(record)], *others]
+
+
+def _entities(record: Record) -> str:
+    """What an entity is to a promise that names entities; nothing for the others."""
+    source = record.config.get("defense", {}).get("entities") or {}
+    found = _FOUND_BY.get(source.get("kind", ""))
+    if found is None or record.training is None or record.training.unit != "user_entity":
+        return ""
+    return f" An entity here is {found.format(which=', '.join(source.get('which', ())).replace('_', ' '))}."
 
 
 def _delta_of_bounds(record: Record) -> str:

@@ -28,7 +28,7 @@ class WordsConfig(Section):
 
 
 class PatternsConfig(Section):
-    """Presidio's pattern recognisers, without a language model."""
+    """Presidio's patterns for mail addresses, card numbers and the like, without a language model: no names."""
 
     kind: Literal["patterns"]
     which: tuple[Pattern, ...] = Field(FAST, min_length=1)

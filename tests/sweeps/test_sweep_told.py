@@ -85,6 +85,14 @@ def test_the_report_of_a_sweep_is_made_with_it_and_again_from_its_document(swept
     assert result.variants[1].ceiling is not None
 
 
+def test_a_command_for_runs_says_that_a_folder_is_a_sweep_s(swept, call):
+    _, out, _ = swept
+    for words in (("verify", out), ("compare", out, out / "cells/1/uls")):
+        code, _, err = call(*words)
+        assert code == 2
+        assert "is a sweep's: name one of its cells, as " in err
+
+
 def test_the_table_of_a_sweep_as_csv_has_a_row_for_each_variant(swept, call):
     _, out, result = swept
     code, printed, err = call("compare", out, "--csv")
