@@ -57,7 +57,8 @@ def _of_rule(shipping: Shipping) -> list[str]:
         why = f": {candidate.disqualified}" if candidate.disqualified else ""
         lines.append(f"candidate {candidate.name}: {how} (adjusted p {candidate.adjusted:.3g}){why}")
         for its in candidate.tests:
-            value = "-" if its.value is None else f"{its.value:.4g}"
+            none = "none is promised" if its.requirement.startswith("epsilon_per_user") else "not measured"
+            value = none if its.value is None else f"{its.value:.4g}"
             limit = "" if its.limit is None or its.limit == its.value else f", limit {its.limit:.4g}"
             lines.append(f"  {its.requirement}: {value}{limit}")
     return [*lines, f"answer: {shipping.said}"]

@@ -255,7 +255,7 @@ def _exposure(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> st
             axes.set_title(title, fontsize=8)
             axes.set_yticks(range(len(shown)), [f"{marks[its.name]}  {_short(its.name, 20)}" for its in shown])
             label(axes, "held-out users with a lower score", "")
-        panels[0].invert_yaxis()
+        panels[0].set_ylim(len(shown) - 0.4, -0.6)  # the first on top, and no row on an axis
         handles = [
             panels[0].plot([], [], mark, color=colour, markersize=4, label=text)[0] for mark, colour, text in _THIRDS
         ]
@@ -276,9 +276,11 @@ def _curves(result: SweepResult, variants: Sequence[VariantResult], marks: Mappi
                 known = [(p.step / last, value) for p, value in zip(curve, values, strict=True) if value is not None]
                 if known:
                     style, colour = _line(i)
-                    axes.plot(*zip(*known, strict=True), style, color=colour, linewidth=0.9)
+                    point = "." if len(known) == 1 else ""
+                    axes.plot(*zip(*known, strict=True), style, color=colour, linewidth=0.9, marker=point)
                     ends[axes].append((marks[its.name], known[-1], colour))
         for axes, its_ends in ends.items():
+            axes.set_xlim(left=0.0)  # of a single evaluation there would be an axis around 1
             _at_the_ends(axes, its_ends)
         label(losses, "share of training", "held-out validation loss, nats a token")
         areas.axhline(0.5, color=GREY, linewidth=0.6)
