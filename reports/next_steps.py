@@ -23,7 +23,8 @@ TERMS = (
     (
         "true-positive rate (TPR) at a false-positive rate (FPR)",
         (),
-        "the share of those held in who are named where that share of those held out is named wrongly.",
+        "the share of those held in who are named where that share of those held out is named wrongly, read off a curve"
+        " of groups of ten or more.",
     ),
     (
         "adjusted p-value",

@@ -79,10 +79,17 @@ def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
     # Audited users first: the rules for public users choose among those who are left.
     audited = select_users(store, config.corpus.users, seed=config.seed)
     if len(audited.users) < 2:
+        rule = config.corpus.users
+        lost = (
+            (audited.dropped_by_pattern, "dropped by pattern"),
+            (audited.dropped_by_minimum, f"with fewer than {rule.min_records} records"),
+            (audited.dropped_by_maximum, f"with more than {rule.max_records}"),
+            (audited.dropped_by_sampling, "not drawn by fraction or max_users"),
+        )
+        why = ", ".join(f"{number} {how}" for number, how in lost if number) or "there are no others"
         raise InputError(
-            f"{len(audited.users)} of {len(store.users)} users pass corpus.users ({audited.dropped_by_pattern} dropped"
-            f" by pattern, {audited.dropped_by_minimum} with fewer than {config.corpus.users.min_records} records): an"
-            " audit needs at least 2 users, and 100 to say much"
+            f"{len(audited.users)} of {len(store.users)} users pass corpus.users ({why}): an audit needs at least 2"
+            " users, and 100 to say much"
         )
     # How many users pass is known only here: ``heldin run --check`` can ask for a made-up corpus only.
     check_enough_users(config.canaries, len(audited.users))

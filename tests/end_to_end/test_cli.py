@@ -111,7 +111,11 @@ def test_a_folder_with_other_things_in_it_is_not_taken(call, small_config, tmp_p
 def test_too_few_users_say_how_many_passed_and_why_the_others_did_not(call, small_config, tmp_path):
     code, _, err = call("run", small_config, "--out", tmp_path / "r", "--set", "corpus.users.min_records=500")
     assert code == 2
-    assert "0 of 60 users pass corpus.users (0 dropped by pattern, 60 with fewer than 500 records)" in err
+    assert "0 of 60 users pass corpus.users (60 with fewer than 500 records)" in err
+    code, _, err = call("run", small_config, "--out", tmp_path / "r", "--set", "corpus.users.fraction=1e-9")
+    assert code == 2
+    assert "users pass corpus.users (" in err
+    assert "not drawn by fraction or max_users): an audit needs at least 2 users" in err
 
 
 def test_corpus_build_and_stats(call, tmp_path):
