@@ -193,21 +193,20 @@ def test_the_attack_is_handed_users_in_an_order_that_says_nothing_of_their_side(
     }
 
 
-def test_running_again_does_nothing_twice_and_another_config_is_refused(call, finished, small_config, monkeypatch):
-    before = (finished / "record.json").read_bytes()
-    weights = _weights(finished)
-    code, out, err = call("run", small_config, "--out", finished)
+def test_running_again_does_nothing_twice_and_another_config_is_refused(call, finished, small_config, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    before = (folder / "record.json").read_bytes()
+    weights = _weights(folder)
+    code, out, err = call("run", small_config, "--out", folder)
     assert code == 0
     assert "report.pdf" in out
     assert "finished before: what is missing is made, and a record that says the same stays" in err
     # With its date: somebody may have signed the report.
-    assert (finished / "record.json").read_bytes() == before
-    assert all(torch.equal(v, weights[k]) for k, v in _weights(finished).items())
-    code, _, err = call("run", small_config, "--out", finished, "--set", "finetune.epochs=5")
+    assert (folder / "record.json").read_bytes() == before
+    assert all(torch.equal(v, weights[k]) for k, v in _weights(folder).items())
+    code, _, err = call("run", small_config, "--out", folder, "--set", "finetune.epochs=5")
     assert code == 2
-    assert (
-        err == f"error: '{finished}' holds a run of another config ('finetune.epochs' differs): choose another --out\n"
-    )
+    assert err == f"error: '{folder}' holds a run of another config ('finetune.epochs' differs): choose another --out\n"
 
 
 @pytest.mark.slow  # the loop's own test kills a training in the fast suite
