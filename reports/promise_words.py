@@ -117,8 +117,11 @@ def _unit(its: Promised) -> str:
                 f" them together less. {same}"
             )
         case _:
-            unit = "one user together with one entity" if its.protected == "user and entity" else f"a {its.protected}"
-            return f"The unit is {unit}: epsilon {its.epsilon:.3g} is theirs, and others have others (facts). {same}"
+            if its.protected == "user and entity":
+                unit, others = "one user together with one entity", "a user alone and an entity alone have their own"
+            else:
+                unit, others = f"a {its.protected}", "whoever has more or fewer has another"
+            return f"The unit is {unit}: epsilon {its.epsilon:.3g} is for that, and {others} (facts). {same}"
 
 
 def _delta(its: Promised) -> str:
