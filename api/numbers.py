@@ -118,5 +118,4 @@ def power(users: int, auroc: float, *, delta: float = 1e-5, claims: Sequence[Sta
     Raises:
         InputError: too few users or too many, or an AUROC outside [0.5, 1).
     """
-    require_number("users", users, whole=True)
     return _power(users, auroc, delta, claims=claims_of(claims))

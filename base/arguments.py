@@ -29,19 +29,20 @@ def numbers_named(function: Callable[P, Result]) -> Callable[P, Result]:
             given = signature.bind(*args, **kwargs)
         except TypeError:
             return function(*args, **kwargs)  # says of which function an argument is missing or unknown
-        for name, whole in _asked_for(function).items():
-            value = given.arguments.get(name)
-            if value is not None:
-                require_number(name, value, whole=whole)
-                given.arguments[name] = int(value) if isinstance(value, Integral) else float(value)
+        for name, kinds in _asked_for(function).items():
+            if name not in given.arguments or (given.arguments[name] is None and type(None) in kinds):
+                continue
+            value = given.arguments[name]
+            require_number(name, value, whole=float not in kinds)
+            given.arguments[name] = int(value) if isinstance(value, Integral) else float(value)
         return function(*given.args, **given.kwargs)
 
     return call
 
 
 @functools.cache
-def _asked_for(function: Callable[..., object]) -> dict[str, bool]:
-    """The arguments that are numbers, and whether they must be whole ones."""
+def _asked_for(function: Callable[..., object]) -> dict[str, set[type]]:
+    """The types of the arguments that are numbers."""
     hints = typing.get_type_hints(function)
     kinds = {name: {hint, *typing.get_args(hint)} for name, hint in hints.items() if name != "return"}
-    return {name: float not in its for name, its in kinds.items() if its & {int, float}}
+    return {name: its for name, its in kinds.items() if its & {int, float}}

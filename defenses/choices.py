@@ -12,12 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 from heldin.base.errors import InputError
 
 Positive: TypeAlias = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]  # gt=0 alone lets infinity pass
+LEAST_CLIP_NORM = 1e-12  # the squares of what a smaller gradient consists of vanish in float32, and so would its norm
+ClipNorm: TypeAlias = Annotated[float, Field(ge=LEAST_CLIP_NORM, allow_inf_nan=False)]
 Rate: TypeAlias = Annotated[float, Field(gt=0.0, le=1.0)]
 Unit: TypeAlias = Literal["example", "user", "user_entity"]
 Adjacency: TypeAlias = Literal["add_remove", "zero_out", "replace"]
-
-
-LEAST_CLIP_NORM = 1e-12  # the squares of what a smaller gradient consists of vanish in float32, and so would its norm
 
 
 class Choice(BaseModel):
@@ -137,21 +136,21 @@ class FlatClip(Choice):
     """Each unit's gradient is scaled down to at most ``norm``; the noise on the sum has standard deviation s * norm."""
 
     kind: Literal["flat"] = "flat"
-    norm: Positive
+    norm: ClipNorm
 
 
 class NormalisedClip(Choice):
     """Like FlatClip, then divided by ``norm`` (De et al. 2022): sensitivity 1, noise of deviation s on the sum."""
 
     kind: Literal["normalised"] = "normalised"
-    norm: Positive
+    norm: ClipNorm
 
 
 class BatchClip(Choice):
     """The batch's mean gradient is clipped as a whole (Kandpal et al., D.3); one unit may change it by 2 C."""
 
     kind: Literal["batch"] = "batch"
-    norm: Positive
+    norm: ClipNorm
 
 
 class ConcentrationFilter(Choice):

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from heldin.base.section import Section
 from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.spans import CATEGORIES, Category
-from heldin.defenses.choices import LEAST_CLIP_NORM, LocalUpdates, NoiseGenerator, RecordSelection, WeightCaps
+from heldin.defenses.choices import ClipNorm, LocalUpdates, NoiseGenerator, RecordSelection, WeightCaps
 from heldin.defenses.texts.data_side import entities_named
 
 MOST = 10_000  # records of a user, or naming an entity, beyond which no epsilon is of use, and accounting slow
@@ -25,7 +25,7 @@ class ClippingDefense(Section):
     kind: Literal["clip"]
     unit: Literal["example", "batch"]
     """Clip each example's gradient, or the batch's."""
-    clip_norm: float | None = Field(None, ge=LEAST_CLIP_NORM)
+    clip_norm: ClipNorm | None = None
     """Clip norm; null: the smallest gradient norm of a plain run, which is done first."""
 
 
@@ -70,7 +70,7 @@ class SampledDefense(_Noised):
     # 0 is allowed: such a plan is built and labelled "no DP guarantee", not refused.
     noise_multiplier: float | None = Field(None, ge=0)
     """Standard deviation of the noise divided by ``clip_norm``."""
-    clip_norm: float = Field(1.0, ge=LEAST_CLIP_NORM)
+    clip_norm: ClipNorm = 1.0
     """L2 norm to which a unit's gradient is clipped."""
     clip_kind: Literal["flat", "normalised"] = "flat"
     """"flat" scales down gradients above ``clip_norm``; "normalised" then divides by it, so that the learning rate need

@@ -117,10 +117,13 @@ def next_step(record: Record, facts: DecisionFacts) -> str:
                     "Do not read this as safe. Check which file holds the held-in users and which the held-out ones,"
                     f" and which model is the reference; then audit again.{_anew(record)}"
                 )
-            more = (
-                f"Audit more {what.unit} (as many as the headline names do in four of five audits if nothing leaks;"
-                " heldin power plans other numbers)"
-            )
+            enough = "heldin power plans how many"
+            if record.split.held_in + record.split.held_out < facts.decision.users_needed:
+                enough = (
+                    "as many as the headline names do in four of five audits if nothing leaks; heldin power plans other"
+                    " numbers"
+                )
+            more = f"Audit more {what.unit} ({enough})"
             of_each = "let the attacker have more texts of each"
             ways = (
                 f"{more}, or {of_each}."

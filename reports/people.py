@@ -185,14 +185,21 @@ def _of_users_and_entities(record: Record, user: float, pair: float, delta: floa
         held.append(("the texts that name one recognised entity", entity))
         if record.split.audited == "entities":
             held.reverse()
-    held.append(("a user's and an entity's texts together", pair))
+    by = record.training.by_exposure if record.training else None
+    if entity is None and by is not None:
+        # Two-level sampling: the more users name an entity, the less is promised to it.
+        entities, missed = f"an entity that {counted(by.exposed, 'other user')} may name", ""
+        held.append((f"a user's texts and those that name {entities}", pair))
+    else:
+        entities, missed = "every recognised entity", " A name that was not recognised is promised less, the more"
+        missed += " records hold it."
+        held.append(("a user's and an entity's texts together", pair))
     (first, its), *others = held
     said = "".join(f"; with {who} {_at_most(epsilon)}" for who, epsilon in others)
     return (
-        f"The promise is for {_promised_to(record)} and every recognised entity, the worst-off too: anything that can"
-        f" happen through the model, such as being named by an attack, is {_at_most(its)} as likely with {first} in"
-        f" training as without, plus a probability of {delta:g}{said}. A name that was not recognised is promised"
-        " less, the more records hold it."
+        f"The promise is for {_promised_to(record)} and {entities}, the worst-off too: anything that can happen through"
+        f" the model, such as being named by an attack, is {_at_most(its)} as likely with {first} in training as"
+        f" without, plus a probability of {delta:g}{said}.{missed}"
     )
 
 

@@ -26,14 +26,14 @@ _NEIGHBOURS = {
         "How many there are is taken as public.",
         "For the same training it is larger than for adding or removing one: compare only with others for exchange.",
     ),
+    "fixed_incidence": (
+        "Two training sets count as neighbours if they have the same slots, which say who wrote a record and whom it"
+        " names, and those of one user and one entity are empty in one of them (fixed incidence).",
+        "That a slot exists, and whom it names, is not hidden.",
+        "Compare only with an epsilon for the same relation.",
+    ),
 }
-
-
-_FIXED_INCIDENCE = (
-    "Two training sets count as neighbours if they have the same slots, which say who wrote a record and whom it names,"
-    " and those of one user and one entity are empty in one of them (fixed incidence). That a slot exists, and whom it"
-    " names, is not hidden. Compare only with an epsilon for the same relation."
-)
+_RELATIONS: list[tuple[str, str]] = [*ADJACENCIES.items(), ("fixed_incidence", "fixed incidence")]
 
 
 _FOUND_BY = {
@@ -140,8 +140,11 @@ def _delta(its: Promised) -> str:
 
 def _neighbours(its: Promised) -> str:
     stated = its.guarantee.split(";")[0]
-    key = next((key for key, words in ADJACENCIES.items() if words in stated), None)
+    key = next((key for key, words in _RELATIONS if words in stated), None)
     if key is None:
-        return _FIXED_INCIDENCE
+        return (
+            "Two training sets count as neighbours as the guarantee says (facts). Compare only with an epsilon for the"
+            " same relation."
+        )
     unit = {"user": "user", "example": "record"}.get(its.unit, its.protected)
     return " ".join(_NEIGHBOURS[key]).format(unit=unit)

@@ -51,8 +51,8 @@ def choose_ways(
     gains: list[tuple[float, str]] = []
     for name, (m, n) in matrices.items():
         kept = layout.units * m * n
-        # A streamed gradient is written and read once for its norm, so it pays half the traffic of a kept one.
-        stream, ghost = tokens * m * n + traffic / 2 * kept, tokens * m * n + GRAM * grams * (m + n)
+        # A streamed gradient is written and read for its norm and again for the sum: no less traffic than a kept one.
+        stream, ghost = tokens * m * n + traffic * kept, tokens * m * n + GRAM * grams * (m + n)
         ways[name] = "ghost" if ghost < stream else "stream"
         gains.append(((min(stream, ghost) - traffic * kept) / max(1, kept), name))
     for gain, name in sorted(gains, reverse=True):

@@ -324,7 +324,7 @@ class RowSums:
 def norm_of_all(tensors: Iterable[Tensor]) -> Tensor:
     """The norm of tensors together, float64, shape (); rows in float32, and rows among each other in float64."""
     # Of each tensor's own copy in float64 nothing is made, which would be twice as large.
-    norms = [_norms_of_rows(rows) for its in tensors for rows in _in_rows(its)]
+    norms = [_row_norms(rows) for its in tensors for rows in _in_rows(its)]
     return torch.linalg.vector_norm(torch.cat(norms).double()) if norms else torch.zeros((), dtype=torch.float64)
 
 
@@ -337,14 +337,9 @@ def _in_rows(its: Tensor) -> list[Tensor]:
     return [flat[:whole].view(-1, _ROW), flat[whole:].unsqueeze(0)]
 
 
-def _norms_of_rows(matrix: Tensor) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(matrix, dim=1, dtype=torch.float32)
-    return norms
-
-
 def _row_norms(dense: Tensor) -> Tensor:
-    """(u, M) norms of the rows of dense (u, M, N), float32."""
-    norms: Tensor = torch.linalg.vector_norm(dense, dim=2)
+    """(..., M) norms of the rows of dense (..., M, N), float32."""
+    norms: Tensor = torch.linalg.vector_norm(dense, dim=-1, dtype=torch.float32)
     return norms
 
 

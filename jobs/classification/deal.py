@@ -105,7 +105,7 @@ def _labelled(config: ClassificationConfig) -> tuple[dict[str, str], int]:
 def _of_labels(said: str) -> str:
     """What a reader of users' rows says, in this study's words: the label stands where a user would."""
     said = said.replace("no user in column", "no label in column").replace(
-        " or pass --skip-bad-lines (skip_bad_lines: true in a config) to count and skip such rows", ""
+        f" or {BadRows.to_skip} to count and skip such rows", ""
     )
     return said.replace("(--user, --text, or 'columns' in a config)", "(data.label, data.text)")
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from heldin.base.errors import InputError
+from heldin.defenses.choices import FlatClip, NormalisedClip
 from heldin.defenses.gradients import layer_rules, per_unit_gradients, rule_check
 from heldin.defenses.gradients.engine_choice import choose_ways
 from heldin.defenses.gradients.held_gradients import norm_of_all
@@ -201,6 +202,9 @@ def test_clip_norms_below_what_float32_squares_hold_are_refused():
     for bound in (0.0, -1.0, 1e-13, math.nan):
         with pytest.raises(InputError, match="it must be at least 1e-12"):
             run(new_model(), batch(people()), clip_norm=bound)
+    for clip in (FlatClip, NormalisedClip):
+        with pytest.raises(InputError, match="norm: .* greater than or equal to"):
+            clip(norm=1e-13)
     # A factor that float32 would round up leaves the unit out.
     norms, masked = torch.tensor([1e27, 1e25], dtype=torch.float64), torch.zeros(2, dtype=torch.bool)
     factors = clip_factors(norms, masked, 1e-12)

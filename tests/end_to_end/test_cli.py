@@ -106,6 +106,9 @@ def test_a_folder_with_other_things_in_it_is_not_taken(call, small_config, tmp_p
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
     code, _, err = call("run", small_config, "--out", tmp_path)
     assert (code, err) == (2, f"error: '{tmp_path}' is not empty and holds no such run: choose another --out\n")
+    code, _, err = call("run", small_config, "--out", tmp_path / "notes.txt")
+    assert code == 2
+    assert "notes.txt' is a file, and no folder for a run: choose another --out" in err
 
 
 def test_too_few_users_say_how_many_passed_and_why_the_others_did_not(call, small_config, tmp_path):

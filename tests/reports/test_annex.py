@@ -158,6 +158,7 @@ def test_unit_delta_and_neighbours_in_sentences_that_follow_from_the_guarantee(r
     incidence = said("epsilon 2 for every user, fixed incidence; by Philox", unit="user_entity")["neighbours"]
     assert "same slots, which say who wrote a record and whom it names" in incidence
     assert "That a slot exists, and whom it names, is not hidden." in incidence
+    assert "as the guarantee says (facts)" in said("epsilon 2 for every user")["neighbours"]
     entities = {"kind": "patterns", "which": ["email", "credit_card"]}
     its = _private(record, "epsilon 2 for every user, fixed incidence", unit="user_entity")
     its = changed_record(its, config={**its.config, "defense": {"kind": "user_entity", "entities": entities}})

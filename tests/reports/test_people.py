@@ -151,7 +151,10 @@ def test_user_entity_dp_leaves_other_odds_to_users_to_entities_and_to_both(recor
     holders["curve"] = [{"exposed": 0, "epsilon": 0.5}, {"exposed": 20, "epsilon": 18.0}]
     said = worst_off(_promised(record, 18.0, unit="user_entity", by_exposure=ByExposure.model_validate(holders)))
     assert "at most 1.65 times as likely with what one user wrote" in said
-    assert "texts together so many times that it says nothing (epsilon 18)." in said
+    # Not of every entity: the more users name one, the less is promised to it.
+    assert "every recognised entity" not in said
+    assert "and an entity that 20 other users may name, the worst-off too" in said
+    assert "may name so many times that it says nothing (epsilon 18). Measured" in said
 
 
 def test_trainings_speak_of_one_user(record):
