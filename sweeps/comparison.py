@@ -15,6 +15,7 @@ from heldin.bounds.verdict import NO_CLAIM, Standing
 from heldin.jobs.config import RunConfig
 from heldin.jobs.environment import version
 from heldin.record.document import INTERNAL_NOTICE, Record
+from heldin.record.facts import Environment
 from heldin.record.masking import masked
 from heldin.record.sweep import JOINT_ALPHA, Attacker, CellResult, Composed, JointVerdict, RocPoints, Rule, SweepResult
 from heldin.record.sweep_tests import tests_of
@@ -64,6 +65,7 @@ def compare_cells(
         cells=results,
         notes=[
             *_notes(sweep, results, sum(map(len, verdicts.values()))),
+            *_about_machines([its.record.environment for its in finished.values()]),
             *_about_epsilon(sweep, choice_is_covered(sweep, cells, tuning), together),
         ],
         shipping=shipping(sweep, by_variant),
@@ -209,6 +211,26 @@ def _notes(sweep: Sweep, results: Sequence[CellResult], judged: int) -> list[str
     if unfinished:
         notes.append(f"{counted(len(unfinished), 'cell')} without a result: what is said is about the others")
     return notes
+
+
+def _about_machines(ran: Sequence[Environment]) -> list[str]:
+    """What the cells did not run on alike: a sweep that went on later, or on other machines, mixes these."""
+    found = [
+        ("heldin", {f"{its.heldin}{f' ({its.git_revision[:9]})' if its.git_revision else ''}" for its in ran}),
+        ("Python", {its.python for its in ran}),
+        *(
+            (name, {its.packages.get(name, "none") for its in ran})
+            for name in sorted({n for e in ran for n in e.packages})
+        ),
+        ("device", {its.device for its in ran}),
+    ]
+    differs = [f"{what}: {', '.join(sorted(values))}" for what, values in found if len(values) > 1]
+    if not differs:
+        return []
+    return [
+        f"the cells did not all run on the same code and machine ({'; '.join(differs)}): a part of what differs between"
+        " them may be due to that"
+    ]
 
 
 def _about_epsilon(sweep: Sweep, covered: bool, its: Composed | None) -> list[str]:

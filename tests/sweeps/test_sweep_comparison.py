@@ -116,6 +116,24 @@ def test_what_would_void_a_comparison_is_left_out_with_its_line(swept, tmp_path,
     assert now["2/uls"] >= before["2/uls"]
 
 
+def test_cells_that_ran_on_other_code_or_machines_are_told(swept, tmp_path, monkeypatch):
+    sweep, out, result = swept
+    assert not any("same code and machine" in note for note in result.notes)
+    copy = tmp_path / "out"
+    shutil.copytree(out, copy)
+    path = copy / "cells/1/uls/record.json"
+    its = read_record(path)
+    ran = its.environment
+    changes = {"git_revision": "feed" * 10, "device": "NVIDIA H100", "packages": {**ran.packages, "torch": "9.4.0"}}
+    write_record(its.model_copy(update={"environment": ran.model_copy(update=changes)}), path)
+    monkeypatch.setattr(processes, "run_process", in_process)
+    (said,) = (n for n in run_sweep(sweep, copy, QUIET, command="").notes if "same code and machine" in n)
+    assert "(feedfeedf)" in said
+    assert f"torch: {ran.packages['torch']}, 9.4.0" in said
+    assert ", ".join(sorted(["NVIDIA H100", ran.device])) in said
+    assert "numpy" not in said
+
+
 def test_a_comparison_of_some_cells_pays_for_all_of_the_plan(swept):
     sweep, out, result = swept
     cells = placed_cells(sweep, out)
