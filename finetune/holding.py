@@ -46,6 +46,7 @@ class Holding:
         save_model: writes a model folder, whole or not at all.
         finite: whether all trained weights are finite.
         checksum: a number of the weights that every process must have.
+        keeps_casts: whether a process may hold half-precision copies of all weights during a step.
     """
 
     private_gradient: StepGradient
@@ -57,6 +58,7 @@ class Holding:
     save_model: Callable[[Path, PreTrainedModel, PreTrainedTokenizerBase], None]
     finite: Callable[[PreTrainedModel], bool]
     checksum: Callable[[PreTrainedModel], int]
+    keeps_casts: bool
 
 
 def holding_of(spread: Spread | None, private: PrivateTraining | None) -> Holding:
@@ -102,6 +104,7 @@ def _whole(of_step: StepGradient) -> Holding:
         save_whole,
         lambda model: all(bool(torch.isfinite(p).all()) for p in model.parameters() if p.requires_grad),
         lambda model: weights_checksum(p for p in model.parameters() if p.requires_grad),
+        True,
     )
 
 
@@ -114,7 +117,7 @@ def _sharded(spread: Spread) -> Holding:
         if clipping is not None:
             raise InputError("finetune.shard: clipping without noise needs whole models")
         passes.count(own_share(batch))
-        # A process holds a part of the weights, and no copy of all of them.
+        # As ``keeps_casts`` says.
         with autocast(arithmetic, model.device, keeps_casts=False):
             return sharded_batch_gradient(model, batch, passes.most, spread), []
 
@@ -130,4 +133,5 @@ def _sharded(spread: Spread) -> Holding:
         save_sharded_model,
         all_finite,
         checksum,
+        False,  # a process holds a part of the weights, and no copy of all of them
     )

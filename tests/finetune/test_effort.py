@@ -80,7 +80,7 @@ def test_memory_is_settled_once_and_kept_over_resumes(make_lm, sequences, tmp_pa
         asked.append(None)
         return 10**6 * len(asked)
 
-    monkeypatch.setattr("heldin.finetune.loop.default_budget", budget)
+    monkeypatch.setattr("heldin.finetune.training.default_budget", budget)
     monkeypatch.setattr("heldin.defenses.gradients.engine_choice.default_budget", budget)
     training, said = _training(sequences, micro_records=8), []
 

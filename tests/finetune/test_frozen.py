@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from heldin.finetune import loop
+from heldin.finetune import training
 from heldin.finetune.frozen import halve_frozen
 from heldin.finetune.loop import train
 from heldin.finetune.optimizers import with_adapters
@@ -31,7 +31,7 @@ def test_training_and_what_is_saved_are_those_of_float32_weights(make_lm, sequen
     saved = []
     for halved in (True, False):
         if not halved:
-            monkeypatch.setattr(loop, "halve_frozen", lambda model: None)
+            monkeypatch.setattr(training, "halve_frozen", lambda model: None)
         result = train(make_lm(), sequences, recipe, tmp_path / str(halved), private=private)
         saved.append(load_file(result.folder / "model.safetensors"))
     base = make_lm().model.state_dict()

@@ -1,0 +1,262 @@
+"""A training under way: its steps, evaluations and checkpoints, each a function of the state before it."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from heldin.base.errors import ResumableError
+from heldin.defenses.gradients.engine_choice import default_budget
+from heldin.finetune.batches import ShuffledBatches
+from heldin.finetune.checkpointing import use_checkpointing
+from heldin.finetune.checkpoints import TrainingState
+from heldin.finetune.clipping import PlainClipping
+from heldin.finetune.effort import Effort, Memory
+from heldin.finetune.frozen import halve_frozen
+from heldin.finetune.holding import Holding, holding_of
+from heldin.finetune.job_name import job_name
+from heldin.finetune.optimizers import optimizer_of, with_adapters
+from heldin.finetune.passes import Passes
+from heldin.finetune.precision import Arithmetic, arithmetic_of, autocast
+from heldin.finetune.ranks import of_first, processes, rank, require_agreement, sum_over_ranks, wait_for_all
+from heldin.finetune.recipe import Recipe
+from heldin.finetune.sharding import Spread
+from heldin.finetune.token_store import lengths_of
+from heldin.finetune.units import PrivateTraining
+from heldin.models.devices import begin_peak, device_name
+from heldin.models.loading import LanguageModel
+
+Evaluate = Callable[[int, PreTrainedModel], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training under way: what a step works with, and where it stands.
+
+    Attributes:
+        base: the model it began with.
+        sequences: token ids of each record.
+        recipe: hyperparameters.
+        folder: for checkpoints.
+        private: the mechanism; None: plain batches.
+        clipping: of plain batches; None: none.
+        held: how the processes hold the model.
+        model: what is trained, adapters included.
+        optimizer: of its trainable weights.
+        arithmetic: of the passes.
+        steps: number of optimizer steps of the whole run.
+        batches: rows of each plain batch.
+        state: where the run stands.
+        passes: limits of a pass, and what was computed since the last count.
+        started: by the monotonic clock, earlier by the seconds of the calls before.
+    """
+
+    base: LanguageModel
+    sequences: Sequence[Sequence[int]]
+    recipe: Recipe
+    folder: Path
+    private: PrivateTraining | None
+    clipping: PlainClipping | None
+    held: Holding
+    model: PreTrainedModel
+    optimizer: torch.optim.Optimizer
+    arithmetic: Arithmetic
+    steps: int
+    batches: ShuffledBatches
+    state: TrainingState
+    passes: Passes
+    started: float
+
+    def take_step(self) -> None:
+        """One optimizer step. Raises Halted where a filter ends the run, ResumableError for a plain loss not finite."""
+        began = time.monotonic()
+        state = self.state
+        # Of dropout; by the step's number, so that a resumed run draws the same. Seeds are below 2^31, so that it fits
+        # the 64 bits that torch takes.
+        torch.manual_seed(self.recipe.seed * 2**32 + state.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.recipe.learning_rate_at(state.step, self.steps)
+        loss = self._plain_gradient() if self.private is None else self._private_gradient(self.private)
+        # Under a mechanism ``.grad`` holds the noised mean: momentum and weight decay are post-processing of it.
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.passes.effort.step_seconds += time.monotonic() - began
+        state.step += 1
+        if loss is not None:
+            state.loss_sum += loss
+            state.loss_steps += 1
+
+    def _private_gradient(self, private: PrivateTraining) -> float | None:
+        with autocast(self.arithmetic, self.base.device, keeps_casts=self.held.keeps_casts):
+            return self.held.private_gradient(self.model, private, self.state.step, self.sequences, self.passes)
+
+    def _plain_gradient(self) -> float:
+        state, batch = self.state, [self.sequences[row] for row in self.batches.rows(self.state.step)]
+        loss, norms = self.held.batch_gradient(self.model, batch, self.clipping, self.passes, self.arithmetic)
+        if norms:
+            state.smallest_norm = min([*norms, math.inf if state.smallest_norm is None else state.smallest_norm])
+        # Under a mechanism only the weights are checked, which is post-processing: stopping for the loss of a
+        # sampled unit would leak.
+        if not math.isfinite(loss):
+            raise _diverged("loss", state.step + 1, self.folder)
+        return loss
+
+    def evaluate(self, evaluate: Evaluate, select_by: str | None) -> None:
+        """Measure the model as it is, and keep it if it is the best so far and the recipe asks for the best."""
+        self._require_finite()
+        # Beside adapters frozen weights may be halved: only autocast multiplies them.
+        halved = self.recipe.lora is not None
+        with autocast(self.arithmetic, self.base.device) if halved else nullcontext():
+            metrics = self._evaluated(evaluate)
+        if self.recipe.keeps_best and select_by is not None:
+            self._keep_best(metrics[select_by])
+
+    def _evaluated(self, evaluate: Evaluate) -> Mapping[str, float]:
+        """The metrics, which go into the history with the mean loss since the last evaluation."""
+        state = self.state
+        self.model.eval()
+        # On every process: the best step and the end of patience must be the same for all.
+        metrics = of_first(dict(evaluate(state.step, self.model)))
+        self.model.train()
+        state.history.append(
+            {
+                "step": float(state.step),
+                "epoch": state.step / self.batches.per_epoch,
+                "train_loss": state.loss_sum / max(1, state.loss_steps),
+                **metrics,
+            }
+        )
+        state.loss_sum, state.loss_steps = 0.0, 0
+        return metrics
+
+    def _keep_best(self, metric: float) -> None:
+        # Strictly: of equal metrics the earlier step is kept.
+        if self.state.best_metric is None or metric < self.state.best_metric:
+            self.state.best_metric, self.state.best_step = metric, self.state.step
+            self.held.save_model(self.folder / "best", self.model, self.base.tokenizer)
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        # Before the state is written, so that the last checkpoint is always one to go on from.
+        self._require_finite()
+        self.state.seconds = time.monotonic() - self.started
+        self._count()
+        self._require_alike()
+        self.held.save(self.folder / "resume", self.state, self.model, self.optimizer)
+
+    def _require_finite(self) -> None:
+        # Of the weights after the noise, never of a unit's gradient: see docs/theory.md#rules-of-a-private-step.
+        if not self.held.finite(self.model):
+            raise _diverged("weights", self.state.step, self.folder)
+
+    def _count(self) -> None:
+        """Add what all processes computed since the last count, and note what was settled."""
+        state, passes = self.state, self.passes
+        count = torch.tensor([passes.gradients, passes.tokens], dtype=torch.int64, device=self.base.device)
+        sum_over_ranks([count])
+        gradients, tokens = count.tolist()
+        passes.gradients = passes.tokens = 0
+        state.gradients = None if state.gradients is None else state.gradients + gradients
+        passes.effort.tokens += tokens
+        passes.effort.measure(self.base.device)
+        if passes.effort.memory is not None and passes.lowered:
+            passes.effort.memory.most, passes.effort.memory.splits = passes.most, passes.splits
+
+    def _require_alike(self) -> None:
+        """Noise on a GPU depends on its model, and sums on the libraries: copies that part are no copies any more."""
+        if processes() > 1:
+            remedy = (
+                "use GPUs of one model, and the same drivers and versions, for all, and start again: training goes on"
+                " from the last checkpoint"
+            )
+            step = self.state.step
+            require_agreement(f"weights after step {step}", remedy, step, self.held.checksum(self.model))
+
+    def final_model(self) -> Path:
+        """The folder of the chosen model, which is there only once the run has finished."""
+        final = self.folder / "final"
+        there = (final / "config.json").is_file()
+        wait_for_all()  # before the first process makes it, which the others would else find there
+        if not there and not self.recipe.keeps_best:
+            self.held.save_model(final, self.model, self.base.tokenizer)
+        elif not there and rank() == 0:
+            (self.folder / "best").rename(final)
+        wait_for_all()
+        return final
+
+
+def begin(
+    base: LanguageModel,
+    sequences: Sequence[Sequence[int]],
+    recipe: Recipe,
+    folder: Path,
+    private: PrivateTraining | None,
+    clipping: PlainClipping | None,
+    spread: Spread | None,
+    say: Callable[[str], None],
+) -> Training:
+    """Make model and optimizer, and go on from the last checkpoint where there is one. Arguments as in ``train``."""
+    device = base.device
+    begin_peak(device)
+    arithmetic = arithmetic_of(recipe.precision, device)
+    # Before the adapters are made, whose initial weights it decides.
+    torch.manual_seed(recipe.seed)
+    model = (base.model if spread else with_adapters(base.model, recipe).to(device)).train()
+    held = holding_of(spread, private)
+    if recipe.lora is not None and arithmetic == "bf16":
+        halve_frozen(model)
+    if recipe.checkpointing:
+        use_checkpointing(model, without_dropout=private is not None or clipping is not None)
+    optimizer = optimizer_of(model, recipe)
+    steps = private.mechanism.steps if private else recipe.steps(len(sequences))
+    state = TrainingState(job=job_name(base, sequences, recipe, private, clipping), gradients=0, effort=Effort())
+    state = held.load(folder / "resume", state.job, model, optimizer) or state
+    if 0 < state.step < steps:
+        say(f"training goes on from step {state.step:,} of {steps:,}")
+    # A state of an earlier version knows no effort, and gets none that would be of a part.
+    most = private.micro_records if private else recipe.micro_batch or recipe.batch_size
+    passes = Passes(most, say, effort=state.effort or Effort())
+    others = passes.effort.goes_on(arithmetic, device, processes())
+    if others:
+        say(f"an earlier part of this training ran on {', '.join(others)}")
+    _settle_memory(passes, device)
+    return Training(
+        base=base,
+        sequences=sequences,
+        recipe=recipe,
+        folder=folder,
+        private=private,
+        clipping=clipping,
+        held=held,
+        model=model,
+        optimizer=optimizer,
+        arithmetic=arithmetic,
+        steps=steps,
+        batches=ShuffledBatches(
+            lengths_of(sequences), recipe.batch_size, recipe.seed, group_by_length=recipe.group_by_length
+        ),
+        state=state,
+        passes=passes,
+        started=time.monotonic() - state.seconds,  # so that the seconds of a resumed run add up
+    )
+
+
+def _settle_memory(passes: Passes, device: torch.device) -> None:
+    """Take what was settled on this device before, or settle it now, while no step's tensors are in memory."""
+    kept = passes.effort.memory
+    if kept is None:
+        kept = passes.effort.memory = Memory(device_name(device), default_budget(device))
+    passes.budget, passes.splits = kept.budget, kept.splits
+    passes.most = passes.most if kept.most is None else min(passes.most, kept.most)
+
+
+def _diverged(what: str, step: int, folder: Path) -> ResumableError:
+    return ResumableError(
+        f"training stopped: the {what} became NaN or infinite at step {step}; lower finetune.learning_rate and use a"
+        f" new run folder (the last good checkpoint is kept under '{folder}')"
+    )
