@@ -19,7 +19,8 @@ from heldin.jobs.run.models import model_facts
 from heldin.jobs.run.plan import configured_mechanism, read_run_config
 from heldin.jobs.run.training import finished_training, require_trained_under
 from heldin.jobs.run.training_facts import promise_facts
-from heldin.models.loading import fingerprinted_files, load_language_model
+from heldin.models.loading import load_language_model
+from heldin.models.model_names import fingerprinted_files
 from heldin.record.differences import compared
 from heldin.record.document import Record, read_record
 from heldin.record.facts import TrainingFacts

@@ -19,7 +19,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from heldin.models.loading import quiet_transformers
+from heldin.models.model_names import quiet_transformers
 from heldin.models.shape import EncoderShape
 from heldin.models.tiny import END_OF_TEXT, train_tokenizer
 

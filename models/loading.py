@@ -4,36 +4,32 @@ Weights are read only from safetensors, and no code that comes with a model is r
 base model and merged.
 """
 
-import contextlib
 import json
-import logging
-import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from httpx2 import HTTPError
-from huggingface_hub import HfApi, try_to_load_from_cache
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils.hub import cached_file, extract_commit_hash
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, text_sha256
+from heldin.base.files import text_sha256
 from heldin.base.precision import ScoringPrecision
 from heldin.models.attention import use_exact_attention
 from heldin.models.checks import check_causal, check_tokenizer
 from heldin.models.devices import default_device, spreads
-from heldin.models.scoring_precision import in_fingerprint, loading_options
-
-_HUB_SECONDS = 10.0
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
-
-
-# X-LoRA weighs its adapters by a pass over the whole text, Poly by a number that no text has.
-_MIXTURES = ("XLORA", "POLY")
+from heldin.models.model_names import (
+    base_of,
+    fingerprint_folder,
+    fingerprint_in,
+    first_sentence,
+    is_adapter,
+    quiet_transformers,
+    require_adapter_of_weights,
+    require_folder_or_hub_name,
+)
+from heldin.models.scoring_precision import loading_options
 
 
 @dataclass(frozen=True)
@@ -120,7 +116,7 @@ def load_language_model(
     folder = Path(name)
     if is_adapter(folder):
         return _load_adapter(folder, device=device, precision=precision)
-    _require_folder_or_hub_name(name)
+    require_folder_or_hub_name(name)
     placed = None if device is None and spreads() else device or default_device()
     options = loading_options(precision, placed)
     with quiet_transformers():
@@ -136,7 +132,7 @@ def load_language_model(
                 **options,
             )
         except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
-            raise InputError(f"cannot load model '{name}': {_first_sentence(error)}") from error
+            raise InputError(f"cannot load model '{name}': {first_sentence(error)}") from error
     # Tied weights are saved once, so transformers reports their second name as missing.
     missing = sorted(set(report["missing_keys"]) - set(getattr(model, "all_tied_weights_keys", None) or ()))
     if missing or report["mismatched_keys"]:
@@ -151,33 +147,7 @@ def load_language_model(
     model = (model if "device_map" in options else model.to(placed)).eval()
     check_causal(model, name)
     # Counted now: on a CPU bitsandbytes packs its matrices otherwise when they are first used.
-    return LanguageModel(model, tokenizer, name, _fingerprint(name, revision, precision), model.num_parameters())
-
-
-def require_model(name: str) -> None:
-    """Check, before any work that needs it later, that there is a model under a hub name or in a folder.
-
-    Raises InputError if there is no model config, or the folder has no weights that may be loaded.
-    """
-    folder = Path(name)
-    # The base model of an adapter is checked when both are loaded.
-    if is_adapter(folder):
-        _require_adapter_of_weights(folder)
-        return
-    _require_folder_or_hub_name(name)
-    if not folder.is_dir() and not isinstance(try_to_load_from_cache(name, "config.json"), str):
-        # One request: a download would retry for minutes before it fails.
-        try:
-            HfApi().model_info(name, timeout=_HUB_SECONDS)
-        except (OSError, ValueError, HTTPError) as error:
-            raise InputError(
-                f"there is no model '{name}': no such folder, and the hub gives none ({_first_sentence(error)})"
-            ) from error
-    with quiet_transformers():
-        try:
-            AutoConfig.from_pretrained(name, trust_remote_code=False)
-        except (OSError, ValueError, KeyError) as error:
-            raise InputError(f"there is no model '{name}': {_first_sentence(error)}") from error
+    return LanguageModel(model, tokenizer, name, fingerprint_in(name, revision, precision), model.num_parameters())
 
 
 def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
@@ -188,7 +158,7 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedToken
                 name, revision=revision, trust_remote_code=False
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
-            raise InputError(f"cannot load the tokenizer of '{name}': {_first_sentence(error)}") from error
+            raise InputError(f"cannot load the tokenizer of '{name}': {first_sentence(error)}") from error
     return tokenizer
 
 
@@ -223,92 +193,20 @@ def _cuts(tokenizer: PreTrainedTokenizerBase) -> object:
     return [parts[name] for name in ("normalizer", "pre_tokenizer", "model")]
 
 
-def fingerprint_of(name: str, *, revision: str | None = None) -> str:
-    """The fingerprint that a model has in float32, from its files alone. Raises InputError if they cannot be read."""
-    folder = Path(name)
-    if is_adapter(folder):
-        base, at = base_of(folder)
-        return text_sha256(fingerprint_of(base, revision=at), fingerprint_folder(folder))
-    _require_folder_or_hub_name(name)
-    return _fingerprint(name, revision, "fp32")
-
-
-def _fingerprint(name: str, revision: str | None, precision: ScoringPrecision) -> str:
-    # A commit of the hub names its content; a folder may be written over under the same name, so its files are hashed.
-    folder = Path(name)
-    its = fingerprint_folder(folder) if folder.is_dir() else text_sha256(name, _commit(name, revision))
-    # The same weights give other scores in another precision, and the cache must not mix them.
-    return text_sha256(its, in_fingerprint(precision))
-
-
-def fingerprint_folder(folder: Path) -> str:
-    """Hash of everything in a model folder that affects its predictions, including the chat template."""
-    # Names as well as contents: two files that are exchanged make another model.
-    return text_sha256(*(part for p in fingerprinted_files(folder) for part in (p.name, file_sha256(p))))
-
-
-def fingerprinted_files(folder: Path) -> list[Path]:
-    """The files of a model folder that go into its fingerprint."""
-    # Sorted, since the order in which a folder is listed differs between machines. Pickles are left out because they
-    # are never loaded, generation settings because they change no prediction.
-    files = sorted(p for p in folder.iterdir() if p.suffix in {".safetensors", ".json", ".txt", ".model", ".jinja"})
-    return [p for p in files if p.name != "generation_config.json"]
-
-
-def is_adapter(folder: Path) -> bool:
-    """Whether the folder holds an adapter and not a model."""
-    return (folder / "adapter_config.json").is_file()
-
-
 def on_base(base: LanguageModel, folder: Path) -> tuple[Any, PreTrainedTokenizerBase]:
     """The base model with a folder's adapter switched on (a PeftModel; the base's own layers are changed), and the
     tokenizer. Raises InputError if the adapter cannot be loaded, or its tokenizer does not fit."""
     from peft import PeftModel  # only adapter folders need it
 
-    _require_adapter_of_weights(folder)
+    require_adapter_of_weights(folder)
     with quiet_transformers():
         try:
             adapted = PeftModel.from_pretrained(base.model, str(folder)).eval()
         except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as error:
-            raise InputError(f"cannot load the adapter '{folder}': {_first_sentence(error)}") from error
+            raise InputError(f"cannot load the adapter '{folder}': {first_sentence(error)}") from error
     tokenizer = load_tokenizer(str(folder)) if (folder / "tokenizer.json").is_file() else base.tokenizer
     check_tokenizer(tokenizer, str(folder), vocabulary=base.model.get_input_embeddings().weight.shape[0])
     return adapted, tokenizer
-
-
-def base_of(folder: Path) -> tuple[str, str | None]:
-    """Name and revision of the model that a folder's adapter was trained on. Raises InputError if it names none."""
-    try:
-        its = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-        return str(its["base_model_name_or_path"]), its.get("revision")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"'{folder}/adapter_config.json' does not name a base model (base_model_name_or_path)"
-        ) from error
-
-
-def _require_adapter_of_weights(folder: Path) -> None:
-    """Raises InputError for an adapter whose weights are not there, or that is more than a change of the layers."""
-    from peft import PeftConfig
-
-    if not (folder / "adapter_model.safetensors").is_file():
-        raise InputError(f"'{folder}' has an adapter_config.json but no adapter_model.safetensors")
-    with quiet_transformers():
-        try:
-            its = PeftConfig.from_pretrained(str(folder))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"cannot read '{folder / 'adapter_config.json'}': {_first_sentence(error)}") from error
-    # Virtual tokens stand in no layer of the base: its scores would pass for those of the adapter.
-    if its.is_prompt_learning or its.is_adaption_prompt:
-        raise InputError(
-            f"'{folder / 'adapter_config.json'}': peft_type {its.peft_type.value} is a learned prompt, and heldin"
-            " scores only adapters that change what the layers of their base do: train with LoRA or the like"
-        )
-    if its.peft_type.value in _MIXTURES:
-        raise InputError(
-            f"'{folder / 'adapter_config.json'}': peft_type {its.peft_type.value} mixes adapters by the whole text or"
-            " by a task's number, so that a token's probability is not that of the tokens before it: audit one adapter"
-        )
 
 
 def _load_adapter(folder: Path, *, device: torch.device | None, precision: ScoringPrecision) -> LanguageModel:
@@ -320,68 +218,6 @@ def _load_adapter(folder: Path, *, device: torch.device | None, precision: Scori
     try:
         model = adapted.merge_and_unload() if precision == "fp32" else base.model
     except (ValueError, NotImplementedError, AttributeError) as error:
-        raise InputError(f"cannot merge the adapter '{folder}' with its base: {_first_sentence(error)}") from error
+        raise InputError(f"cannot merge the adapter '{folder}' with its base: {first_sentence(error)}") from error
     name = text_sha256(base.fingerprint, fingerprint_folder(folder))
     return LanguageModel(model, tokenizer, str(folder), name, base.size)
-
-
-def _require_folder_or_hub_name(name: str) -> None:
-    folder = Path(name)
-    if folder.is_dir():
-        _require_safe_weights(folder)
-    # A hub name has at most one slash; whatever looks like a path is not sent to the hub.
-    elif folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        raise InputError(f"no such model folder: '{name}'")
-
-
-def _require_safe_weights(folder: Path) -> None:
-    if not (folder / "config.json").is_file():
-        raise InputError(f"'{folder}' holds no config.json: it is not a model folder")
-    names = [p.name for p in folder.iterdir()]
-    if any(n.endswith(".safetensors") for n in names):
-        return
-    pickles = [n for n in names if n.endswith(PICKLES)]
-    if pickles:
-        raise InputError(
-            f"'{folder}' holds pickled weights only ({pickles[0]}), which can run code when loaded: where you trust it,"
-            " load it with transformers and call save_pretrained(folder), which writes model.safetensors"
-        )
-    raise InputError(f"'{folder}' holds no weights: a model.safetensors is expected beside config.json")
-
-
-def _commit(name: str, revision: str | None) -> str:
-    """The commit to which a hub name and revision resolved: the cache keeps files under its hash."""
-    try:
-        commit = extract_commit_hash(cached_file(name, "config.json", revision=revision), None)
-    except (OSError, ValueError, HTTPError) as error:
-        raise InputError(
-            f"there is no model '{name}': no such folder, and the hub gives none ({_first_sentence(error)})"
-        ) from error
-    if not commit:
-        raise InputError(f"cannot tell which version of '{name}' was loaded; download it to a folder and name that")
-    return str(commit)
-
-
-def _first_sentence(error: BaseException) -> str:
-    # Messages of transformers run over many lines of advice.
-    text = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return text[:300]
-
-
-@contextlib.contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Keep notices and bars of transformers and peft off the terminal; what matters is checked and reported here."""
-    from transformers.utils import logging as transformers_logging
-
-    logger = logging.getLogger("transformers")
-    level, bars = logger.level, transformers_logging.is_progress_bar_enabled()
-    logger.setLevel(logging.ERROR)
-    transformers_logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # peft uses names that transformers is about to drop
-            yield
-    finally:
-        logger.setLevel(level)
-        if bars:
-            transformers_logging.enable_progress_bar()

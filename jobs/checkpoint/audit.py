@@ -37,7 +37,8 @@ from heldin.jobs.run.folder import take_new_folder
 from heldin.jobs.run.score_file import write_scores
 from heldin.jobs.run.scoring import score_users_texts, score_with_dial
 from heldin.jobs.run.scoring_precision import measured_shift
-from heldin.models.loading import require_model, same_tokens
+from heldin.models.loading import same_tokens
+from heldin.models.model_names import require_model
 from heldin.record.document import Record, read_record, write_new_record
 from heldin.record.facts import ModelFacts
 from heldin.record.masking import without_names

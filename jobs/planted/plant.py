@@ -37,7 +37,8 @@ from heldin.jobs.planted.training_set import content_sha256, training_set
 from heldin.jobs.planted.written import planted_rows
 from heldin.jobs.run.extraction import require_windows
 from heldin.models.continuations import require_context
-from heldin.models.loading import LanguageModel, fingerprint_of, load_language_model, require_model
+from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.model_names import fingerprint_of, require_model
 
 
 def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:

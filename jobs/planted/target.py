@@ -23,7 +23,8 @@ from heldin.jobs.run.texts import texts_under_attack
 from heldin.models.adapters import load_target_and_reference
 from heldin.models.endpoint import EndpointModel, open_endpoint_model, probe_now
 from heldin.models.endpoint_client import Connection
-from heldin.models.loading import LanguageModel, fingerprint_of, load_language_model, require_model
+from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.model_names import fingerprint_of, require_model
 from heldin.models.score_cache import ScoredModel
 from heldin.record.facts import LARGEST_DRIFT, ModelFacts
 

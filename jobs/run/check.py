@@ -40,7 +40,8 @@ from heldin.jobs.run.memory import does_not_fit, memory_lines, run_memory
 from heldin.jobs.run.models import require_arithmetic
 from heldin.jobs.run.plan import mechanism_of, require_todays_coins
 from heldin.models.devices import Planned, default_device
-from heldin.models.loading import context_length, require_model
+from heldin.models.loading import context_length
+from heldin.models.model_names import require_model
 
 
 @dataclass(frozen=True)

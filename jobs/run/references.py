@@ -17,7 +17,8 @@ from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once
 from heldin.finetune.recipe import Select
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.corpus import CorpusData
-from heldin.models.loading import LanguageModel, load_language_model, require_model
+from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.model_names import require_model
 
 
 def check_references(config: RunConfig, corpus: CorpusData) -> None:

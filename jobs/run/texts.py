@@ -12,7 +12,7 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.models import Models
-from heldin.models.loading import fingerprint_folder
+from heldin.models.model_names import fingerprint_folder
 
 
 def known_texts(config: RunConfig, data: RunData, users: Sequence[str], which: Documents) -> dict[str, list[str]]:

@@ -20,8 +20,9 @@ from safetensors.torch import load_file, save_file
 from heldin.base.errors import InputError
 from heldin.jobs.run.models import model_facts
 from heldin.models.adapters import load_target_and_reference
-from heldin.models.loading import fingerprint_of, load_language_model, quiet_transformers, require_model
+from heldin.models.loading import load_language_model
 from heldin.models.logprobs import score_texts
+from heldin.models.model_names import fingerprint_of, quiet_transformers, require_model
 from heldin.models.score_cache import ScoreCache
 from heldin.models.shape import TinyModel
 from heldin.models.tiny import new_tiny_model

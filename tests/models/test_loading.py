@@ -12,17 +12,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, GPT2Tokenizer
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
 from heldin.models.generation import sample_texts
-from heldin.models.loading import (
-    LanguageModel,
-    fingerprint_folder,
-    load_language_model,
-    load_tokenizer,
-    quiet_transformers,
-    require_model,
-    same_tokens,
-    start_token,
-)
+from heldin.models.loading import LanguageModel, load_language_model, load_tokenizer, same_tokens, start_token
 from heldin.models.logprobs import score_texts
+from heldin.models.model_names import fingerprint_folder, quiet_transformers, require_model
 from heldin.models.shape import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 
@@ -121,7 +113,7 @@ def test_the_hub_is_asked_for_a_mistyped_name_once_and_nothing_is_tried_again(mo
         asked.append((name, timeout))
         raise httpx2.ConnectError("no route")
 
-    monkeypatch.setattr("heldin.models.loading.HfApi.model_info", gone)
+    monkeypatch.setattr("heldin.models.model_names.HfApi.model_info", gone)
     with pytest.raises(InputError, match="there is no model 'ckk/final': no such folder, and the hub gives none"):
         require_model("ckk/final")
     assert asked == [("ckk/final", 10.0)]
