@@ -16,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from heldin.base.errors import InputError
 from heldin.models.devices import moved
 from heldin.models.loading import start_token
+from heldin.models.packing import unpacked
 from heldin.models.tokens import token_lists
 
 GROUPS_OF_BATCHES = 32
@@ -145,6 +146,7 @@ def _inputs_and_targets(sequence: Sequence[int]) -> tuple[Sequence[int], Sequenc
 def record_losses(model: PreTrainedModel, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Loss of each record: the mean over its own tokens, nats per token, shape (B,)."""
     # The usual mean over all tokens of a batch would make a record's weight depend on the other records' lengths.
-    logits = model(input_ids=inputs, use_cache=False).logits  # (B, L, V)
+    with unpacked():
+        logits = model(input_ids=inputs, use_cache=False).logits  # (B, L, V)
     losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="none")
     return losses.view_as(targets).sum(1) / (targets != IGNORED).sum(1)  # (B L,) -> (B,)

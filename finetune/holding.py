@@ -14,7 +14,7 @@ from heldin.finetune.checkpoints import TrainingState, load_state, save_model, s
 from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
 from heldin.finetune.filtered import filtered_gradient
 from heldin.finetune.passes import Passes
-from heldin.finetune.plain import plain_batch_gradient
+from heldin.finetune.plain import over_processes, plain_batch_gradient
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.private import private_gradient
 from heldin.finetune.ranks import own_share, rank
@@ -84,9 +84,10 @@ def _whole(of_step: StepGradient) -> Holding:
         if clipping is not None:
             with autocast(arithmetic, model.device):
                 return clipped_batch_gradient(model, clipping, batch, passes)
-        return passes.fitted(
+        loss = passes.fitted(
             lambda most: plain_batch_gradient(model, batch, most, arithmetic), lambda most: min(most, len(batch))
-        ), []
+        )
+        return over_processes(model, loss), []
 
     def save(folder: Path, state: TrainingState, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> None:
         if rank() == 0:

@@ -32,7 +32,7 @@ class LocalWork:
 def clipped_difference_sum(
     model: PreTrainedModel, people: Sequence[LocalWork], local: LocalUpdates, clip_norm: float
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """The sum of minus the clipped model differences, and a tensor (2,): sum of the users' losses, and their number.
+    """The sum of minus the clipped model differences, and a tensor (3,): sum of the users' losses, their number, and 0.
 
     A user whose difference is not finite contributes zero. The model is left as it was.
 
@@ -45,7 +45,7 @@ def clipped_difference_sum(
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     start = {name: p.detach().clone() for name, p in parameters.items()}
     total = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in parameters.items()}
-    tally = torch.zeros(2, dtype=torch.float64, device=model.device)
+    tally = torch.zeros(3, dtype=torch.float64, device=model.device)
     training = model.training
     # Without dropout, like every private pass: its random numbers are no function of the run's key.
     model.eval()
@@ -60,7 +60,7 @@ def clipped_difference_sum(
                 factor = work.weight * min(1.0, clip_norm / max(float(norm), torch.finfo(torch.float64).tiny))
                 for name, difference in moved.items():
                     total[name] += difference * factor
-                tally += torch.tensor([loss, 1.0], dtype=torch.float64, device=model.device)
+                tally += torch.tensor([loss, 1.0, 0.0], dtype=torch.float64, device=model.device)
             _restore(parameters, start)
     finally:
         _restore(parameters, start)

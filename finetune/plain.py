@@ -12,14 +12,19 @@ from heldin.finetune.ranks import own_share, processes, sum_over_ranks
 
 def plain_batch_gradient(
     model: PreTrainedModel, batch: Sequence[Sequence[int]], micro_batch: int, arithmetic: Arithmetic
-) -> float:
-    """Put the batch's gradient into ``.grad`` by plain autograd, summed over processes; returns the batch's mean loss.
+) -> torch.Tensor:
+    """Put this process's part of a batch's gradient into ``.grad`` by plain autograd; returns its part of the loss.
+
+    Over the processes these parts sum up to the mean over the batch's records: ``over_processes`` sums them.
 
     Args:
         model: whose ``.grad`` is set.
         batch: token sequences of all processes.
         micro_batch: records of a forward pass.
         arithmetic: of the passes.
+
+    Returns:
+        Shape (1,), float64.
     """
     total = torch.zeros(1, dtype=torch.float64, device=model.device)
     # A pass that ran out of memory leaves the gradients of its first micro-batches behind.
@@ -32,6 +37,14 @@ def plain_batch_gradient(
             loss = record_losses(model, inputs, targets).sum() / len(batch)
         torch.autograd.backward(loss)
         total += loss.detach()
+    return total
+
+
+def over_processes(model: PreTrainedModel, loss: torch.Tensor) -> float:
+    """Sum the parts of ``plain_batch_gradient`` over the processes; returns the batch's mean loss.
+
+    Once a process has all of its part: where memory ran out in one of them, it begins its part again, alone.
+    """
     # Every process sums every parameter, whatever its share: one that skipped a sum would take part in the next one.
     if processes() > 1:
         gradients = [
@@ -39,5 +52,5 @@ def plain_batch_gradient(
         ]
         for parameter, gradient in zip((p for p in model.parameters() if p.requires_grad), gradients, strict=True):
             parameter.grad = gradient
-        sum_over_ranks([total, *gradients])
-    return float(total)
+        sum_over_ranks([loss, *gradients])
+    return float(loss)

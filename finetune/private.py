@@ -57,21 +57,8 @@ def private_gradient(
         passes.hear(training.source.ahead(step + 1, {name: p.shape for name, p in trainable(model).items()}))
     # Nobody drawn, or nobody for this process, gives a sum of zeros, and the step goes on: to skip it would tell that
     # nobody was there (docs/theory.md#rules-of-a-private-step).
-    people = [unit for unit in share if unit.canary is None]
-    if mechanism.local is not None:
-        work = [training.local_work(unit, step, sequences) for unit in people]
-        for its in work:
-            passes.count(its.sequences, mechanism.local.epochs)
-        total, tally = clipped_difference_sum(model, work, mechanism.local, clip.norm)
-    else:
-        given = [training.contribution(unit, step, sequences) for unit in people]
-        for records in given:
-            passes.count(records)
-        found = _fitted_sum(model, given, clip.norm, passes)
-        total, tally = found.gradients, _tally(found)
-    _add_canaries(total, training, [unit for unit in share if unit.canary is not None], clip.norm)
-    # Before the noise, which every process then adds to the same sum: the other way round it would be added once each.
-    sum_over_ranks([*total.values(), tally])
+    clipped_sums = _work_of(model, training, step, [unit for unit in share if unit.canary is None], sequences, passes)
+    canaries = [unit for unit in share if unit.canary is not None]
     scale = 1.0 / clip.norm if isinstance(clip, NormalisedClip) else 1.0
     deviation = mechanism.noise_multiplier * mechanism.sensitivity
 
@@ -79,13 +66,59 @@ def private_gradient(
         # Keyed by the tensor's name: every process adds the same noise to the same sum.
         return training.source.gaussian(step, name, shape, deviation, device)
 
-    # A constant of the config: the number drawn would make the noise tell the cohort's size
-    # (docs/theory.md#public-constants).
-    put_gradient(model, total, scale, divisor.value, noise if deviation > 0 else None)
+    def put(*, asks: bool) -> list[float]:
+        """Put the noised mean into ``.grad``; the units' losses, their number, and that of units not finite."""
+        total, tally = clipped_sums(asks)
+        _add_canaries(total, training, canaries, clip.norm)
+        # Before the noise, which every process then adds to the same sum: the other way round it would be added once
+        # each.
+        sum_over_ranks([*total.values(), tally])
+        # A constant of the config: the number drawn would make the noise tell the cohort's size
+        # (docs/theory.md#public-constants).
+        put_gradient(model, total, scale, divisor.value, noise if deviation > 0 else None)
+        told: list[float] = tally.tolist()
+        return told
+
+    # A GPU is given the whole step, noise included, before it is asked whether a unit was not finite. Every process has
+    # the same answer.
+    at_once = kind_of(model.device) == "cpu"
+    loss, units, masked = put(asks=at_once)
+    if masked and not at_once:
+        model.zero_grad(set_to_none=True)  # not a number, and as large as the model
+        loss, units, masked = put(asks=True)
     if training.watch:
         training.watch(step, {name: p.grad for name, p in trainable(model).items() if p.grad is not None})
-    loss, units = tally.tolist()
     return loss / units if units else None
+
+
+def _work_of(
+    model: PreTrainedModel,
+    training: PrivateTraining,
+    step: int,
+    people: Sequence[SampledUnit],
+    sequences: Sequence[Sequence[int]],
+    passes: Passes,
+) -> Callable[[bool], tuple[dict[str, torch.Tensor], torch.Tensor]]:
+    """What sums up these units' clipped contributions: given whether to ask for units that are not finite before they
+    are summed, the sums by parameter name, and the units' losses, their number and that of units not finite, (3,)."""
+    mechanism = training.mechanism
+    assert isinstance(mechanism.clip, FlatClip | NormalisedClip)
+    norm, local = mechanism.clip.norm, mechanism.local
+    if local is not None:
+        work = [training.local_work(unit, step, sequences) for unit in people]
+        for its in work:
+            passes.count(its.sequences, local.epochs)
+        # It asks after each user.
+        return lambda _: clipped_difference_sum(model, work, local, norm)
+    given = [training.contribution(unit, step, sequences) for unit in people]
+    for records in given:
+        passes.count(records)
+
+    def summed(asks: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        found = _fitted_sum(model, given, norm, passes, asks=asks)
+        return found.gradients, _tally(found)
+
+    return summed
 
 
 def put_gradient(
@@ -112,12 +145,14 @@ def put_gradient(
         parameter.grad = summed.to(parameter.dtype)
 
 
-def _fitted_sum(model: PreTrainedModel, people: Sequence[Contribution], clip_norm: float, passes: Passes) -> ClippedSum:
-    """The sum of the clipped gradients of these units, in passes that fit into memory."""
+def _fitted_sum(
+    model: PreTrainedModel, people: Sequence[Contribution], clip_norm: float, passes: Passes, *, asks: bool
+) -> ClippedSum:
+    """``over_passes`` of these units, in passes that fit into memory."""
     sizes = [len(records) for records in people]
 
     def compute(most: int) -> ClippedSum:
-        return clipped_sum(model, [[people[i] for i in run] for run in cut(sizes, most)], clip_norm, passes)
+        return over_passes(model, [[people[i] for i in run] for run in cut(sizes, most)], clip_norm, passes, asks=asks)
 
     def largest(most: int) -> int:
         # Asked only after a failure: the kept gradients of the failed pass are given back before the next try.
@@ -131,9 +166,10 @@ def _fitted_sum(model: PreTrainedModel, people: Sequence[Contribution], clip_nor
 
 
 def _tally(found: ClippedSum) -> torch.Tensor:
-    """The sum of the finite units' losses, and their number, (2,)."""
+    """The sum of the finite units' losses, their number, and that of the others, (3,)."""
     finite = ~found.masked
-    return torch.stack([torch.where(finite, found.losses, 0.0).sum().double(), finite.sum().double()])
+    losses = torch.where(finite, found.losses, 0.0).sum().double()
+    return torch.stack([losses, finite.sum().double(), found.masked.sum().double()])
 
 
 def clipped_sum(
@@ -149,22 +185,31 @@ def clipped_sum(
     """
     # A GPU is given the next pass while it computes one, and asked once, after the last, whether a unit was not finite.
     if kind_of(model.device) != "cpu":
-        found = _over_passes(model, runs, clip_norm, passes, waits=False)
+        found = over_passes(model, runs, clip_norm, passes, asks=False)
         if not bool(found.masked.any()):
             return found
         del found  # its sums are as large as the model
-    return _over_passes(model, runs, clip_norm, passes, waits=True)
+    return over_passes(model, runs, clip_norm, passes, asks=True)
 
 
-def _over_passes(
+def over_passes(
     model: PreTrainedModel,
     runs: Sequence[Sequence[Contribution]],
     clip_norm: float,
     passes: Passes,
     *,
-    waits: bool,
+    asks: bool,
 ) -> ClippedSum:
-    """``clipped_sum``; ``waits`` as in ``clipped_gradient_sum``."""
+    """``clipped_sum``, for which a GPU is waited for only if ``asks``.
+
+    Args:
+        model: the model.
+        runs: the units of each pass.
+        clip_norm: C.
+        passes: limits of a pass, and where ways are noted.
+        asks: whether to look in each pass if a unit is not finite. False: where ``masked`` marks one, the sums are not
+            to be used.
+    """
     total: Sums | None = None
     of_passes: list[ClippedSum] = []
     parts = take_apart(model)
@@ -175,7 +220,7 @@ def _over_passes(
             clip_norm=clip_norm,
             memory_budget=passes.budget,
             most_records=passes.most if passes.splits else None,
-            waits=waits,
+            waits=asks,
             parts=parts,
             onto=total,
         )

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import write_text
@@ -208,5 +209,17 @@ def joined() -> Iterator[None]:
         dist.init_process_group("gloo", timeout=PATIENCE)
     try:
         yield
-    finally:
+    except BaseException:
+        _leave_at_once()
+        raise
+    dist.destroy_process_group()
+
+
+def _leave_at_once() -> None:
+    """Leave the group without waiting for the others, who may wait for this process: torchrun ends them."""
+    # NCCL's ``destroy`` waits until all that was begun is done, which it never is once a process has failed.
+    abort = getattr(distributed_c10d, "_abort_process_group", dist.destroy_process_group)
+    if dist.get_backend() == "nccl":
+        abort()
+    else:
         dist.destroy_process_group()

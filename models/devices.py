@@ -83,7 +83,8 @@ def default_device() -> torch.device:
 def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """The tensor on this device; a copy to a GPU is made from pinned memory, beside what the GPU computes."""
     if device.type == "cuda" and tensor.device.type == "cpu":
-        return tensor.pin_memory().to(device, non_blocking=True)
+        # Contiguous first: a copy with gaps goes through memory that is not pinned, and waits.
+        return tensor.contiguous().pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
 
 

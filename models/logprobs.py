@@ -20,6 +20,7 @@ from heldin.base.errors import InputError
 from heldin.models.arithmetic import true_float32
 from heldin.models.devices import kind_of, moved
 from heldin.models.loading import LanguageModel
+from heldin.models.packing import unpacked
 from heldin.models.token_scores import TokenScores
 from heldin.models.tokens import MEMO
 
@@ -209,7 +210,8 @@ def batch_scores(
         moments: whether mean and deviation are among the rows.
         ranks: whether ranks are.
     """
-    logits = model(input_ids=moved(inputs, model.device), use_cache=False).logits.flatten(0, 1)  # (B*L, V)
+    with unpacked():
+        logits = model(input_ids=moved(inputs, model.device), use_cache=False).logits.flatten(0, 1)  # (B*L, V)
     chunks = in_chunks(logits, moved(targets, model.device).flatten())
     return torch.cat([_score_rows(part, wanted, moments, ranks) for part, wanted in chunks], dim=1)
 
@@ -230,7 +232,7 @@ def _score_rows(logits: torch.Tensor, targets: torch.Tensor, moments: bool, rank
         moments: after the targets' log-probability also mean and deviation over the vocabulary.
         ranks: last, the number of greater logits.
     """
-    # In float32 inside the kernel: a copy of half-precision logits would be as large as everything else together.
+    # Of bfloat16 logits torch makes a float32 copy first, and so of no more than a chunk at a time.
     logprobs = logits.log_softmax(-1, dtype=torch.float32)
     columns = [logprobs.gather(1, targets[:, None]).squeeze(1)]
     if moments:

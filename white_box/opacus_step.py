@@ -135,7 +135,9 @@ class OpacusStep:
                 more = [
                     its[name].unsqueeze(0) if name in its else torch.zeros_like(parameter)[None] for its in canaries
                 ]
-                parameter.grad_sample = torch.cat([_of_records(parameter), *more])
+                of_records = _of_records(parameter)
+                # Copied only where there is something to add: these are as large as all per-example gradients.
+                parameter.grad_sample = torch.cat([of_records, *more]) if more else of_records
             return
         for _, parameter in named:
             if not records:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from heldin.base.errors import InputError
 from heldin.defenses.gradients.layer_rules import LayerRule, Layout, rule_of
+from heldin.models.packing import unpacked
 
 IGNORED = -100  # torch's own mark of a position without target
 
@@ -90,7 +91,8 @@ def unit_losses(model: nn.Module, inputs: Tensor, targets: Tensor, layout: Layou
         targets: token ids, (B, L), ``IGNORED`` if there is no target.
         layout: which unit each record belongs to.
     """
-    logits = model(input_ids=inputs, use_cache=False).logits  # (B, L, V)
+    with unpacked():
+        logits = model(input_ids=inputs, use_cache=False).logits  # (B, L, V)
     losses: Tensor = _TokenLosses.apply(logits, targets)  # type: ignore[no-untyped-call]  # (B, L)
     # (B,): each record by its own number of targets, not the batch's. A record without any has loss 0, not 0 / 0.
     records = losses.sum(1) / (targets != IGNORED).sum(1).clamp_min(1)

@@ -120,8 +120,8 @@ def clipped_gradient_sum(
         memory_budget: bytes that kept gradients may take under "auto"; None: the default of ``choose_ways``.
         most_records: of one forward pass; if a unit has more, all units are taken one by one, in several passes each,
             whatever the engine. None: every unit fits.
-        waits: whether to look if a unit is masked, for which a GPU is waited for. False: where ``masked`` marks a unit,
-            the gradients are not to be used.
+        waits: whether to look if a unit is masked, or a ghost norm is to be computed again, for which a GPU is waited
+            for. False: where ``masked`` marks a unit, it may be for either, and the gradients are not to be used.
         parts: ``take_apart(model)``, for several calls; None: it is taken apart here.
         onto: ``gradients`` of an earlier call, to which these are added, in place; None: there are none yet.
 
@@ -181,9 +181,9 @@ class _Clip:
 
 
 def _clipped(gradients: Sequence[UnitGradients], losses: Tensor, clip: _Clip) -> Found:
-    norms = _norms(gradients, torch.zeros(len(losses), 0, device=losses.device))
+    norms, shaky = _norms(gradients, torch.zeros(len(losses), 0, device=losses.device), clip.waits)
     # In float32, as reported: a finite float64 norm that overflows there counts as not finite.
-    masked = ~(torch.isfinite(norms.float()) & torch.isfinite(losses))
+    masked = ~(torch.isfinite(norms.float()) & torch.isfinite(losses)) | shaky
     if clip.waits and bool(masked.any()):
         for gradient in gradients:
             gradient.discard(masked)  # a weight of zero would not do: zero times NaN is NaN
@@ -192,22 +192,27 @@ def _clipped(gradients: Sequence[UnitGradients], losses: Tensor, clip: _Clip) ->
     return sums, norms.float(), losses, masked
 
 
-def _norms(gradients: Sequence[UnitGradients], none: Tensor) -> Tensor:
-    """(U,) norms over all parameters, float64; ``none`` (U, 0) are those of no parameter."""
+def _norms(gradients: Sequence[UnitGradients], none: Tensor, waits: bool) -> tuple[Tensor, Tensor]:
+    """(U,) norms over all parameters, float64, and which of them are not to be used; these are none if ``waits``.
+
+    ``none`` (U, 0) are the norms of no parameter.
+    """
     ghosts = [its for its in gradients if isinstance(its, Deferred) and its.ghost]
     others = [its.norms() for its in gradients if its not in ghosts]
     squares = torch.cat([*others, none], 1).double().square().sum(1)
+    shaky = torch.zeros_like(squares, dtype=torch.bool)
     if ghosts:
         found = [ghost.squares_and_bounds() for ghost in ghosts]
         of_ghosts, bounds = (torch.stack(its).sum(0) for its in zip(*found, strict=True))
         # A norm that is too small by cancellation would let a unit contribute more than C: these are computed again.
         shaky = squares + of_ghosts < CANCELLATION * bounds
-        # Only where there is a ghost norm: the answer waits until a GPU has done all that it was given.
-        if bool(shaky.any()):
+        # The answer waits until a GPU has done all that it was given.
+        if waits and bool(shaky.any()):
             exact = torch.stack([ghost.taken_again(shaky) for ghost in ghosts]).sum(0)
             of_ghosts = torch.where(shaky, exact, of_ghosts)
+        shaky = shaky & (not waits)
         squares = squares + of_ghosts
-    return squares.sqrt()
+    return squares.sqrt(), shaky
 
 
 def clip_factors(norms: Tensor, masked: Tensor, clip_norm: float) -> Tensor:

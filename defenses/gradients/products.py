@@ -42,8 +42,10 @@ def multiply_into(out: Tensor, left: Tensor, right: Tensor, *, keep: bool) -> No
         keep: whether to add.
     """
     if _stays_half(left, right):
-        found = torch.bmm(left.mT, right, out_dtype=torch.float32)
-        _ = out.add_(found) if keep else out.copy_(found)
+        if keep:
+            out.add_(torch.bmm(left.mT, right, out_dtype=torch.float32))
+        else:
+            torch.bmm(left.mT, right, out_dtype=torch.float32, out=out)
     else:
         out.baddbmm_(left.float().mT, right.float(), beta=int(keep))  # beta 0 ignores what ``out`` holds, NaN too
 

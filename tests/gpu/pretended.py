@@ -230,16 +230,18 @@ class _Functions(TorchFunctionMode):
         return self._numpy(tensor).__array__(*args, **kwargs)
 
     def _product(self, function):
-        def product(left, right, out_dtype=None, **kwargs):
+        def product(left, right, out_dtype=None, out=None, **kwargs):
             if out_dtype is None:
-                return function(left, right, **kwargs)
+                return function(left, right, out=out, **kwargs)
             if self._places.of(left) != GPU:
                 raise NotImplementedError(f"{resolve_name(function)}: out_dtype is only there for CUDA")
             if left.dtype not in _HALF or right.dtype != left.dtype or out_dtype != torch.float32:
                 raise RuntimeError(f"out_dtype {out_dtype} of {left.dtype} and {right.dtype}")
+            if out is not None and out.dtype != out_dtype:
+                raise RuntimeError(f"out_dtype {out_dtype}, out of {out.dtype}")
             if torch.is_grad_enabled() and (left.requires_grad or right.requires_grad):
                 raise NotImplementedError("out_dtype has no derivative")
-            return function(left.float(), right.float())
+            return function(left.float(), right.float(), out=out)
 
         return product
 

@@ -4,14 +4,15 @@ Where there is none, what does not depend on its kernels runs on a GPU that is p
 """
 
 import contextlib
+import math
+import warnings
 from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import masking_utils
 
-from heldin.defenses.gradients import engine_choice, products
+from heldin.defenses.gradients import engine_choice, per_unit_gradients, products
 from heldin.defenses.gradients.per_unit_gradients import Units, clipped_gradient_sum
 from heldin.defenses.noise import gaussian
 from heldin.defenses.noise_blocks import BLOCK
@@ -19,8 +20,8 @@ from heldin.finetune.batches import encode
 from heldin.finetune.loop import train
 from heldin.finetune.passes import Passes
 from heldin.finetune.precision import autocast
-from heldin.finetune.private import _over_passes
 from heldin.finetune.private import clipped_sum as clipped_sum_of
+from heldin.finetune.private import over_passes, private_gradient
 from heldin.finetune.recipe import Lora, Precision, Recipe, Select
 from heldin.models import logprobs
 from heldin.models.arithmetic import true_float32
@@ -46,6 +47,19 @@ def gpu(request, monkeypatch):
     with pretend(monkeypatch) if request.param == "pretended" else contextlib.nullcontext():
         yield torch.device("cuda")
     torch.set_float32_matmul_precision("highest")
+
+
+@contextlib.contextmanager
+def refusing_to_wait():
+    """Whatever would wait until the GPU has done all that it was given fails in this block."""
+    try:
+        with warnings.catch_warnings():
+            # torch says so once a process, whatever the filters of pytest make of it.
+            warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype feature")
+            torch.cuda.set_sync_debug_mode("error")
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def on(device, units):
@@ -85,10 +99,8 @@ def test_oracle(gpu, name, engine):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("memory", [2**30, 0], ids=["kept", "streamed"])
 def test_a_pass_does_not_wait_for_the_gpu(gpu, name, precision, memory, monkeypatch):
-    """It is given the next one meanwhile. The first pass waits: in it the rules are tried; and ghost norms do."""
+    """It is given the next one meanwhile. The first pass waits: in it the rules are tried."""
     monkeypatch.setattr(engine_choice, "GRAM", 1e9)
-    # At the beginning of each forward pass transformers itself looks whether records are packed; none are.
-    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", lambda _: None)
     model, passes = new_model(name), Passes(100, budget=memory)
     if name.startswith("gpt-neo"):
         use_exact_attention(model)
@@ -98,18 +110,55 @@ def test_a_pass_does_not_wait_for_the_gpu(gpu, name, precision, memory, monkeypa
 
     def sums():
         with autocast(precision, gpu):
-            return _over_passes(model, runs, 0.05, passes, waits=False)
+            return over_passes(model, runs, 0.05, passes, asks=False)
 
     expected = sums()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with refusing_to_wait():
         found = sums()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert ("materialise" if memory else "stream") in found.engine
     assert "ghost" not in found.engine
     assert found.norms.tolist() == pytest.approx(expected.norms.tolist())
     assert all(torch.allclose(found.gradients[n], its, atol=1e-7) for n, its in expected.gradients.items())
+
+
+@pytest.mark.parametrize("ghosts", [False, True])
+def test_a_private_step_asks_the_gpu_once_when_all_is_given(gpu, ghosts, monkeypatch):
+    """Noise included; whether a unit was not finite is all that it is asked."""
+    if not ghosts:
+        monkeypatch.setattr(engine_choice, "GRAM", 1e9)
+    model, training, sequences = _step_of_users()
+    private_gradient(model.to(gpu), training, 1, sequences)
+    expected = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad(set_to_none=True)
+    with refusing_to_wait(), pytest.raises(RuntimeError, match=r"wait|synchroni"):
+        private_gradient(model, training, 1, sequences)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-6)
+
+
+def test_a_private_step_is_taken_again_where_a_unit_is_not_finite(gpu):
+    model, training, sequences = _step_of_users(noise_multiplier=1e-9)
+    first, *others = training.drawn(1)
+    assert others
+    for row in first.rows:
+        sequences[row][1] = 60
+    model.transformer.wte.weight.data[60] = torch.nan
+    loss = private_gradient(model, training, 1, sequences)
+    expected = {name: p.grad.clone() for name, p in model.named_parameters()}
+    assert math.isfinite(loss)
+    model.zero_grad(set_to_none=True)
+    assert private_gradient(model.to(gpu), training, 1, sequences) == pytest.approx(loss, rel=1e-4)
+    found = {name: p.grad.cpu() for name, p in model.named_parameters()}
+    assert worst_error(found, expected, norm_of(expected)) < 1e-3
+
+
+def _step_of_users(**changes):
+    """A model, a mechanism and token sequences of forty records, none of which has token 60."""
+    generator = torch.Generator().manual_seed(3)
+    sequences = [torch.randint(0, 60, (4 + i % 5,), generator=generator).tolist() for i in range(40)]
+    model = new_model("gpt-neo untied")
+    use_exact_attention(model)
+    return model, _training(sequences, micro_records=8, **changes), sequences
 
 
 def test_a_unit_that_is_not_finite_is_left_out_of_the_sum(gpu):
@@ -121,6 +170,18 @@ def test_a_unit_that_is_not_finite_is_left_out_of_the_sum(gpu):
     assert found.masked.tolist() == [False, True, False]
     assert worst_error({n: g.cpu() for n, g in found.gradients.items()}, expected.gradients, 0.05) < 1e-4
     assert found.norms.tolist()[::2] == pytest.approx(expected.norms.tolist(), rel=1e-4)
+
+
+def test_ghost_norms_in_doubt_are_computed_again_once_all_is_given(gpu, monkeypatch):
+    model, runs = new_model("gpt-neo untied"), [[[[1, 2, 3], [4, 5]]], [[[5, 6, 7, 8]]]]
+    expected = clipped_sum_of(model, runs, 0.05, Passes(100))
+    monkeypatch.setattr(per_unit_gradients, "CANCELLATION", 10.0)  # of every unit it may be that its tokens cancel
+    model.to(gpu)
+    assert over_passes(model, runs, 0.05, Passes(100), asks=False).masked.tolist() == [True, True]
+    found = clipped_sum_of(model, runs, 0.05, Passes(100))
+    assert "ghost" in found.engine
+    assert found.masked.tolist() == [False, False]
+    assert worst_error({n: g.cpu() for n, g in found.gradients.items()}, expected.gradients, 0.05) < 1e-4
 
 
 def test_products_keep_half_operands_and_sum_in_float32(gpu):
@@ -230,7 +291,6 @@ def test_scores_are_those_of_the_cpu(gpu, make_lm, english):
 
 def test_scoring_gives_the_gpu_the_next_batch_before_it_waits(gpu, make_lm, english, monkeypatch):
     """Only the copies of scores are waited for, each once the next batch was given."""
-    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", lambda _: None)
     monkeypatch.setitem(logprobs.LOGITS_PER_BATCH, "cuda", 2**13)
     lm, given = on_gpu(make_lm(), gpu), []
     batch_scores, wait = logprobs.batch_scores, torch.cuda.Event.synchronize
@@ -238,11 +298,8 @@ def test_scoring_gives_the_gpu_the_next_batch_before_it_waits(gpu, make_lm, engl
     monkeypatch.setattr(torch.cuda.Event, "synchronize", lambda event: (given.append("wait"), wait(event))[1])
     score_texts(lm, english[:4], moments=True, ranks=True)
     given.clear()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with refusing_to_wait():
         score_texts(lm, english[:40], moments=True, ranks=True)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     batches = given.count("batch")
     assert batches > 3
     assert given == ["batch", *["batch", "wait"] * (batches - 1), "wait"]
