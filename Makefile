@@ -29,8 +29,7 @@ check-long: .venv/installed
 # On a machine with a GPU; says so and fails where there is none.
 gpu: .venv/installed
 	$(BIN)/python benchmarks/gpu.py --check
-	$(BIN)/python -m pytest -m gpu
-	$(BIN)/python benchmarks/gpu.py
+	$(BIN)/python -m pytest tests/gpu -m gpu; tests=$$?; $(BIN)/python benchmarks/gpu.py && exit $$tests
 
 lint: .venv/installed
 	$(BIN)/ruff check .

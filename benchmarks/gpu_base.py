@@ -2,8 +2,10 @@
 
 import contextlib
 import gc
+import itertools
+import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from transformers import GPTNeoConfig, GPTNeoForCausalLM
 
 from heldin.defenses.gradients.per_unit_gradients import Units
+from heldin.finetune.passes import is_out_of_memory
 from heldin.models.attention import use_exact_attention
 
 
@@ -45,6 +48,9 @@ class Shape:
             model = GPTNeoForCausalLM(config)
         use_exact_attention(model)
         return model
+
+
+SHAPES = {"125M": Shape(12, 768, 12), "1.3B": Shape(24, 2048, 16)}
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,9 @@ def tf32() -> Iterator[None]:
 def recovering(name: str, taken: dict[str, dict[str, Any]]) -> Iterator[None]:
     try:
         yield
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
         taken[name] = {"failed": "out of memory"}
     give_back()
 
@@ -101,6 +109,23 @@ def give_back() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def median_step(
+    step: Callable[[int], object], model: torch.nn.Module, device: torch.device, steps: int, *, keep: bool = False
+) -> float:
+    """Seconds of a step with its optimizer's, the median from the second on; ``keep``: gradients stay as they are."""
+    optimizer = torch.optim.Adam(model.parameters(), 1e-6, fused=True if device.type == "cuda" else None)
+    clock = Clock(device)
+    seconds = []
+    for number in range(steps):
+        began = clock()
+        step(number)
+        optimizer.step()
+        if not keep:
+            optimizer.zero_grad(set_to_none=True)
+        seconds.append(clock() - began)
+    return statistics.median(seconds[1:])
 
 
 class Clock:
@@ -113,3 +138,24 @@ class Clock:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         return time.perf_counter()
+
+
+class Marks:
+    """Seconds between marks in what a device was given, by its own clock: nothing waits between them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._marks: list[Any] = []
+
+    def mark(self) -> None:
+        if self._on_gpu:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._marks.append(event)
+        else:
+            self._marks.append(time.perf_counter())
+
+    def spans(self) -> list[float]:
+        """Once all of it is done, after a ``Clock`` was asked."""
+        pairs = list(itertools.pairwise(self._marks))
+        return [one.elapsed_time(other) / 1000 if self._on_gpu else other - one for one, other in pairs]

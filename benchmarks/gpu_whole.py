@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_base import Clock, Figure, Shape, arithmetic, give_back
+from gpu_base import Clock, Figure, Shape, give_back
 
 import heldin
 from heldin.defenses.choices import NoiseGenerator, PoissonSampler
 from heldin.finetune.optimizers import optimizer_of
 from heldin.finetune.passes import Passes
+from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.private import private_gradient
 from heldin.finetune.ranks import joined, rank
 from heldin.finetune.recipe import Precision, Recipe
@@ -133,12 +134,14 @@ def _taken(found: "heldin.AuditResult") -> dict[str, Any]:
     }
 
 
-def several(shape: Shape, device: torch.device, processes: int) -> tuple[list[Figure], dict[str, Any]]:
+def several(
+    shape: Shape, device: torch.device, processes: int, precision: Arithmetic
+) -> tuple[list[Figure], dict[str, Any]]:
     """ULS steps of the same users by one process, by replicas, and in shards; each in processes of torchrun."""
     taken: dict[str, Any] = {}
     give_back()  # or this process would hold a part of the first GPU's memory
     for name, count, shard in (("one", 1, 0), ("replicas", processes, 0), ("shards", processes, processes)):
-        taken[name] = _started(shape, device, count, shard)
+        taken[name] = _started(shape, device, count, shard, precision)
     limits = {"replicas": TWO_GPUS if processes == 2 else None, "shards": None}
     figures = []
     for name, limit in limits.items():
@@ -146,19 +149,15 @@ def several(shape: Shape, device: torch.device, processes: int) -> tuple[list[Fi
         figures.append(Figure(f"{processes} {name}: step over one process's", its["seconds"] / one["seconds"], limit))
         apart = max(abs(a / b - 1) for a, b in zip(its["norms"], one["norms"], strict=True))
         told = f"{processes} {name}: relative difference of norms to one process's"
-        figures.append(Figure(told, apart, DIFFERENCE[_precision(device)]))
+        figures.append(Figure(told, apart, DIFFERENCE[precision]))
     if device.type == "cuda":
         peak = taken["shards"]["peak"] / taken["one"]["peak"]
         figures.append(Figure(f"{processes} shards: peak memory over one process's", peak))
     return figures, {"processes": processes, "several": taken}
 
 
-def _precision(device: torch.device) -> str:
-    return "bf16" if device.type == "cuda" else "fp32"
-
-
-def _started(shape: Shape, device: torch.device, processes: int, shard: int) -> dict[str, Any]:
-    asked = json.dumps([vars(shape), device.type, shard])
+def _started(shape: Shape, device: torch.device, processes: int, shard: int, precision: Arithmetic) -> dict[str, Any]:
+    asked = json.dumps([vars(shape), device.type, shard, precision])
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     done = subprocess.run(
         [sys.executable, *launch, __file__, asked],
@@ -175,7 +174,7 @@ def _path() -> str:
     return os.pathsep.join([str(Path(__file__).resolve().parents[1] / "src"), os.environ.get("PYTHONPATH", "")])
 
 
-def _steps(shape: Shape, kind: str, shard: int) -> dict[str, Any] | None:
+def _steps(shape: Shape, kind: str, shard: int, precision: Arithmetic) -> dict[str, Any] | None:
     """In one of the processes: medians of the steps, the norms of their gradients; None in all but the first."""
     with joined():
         device = torch.device(kind, int(os.environ["LOCAL_RANK"])) if kind == "cuda" else torch.device(kind)
@@ -189,7 +188,8 @@ def _steps(shape: Shape, kind: str, shard: int) -> dict[str, Any] | None:
         optimizer = optimizer_of(model, recipe)
         for step in range(STEPS):
             began = clock()
-            with arithmetic(_precision(device), device):
+            # Of shards no half-precision copies are kept: they would outlive the weights that they were made of.
+            with autocast(precision, device, keeps_casts=its is None):
                 if its is None:
                     private_gradient(model, private, step, sequences, passes)
                 else:
@@ -227,9 +227,9 @@ def _of_users(shape: Shape) -> tuple[Sequence[Sequence[int]], PrivateTraining]:
 
 
 if __name__ == "__main__":
-    _shape, _kind, _shard = json.loads(sys.argv[1])
+    _shape, _kind, _shard, _precision = json.loads(sys.argv[1])
     torch.set_num_threads(1)
-    if (_told := _steps(Shape(**_shape), _kind, _shard)) is not None:
+    if (_told := _steps(Shape(**_shape), _kind, _shard, _precision)) is not None:
         print(json.dumps(_told), flush=True)
     # At Python's end a thread of a process group that still joins would abort a process that has said all.
     os._exit(0)

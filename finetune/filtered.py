@@ -12,8 +12,8 @@ from heldin.base.coins import keyed_uniform
 from heldin.defenses.asi_liu import above_threshold, keep_probability
 from heldin.defenses.choices import ConcentrationFilter, FullBatchSampler
 from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
+from heldin.finetune.clipped_sums import whole_units
 from heldin.finetune.passes import Passes
-from heldin.finetune.private import whole_units
 from heldin.finetune.ranks import rank
 from heldin.finetune.units import PrivateTraining
 

@@ -10,8 +10,8 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from httpx2 import HTTPError
 from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # of the client that it uses
 from transformers import AutoConfig
 from transformers.utils.hub import cached_file, extract_commit_hash
 

@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from heldin.defenses.choices import LocalUpdates
+from heldin.finetune.clipped_sums import clipped_sum, put_gradient
 from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
 from heldin.finetune.local_updates import LocalWork, clipped_difference_sum
 from heldin.finetune.memory import EVALUATION, Step, arithmetic_on, fitting_peak, scoring_peak, training_peak
@@ -25,7 +26,6 @@ from heldin.finetune.optimizers import optimizer_of, with_adapters
 from heldin.finetune.passes import Passes
 from heldin.finetune.plain import plain_batch_gradient
 from heldin.finetune.precision import autocast
-from heldin.finetune.private import clipped_sum, put_gradient
 from heldin.finetune.recipe import Lora, Optimizer, Precision, Recipe
 from heldin.finetune.rehearsal import Rehearsal
 from heldin.models.attention import use_exact_attention

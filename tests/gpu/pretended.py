@@ -8,6 +8,7 @@ and speed, streams, memory, several GPUs.
 
 import contextlib
 import hashlib
+import time
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -268,8 +269,18 @@ _real_autocast = torch.autocast
 class _Event:
     """A mark in what a GPU was given; to wait for it is not to wait for what came after."""
 
-    def record(self, stream) -> None:
+    def __init__(self, enable_timing: bool = False) -> None:
+        self._timed, self._at = enable_timing, 0.0
+
+    def record(self, stream=None) -> None:
         """Set the mark."""
+        self._at = time.perf_counter()
+
+    def elapsed_time(self, other: "_Event") -> float:
+        """Milliseconds until another mark."""
+        if not (self._timed and other._timed):
+            raise RuntimeError("both events must be timed")
+        return 1000 * (other._at - self._at)
 
     def synchronize(self) -> None:
         """Wait for it."""

@@ -17,11 +17,12 @@ from heldin.defenses.gradients.per_unit_gradients import Units, clipped_gradient
 from heldin.defenses.noise import gaussian
 from heldin.defenses.noise_blocks import BLOCK
 from heldin.finetune.batches import encode
+from heldin.finetune.clipped_sums import clipped_sum as clipped_sum_of
+from heldin.finetune.clipped_sums import over_passes
 from heldin.finetune.loop import train
 from heldin.finetune.passes import Passes
 from heldin.finetune.precision import autocast
-from heldin.finetune.private import clipped_sum as clipped_sum_of
-from heldin.finetune.private import over_passes, private_gradient
+from heldin.finetune.private import private_gradient
 from heldin.finetune.recipe import Lora, Precision, Recipe, Select
 from heldin.models import logprobs
 from heldin.models.arithmetic import true_float32

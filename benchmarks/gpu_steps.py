@@ -1,0 +1,182 @@
+"""Part 2 of the GPU benchmark: private steps over plain ones, and their peak memory."""
+
+import functools
+import math
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from gpu_base import SHAPES, Clock, Figure, Marks, Shape, arithmetic, recovering
+from transformers import GPTNeoForCausalLM, PreTrainedModel
+
+from heldin.defenses.choices import NoiseGenerator
+from heldin.defenses.gradients.engine_choice import default_budget
+from heldin.defenses.gradients.layer_rules import lay_out
+from heldin.defenses.gradients.model_parts import unit_losses
+from heldin.defenses.gradients.one_pass import release_workspace
+from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
+from heldin.defenses.noise import NoiseSource
+from heldin.finetune.clipped_sums import clipped_sum, over_passes, put_gradient, whole_units
+from heldin.finetune.memory import Step, training_peak
+from heldin.finetune.passes import Passes
+from heldin.finetune.precision import Arithmetic, autocast
+from heldin.finetune.recipe import Recipe
+from heldin.models.devices import Planned, moved
+
+RATIO, MEMORY = 1.10, 1.3  # of a ULS step over a plain one, at most
+STEPS = 12
+
+
+@dataclass(frozen=True)
+class Case:
+    """Steps to time: a shape, users of records of a length, how many users go through the model at once, and whether
+    their memory is rehearsed, which takes a core up to a minute."""
+
+    shape: str
+    users: int
+    records: int
+    length: int
+    users_a_pass: int = 1
+    checkpointing: bool = False
+    rehearsed: bool = False
+
+
+CASES = (
+    Case("125M", 1, 16, 512),
+    Case("125M", 4, 16, 512, rehearsed=True),
+    Case("125M", 16, 16, 512, 2),
+    Case("125M", 4, 16, 1024),
+    Case("1.3B", 1, 16, 512),
+    Case("1.3B", 4, 16, 512, rehearsed=True),
+    Case("1.3B", 4, 16, 1024, checkpointing=True),
+)
+
+
+def all_steps(device: torch.device) -> tuple[list[Figure], dict[str, Any]]:
+    figures: list[Figure] = []
+    details: dict[str, Any] = {}
+    for case in CASES:
+        found, told = steps(case, SHAPES[case.shape], device)
+        figures += found
+        details |= told
+    return figures, details
+
+
+def steps(case: Case, shape: Shape, device: torch.device) -> tuple[list[Figure], dict[str, Any]]:
+    """A plain step, "auto" and unit by unit, over the same users; bfloat16 passes, float32 weights."""
+    model = shape.model(device)
+    if case.checkpointing:
+        model.train()
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
+    runs = _runs(case, shape)
+    taken: dict[str, dict[str, Any]] = {}
+    for name in ("plain", "auto", "loop"):
+        with recovering(name, taken):
+            taken[name] = _timed(name, model, runs, device)
+    about = f"{case.shape}, {case.users} x {case.records} x {case.length}"
+    found: list[Figure] = []
+    plain = taken["plain"]
+    for name in ("auto", "loop"):
+        # A step that does not fit has no time: its figure is infinite, or not a number, and fails.
+        its, limits = taken[name], (RATIO, MEMORY) if name == "auto" else (None, None)
+        ratio = its.get("seconds", math.inf) / plain.get("seconds", math.nan)
+        memory = its.get("allocated", math.inf) / plain.get("allocated", math.nan)
+        found.append(Figure(f"{about}, {name}: step over plain", ratio, limits[0]))
+        found.append(Figure(f"{about}, {name}: peak memory over plain", memory, limits[1]))
+    if case.rehearsed and "allocated" in taken["auto"]:
+        said = _rehearsed(case, shape, runs, device)
+        found.append(Figure(f"{about}, auto: peak memory over a rehearsal's", taken["auto"]["allocated"] / said))
+    return found, {about: taken}
+
+
+Runs = list[list[list[list[int]]]]  # token ids of each record of each user of each pass
+
+
+def _runs(case: Case, shape: Shape) -> Runs:
+    generator = torch.Generator().manual_seed(1)
+    size = (case.users, case.records, case.length + 1)
+    users: list[list[list[int]]] = torch.randint(0, shape.vocabulary, size, generator=generator).tolist()
+    return [users[first : first + case.users_a_pass] for first in range(0, case.users, case.users_a_pass)]
+
+
+def _rehearsed(case: Case, shape: Shape, runs: Runs, device: torch.device) -> int:
+    """Bytes that steps of this case would hold, by a rehearsal without numbers."""
+
+    def compute(model: PreTrainedModel, passes: Passes, arithmetic: Arithmetic) -> None:
+        with autocast(arithmetic, torch.device("cpu")):
+            total = clipped_sum(model, runs, 1.0, passes).gradients
+        put_gradient(model, total, 1.0, 1.0, lambda _, size, where: torch.empty(size, device=where))
+
+    step = Step(compute, case.users_a_pass * case.records, case.records)
+    recipe = Recipe(checkpointing=case.checkpointing)
+    memory = int(torch.cuda.get_device_properties(device).total_memory)
+    return training_peak(lambda: shape.model(torch.device("cpu")), recipe, step, Planned("cuda", memory)).total
+
+
+def _timed(name: str, model: GPTNeoForCausalLM, runs: Runs, device: torch.device) -> dict[str, Any]:
+    model.zero_grad(set_to_none=True)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-6, fused=True if device.type == "cuda" else None)
+    clock = Clock(device)
+    source = NoiseSource(NoiseGenerator.PHILOX, bytes(32))
+    users = sum(map(len, runs))
+    passes = Passes(max(sum(map(len, run)) for run in runs), budget=default_budget(device))
+    phases: dict[str, list[float]] = {"gradients": [], "noise": [], "optimizer": []}
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    whole = []
+    for step in range(STEPS):
+        began, marks = clock(), Marks(device)
+        marks.mark()
+        if name == "plain":
+            _plain_gradient(model, runs)
+            marks.mark()
+            marks.mark()
+        else:
+            with arithmetic("bf16", device):
+                if name == "auto":
+                    found = over_passes(model, runs, 1.0, passes, asks=device.type == "cpu")
+                    total, masked = found.gradients, found.masked
+                else:
+                    total, masked = _looped(model, runs), None
+            marks.mark()
+            noise = functools.partial(source.gaussian, step)
+            put_gradient(model, total, 1.0, users, lambda n, size, where, its=noise: its(n, size, 1.0, where))
+            del total  # as training does
+            marks.mark()
+            # As in training: asked once the noise was given too.
+            assert masked is None or not bool(masked.any())
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        marks.mark()
+        whole.append(clock() - began)
+        for phase, seconds in zip(phases, marks.spans(), strict=True):
+            phases[phase].append(seconds)
+    release_workspace(model)
+    memory = (
+        {"allocated": torch.cuda.max_memory_allocated(device), "reserved": torch.cuda.max_memory_reserved(device)}
+        if device.type == "cuda"
+        else {}
+    )
+    of_phases = {phase: statistics.median(its[1:]) for phase, its in phases.items()}
+    return {"seconds": statistics.median(whole[1:]), "phases": of_phases, "ways": passes.effort.ways, **memory}
+
+
+def _plain_gradient(model: GPTNeoForCausalLM, runs: Runs) -> None:
+    for run in runs:
+        units = whole_units(run)
+        inputs, targets = moved(units.inputs, model.device), moved(units.targets, model.device)
+        with arithmetic("bf16", model.device):
+            losses = unit_losses(model, inputs, targets, lay_out(units.unit, units.units, model.device))
+        torch.autograd.backward(losses.sum() / sum(map(len, runs)))
+
+
+def _looped(model: GPTNeoForCausalLM, runs: Runs) -> dict[str, torch.Tensor]:
+    total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for run in runs:
+        found = clipped_gradient_sum(model, whole_units(run), clip_norm=1.0, engine="loop")
+        for name, summed in total.items():
+            summed += found.gradients[name]
+        del found  # as training does
+    return total
