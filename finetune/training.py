@@ -200,7 +200,20 @@ def begin(
     spread: Spread | None,
     say: Callable[[str], None],
 ) -> Training:
-    """Make model and optimizer, and go on from the last checkpoint where there is one. Arguments as in ``train``."""
+    """Make model and optimizer, and go on from the last checkpoint where there is one.
+
+    Args:
+        base: the model to start from; its weights are changed in place.
+        sequences: token ids of each record.
+        recipe: hyperparameters.
+        folder: for checkpoints.
+        private: the mechanism to run; None: plain batches.
+        clipping: clip plain batches, without noise; None: do not.
+        spread: how ``base.model`` lies over the processes; None: each holds all of it.
+        say: receives lines for the user.
+
+    Raises InputError where ``folder`` has a checkpoint of another job.
+    """
     device = base.device
     begin_peak(device)
     arithmetic = arithmetic_of(recipe.precision, device)
