@@ -23,6 +23,7 @@ nothing else; 3 also dp-accounting and Opacus, 4 the client of endpoints, 6 and 
 """
 
 import argparse
+import contextlib
 import json
 import math
 import subprocess
@@ -113,10 +114,16 @@ def attempted(
     try:
         return part(device)
     except Exception as error:
-        traceback.print_exc()
+        what, told = (
+            f"ended in {type(error).__name__}: {next(iter(str(error).splitlines()), '')[:200]}",
+            traceback.format_exc(),
+        )
+    # Out here, where the error is gone, whose traceback would keep the part's tensors. After some errors CUDA gives
+    # nothing back any more.
+    print(told, file=sys.stderr)
+    with contextlib.suppress(RuntimeError):
         give_back()
-        what = f"ended in {type(error).__name__}: {next(iter(str(error).splitlines()), '')[:200]}"
-        return [Figure(what, math.inf, 0.0)], {"failed": traceback.format_exc()}
+    return [Figure(what, math.inf, 0.0)], {"failed": told}
 
 
 def provenance(device: torch.device) -> dict[str, Any]:

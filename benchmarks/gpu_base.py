@@ -101,6 +101,7 @@ def recovering(name: str, taken: dict[str, dict[str, Any]]) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         taken[name] = {"failed": "out of memory"}
+    # Out here, where the error is gone, whose traceback would keep its tensors.
     give_back()
 
 

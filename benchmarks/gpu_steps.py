@@ -138,6 +138,7 @@ def _timed(name: str, model: GPTNeoForCausalLM, runs: Runs, device: torch.device
                 if name == "auto":
                     found = over_passes(model, runs, 1.0, passes, asks=device.type == "cpu")
                     total, masked = found.gradients, found.masked
+                    del found  # it has the sums too, which training gives back
                 else:
                     total, masked = _looped(model, runs), None
             marks.mark()

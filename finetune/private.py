@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from transformers import PreTrainedModel
 
-from heldin.defenses.choices import ConstantDivisor, FlatClip, NormalisedClip
+from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator, NormalisedClip
 from heldin.defenses.gradients.held_gradients import norm_of_all
 from heldin.defenses.gradients.one_pass import release_workspace
 from heldin.defenses.gradients.per_unit_gradients import ClippedSum, clip_factors
@@ -61,26 +61,34 @@ def private_gradient(
         # Keyed by the tensor's name: every process adds the same noise to the same sum.
         return training.source.gaussian(step, name, shape, deviation, device)
 
-    def put(*, asks: bool) -> list[float]:
-        """Put the noised mean into ``.grad``; the units' losses, their number, and that of units not finite."""
+    def summed(*, asks: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        """The sum over all processes; the units' losses, their number, and that of units not finite, (3,)."""
         total, tally = clipped_sums(asks)
         _add_canaries(total, training, canaries, clip.norm)
         # Before the noise, which every process then adds to the same sum: the other way round it would be added once
         # each.
         sum_over_ranks([*total.values(), tally])
+        return total, tally
+
+    def put(total: dict[str, torch.Tensor]) -> None:
         # A constant of the config: the number drawn would make the noise tell the cohort's size
         # (docs/theory.md#public-constants).
         put_gradient(model, total, scale, divisor.value, noise if deviation > 0 else None)
-        told: list[float] = tally.tolist()
-        return told
 
     # A GPU is given the whole step, noise included, before it is asked whether a unit was not finite. Every process has
-    # the same answer.
-    at_once = kind_of(model.device) == "cpu"
-    loss, units, masked = put(asks=at_once)
-    if masked and not at_once:
+    # the same answer. Secure noise comes from the CPU, waits in any case, and what was drawn ahead is there once.
+    at_once, first = kind_of(model.device) == "cpu", training.noise is NoiseGenerator.SECURE
+    total, tally = summed(asks=at_once)
+    if first and not at_once and bool(tally[2]):
+        total, tally = summed(asks=True)
+    put(total)
+    loss, units, masked = tally.tolist()
+    if masked and not (at_once or first):
+        del total
         model.zero_grad(set_to_none=True)  # not a number, and as large as the model
-        loss, units, masked = put(asks=True)
+        total, tally = summed(asks=True)
+        put(total)
+        loss, units, masked = tally.tolist()
     if training.watch:
         training.watch(step, {name: p.grad for name, p in trainable(model).items() if p.grad is not None})
     return loss / units if units else None

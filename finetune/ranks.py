@@ -9,7 +9,7 @@ import datetime
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeVar
@@ -210,7 +210,9 @@ def joined() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        _leave_at_once()
+        # What failed is told, whatever becomes of the group.
+        with suppress(Exception):
+            _leave_at_once()
         raise
     dist.destroy_process_group()
 

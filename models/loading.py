@@ -42,6 +42,7 @@ class LanguageModel:
         name: hub name or folder, for messages.
         fingerprint: identifies the exact weights, so that scores can be cached under it.
         size: number of parameters, without those of an adapter; None: count them.
+        window: most tokens of a pass; None: as many as its config says.
     """
 
     model: PreTrainedModel
@@ -49,11 +50,18 @@ class LanguageModel:
     name: str
     fingerprint: str
     size: int | None = None
+    window: int | None = None
 
     @property
     def context(self) -> int:
         """Most tokens of one forward pass."""
-        return context_length(self.model.config)
+        return self.window or context_length(self.model.config)
+
+    def within(self, window: int | None) -> "LanguageModel":
+        """The same with passes of no more tokens, under a fingerprint of its own: its scores of longer texts differ."""
+        if window is None or window >= self.context:
+            return self
+        return replace(self, window=window, fingerprint=text_sha256(self.fingerprint, f"windows of {window}"))
 
     @property
     def start_token(self) -> int:

@@ -216,7 +216,7 @@ def _notes(sweep: Sweep, results: Sequence[CellResult], judged: int) -> list[str
 def _about_machines(ran: Sequence[Environment]) -> list[str]:
     """What the cells did not run on alike: a sweep that went on later, or on other machines, mixes these."""
     found = [
-        ("heldin", {f"{its.heldin}{f' ({its.git_revision[:9]})' if its.git_revision else ''}" for its in ran}),
+        ("heldin", {_code(its) for its in ran}),
         ("Python", {its.python for its in ran}),
         *(
             (name, {its.packages.get(name, "none") for its in ran})
@@ -231,6 +231,14 @@ def _about_machines(ran: Sequence[Environment]) -> list[str]:
         f"the cells did not all run on the same code and machine ({'; '.join(differs)}): a part of what differs between"
         " them may be due to that"
     ]
+
+
+def _code(ran: Environment) -> str:
+    """heldin's version and revision, and whether files were changed since."""
+    if ran.git_revision is None:
+        return ran.heldin
+    commit, changed, _ = ran.git_revision.partition("+changes")
+    return f"{ran.heldin} ({commit[:9]}{changed})"
 
 
 def _about_epsilon(sweep: Sweep, covered: bool, its: Composed | None) -> list[str]:

@@ -103,9 +103,15 @@ class Reached:
     drifts: dict[str, float]
 
     def load(self, name: str, precision: ScoringPrecision) -> ScoredModel:
-        """The model with this name, in this precision; ``endpoint:NAME`` is one behind the endpoint."""
-        served = name.removeprefix(AT_ENDPOINT)
-        return self.models[served] if name.startswith(AT_ENDPOINT) else load_language_model(name, precision=precision)
+        """The model with this name, in this precision; ``endpoint:NAME`` is one behind the endpoint.
+
+        One that is loaded here sees as much of a text at a time as those behind the endpoint: a ratio of scores with
+        different windows would be of windows as well.
+        """
+        if name.startswith(AT_ENDPOINT):
+            return self.models[name.removeprefix(AT_ENDPOINT)]
+        window = min((its.window for its in self.models.values() if its.window is not None), default=None)
+        return load_language_model(name, precision=precision).within(window)
 
     def pair(self, target: str, reference: str, precision: ScoringPrecision) -> tuple[ScoredModel, ScoredModel]:
         """Target and reference, from one copy of the base where the target is an adapter on the reference."""

@@ -37,6 +37,7 @@ from heldin.jobs.planted.target import (
     opened,
     precision_beside,
     weights_of,
+    window_of,
 )
 from heldin.jobs.planted.training_log import LOG, TrainingLog, hashes_in_folder, read_log, write_log
 from heldin.jobs.run.data import RunData
@@ -109,6 +110,7 @@ def _audited(its: _Looking, out: Path, reporter: Reporter, command: str) -> Reco
     seconds["corpus"] = time.monotonic() - started
     started = time.monotonic()
     with opened(look, job, its.target, run, data, reporter) as (target, facts_of_target):
+        reference = reference.within(window_of(target))
         models = Models(target, reference, config.reference)
         texts = texts_under_attack(run, data)
         statistics = score(Scoring(run, data, models, None, texts), out, reporter)
@@ -258,6 +260,9 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
         described = replace(described, added=rule_at_endpoint(job.remote))
         look = Look(facts.look, described.target.fingerprint, job.claims)
     data = drawn_data(config, manifest, job.planted, reporter, replace(reference, fingerprint=manifest.reference))
+    if described.target.endpoint is not None:
+        reference = reference.within(described.target.endpoint.window)
+        described = replace(described, reference=model_facts(reference, config.reference))
     of = scores_name(run, texts_under_attack(run, data), described.target.fingerprint, reference.fingerprint)
     statistics = read_scores(folder / "scores.parquet", of=of)
     if statistics is None:

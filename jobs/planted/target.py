@@ -152,7 +152,12 @@ def models_in_full(job: PlantedAudit, config: PlantConfig, scored: ScoredModel) 
         scored: the audited model as it scored.
     """
     target, reference = models_here(job, config, "fp32")
-    return target or scored, reference
+    return target or scored, reference.within(window_of(scored))
+
+
+def window_of(model: ScoredModel) -> int | None:
+    """Most tokens of a text that an endpoint scores at a time, and so its reference; None for a model that is here."""
+    return model.window if isinstance(model, EndpointModel) else None
 
 
 def weights_of(job: PlantedAudit, target: LanguageModel | None) -> str:

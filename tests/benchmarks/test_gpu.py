@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -59,6 +60,21 @@ def test_part_2_times_steps(checkpointing):
     ratios = [its.value for its in figures if "step over plain" in its.what]
     assert ratios == [taken[name]["seconds"] / taken["plain"]["seconds"] for name in ("auto", "loop")]
     json.dumps(told)
+
+
+def test_a_timed_step_holds_no_sum_of_the_one_before(monkeypatch):
+    sums, alive = [], []
+    real = steps.over_passes
+
+    def watched(*args, **kwargs):
+        alive.append(sum(its() is not None for its in sums))
+        found = real(*args, **kwargs)
+        sums.extend(map(weakref.ref, found.gradients.values()))
+        return found
+
+    monkeypatch.setattr(steps, "over_passes", watched)
+    steps.steps(steps.Case("tiny", 3, 2, 12, 2), TINY, CPU)
+    assert alive == [0] * steps.STEPS
 
 
 @pytest.mark.parametrize(("name", "fails"), [("_plain_gradient", "plain"), ("over_passes", "auto")])
@@ -158,7 +174,7 @@ def test_a_part_that_ends_in_an_error_fails_and_lets_the_others_run(monkeypatch,
         raise RuntimeError("no such kernel\nmore of it")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(gpu, "give_back", lambda: broken(None))  # as after an error that CUDA does not get over
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(gpu, "PARTS", {1: broken, 2: lambda _: ([gpu_base.Figure("a step", 1.0, 1.1)], {})})
     # Made anew, as no GPU is asked.

@@ -21,7 +21,7 @@ from heldin.jobs.user_scores import leading_scores
 from heldin.record.document import read_record, write_record
 from heldin.record.sweep import read_sweep
 from heldin.record.sweep_table import table
-from heldin.sweeps.comparison import _joint_bound, _joint_verdicts
+from heldin.sweeps.comparison import _about_machines, _joint_bound, _joint_verdicts
 from heldin.sweeps.config import Finding
 from heldin.sweeps.driver import run_sweep
 from heldin.sweeps.exposed import bands
@@ -132,6 +132,15 @@ def test_cells_that_ran_on_other_code_or_machines_are_told(swept, tmp_path, monk
     assert f"torch: {ran.packages['torch']}, 9.4.0" in said
     assert ", ".join(sorted(["NVIDIA H100", ran.device])) in said
     assert "numpy" not in said
+
+
+def test_files_that_were_changed_between_cells_are_told(swept):
+    _, out, _ = swept
+    ran = read_record(out / "cells/1/uls/record.json").environment
+    same = ran.model_copy(update={"git_revision": "a" * 40})
+    assert _about_machines([same, same]) == []
+    (said,) = _about_machines([same, ran.model_copy(update={"git_revision": "a" * 40 + "+changes"})])
+    assert "(heldin: 0.1.0 (aaaaaaaaa), 0.1.0 (aaaaaaaaa+changes))" in said
 
 
 def test_a_comparison_of_some_cells_pays_for_all_of_the_plan(swept):
