@@ -7,14 +7,16 @@ import torch
 
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
-from heldin.jobs.checkpoint.endpoint import Remote
+from heldin.jobs.checkpoint.endpoint import Reached, Remote
 from heldin.jobs.planted.audit import audit_planted
 from heldin.jobs.planted.data import drawn_data, run_of
 from heldin.jobs.planted.folder import read_planted
 from heldin.jobs.planted.plant import plant
-from heldin.jobs.planted.target import PlantedAudit
+from heldin.jobs.planted.target import PlantedAudit, window_of
 from heldin.jobs.run.utility import utility_texts
 from heldin.jobs.verify import verify
+from heldin.models.endpoint import EndpointModel
+from heldin.models.endpoint_answers import Style
 from heldin.models.endpoint_client import Endpoint
 from heldin.models.loading import load_language_model
 from tests.completions_server import CompletionsServer, serving
@@ -191,3 +193,11 @@ def test_options_about_an_endpoint_need_one_and_its_url_is_looked_at(call, plant
     code, _, err = call("audit", "--planted", out, "--model", "tuned", "--endpoint", "nowhere")
     assert code == 2
     assert len(err.strip().splitlines()) == 1
+
+
+def test_a_local_reference_is_scored_in_the_windows_of_the_endpoint(base):
+    served = EndpointModel("tuned", None, Style.ECHO, None, 20, {}, "served")
+    reference = Reached({"tuned": served}, {}).load(str(base), "fp32")
+    assert reference.context == 20
+    assert window_of(served) == 20
+    assert window_of(reference) is None

@@ -256,3 +256,20 @@ def test_a_causal_model_with_large_activations_is_not_refused_in_8_bits_where_it
     moved = max(abs(a - b) for a, b in zip(alone, together, strict=True))
     # The check leaves the arithmetic of scoring as it was.
     assert 0 < moved < 0.5
+
+
+def test_within_a_window_a_text_is_scored_as_its_pieces(make_lm, english):
+    lm = make_lm()
+    text = " ".join(english[:20])
+    narrow = lm.within(12)
+    assert (narrow.context, narrow.fingerprint != lm.fingerprint) == (12, True)
+    assert lm.within(None) is lm.within(lm.context) is lm
+    ids = lm.tokenizer(text)["input_ids"]
+    pieces = [ids[i : i + 12] for i in range(0, len(ids), 12)]
+    with torch.no_grad():
+        logits = [lm.model(torch.tensor([[lm.start_token, *piece[:-1]]])).logits[0] for piece in pieces]
+    alone = [
+        its.log_softmax(-1).gather(1, torch.tensor(piece)[:, None]) for its, piece in zip(logits, pieces, strict=True)
+    ]
+    (found,) = score_texts(narrow, [text])
+    assert found.logprobs.tolist() == pytest.approx(torch.cat(alone).flatten().tolist(), abs=1e-4)
