@@ -23,7 +23,7 @@ from heldin.models.attention import use_exact_attention
 from heldin.models.devices import Planned, planning_for
 from heldin.models.logprobs import batch_scores, tokens_per_batch
 
-EVALUATION = "an evaluation"  # as a moment of a peak
+EVALUATION, OPTIMIZING = "an evaluation", "the optimizer's step"  # as moments of a peak
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class Peak:
         records: of a pass.
         splits: whether a unit of more records is taken in several passes.
         ways: how per-unit gradients are computed, in words; "" if they are not.
+        fixed: most bytes at the optimizer's step, which are the same for smaller passes; 0 without one.
     """
 
     moment: str
@@ -72,6 +73,7 @@ class Peak:
     records: int
     splits: bool
     ways: str = ""
+    fixed: int = 0
 
     @property
     def total(self) -> int:
@@ -102,7 +104,9 @@ def fitting_peak(
         peak = training_peak(make, recipe, step, device)
         tried = step.most if step.splits else max(step.most, step.unit)
         # Smaller passes of training leave an evaluation as it is.
-        if peak.total <= device.memory or tried == 1 or not step.halves or peak.moment == EVALUATION:
+        # What stands whatever a pass holds does not shrink with it.
+        fits = peak.total <= device.memory
+        if fits or peak.fixed > device.memory or tried == 1 or not step.halves or peak.moment == EVALUATION:
             return peak
         half = max(1, tried // 2)
         step = replace(step, most=half, splits=step.splits or half < step.unit)
@@ -146,7 +150,7 @@ def training_peak(make: Callable[[], PreTrainedModel], recipe: Recipe, step: Ste
             with_gradients = rehearsal.begin()
             optimizer.step()
             state += rehearsal.alive - with_gradients
-            found.append(("the optimizer's step", rehearsal.most, state))
+            found.append((OPTIMIZING, rehearsal.most, state))
             optimizer.zero_grad(set_to_none=True)
         # A workspace is part of the step, whose gradients are gone by now.
         if step.scored is not None:
@@ -154,7 +158,8 @@ def training_peak(make: Callable[[], PreTrainedModel], recipe: Recipe, step: Ste
         moment, most, state = max(found, key=lambda its: its[1])
     copies = step.copies * weights
     ways = passes.effort.ways[0] if passes.effort.ways else ""
-    return Peak(moment, weights + copies, state, most - weights - state, step.most, step.splits, ways)
+    fixed = copies + max(bytes_of for its, bytes_of, _ in found if its == OPTIMIZING)
+    return Peak(moment, weights + copies, state, most - weights - state, step.most, step.splits, ways, fixed)
 
 
 def scoring_peak(make: Callable[[], PreTrainedModel], positions: int, models: int, device: Planned) -> Peak:

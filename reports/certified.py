@@ -40,9 +40,14 @@ def _found(verdict: Verdict, *, void: bool) -> str:
 
 
 def _of_bounds(record: Record) -> str:
-    judgement, one = record.judgement, audited_by(record).one
+    judgement, one, audited = record.judgement, audited_by(record).one, audited_by(record).subjects
+    not_valid = record.decision.decision.answer is Answer.NOT_VALID
     for standing in (Standing.CERTIFIED, Standing.INDICATIVE):
-        bounds = [its for its in judgement.bounds if its.standing is standing]
+        of_standing = [its for its in judgement.bounds if its.standing is standing]
+        # Canary users' bounds stand, whatever the groups of real users are.
+        bounds = [its for its in of_standing if not (not_valid and its.subjects == audited)]
+        if of_standing and not bounds:
+            return f"No lower bound on epsilon per {one} is given, as the comparison is not valid."
         if not bounds:
             continue
         best = max(bounds, key=lambda its: its.epsilon_lower)

@@ -125,11 +125,12 @@ def next_step(record: Record, facts: DecisionFacts) -> str:
                 )
             more = f"Audit more {what.unit} ({enough})"
             of_each = "let the attacker have more texts of each"
+            # Of an audit of two files it is the files that decide.
+            how = "--texts training, and files of them" if record.kind == "audit" else "attack.documents: [training]"
             ways = (
                 f"{more}, or {of_each}."
                 if record.scored_texts.kind == "training"
-                else f"{more}, {of_each}, or give it the training documents (attack.documents: [training]), which leak"
-                " more than fresh ones."
+                else f"{more}, {of_each}, or give it the training documents ({how}), which leak more than fresh ones."
             )
             return f"Do not read this as safe. {ways}{_anew(record)}"
         # A flaw of the files that were given, not of how users were split: in the words of

@@ -101,7 +101,7 @@ def _tests(result: SweepResult) -> list[str]:
         " covered the truth at three and at five blocks.",
         "Verdicts of all cells: Holm over all planned cells and groups of people, which holds under any dependence of"
         " the cells. Bounds: each at 5 % divided by the number of planned cells.",
-        "Beaten by another: no worse by what was measured in promise, AUROC, canary users, loss and time (10 %), and"
+        "Beaten by another: no worse by what was measured in promise, AUROC, canary users, loss and gradients, and"
         f" better in AUROC or loss by paired t tests over at least {LEAST_BLOCKS} blocks, Holm over all pairs of a"
         " group. Of 2,000 simulated sweeps of variants that are all alike at most 5 % named one.",
     ]

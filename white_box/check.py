@@ -49,7 +49,7 @@ class Check:
 
     def line(self) -> str:
         """One line for the terminal."""
-        return f"{self.name:<56}{self.measured:>10.4g}{self.expected:>9.4g}{self.p_value:>10.2g}"
+        return f"{self.name:<56} {self.measured:>10.4g} {self.expected:>10.4g} {self.p_value:>9.2g}"
 
 
 def tested(name: str, subject: Subject, found: Found, expected: float, detects: str) -> Check:

@@ -240,7 +240,7 @@ def table(found: TrainerAudit) -> str:
         f"likelihood-ratio statistic: AUROC {found.auroc:.4f} +- {found.auroc_error:.4f}, ceiling "
         f"{found.power.auroc_ceiling:.4f}",
         "",
-        f"{'check':<56}{'measured':>10}{'stated':>9}{'p-value':>10}",
+        f"{'check':<56} {'measured':>10} {'stated':>10} {'p-value':>9}",
         *(check.line() for check in found.checks if not check.untested),
         "",
         *closing_lines(found.checks),

@@ -132,7 +132,10 @@ def _json_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
                 except _KeyTwiceError as error:
                     bad.report(f"{path.name} line {number}", f"key '{error}' is given twice, so its value is ambiguous")
                 except json.JSONDecodeError as error:
-                    bad.report(f"{path.name} line {number}", f"broken JSON ({error.msg} at column {error.colno})")
+                    bad.report(
+                        f"{path.name} line {number}",
+                        f"broken JSON ({error.msg.removesuffix(' at')} at column {error.colno})",
+                    )
                 # Last, because the decoding errors above are ValueErrors too.
                 except (ValueError, RecursionError) as error:  # a number of thousands of digits, endless nesting
                     bad.report(f"{path.name} line {number}", f"JSON that cannot be read ({first_line(error)[:80]})")
@@ -196,6 +199,7 @@ def _csv_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
                 number = reader.line_num
                 # DictReader puts extra fields under the key None, and None for missing ones.
                 if None in row or None in row.values():
+                    _require_commas(names, path)
                     bad.report(f"{path.name} line {number}", f"not {len(names)} fields as in the header")
                 elif not is_unicode("".join(row.values())):
                     bad.report(f"{path.name} line {number}", "invalid UTF-8")
@@ -205,6 +209,14 @@ def _csv_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
         raise InputError(f"{path.name} after line {number}: broken CSV ({error})") from error
     except BROKEN as error:
         raise corrupt(path, f"line {number}", error) from error
+
+
+def _require_commas(names: Sequence[str], path: Path) -> None:
+    """Raises InputError where the header, one field with another sign in it, shows how fields are separated."""
+    sign = next((its for its in ";\t|" if len(names) == 1 and its in names[0]), None)
+    if sign is not None:
+        said = "tabs" if sign == "\t" else f"'{sign}'"
+        raise InputError(f"{path.name}: fields are separated by {said}, as its header shows: save it with commas")
 
 
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}

@@ -179,7 +179,8 @@ def _of_draws(config: RunConfig, mechanism: Mechanism) -> str | None:
 
 def _of_weights(config: RunConfig, mechanism: Mechanism, its: Weights) -> Sequence[str]:
     steps = mechanism.steps if mechanism.unit != "none" else None
-    kept = f"; {steps // config.finetune.checkpoint_every + 1:,} of them, of which two are kept" if steps else ""
+    written = steps // config.finetune.checkpoint_every + 1 if steps else 1
+    kept = f"; {written:,} of them, of which two are kept" if written > 2 else ""
     found = [
         f"a checkpoint: {in_bytes(its.checkpoint)} to write{kept}",
         f"each further process: {in_bytes(its.replica_step)} to send in a step",

@@ -82,5 +82,6 @@ def take_new_folder(out: Path, what: str, besides: Collection[str] = ()) -> None
 def _require_empty(out: Path, what: str, besides: Collection[str] = ()) -> None:
     # a lone log is of a call that ended before it wrote anything: no reason to refuse the next
     if out.exists() and (not out.is_dir() or any(file.name not in (LOG, *besides) for file in out.iterdir())):
-        is_what = "is not empty and holds no such" if out.is_dir() else "is a file, and no folder for a"
+        article = "an" if what[0] in "aeiou" else "a"
+        is_what = "is not empty and holds no such" if out.is_dir() else f"is a file, and no folder for {article}"
         raise InputError(f"'{out}' {is_what} {what}: choose another --out")

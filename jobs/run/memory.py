@@ -77,18 +77,24 @@ def memory_lines(peaks: dict[str, Peak], device: Planned) -> str:
 def does_not_fit(peaks: dict[str, Peak], device: Planned) -> list[str]:
     """A line for each part that does not fit, with what takes how much and what to change."""
     return [
-        f"{name} takes {_in_words(peak)}, more than the {in_bytes(device.memory)} of the GPU: {_remedy(name, peak)}"
+        f"{name} takes {_in_words(peak)}, more than the {in_bytes(device.memory)} of the GPU:"
+        f" {_remedy(name, peak, device)}"
         for name, peak in peaks.items()
         if peak.total > device.memory
     ]
 
 
-def _remedy(name: str, peak: Peak) -> str:
-    if peak.weights + peak.optimizer > 0.7 * peak.total:
-        return "use a smaller model, finetune.lora, or an optimizer with less state (finetune.optimizer: sgd)"
+def _remedy(name: str, peak: Peak, device: Planned) -> str:
+    recipe = "model.pretrain.recipe" if name == "pre-training" else "finetune"
+    # Weights, gradients and the optimizer's state: no pass is small enough.
+    if peak.fixed > device.memory or peak.weights + peak.optimizer > 0.7 * peak.total:
+        less = f"an optimizer with less state ({recipe}.optimizer: sgd)"
+        if name == "pre-training":
+            return f"use a smaller model, {less}, or a base model that is trained already (model.base)"
+        return f"use a smaller model, finetune.lora, {less}, or spread it over several GPUs (finetune.shard)"
     if name == "scoring" or peak.moment == EVALUATION:
         return "use a smaller model"
-    return "lower finetune.sequence_length, set finetune.checkpointing, or use a smaller model"
+    return f"lower {recipe}.sequence_length, set {recipe}.checkpointing, or use a smaller model"
 
 
 def _in_words(peak: Peak) -> str:

@@ -70,6 +70,14 @@ def test_a_csv_row_with_too_many_or_too_few_fields(tmp_path):
     assert bad.skipped == 2
 
 
+@pytest.mark.parametrize(("sign", "said"), [(";", "';'"), ("\t", "tabs"), ("|", r"'\|'")])
+def test_a_csv_with_other_separators_is_told_as_one(tmp_path, sign, said):
+    path = tmp_path / "m.csv"
+    path.write_text(f"user{sign}text\nann{sign}hello, there\n", encoding="utf-8")
+    with pytest.raises(InputError, match=f"m.csv: fields are separated by {said}, as its header shows: save it with"):
+        _users(Csv(path))
+
+
 def test_a_csv_in_latin_1_and_an_empty_one(tmp_path):
     path = tmp_path / "m.csv"
     path.write_bytes("user,text\nann,plain\nbob,café\ncid,plain\n".encode("latin-1"))

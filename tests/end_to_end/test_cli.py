@@ -212,6 +212,7 @@ def test_report_of_no_run_and_of_a_damaged_record(call, tmp_path):
     )
     for content, words in (
         ("{", "is not JSON"),
+        ('{"schema_version": 1, "auroc": NaN}', "is not JSON (it holds NaN, which no record does: it was changed)"),
         ('{"schema_version": 99}', "schema 99"),
         ('{"schema_version": 3}', "whole"),
     ):

@@ -213,13 +213,19 @@ def test_passes_are_halved_and_units_split_until_they_fit():
     assert small.total <= whole.total // 3
     assert len(said) > 1
     few = private(2, 2, 4)
-    none = fitting_peak(maker(SHAPE), Recipe(), few, Planned("cuda", 2**20))
+    fixed = fitting_peak(maker(SHAPE), Recipe(), few, Planned("cuda", 2**34)).fixed
+    none = fitting_peak(maker(SHAPE), Recipe(), few, Planned("cuda", fixed))
     assert (none.records, none.splits) == (1, True)
-    assert none.total > 2**20
+    assert none.fixed == pytest.approx(fixed, rel=1e-3)
+    assert none.total > fixed
 
 
 def test_what_smaller_passes_do_not_change_is_tried_once():
     said: list[str] = []
+    peak = fitting_peak(maker(SHAPE), Recipe(), private(2, 2, 4), Planned("cuda", 2**18), said.append)
+    assert peak.fixed > 2**18  # weights, gradients and Adam's state
+    assert (peak.records, len(said)) == (4, 1)
+    said.clear()
     scored = replace(private(2, 2, 4), scored=64)
     peak = fitting_peak(maker(SHAPE), Recipe(), scored, Planned("cuda", 2**22), said.append)
     assert (peak.moment, peak.records, len(said)) == (EVALUATION, 4, 1)

@@ -97,6 +97,24 @@ def test_a_comparison_that_is_not_valid_is_the_reason_for_those_whom_it_is_about
     assert "not contradicted, which does not show it to be true" in said
 
 
+def test_a_comparison_that_is_not_valid_gives_no_bound_on_those_whom_it_is_about(record):
+    judged = _judged(record, bounds=[(2.5, "indicative"), (1.5, "indicative")])
+    void = decided_record(judged, evidence(score(0.8, adjusted_p=0.001), flaws=("x",)))
+    said = "No lower bound on epsilon per user is given, as the comparison is not valid."
+    assert certified(void).endswith(said)
+    real, canaries = void.judgement.bounds
+    bounds = (real, replace(canaries, subjects="unseen-token canary users"))
+    both = certified(void.model_copy(update={"judgement": replace(void.judgement, bounds=bounds)}))
+    assert "is at least 1.50" in both
+    assert "2.50" not in both
+
+
+@pytest.mark.parametrize(("kind", "named"), [("audit", "--texts training"), ("run", "attack.documents: [training]")])
+def test_an_inconclusive_audit_of_two_files_is_told_an_option_that_it_has(record, kind, named):
+    open_one = decided_record(record.model_copy(update={"kind": kind}), evidence(score(0.5, at_most=0.7)))
+    assert named in next_step(open_one, open_one.decision)
+
+
 def test_exchanged_files_are_the_first_thing_to_check_where_there_are_files(record):
     backwards = evidence(score(0.2, adjusted_p=1.0), reversed_p=1e-6)
     of_files = decided_record(record.model_copy(update={"kind": "audit"}), backwards)
