@@ -1,13 +1,16 @@
 """The training loop. Deterministic and resumable: a step is a function of the state before it and of its number."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from heldin.base.errors import InputError
+from heldin.base.interrupts import put_off
 from heldin.finetune.clipping import PlainClipping
 from heldin.finetune.effort import Effort
 from heldin.finetune.filtered import Halted
+from heldin.finetune.ranks import processes
 from heldin.finetune.recipe import Recipe
 from heldin.finetune.sharding import Spread
 from heldin.finetune.training import Evaluate, begin
@@ -58,8 +61,9 @@ def train(
 ) -> TrainingResult:
     """Train ``base`` on ``sequences`` and leave the chosen model in ``folder``/final.
 
-    After a kill the same call continues from the last checkpoint and, on a CPU, ends with bitwise the same weights. A
-    finished run is not repeated. Under ``torchrun`` every process makes this call with the same arguments and ends with
+    After a kill the same call continues from the last checkpoint and, on a CPU, ends with bitwise the same weights;
+    Ctrl-C and SIGTERM wait for the end of the step and leave one (a second of them does not wait). A finished run is
+    not repeated. Under ``torchrun`` every process makes this call with the same arguments and ends with
     the same model; only the first process writes.
 
     Args:
@@ -99,17 +103,19 @@ def train(
         return select_by is not None and recipe.stops_after([point[select_by] for point in state.history])
 
     while state.step < its.steps and not stopped():
-        try:
-            its.take_step()
-        except Halted as halted:
-            # Halting is all that the mechanism puts out here: the model of the steps before is not released.
-            return TrainingResult(folder, 0, halted.step, (), 0.0, halted=True)
-        if advance:
-            advance(1)
-        if evaluate and state.step in evaluation_steps:
-            its.evaluate(evaluate, select_by)
-        if state.step % recipe.checkpoint_every == 0 or state.step == its.steps or stopped():
-            its.save()
+        # Where several train together, they would not all be asked to stop after the same step.
+        with put_off() if processes() == 1 else nullcontext(lambda: False) as interrupted:
+            try:
+                its.take_step()
+            except Halted as halted:
+                # Halting is all that the mechanism puts out here: the model of the steps before is not released.
+                return TrainingResult(folder, 0, halted.step, (), 0.0, halted=True)
+            if advance:
+                advance(1)
+            if evaluate and state.step in evaluation_steps:
+                its.evaluate(evaluate, select_by)
+            if state.step % recipe.checkpoint_every == 0 or state.step == its.steps or stopped() or interrupted():
+                its.save()
     final = its.final_model()
     return TrainingResult(
         final,

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from heldin.base.errors import InputError, ResumableError
+from heldin.base.errors import InputError, ResumableError, Terminated
 from heldin.finetune.batches import encode
 from heldin.finetune.loop import train
 from heldin.finetune.recipe import Lora, Optimizer, Recipe, Select
@@ -80,6 +80,62 @@ def test_a_run_interrupted_anywhere_ends_with_bitwise_the_same_weights(make_lm, 
             train(make_lm(), sequences, recipe, folder, advance=interrupt)
         resumed = train(make_lm(), sequences, recipe, folder)
         assert _same(_weights(resumed.folder), _weights(undisturbed.folder))
+
+
+@pytest.fixture
+def handled():
+    """As a command has them: Ctrl-C is KeyboardInterrupt, and SIGTERM is one too."""
+
+    def terminated(*_):
+        raise Terminated
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, terminated)
+    handlers = {number: signal.getsignal(number) for number in before}
+    yield handlers
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
+def test_a_signal_waits_for_the_end_of_the_step_and_leaves_a_checkpoint(
+    make_lm, sequences, tmp_path, handled, number, raised
+):
+    recipe = replace(RECIPE, checkpoint_every=1000)
+    undisturbed = train(make_lm(), sequences, recipe, tmp_path / "undisturbed")
+    steps: list[int] = []
+
+    def interrupt(done):
+        steps.append(done)
+        if len(steps) == 3:
+            os.kill(os.getpid(), number)
+            steps.append(0)  # nothing is raised here
+
+    with pytest.raises(raised):
+        train(make_lm(), sequences, recipe, tmp_path / "stopped", advance=interrupt)
+    assert steps == [1, 1, 1, 0]
+    assert {its: signal.getsignal(its) for its in handled} == handled
+    again: list[int] = []
+    resumed = train(make_lm(), sequences, recipe, tmp_path / "stopped", advance=again.append)
+    assert again == [3] + [1] * 21
+    assert _same(_weights(resumed.folder), _weights(undisturbed.folder))
+
+
+def test_a_second_signal_does_not_wait(make_lm, sequences, tmp_path, handled):
+    steps: list[int] = []
+
+    def interrupt(done):
+        steps.append(done)
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        steps.append(0)
+
+    with pytest.raises(Terminated):
+        train(make_lm(), sequences, RECIPE, tmp_path, advance=interrupt)
+    assert steps == [1]
+    assert not (tmp_path / "resume").exists()
+    assert {its: signal.getsignal(its) for its in handled} == handled
 
 
 CHILD = """
