@@ -47,6 +47,13 @@ def test_the_notebook_runs_and_shows_tables(beside_the_example, monkeypatch):
     assert sum("<table" in its for its in shown) >= 3
 
 
+def test_the_notebook_shows_what_an_account_shows_today():
+    *_, last = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    names = {}
+    exec("import heldin", names)
+    assert _shown(ast.parse("".join(last["source"])), names) == "".join(last["outputs"][0]["data"]["text/html"])
+
+
 def _shown(cell, names):
     """Run a cell; what a notebook would show of its last line."""
     last = cell.body.pop() if isinstance(cell.body[-1], ast.Expr) else None
