@@ -90,11 +90,11 @@ def _facts(its: TrainingScores, test: ThresholdTest | None) -> TrainingsFacts:
 def _certified(its: TrainingScores, test: ThresholdTest | None, judgement: Judgement) -> str:
     """The bound that was chosen before looking, not the highest of several, and what it says about the claims."""
     least = test.epsilon if test else 0.0
-    certify = (
-        f"certify an epsilon of at least {least:.2f} at the threshold that was chosen beforehand"
-        if least > 0
-        else "certify no epsilon above zero at the threshold that was chosen beforehand"
-    )
+    certify = f"certify an epsilon of at least {least:.2f}" if least > 0 else "certify no epsilon above zero"
+    if test is not None:
+        # Bounds at other thresholds, picked after looking, may be higher.
+        picked = f"that the first {test.pilot} picked" if test.pilot else "that was fixed beforehand"
+        certify += f" at the threshold {picked}"
     # The verdict that stands where nothing is claimed is no outcome of a test.
     outcomes = [v.outcome for v in judgement.verdicts if v.claim != NO_CLAIM]
     if not outcomes:

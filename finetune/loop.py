@@ -62,9 +62,9 @@ def train(
     """Train ``base`` on ``sequences`` and leave the chosen model in ``folder``/final.
 
     After a kill the same call continues from the last checkpoint and, on a CPU, ends with bitwise the same weights;
-    Ctrl-C and SIGTERM wait for the end of the step and leave one (a second of them does not wait). A finished run is
-    not repeated. Under ``torchrun`` every process makes this call with the same arguments and ends with
-    the same model; only the first process writes.
+    where one process trains, Ctrl-C and SIGTERM wait for the end of the step and leave one (a second of them does not
+    wait). A finished run is not repeated. Under ``torchrun`` every process makes this call with the same arguments and
+    ends with the same model; only the first process writes.
 
     Args:
         base: the model to start from; its weights are changed in place.

@@ -63,7 +63,7 @@ class Peak:
         records: of a pass.
         splits: whether a unit of more records is taken in several passes.
         ways: how per-unit gradients are computed, in words; "" if they are not.
-        fixed: most bytes at the optimizer's step, which are the same for smaller passes; 0 without one.
+        fixed: most bytes at the optimizer's step, which smaller passes hardly change; 0 without one.
     """
 
     moment: str

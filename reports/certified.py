@@ -1,6 +1,7 @@
 """What is certified, for page one: every claim with its outcome, and the highest lower bound on epsilon."""
 
 from heldin.audit.decision import Answer
+from heldin.bounds.judgement import Bound
 from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict
 from heldin.record.document import Record
 from heldin.reports.wording import audited_by, percent, sentence
@@ -11,6 +12,16 @@ _OUTCOMES = {
     Outcome.CONSISTENT: "not contradicted, which does not show it to be true",
     Outcome.INCONCLUSIVE: "inconclusive, as perfect guessing could not have contradicted it",
 }
+
+
+NONE_FOLLOWS = "No lower bound on epsilon per {one} follows, as the comparison is not valid."
+
+
+def bounds_that_follow(record: Record) -> list[Bound]:
+    """The lower bounds that the design supports; of those audited none where their comparison is not valid."""
+    # Canary users' bounds stand, whatever the groups of real users are.
+    void = record.decision.decision.answer is Answer.NOT_VALID
+    return [its for its in record.judgement.bounds if not (void and its.subjects == audited_by(record).subjects)]
 
 
 def certified(record: Record) -> str:
@@ -40,14 +51,9 @@ def _found(verdict: Verdict, *, void: bool) -> str:
 
 
 def _of_bounds(record: Record) -> str:
-    judgement, one, audited = record.judgement, audited_by(record).one, audited_by(record).subjects
-    not_valid = record.decision.decision.answer is Answer.NOT_VALID
+    judgement, one = record.judgement, audited_by(record).one
     for standing in (Standing.CERTIFIED, Standing.INDICATIVE):
-        of_standing = [its for its in judgement.bounds if its.standing is standing]
-        # Canary users' bounds stand, whatever the groups of real users are.
-        bounds = [its for its in of_standing if not (not_valid and its.subjects == audited)]
-        if of_standing and not bounds:
-            return f"No lower bound on epsilon per {one} is given, as the comparison is not valid."
+        bounds = [its for its in bounds_that_follow(record) if its.standing is standing]
         if not bounds:
             continue
         best = max(bounds, key=lambda its: its.epsilon_lower)
@@ -61,6 +67,8 @@ def _of_bounds(record: Record) -> str:
         if len(bounds) > 1:
             how += f" on its own, the highest of {len(bounds)} bounds"
         return f"Epsilon per {one} is at least {best.epsilon_lower:.2f}{of} ({how}), {standing}{only}."
+    if len(bounds_that_follow(record)) < len(judgement.bounds):
+        return NONE_FOLLOWS.format(one=one)
     if judgement.refused:
         return f"No lower bound on epsilon can be given: {judgement.refused[0].reason}."
     return "No lower bound on epsilon is certified."

@@ -12,6 +12,7 @@ from heldin.bounds.verdict import NO_CLAIM, Outcome, Verdict, in_parentheses
 from heldin.record.document import Record
 from heldin.record.facts import Count
 from heldin.reports import training_findings
+from heldin.reports.certified import NONE_FOLLOWS, bounds_that_follow
 from heldin.reports.next_steps import next_step
 from heldin.reports.people import attacker
 from heldin.reports.recommendation import recommendation
@@ -282,7 +283,7 @@ def _bounds(record: Record) -> str:
     said += [sentence(w) for v in judgement.verdicts for w in v.warnings]
     # Estimates, and bounds under a condition that nobody checks (docs/theory.md#noise-family), are in the table only:
     # the best of all would often be one of them.
-    bounds = [b for b in judgement.bounds if b.standing in ("certified", "indicative")]
+    bounds = [b for b in bounds_that_follow(record) if b.standing in ("certified", "indicative")]
     if bounds:
         best = max(bounds, key=lambda b: b.epsilon_lower)
         of = f"on {best.subjects}, " if record.canaries else ""
@@ -294,6 +295,8 @@ def _bounds(record: Record) -> str:
             f" {percent(best.level, 0)}, {best.standing}); it was picked after looking, each bound holds on its"
             f" own{paid}."
         )
+    elif len(bounds_that_follow(record)) < len(judgement.bounds):
+        said.append(NONE_FOLLOWS.format(one=audited_by(record).one))
     # One reason: the other bounds are refused for the same design.
     elif judgement.refused:
         said.append(f"No bound on epsilon can be given: {judgement.refused[0].reason}.")

@@ -126,6 +126,22 @@ def test_both_models_behind_the_endpoint_without_a_tokenizer(call, finished, loc
     assert np.corrcoef(here, there)[0, 1] > 0.9
 
 
+def test_a_reference_here_is_scored_in_the_windows_of_the_endpoint(call, finished, local, server, files, tmp_path):
+    """Texts are several windows long: a reference that saw more at a time would make another ratio."""
+    server.length = 16
+    with serving(server) as url:
+        for name, reference in (("here", local[1]), ("there", "endpoint:base")):
+            arguments = [reference if its == local[1] else its for its in _arguments(finished, files, tmp_path / name)]
+            code, _, err = call(*_at(url, arguments, local))
+            assert code == 0, err
+    here, there = (_ratios(tmp_path / name / "scores.parquet") for name in ("here", "there"))
+    assert here == pytest.approx(there, abs=1e-4)
+    whole = read_record(tmp_path / "here" / "record.json").reference.fingerprint
+    assert whole == load_language_model(str(local[1])).within(14).fingerprint
+    code, out, err = call("verify", tmp_path / "here")
+    assert (code, " 0 differ" in out) == (0, True), out + err
+
+
 def test_an_attack_that_needs_tokens_is_refused_before_anything_is_sent():
     attack = AttackConfig(names=("likelihood-ratio", "centred"))
     with pytest.raises(InputError, match="attack 'centred' needs to know a text's tokens.*give --tokenizer"):

@@ -84,6 +84,20 @@ def test_the_endpoint_says_what_the_folder_says_and_gets_no_text_of_one_side_alo
     assert not verify(folder, QUIET).differences
 
 
+@pytest.mark.slow
+def test_an_audit_in_narrow_windows_is_verified(planted):
+    """The reference's scores are of the endpoint's windows, and its name in the record says so."""
+    out, model = planted
+    server = CompletionsServer({"tuned": load_language_model(str(model))}, length=12)
+    with serving(server) as url:
+        there, folder = _audit(out, model, url)
+    here, _ = _audit(out, model)
+    assert there.target.endpoint.window == 10
+    assert there.reference.fingerprint == load_language_model(here.reference.name).within(10).fingerprint
+    assert there.reference.fingerprint != here.reference.fingerprint
+    assert not verify(folder, QUIET).differences
+
+
 def _other(model):
     """Another model of the same tokens."""
     other = load_language_model(str(model))

@@ -100,7 +100,7 @@ def test_a_comparison_that_is_not_valid_is_the_reason_for_those_whom_it_is_about
 def test_a_comparison_that_is_not_valid_gives_no_bound_on_those_whom_it_is_about(record):
     judged = _judged(record, bounds=[(2.5, "indicative"), (1.5, "indicative")])
     void = decided_record(judged, evidence(score(0.8, adjusted_p=0.001), flaws=("x",)))
-    said = "No lower bound on epsilon per user is given, as the comparison is not valid."
+    said = "No lower bound on epsilon per user follows, as the comparison is not valid."
     assert certified(void).endswith(said)
     real, canaries = void.judgement.bounds
     bounds = (real, replace(canaries, subjects="unseen-token canary users"))
