@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -42,8 +43,7 @@ def checked(
 
 def _explained(error: Any, model: type[BaseModel], options: Mapping[str, str]) -> str:
     """One line for one pydantic error, with the nearest valid key where a key is unknown."""
-    schema = model.model_json_schema()
-    kinds = _kinds(schema)
+    schema, kinds = _schema_of(model)
     # Pydantic puts the tag of a discriminated union into the location; the user never wrote it there. A key that is
     # called like a tag elsewhere stays.
     place = error["loc"]
@@ -72,6 +72,13 @@ def _explained(error: Any, model: type[BaseModel], options: Mapping[str, str]) -
         "" if isinstance(error.get("input"), dict) or error["type"] == "value_error" else f" (found {error['input']!r})"
     )
     return f"{location or 'config'}: {message}{found}"
+
+
+@cache
+def _schema_of(model: type[BaseModel]) -> tuple[dict[str, Any], set[str]]:
+    """The JSON schema of a config, which takes half a second to make, and its union tags."""
+    schema = model.model_json_schema()
+    return schema, _kinds(schema)
 
 
 # Of pydantic's messages, those that speak of parsing and of Python's types.

@@ -22,6 +22,7 @@ from heldin.finetune.memory import Step, training_peak
 from heldin.finetune.passes import Passes
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.recipe import Recipe
+from heldin.finetune.sharding import Spread
 from heldin.models.devices import Planned, moved
 
 RATIO, MEMORY = 1.10, 1.3  # of a ULS step over a plain one, at most
@@ -104,7 +105,7 @@ def _runs(case: Case, shape: Shape) -> Runs:
 def _rehearsed(case: Case, shape: Shape, runs: Runs, device: torch.device) -> int:
     """Bytes that steps of this case would hold, by a rehearsal without numbers."""
 
-    def compute(model: PreTrainedModel, passes: Passes, arithmetic: Arithmetic) -> None:
+    def compute(model: PreTrainedModel, passes: Passes, arithmetic: Arithmetic, _: Spread | None) -> None:
         with autocast(arithmetic, torch.device("cpu")):
             total = clipped_sum(model, runs, 1.0, passes).gradients
         put_gradient(model, total, 1.0, 1.0, lambda _, size, where: torch.empty(size, device=where))

@@ -19,6 +19,7 @@ from heldin.finetune.passes import Passes
 from heldin.finetune.precision import Arithmetic
 from heldin.finetune.recipe import Precision, Recipe
 from heldin.finetune.rehearsal import AutocastOfGpu, Rehearsal
+from heldin.finetune.sharding import Spread, spread
 from heldin.models.attention import use_exact_attention
 from heldin.models.devices import Planned, planning_for
 from heldin.models.logprobs import batch_scores, tokens_per_batch
@@ -31,7 +32,8 @@ class Step:
     """The gradient of a step.
 
     Attributes:
-        compute: given the model, the limits of a pass and the arithmetic, puts a gradient into ``.grad``.
+        compute: given the model, the limits of a pass, the arithmetic, and how the model lies over processes (None:
+            each holds all of it), puts a gradient into ``.grad``.
         most: records of a pass.
         unit: records of the largest unit; 1 where records are clipped alone, or nothing is.
         splits: whether a unit of more records may be taken in several passes.
@@ -41,7 +43,7 @@ class Step:
         halves: whether training takes fewer records in a pass when memory runs out.
     """
 
-    compute: Callable[[PreTrainedModel, Passes, Arithmetic], object]
+    compute: Callable[[PreTrainedModel, Passes, Arithmetic, Spread | None], object]
     most: int
     unit: int = 1
     splits: bool = False
@@ -64,6 +66,7 @@ class Peak:
         splits: whether a unit of more records is taken in several passes.
         ways: how per-unit gradients are computed, in words; "" if they are not.
         fixed: most bytes at the optimizer's step, which smaller passes hardly change; 0 without one.
+        processes: that hold one copy of the model together; all else is of one of them.
     """
 
     moment: str
@@ -74,6 +77,7 @@ class Peak:
     splits: bool
     ways: str = ""
     fixed: int = 0
+    processes: int = 1
 
     @property
     def total(self) -> int:
@@ -129,12 +133,13 @@ def training_peak(make: Callable[[], PreTrainedModel], recipe: Recipe, step: Ste
         return with_adapters(model, recipe)
 
     model = rehearsal.model(make, adapt).train()
-    if recipe.checkpointing:
-        # torch runs a backward pass outside of modes like this one.
-        again = AutocastOfGpu if device.kind == "cuda" else nullcontext
-        use_checkpointing(model, without_dropout=step.without_dropout, again=again)
     take_apart(model)  # what its layers are is found by numbers, and remembered
-    with _rehearsing(rehearsal, device):
+    with rehearsal.one_of(recipe.shard) if recipe.shard else nullcontext(), _rehearsing(rehearsal, device):
+        its = spread(model, recipe, model.device)
+        if recipe.checkpointing:
+            # torch runs a backward pass outside of modes like this one.
+            again = AutocastOfGpu if device.kind == "cuda" else nullcontext
+            use_checkpointing(model, without_dropout=step.without_dropout, again=again)
         if recipe.lora is not None and arithmetic == "bf16":
             halve_frozen(model, keep=False)
         weights = rehearsal.alive
@@ -145,7 +150,7 @@ def training_peak(make: Callable[[], PreTrainedModel], recipe: Recipe, step: Ste
         state = 0
         for moment in ("the first step", "a later step"):
             rehearsal.begin()
-            step.compute(model, passes, arithmetic)
+            step.compute(model, passes, arithmetic, its)
             found.append((moment, rehearsal.most, state))
             with_gradients = rehearsal.begin()
             optimizer.step()
@@ -159,7 +164,8 @@ def training_peak(make: Callable[[], PreTrainedModel], recipe: Recipe, step: Ste
     copies = step.copies * weights
     ways = passes.effort.ways[0] if passes.effort.ways else ""
     fixed = copies + max(bytes_of for its, bytes_of, _ in found if its == OPTIMIZING)
-    return Peak(moment, weights + copies, state, most - weights - state, step.most, step.splits, ways, fixed)
+    work, processes = most - weights - state, recipe.shard or 1
+    return Peak(moment, weights + copies, state, work, step.most, step.splits, ways, fixed, processes)
 
 
 def scoring_peak(make: Callable[[], PreTrainedModel], positions: int, models: int, device: Planned) -> Peak:

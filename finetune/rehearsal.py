@@ -5,12 +5,15 @@ Ids, masks and unit numbers are real, so that layouts, look-ups and padding are 
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -32,7 +35,8 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.alive = 0
         self.most = 0
         self._fakes = FakeTensorMode(allow_non_fake_inputs=True)
-        self._known: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+        # Of each storage a list of one number, its bytes, which outlives it by a moment.
+        self._sizes: weakref.WeakKeyDictionary[torch.UntypedStorage, list[int]] = weakref.WeakKeyDictionary()
 
     def begin(self) -> int:
         """Count the most from here on; returns the bytes that are alive now."""
@@ -62,7 +66,11 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run an operation, and count what it makes."""
+        if any(issubclass(its, DTensor) for its in types):
+            return NotImplemented  # its own operations come here again, one by one, with this process's part
         kwargs = kwargs or {}
+        if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+            return func(*args, **kwargs)  # torch asks for a shape alone
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if any(isinstance(its, FakeTensor) for its in tensors):
             if func is _aten._local_scalar_dense.default:
@@ -87,18 +95,46 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with self._fakes:
             return func(*args, **kwargs)
 
+    @contextmanager
+    def one_of(self, processes: int) -> Iterator[None]:
+        """A block in which this is the first of several processes that train together; the others are not there.
+
+        Raises:
+            RuntimeError: it is one of several already.
+        """
+        # Registers the kind of process group in which every sum is there at once, and is nobody's.
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        resize = torch.UntypedStorage.resize_
+
+        def resized(storage: torch.UntypedStorage, size: int) -> None:
+            resize(storage, size)
+            if storage in self._sizes:
+                self._count(self._sizes[storage], size)
+
+        if dist.is_initialized():
+            raise RuntimeError("a step of several processes is rehearsed by one that is alone")
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=processes)
+        # Where weights are gathered, storages grow and shrink without any operation on tensors.
+        torch.UntypedStorage.resize_ = resized  # type: ignore[method-assign, assignment]
+        try:
+            yield
+        finally:
+            del torch.UntypedStorage.resize_  # what it inherits is there again
+            dist.destroy_process_group()
+
     def _note(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
-        if storage in self._known:
-            return
-        size = storage.nbytes()
-        self._known.add(storage)
-        self.alive += size
-        self.most = max(self.most, self.alive)
-        weakref.finalize(storage, self._freed, size)
+        if storage not in self._sizes:
+            its = self._sizes[storage] = [0]
+            self._count(its, storage.nbytes())
+            weakref.finalize(storage, self._count, its, 0)
 
-    def _freed(self, size: int) -> None:
-        self.alive -= size
+    def _count(self, its: list[int], size: int) -> None:
+        """A storage has this size from now on."""
+        self.alive += size - its[0]
+        self.most = max(self.most, self.alive)
+        its[0] = size
 
 
 def _answer(dtype: torch.dtype) -> bool | float:

@@ -7,7 +7,7 @@ once a step. So a unit is clipped whole, wherever its records went, and noise is
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +24,7 @@ from heldin.defenses.gradients.layer_rules import lay_out
 from heldin.defenses.gradients.model_parts import Parts, evaluating, take_apart, unit_losses
 from heldin.defenses.gradients.per_unit_gradients import clip_factors
 from heldin.finetune.batches import collate
+from heldin.finetune.clipped_sums import Contribution, Noise
 from heldin.finetune.passes import Passes, is_out_of_memory
 from heldin.finetune.ranks import in_buckets
 from heldin.finetune.recipe import Optimizer, Recipe
@@ -82,12 +83,13 @@ class Spread:
         return int(total)
 
 
-def spread(model: PreTrainedModel, recipe: Recipe) -> Spread | None:
+def spread(model: PreTrainedModel, recipe: Recipe, device: torch.device | None = None) -> Spread | None:
     """Spread a model over the processes of each shard group, in place; None if every process is to hold all of it.
 
     Args:
         model: on the CPU; its shards go to each process's device.
         recipe: says how many processes hold one copy.
+        device: of this process; None: the one where models run.
 
     Raises:
         InputError: fewer processes, a number of them that is no multiple, or something that cannot be spread.
@@ -106,7 +108,7 @@ def spread(model: PreTrainedModel, recipe: Recipe) -> Spread | None:
     if number := next((name for name, p in model.named_parameters() if p.dim() == 0), None):
         raise InputError(f"finetune.shard cuts weights by rows, and '{number}' of this model is one number")
     shape = (processes // recipe.shard, recipe.shard)
-    mesh = init_device_mesh(default_device().type, shape, mesh_dim_names=(_REPLICAS, _SHARDS))
+    mesh = init_device_mesh((device or default_device()).type, shape, mesh_dim_names=(_REPLICAS, _SHARDS))
     # Layer by layer, and then what is left, tied embeddings among it. Given back after each forward pass, the last too:
     # passes that only score leave shards behind, as a step expects them.
     for module in (*_layers(model), model):
@@ -169,32 +171,72 @@ def sharded_private_gradient(
     clip, divisor = mechanism.clip, mechanism.divisor
     assert isinstance(clip, FlatClip | NormalisedClip)
     assert isinstance(divisor, ConstantDivisor)
-    model.zero_grad(set_to_none=True)  # what is left of another step would be clipped with the first unit
     parameters = shards(model)
-    total = {name: torch.zeros_like(local(p), dtype=torch.float32) for name, p in parameters.items()}
-    tally = torch.zeros(2, dtype=torch.float64, device=model.device)
     rows = {name: rows_of(p, its) for name, p in parameters.items()}
     if mechanism.noise_multiplier > 0 and step + 1 < mechanism.steps:
         passes.hear(training.source.ahead(step + 1, {name: p.shape for name, p in parameters.items()}, rows))
+    drawn = training.drawn(step)[its.replica :: its.replicas]
+    units = (training.contribution(unit, step, sequences) for unit in drawn)
+    total, tally = clipped_shards(model, units, clip.norm, passes, its)
+    scale = 1.0 / clip.norm if isinstance(clip, NormalisedClip) else 1.0
+    deviation = mechanism.noise_multiplier * mechanism.sensitivity
+
+    def noise(name: str, shape: torch.Size, device: torch.device) -> torch.Tensor:
+        return training.source.gaussian(step, name, shape, deviation, device, rows[name])
+
+    put_shards(model, total, scale, divisor.value, noise if deviation > 0 else None)
+    loss, count = tally.tolist()
+    return loss / count if count else None
+
+
+def clipped_shards(
+    model: PreTrainedModel, units: Iterable[Contribution], clip_norm: float, passes: Passes, its: Spread
+) -> tuple[dict[str, Shard], torch.Tensor]:
+    """The sum of units' clipped gradients over all processes.
+
+    Args:
+        model: a spread model.
+        units: those of this process's shard group, the same on all its processes.
+        clip_norm: C.
+        passes: limits of a pass; a unit may have any number of records.
+        its: how the model lies over the processes.
+
+    Returns:
+        This process's shard of the sum, by parameter name, in float32; and the sum of the finite units' losses and
+        their number, (2,).
+    """
+    model.zero_grad(set_to_none=True)  # what is left of another step would be clipped with the first unit
+    total = {name: torch.zeros_like(local(p), dtype=torch.float32) for name, p in shards(model).items()}
+    tally = torch.zeros(2, dtype=torch.float64, device=model.device)
     parts = take_apart(model)
     with evaluating(parts), true_float32():
-        for unit in training.drawn(step)[its.replica :: its.replicas]:
-            records = training.contribution(unit, step, sequences)
+        for records in units:
             if its.member == 0:
                 passes.count(records)
             if records:
-                tally += _add_clipped(parts, records, total, clip.norm, passes, its)
+                tally += _add_clipped(parts, records, total, clip_norm, passes, its)
     its.over_replicas([*total.values(), tally])
     passes.note(f"auto: unit by unit, each over {its.members} processes", None)
-    scale = 1.0 / clip.norm if isinstance(clip, NormalisedClip) else 1.0
-    deviation = mechanism.noise_multiplier * mechanism.sensitivity
-    for name, parameter in parameters.items():
+    return total, tally
+
+
+def put_shards(
+    model: PreTrainedModel, total: Mapping[str, Shard], scale: float, divisor: float, noise: Noise | None
+) -> None:
+    """``finetune.clipped_sums.put_gradient`` of a spread model: the noise of a tensor is that of this process's shard.
+
+    Args:
+        model: whose ``.grad`` is set.
+        total: this process's shards of the sums, by parameter name.
+        scale: what they are multiplied by before the noise.
+        divisor: by which they are divided after it.
+        noise: given a tensor's name, whole shape and device; None: no noise.
+    """
+    for name, parameter in shards(model).items():
         summed = total[name] * scale
-        if deviation > 0:
-            summed += training.source.gaussian(step, name, parameter.shape, deviation, summed.device, rows[name])
-        _put(parameter, summed / divisor.value)
-    loss, units = tally.tolist()
-    return loss / units if units else None
+        if noise is not None:
+            summed += noise(name, parameter.shape, summed.device)
+        _put(parameter, summed / divisor)
 
 
 def _add_clipped(

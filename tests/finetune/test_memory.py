@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import (
     AutoModelForCausalLM,
     GemmaConfig,
@@ -28,6 +29,7 @@ from heldin.finetune.plain import plain_batch_gradient
 from heldin.finetune.precision import autocast
 from heldin.finetune.recipe import Lora, Optimizer, Precision, Recipe
 from heldin.finetune.rehearsal import Rehearsal
+from heldin.finetune.sharding import clipped_shards, local, put_shards, sharded_batch_gradient, shards, spread
 from heldin.models.attention import use_exact_attention
 from heldin.models.devices import Planned
 from heldin.models.logprobs import batch_scores, tokens_per_batch
@@ -59,7 +61,7 @@ def records(count, length=48):
 def private(units, of, most, *, splits=False):
     """A private step of units of so many records."""
 
-    def compute(model, passes, arithmetic):
+    def compute(model, passes, arithmetic, _):
         with autocast(arithmetic, CPU):
             found = clipped_sum(model, [[records(of)] * units], 1.0, passes)
         put_gradient(model, found.gradients, 1.0, 2.0, lambda _, shape, device: torch.empty(shape, device=device))
@@ -68,19 +70,19 @@ def private(units, of, most, *, splits=False):
 
 
 def plain(size, most):
-    return Step(lambda m, p, a: plain_batch_gradient(m, records(size), p.most, a), most, without_dropout=False)
+    return Step(lambda m, p, a, _: plain_batch_gradient(m, records(size), p.most, a), most, without_dropout=False)
 
 
 def clipped(size, most):
-    def compute(model, passes, arithmetic):
+    def compute(model, passes, arithmetic, _):
         with autocast(arithmetic, CPU):
             clipped_batch_gradient(model, PlainClipping("example", 1.0), records(size), passes)
 
     return Step(compute, most)
 
 
-def local():
-    def compute(model, passes, arithmetic):
+def own_steps():
+    def compute(model, passes, arithmetic, _):
         work = LocalWork(records(8), [1.0] * 8)
         total, _ = clipped_difference_sum(model, [work], LocalUpdates(learning_rate=0.1, batch_size=4), 1.0)
         put_gradient(model, total, 1.0, 2.0, None)
@@ -98,7 +100,7 @@ CASES = {
     "adapters": (SHAPE, private(6, 4, 24), {"lora": Lora(4)}),
     "plain, in micro-batches": (SHAPE, plain(16, 8), {"optimizer": Optimizer.SGD}),
     "clipped without noise": (UNTIED, clipped(16, 8), {"optimizer": Optimizer.ADAFACTOR}),
-    "users' own steps": (SHAPE, local(), {}),
+    "users' own steps": (SHAPE, own_steps(), {}),
 }
 
 
@@ -114,6 +116,11 @@ def made(config, recipe):
 def measured(config, recipe, step: Step, memory) -> int:
     """What two real steps take, weights included."""
     model, weights = made(config, recipe)
+    return weights + allocated(model, recipe, step, None, memory)
+
+
+def allocated(model, recipe, step: Step, its, memory=2**34) -> int:
+    """What two real steps take beside the weights."""
     if recipe.checkpointing:
         from heldin.finetune.checkpointing import use_checkpointing
 
@@ -124,11 +131,57 @@ def measured(config, recipe, step: Step, memory) -> int:
 
     def work():
         for _ in range(2):
-            step.compute(model, passes, arithmetic)
+            step.compute(model, passes, arithmetic, its)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-    return weights + most_allocated(work)
+    return most_allocated(work)
+
+
+def sharded(of, most):
+    """A private step of two units of so many records, each shared out over the processes that hold the model."""
+
+    def compute(model, passes, arithmetic, its):
+        with autocast(arithmetic, CPU, keeps_casts=False):
+            total, _ = clipped_shards(model, [records(of)] * 2, 1.0, passes, its)
+        put_shards(model, total, 1.0, 2.0, lambda name, _, device: torch.empty_like(total[name], device=device))
+
+    return Step(compute, most)
+
+
+def sharded_batch(size, most):
+    def compute(model, passes, arithmetic, its):
+        with autocast(arithmetic, CPU, keeps_casts=False):
+            sharded_batch_gradient(model, records(size), passes.most, its)
+
+    return Step(compute, most, without_dropout=False)
+
+
+SHARDS = {
+    "two processes": (SHAPE, sharded(8, 4), {"shard": 2}),
+    "four, in passes of one record": (SHAPE, sharded(8, 1), {"shard": 4}),
+    "weights that are not tied, in bf16": (UNTIED, sharded(8, 2), {"shard": 2, "precision": Precision.BF16}),
+    "checkpointed": (SHAPE, sharded(8, 2), {"shard": 4, "checkpointing": True}),
+    "plain, with SGD": (UNTIED, sharded_batch(16, 4), {"shard": 2, "optimizer": Optimizer.SGD}),
+}
+
+
+@pytest.mark.parametrize("case", SHARDS)
+def test_a_rehearsed_step_of_one_of_several_processes_takes_what_the_allocator_gives_out(case):
+    config, step, options = SHARDS[case]
+    recipe = Recipe(**options)
+    peak = training_peak(maker(config), recipe, step, Planned("cpu", 2**34))
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=recipe.shard)
+    try:
+        model, _ = made(config, recipe)
+        its = spread(model, recipe, CPU)
+        real = sum(local(p).nbytes for p in shards(model).values()) + allocated(model, recipe, step, its)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert peak.total == pytest.approx(real, rel=0.005)
+    assert peak.processes == recipe.shard
+    # The rehearsal leaves torch as it was.
+    assert "resize_" not in vars(torch.UntypedStorage)
 
 
 def maker(config) -> Callable:
@@ -171,7 +224,7 @@ def test_other_models_are_rehearsed_in_the_ways_in_which_they_train(config):
     peak = training_peak(maker(config), recipe, step, Planned("cpu", 2**34))
     model, _ = made(config, recipe)
     passes = Passes(12)
-    step.compute(model, passes, "fp32")
+    step.compute(model, passes, "fp32", None)
     assert peak.ways == passes.effort.ways[0]
     assert peak.total == pytest.approx(measured(config, recipe, step, 2**34), rel=0.005)
 
@@ -229,7 +282,7 @@ def test_what_smaller_passes_do_not_change_is_tried_once():
     scored = replace(private(2, 2, 4), scored=64)
     peak = fitting_peak(maker(SHAPE), Recipe(), scored, Planned("cuda", 2**22), said.append)
     assert (peak.moment, peak.records, len(said)) == (EVALUATION, 4, 1)
-    own = replace(local(), halves=False)
+    own = replace(own_steps(), halves=False)
     peak = fitting_peak(maker(SHAPE), Recipe(), own, Planned("cuda", 2**20), said.append)
     assert (peak.records, len(said)) == (4, 2)
 
@@ -237,7 +290,7 @@ def test_what_smaller_passes_do_not_change_is_tried_once():
 def test_a_gpu_keeps_no_attention_weights_and_some_of_autocast_in_float32():
     long = copy.deepcopy(SHAPE)
     long.max_position_embeddings = 1024
-    step = Step(lambda m, p, a: plain_batch_gradient(m, records(2, 1023), p.most, a), 2, without_dropout=False)
+    step = Step(lambda m, p, a, _: plain_batch_gradient(m, records(2, 1023), p.most, a), 2, without_dropout=False)
     here, there = (
         training_peak(maker(long), Recipe(precision=Precision.FP32), step, Planned(kind, 2**34))
         for kind in ("cpu", "cuda")

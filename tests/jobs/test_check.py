@@ -8,10 +8,11 @@ import pytest
 import yaml
 
 from heldin.base.progress import LineReporter
+from heldin.finetune.memory import Peak
 from heldin.jobs.config import RunConfig
 from heldin.jobs.example import write_example
 from heldin.jobs.run import pipeline
-from heldin.jobs.run.memory import run_memory
+from heldin.jobs.run.memory import does_not_fit, run_memory
 from heldin.jobs.starting_files import kinds, starting_file
 from heldin.models.devices import Planned
 
@@ -175,3 +176,44 @@ def test_memory_is_known_of_every_defense_but_the_filter(small_config, defense):
     assert (peaks["fine-tuning"].ways == "") == ("local" in defense)
     if "local" in defense:
         assert peaks["fine-tuning"].records == 2
+
+
+def test_memory_of_a_model_that_is_spread_over_processes_is_that_of_one_of_them(call, small_config, make_lm, tmp_path):
+    lm = make_lm()
+    lm.model.save_pretrained(tmp_path / "base")
+    lm.tokenizer.save_pretrained(tmp_path / "base")
+    content = yaml.safe_load(small_config.read_text(encoding="utf-8"))
+    content["model"] = {"base": str(tmp_path / "base")}
+    defense = {"kind": "uls", "group_size": 8, "cohort": 8, "population": 100, "steps": 3, "delta": 1e-5}
+    totals = []
+    for shard in (None, 4):
+        content["finetune"] = {"select": "last", "patience": None, "sequence_length": 24, "shard": shard}
+        for its in ({"kind": "none"}, {**defense, "noise_multiplier": 1.0, "micro_records": 4}):
+            peak = run_memory(RunConfig.model_validate({**content, "defense": its}), Planned("cuda", 2**34))[
+                "fine-tuning"
+            ]
+            totals.append((shard, peak.processes, peak.weights, peak.records))
+    # Of a batch of 8 records and of a unit of 8: what one process has of it in a pass.
+    whole = totals[0][2]
+    assert totals[:2] == [(None, 1, whole, 8), (None, 1, whole, 4)]
+    assert [(of, most) for _, of, _, most in totals[2:]] == [(4, 2), (4, 2)]
+    assert all(abs(weights * shard / whole - 1) < 0.1 for shard, _, weights, _ in totals[2:])
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump({**content, "defense": {"kind": "none"}}), encoding="utf-8")
+    code, out, _ = call("run", tmp_path / "c.yaml", "--check", "--gpu-memory", 16)
+    assert (code, "in each of 4 processes" in out, " left\n" in out) == (0, True, True)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "ways", "records", "said"),
+    [
+        (9, "unit by unit", 4, "an optimizer with less state (finetune.optimizer: sgd), or more processes"),
+        (1, "unit by unit", 4, "lower defense.micro_records, lower finetune.sequence_length, set finetune"),
+        (1, "", 4, "lower finetune.micro_batch, lower finetune.sequence_length, set finetune.checkpointing, or use"),
+        (1, "", 1, "GPU: lower finetune.sequence_length, set finetune.checkpointing, or use more processes"),
+    ],
+)
+def test_what_helps_where_each_of_several_processes_holds_too_much(fixed, ways, records, said):
+    peak = Peak("a later step", 1, 1, 10, records, False, ways, fixed, processes=4)
+    (line,) = does_not_fit({"fine-tuning": peak}, Planned("cuda", 8))
+    assert said in line
+    assert "(finetune.shard)" in line

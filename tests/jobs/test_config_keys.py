@@ -30,6 +30,12 @@ REGENERATE = "regenerate it: heldin config --markdown > docs/configuration.md"
 MINIMAL = {"name": "x", "corpus": {"source": {"kind": "synthetic"}}, "model": {"base": "EleutherAI/gpt-neo-125m"}}
 
 
+@pytest.fixture(scope="module")
+def schema_of_a_file():
+    """A validator: the schema itself is checked by a test of its own, and once."""
+    return jsonschema.Draft202012Validator(file_schema())
+
+
 def test_every_key_and_section_has_a_meaning():
     without = [key.name for block in blocks() for key in block.keys if len(key.meaning) < 10]
     without += [block.name for block in blocks() if len(block.meaning) < 10]
@@ -131,8 +137,8 @@ def test_lines_fit_a_narrow_terminal():
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
-def test_the_schema_accepts_every_shipped_config(path):
-    jsonschema.validate(yaml.safe_load(path.read_text(encoding="utf-8")), file_schema())
+def test_the_schema_accepts_every_shipped_config(path, schema_of_a_file):
+    schema_of_a_file.validate(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
 def test_the_schema_accepts_what_the_loader_accepts_and_refuses_what_it_refuses():
@@ -160,7 +166,7 @@ def test_the_schema_accepts_what_the_loader_accepts_and_refuses_what_it_refuses(
 
 
 @pytest.mark.parametrize("kind", kinds())
-def test_every_starting_file_loads_and_explains_each_of_its_keys(kind, tmp_path):
+def test_every_starting_file_loads_and_explains_each_of_its_keys(kind, tmp_path, schema_of_a_file):
     path = tmp_path / "start.yaml"
     path.write_text(starting_file(kind), encoding="utf-8")
     config = load_config(path)
@@ -169,7 +175,7 @@ def test_every_starting_file_loads_and_explains_each_of_its_keys(kind, tmp_path)
     promised = {"uls": "user", "els": "user", "group": "user", "filter": "user", "example": "example"}
     promised |= {"user_entity": "user_entity"}  # and not "uedp", whose claim is no guarantee
     assert (promise.unit if isinstance(promise, Guarantee) else None) == promised.get(kind)
-    jsonschema.validate(yaml.safe_load(path.read_text(encoding="utf-8")), file_schema())
+    schema_of_a_file.validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     text = path.read_text(encoding="utf-8").splitlines()
     for above, line in itertools.pairwise(text):
         if re.match(r"\s*\w+: .", line) and "kind:" not in line:
