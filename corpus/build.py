@@ -25,9 +25,8 @@ from heldin.corpus.sorting import (
     write_records,
     write_table,
 )
-from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.mail import Maildir
-from heldin.corpus.sources.open import Several
+from heldin.corpus.sources.open import Several, source_name
 from heldin.corpus.sources.rows import BadRows, Source
 from heldin.corpus.sources.sentences import Sentences
 from heldin.corpus.store import BuildReport, CorpusStore
@@ -104,12 +103,7 @@ def _nothing_usable(source: Source, bad: BadRows) -> str:
         why = f"no message lies in a folder named {' or '.join(folders)}"
     else:
         why = "it holds no row; name one with records"
-    return f"no usable record in {', '.join(map(_named, parts))}: {why}"
-
-
-def _named(source: Source) -> str:
-    where = source.name if isinstance(source, HuggingFace) else getattr(source, "path", type(source).__name__)
-    return f"'{where}'"
+    return f"no usable record in {', '.join(map(source_name, parts))}: {why}"
 
 
 def store_folder(

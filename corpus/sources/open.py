@@ -57,14 +57,30 @@ class Several:
     sources: tuple[Source, ...]
 
     def fingerprint(self) -> str:
-        """Hash of the sources' fingerprints, in order."""
-        return text_sha256("several", *(source.fingerprint() for source in self.sources))
+        """Hash of the sources' fingerprints, in order. Raises InputError if two sources are the same."""
+        found: dict[str, Source] = {}
+        for source in self.sources:
+            one = source.fingerprint()
+            if one in found:
+                # Ids that are made from user and text would number its records anew, as texts that were written twice.
+                raise InputError(
+                    f"{source_name(found[one])} and {source_name(source)} have the same content: name it once, or each"
+                    " of its records counts twice"
+                )
+            found[one] = source
+        return text_sha256("several", *found)
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
         """Yield the records of each source in turn."""
         # One after the other with one count of bad rows: ``first`` is the first of all sources.
         for source in self.sources:
             yield from source.batches(bad)
+
+
+def source_name(source: Source) -> str:
+    """What a source reads from, in quotes, for errors."""
+    where = source.name if isinstance(source, HuggingFace) else getattr(source, "path", type(source).__name__)
+    return f"'{where}'"
 
 
 def _iob(path: Path, _columns: Columns) -> Source:

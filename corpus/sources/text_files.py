@@ -239,8 +239,9 @@ def _text(path: Path) -> TextIOWrapper:
 
 
 def corrupt(path: Path, last: str, error: BaseException) -> InputError:
-    """The error for a file that cannot be decompressed or read past ``last``, such as "line 7"."""
+    """The error for a file that cannot be decompressed or read past ``last``, such as "line 7" ("line 0": at all)."""
     if "too much memory" in str(error):  # Zstandard archives with a longer window than Arrow accepts
         return InputError(f"{path.name}: packed with a long window: unpack it first ('zstd -d --long=31 {path.name}')")
     kind = f"{_COMPRESSIONS[path.suffix]} " if path.suffix in _COMPRESSIONS else ""
-    return InputError(f"{path.name}: corrupt {kind}data after {last} ({first_line(error)}); fetch the file again")
+    after = "" if last.endswith(" 0") else f" after {last}"
+    return InputError(f"{path.name}: corrupt {kind}data{after} ({first_line(error)}); fetch the file again")

@@ -206,10 +206,10 @@ def test_a_damaged_archive_of_posts_and_a_folder_are_one_line(tmp_path):
     whole = gzip.compress(posts_xml(tmp_path, posts).read_bytes())
     cut = tmp_path / "Posts.xml.gz"
     cut.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match=r"Posts.xml.gz: corrupt gzip data after post \d+ .*; fetch the file again"):
+    with pytest.raises(InputError, match=r"Posts.xml.gz: corrupt gzip data( after post \d+)? .*; fetch the file again"):
         preset_rows("stackoverflow", cut)
     cut.write_bytes(bytes(dice.choices(range(256), k=999)))
-    with pytest.raises(InputError, match=r"Posts.xml.gz: corrupt gzip data after post 0 "):
+    with pytest.raises(InputError, match=r"Posts.xml.gz: corrupt gzip data \("):
         preset_rows("stackoverflow", cut)
     for use in (lambda source: preset_rows("stackoverflow", source), lambda source: store_of("stackoverflow", source)):
         with pytest.raises(InputError, match="found a folder: name the file in it"):

@@ -56,7 +56,7 @@ def test_a_corrupt_gzip_is_told_and_never_skipped(tmp_path, source, name, damage
     path = tmp_path / name
     content = b"user,text\n" + b"ann,hello there\n" * 9999 if source is Csv else GOOD * 9999
     path.write_bytes(damage(gzip.compress(content)))
-    with pytest.raises(InputError, match=rf"{name}: corrupt gzip data after line \d+"):
+    with pytest.raises(InputError, match=rf"{name}: corrupt gzip data( after line [1-9]\d*)? \("):
         _users(source(path), BadRows(skip=True))
 
 

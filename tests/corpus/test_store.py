@@ -136,10 +136,21 @@ def _counting(real, read):
 
 
 def test_an_appended_record_must_have_an_id_of_its_own(tmp_path):
-    first, second = (_source(tmp_path, _rows(3, 2), f"{name}.jsonl") for name in "ab")
+    first, second = (_source(tmp_path, _rows(3, 2)[:n], f"{n}.jsonl") for n in (6, 5))
     build_store(first, tmp_path)
-    with pytest.raises(InputError, match="6 record ids occur more than once, such as 'r0'"):
+    with pytest.raises(InputError, match="5 record ids occur more than once, such as 'r0'"):
         build_store(Several((first, second)), tmp_path)
+
+
+def test_a_file_that_is_named_twice_is_refused_under_any_name(tmp_path):
+    rows = [{**row, "id": None} for row in _rows(3, 2)]
+    first, other, copy = (
+        _source(tmp_path, its, f"{name}.jsonl") for name, its in zip("abc", (rows, rows[:5], rows), strict=True)
+    )
+    with pytest.raises(InputError, match=r"'.*a\.jsonl' and '.*c\.jsonl' have the same content: name it once"):
+        build_store(Several((first, other, copy)), tmp_path)
+    with pytest.raises(InputError, match=r"'.*a\.jsonl' and '.*a\.jsonl' have the same content"):
+        build_store(Several((first, first)), tmp_path)
 
 
 def test_what_goes_wrong_in_a_source_is_said_as_it_is(tmp_path):
