@@ -34,11 +34,13 @@ def mean_estimation(
 def effective_noise(to: StudyFolder = Path("runs/effective-noise"), json: AsJson = False) -> None:
     """Find when Asi & Liu's filter adds less noise than user-wise DP-SGD (Chua et al., Figures 3 and 7)."""
     from heldin.base.files import private_directory
+    from heldin.base.progress import reporter_for_this_terminal
     from heldin.reports.study_figures import effective_noise_figure
     from heldin.studies import effective_noise as noise
 
     private_directory(to)  # before the work
-    rows = noise.effective_noise()
+    with reporter_for_this_terminal().track("effective noise", len(noise.settings_of()), "settings") as advance:
+        rows = noise.effective_noise(advance=advance)
     _study(to, "effective-noise", noise.as_dict(rows), noise.table(rows), effective_noise_figure(rows), json)
 
 

@@ -7,7 +7,7 @@ its clip norm C, that of Algorithm 3 to its concentration threshold tau, so thei
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +54,7 @@ def effective_noise(
     steps: Sequence[int] = STEPS,
     epsilons: Sequence[float] = EPSILONS,
     delta: float = DELTA,
+    advance: Callable[[int], None] = lambda done: None,
 ) -> list[NoiseRow]:
     """A row for every combination with no more cohort than users, sorted by epsilon, steps, users, cohort.
 
@@ -65,20 +66,30 @@ def effective_noise(
         steps: numbers of steps.
         epsilons: epsilons per user.
         delta: delta per user.
+        advance: called with 1 after every row.
 
     Raises:
         InputError: every cohort is larger than the users.
     """
-    rows = [
-        _row(population, cohort, t, epsilon, delta)
-        for epsilon, t, population, cohort in itertools.product(
-            sorted(epsilons), sorted(steps), sorted(users), sorted(cohorts)
-        )
-        if cohort <= population
-    ]
-    if not rows:
+    settings = settings_of(users, cohorts, steps, epsilons)
+    if not settings:
         raise InputError("every cohort is larger than the users it is drawn from: give smaller cohorts or more users")
+    rows = []
+    for epsilon, t, population, cohort in settings:
+        rows.append(_row(population, cohort, t, epsilon, delta))
+        advance(1)
     return rows
+
+
+def settings_of(
+    users: Sequence[int] = USERS,
+    cohorts: Sequence[int] = COHORTS,
+    steps: Sequence[int] = STEPS,
+    epsilons: Sequence[float] = EPSILONS,
+) -> list[tuple[float, int, int, int]]:
+    """Epsilon, steps, users and cohort of each row of ``effective_noise``, in order."""
+    every = itertools.product(sorted(epsilons), sorted(steps), sorted(users), sorted(cohorts))
+    return [its for its in every if its[3] <= its[2]]
 
 
 def as_dict(rows: Sequence[NoiseRow]) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def small_studies(monkeypatch):
     monkeypatch.setattr(mean_estimation_sweeps, "Task", lambda: task)
     monkeypatch.setattr(mean_estimation_sweeps, "Sweeps", lambda: sweeps)
     rows = effective_noise.effective_noise((1024,), (64,), (1000,), (3.0,))
-    monkeypatch.setattr(effective_noise, "effective_noise", lambda: rows)
+    monkeypatch.setattr(effective_noise, "effective_noise", lambda **_: rows)
 
 
 @pytest.mark.parametrize("name", CALLED)

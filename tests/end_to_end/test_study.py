@@ -40,7 +40,7 @@ def test_mean_estimation_writes_figure_and_numbers(call, small, tmp_path):
 
 def test_effective_noise_writes_figure_and_numbers(call, tmp_path, monkeypatch):
     rows = effective_noise.effective_noise((1024,), (64, 256), (1000,), (3.0,))
-    monkeypatch.setattr(effective_noise, "effective_noise", lambda: rows)
+    monkeypatch.setattr(effective_noise, "effective_noise", lambda **_: rows)
     code, out, err = call("study", "effective-noise", "--to", tmp_path)
     assert code == 0, err
     assert "0.0415" in out  # docs/theory.md#table-of-break-even-concentrations
