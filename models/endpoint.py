@@ -5,6 +5,7 @@ each after the start token. Without it, texts are sent as text after one public 
 are scored either way.
 """
 
+import difflib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -249,7 +250,7 @@ def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tup
                 values = values_of_tokens(answer, style, prompt)
         except Refusal as error:
             if error.status == 404:  # no such address or model: another style would not help
-                raise
+                raise InputError(f"{error}{_listed_instead(_listed(connection), name)}") from error
             found.append(f"asked for {style}: {error}")
         except NoLogprobs as error:
             found.append(f"asked for {style} it returns {error}")
@@ -281,19 +282,34 @@ def _tokens_of(connection: Connection, name: str, style: Style, lead: str) -> tu
 
 def _stated_context(connection: Connection, name: str) -> int:
     """The context length in tokens, from the server's list of models."""
+    listed = _listed(connection)
+    for key in _LENGTH_KEYS:
+        length = listed.get(name, {}).get(key)
+        if isinstance(length, int) and length > 0:
+            return length
+    raise InputError(
+        f"'{connection.endpoint.base}' does not say how many tokens model '{name}' takes at once"
+        f"{_listed_instead(listed, name)}: give --context"
+    )
+
+
+def _listed(connection: Connection) -> dict[str, dict[str, Any]]:
+    """What the server's list says of each model, by name; empty where there is no list."""
     try:
         listed = connection.get("/models").get("data")
     except Refusal:
-        listed = None
-    for entry in listed if isinstance(listed, list) else ():
-        if isinstance(entry, dict) and entry.get("id") == name:
-            for key in _LENGTH_KEYS:
-                length = entry.get(key)
-                if isinstance(length, int) and length > 0:
-                    return length
-    raise InputError(
-        f"'{connection.endpoint.base}' does not say how many tokens model '{name}' takes at once: give --context"
-    )
+        return {}
+    entries = [its for its in listed if isinstance(its, dict)] if isinstance(listed, list) else []
+    return {its["id"]: its for its in entries if isinstance(its.get("id"), str)}
+
+
+def _listed_instead(listed: Mapping[str, object], name: str) -> str:
+    """Which models a server lists, where this one is not among them."""
+    if not listed or name in listed:
+        return ""
+    near = difflib.get_close_matches(name, listed, n=1)
+    some = near or sorted(listed)[:3]
+    return f"; its list has no '{name}', but {' and '.join(map(repr, some))}{' and others' * (len(listed) > len(some))}"
 
 
 def _tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -28,6 +28,8 @@ from heldin.models.model_names import (
     quiet_transformers,
     require_adapter_of_weights,
     require_folder_or_hub_name,
+    require_hub_name,
+    require_on_hub,
 )
 from heldin.models.scoring_precision import loading_options
 
@@ -160,6 +162,9 @@ def load_language_model(
 
 def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a hub name or folder. Raises InputError if there is none."""
+    if not Path(name).is_dir():
+        require_hub_name(name, "tokenizer")
+        require_on_hub(name, "tokenizer", revision)
     with quiet_transformers():
         try:
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(

@@ -21,6 +21,7 @@ from heldin.base.precision import ScoringPrecision
 from heldin.models.scoring_precision import in_fingerprint
 
 _HUB_SECONDS = 10.0
+_FIRST_READ = ("config.json", "tokenizer_config.json")  # of what a repository of the hub holds
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 # X-LoRA weighs its adapters by a pass over the whole text, Poly by a number that no text has.
 _MIXTURES = ("XLORA", "POLY")
@@ -37,19 +38,26 @@ def require_model(name: str) -> None:
         require_adapter_of_weights(folder)
         return
     require_folder_or_hub_name(name)
-    if not folder.is_dir() and not isinstance(try_to_load_from_cache(name, "config.json"), str):
-        # One request: a download would retry for minutes before it fails.
-        try:
-            HfApi().model_info(name, timeout=_HUB_SECONDS)
-        except (OSError, ValueError, HTTPError) as error:
-            raise InputError(
-                f"there is no model '{name}': no such folder, and the hub gives none ({first_sentence(error)})"
-            ) from error
+    if not folder.is_dir():
+        require_on_hub(name)
     with quiet_transformers():
         try:
             AutoConfig.from_pretrained(name, trust_remote_code=False)
         except (OSError, ValueError, KeyError) as error:
             raise InputError(f"there is no model '{name}': {first_sentence(error)}") from error
+
+
+def require_on_hub(name: str, what: str = "model", revision: str | None = None) -> None:
+    """Raises InputError unless files of this model are kept here, or the hub says that it has it."""
+    if any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in _FIRST_READ):
+        return
+    # One request: a download would retry for minutes before it fails.
+    try:
+        HfApi().model_info(name, timeout=_HUB_SECONDS)
+    except (OSError, ValueError, HTTPError) as error:
+        raise InputError(
+            f"there is no {what} '{name}': no such folder, and the hub gives none ({first_sentence(error)})"
+        ) from error
 
 
 def fingerprint_of(name: str, *, revision: str | None = None) -> str:
@@ -130,9 +138,15 @@ def require_folder_or_hub_name(name: str) -> None:
     folder = Path(name)
     if folder.is_dir():
         _require_safe_weights(folder)
+    else:
+        require_hub_name(name)
+
+
+def require_hub_name(name: str, what: str = "model") -> None:
+    """Raises InputError for a name that looks like a path."""
     # A hub name has at most one slash; whatever looks like a path is not sent to the hub.
-    elif folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        raise InputError(f"no such model folder: '{name}'")
+    if Path(name).is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise InputError(f"no such {what} folder: '{name}'")
 
 
 def _require_safe_weights(folder: Path) -> None:

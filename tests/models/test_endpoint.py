@@ -224,6 +224,12 @@ def test_a_context_is_read_from_the_server_or_asked_for(make_lm, folder):
     with opened(server) as connection:
         with pytest.raises(InputError, match="does not say how many tokens model 'tiny' takes at once: give --context"):
             open_endpoint_model(connection, "tiny", tokenizer=folder)
+        with pytest.raises(
+            InputError, match="'tinny' takes at once; its list has no 'tinny', but 'tiny': give --context"
+        ):
+            open_endpoint_model(connection, "tinny", tokenizer=folder)
+        with pytest.raises(InputError, match="no such tokenizer folder: './nowhere'"):
+            open_endpoint_model(connection, "tiny", tokenizer="./nowhere")
         assert open_endpoint_model(connection, "tiny", tokenizer=folder, context=24).window == 22
         with pytest.raises(InputError, match="a context of 2 tokens leaves no room"):
             open_endpoint_model(connection, "tiny", tokenizer=folder, context=2)

@@ -60,7 +60,9 @@ def test_what_does_not_pass_can_be_resumed_and_refusals_are_not_repeated(make_lm
             open_endpoint_model(connection, "tiny")
         assert len(server.times) == 1
         server.key = None
-        with pytest.raises(InputError, match="HTTP 404: The model `none` does not exist"):
+        with pytest.raises(
+            InputError, match=r"HTTP 404: The model `none` does not exist.*; its list has no 'none', but 'tiny'"
+        ):
             open_endpoint_model(connection, "none")
         assert len(server.times) == 2
         server.faults = dict.fromkeys(range(3, 30), 502)

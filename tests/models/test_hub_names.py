@@ -1,6 +1,7 @@
 """Models by hub name, from a hub cache on disk as the hub's own client leaves it: no hub is reached."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from heldin.models.loading import load_language_model
 from heldin.models.model_names import fingerprint_of, require_model
 for revision in (None, "v2", "{second}"):
     print(load_language_model("me/tiny", revision=revision).fingerprint)
+load_language_model("me/pinned", revision="{second}")  # of which the cache has no branch
 require_model("me/tiny")
 for ask in (require_model, fingerprint_of, load_language_model):
     try:
@@ -34,6 +36,8 @@ def test_a_hub_name_is_loaded_and_its_fingerprint_is_that_of_the_commit(make_lm,
     for name, commit in (("main", FIRST), ("v2", SECOND)):
         (hub / "refs").mkdir(exist_ok=True)
         (hub / "refs" / name).write_text(commit, encoding="utf-8")
+    pinned = tmp_path / "hub" / "models--me--pinned" / "snapshots"
+    shutil.copytree(hub / "snapshots" / SECOND, pinned / SECOND)
     root = Path(__file__).parents[2]
     environment = {
         **os.environ,

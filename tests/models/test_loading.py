@@ -116,7 +116,9 @@ def test_the_hub_is_asked_for_a_mistyped_name_once_and_nothing_is_tried_again(mo
     monkeypatch.setattr("heldin.models.model_names.HfApi.model_info", gone)
     with pytest.raises(InputError, match="there is no model 'ckk/final': no such folder, and the hub gives none"):
         require_model("ckk/final")
-    assert asked == [("ckk/final", 10.0)]
+    with pytest.raises(InputError, match="there is no tokenizer 'ckk/tokens': no such folder, and the hub gives none"):
+        load_tokenizer("ckk/tokens")
+    assert asked == [("ckk/final", 10.0), ("ckk/tokens", 10.0)]
 
 
 def test_weights_that_are_incomplete_are_not_filled_with_random_numbers(folder):
