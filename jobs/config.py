@@ -316,7 +316,10 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         InputError: no such file, invalid YAML, or a config with errors; the message lists all of them.
     """
-    return parse_config(with_overrides(read_config(path), overrides), str(path))
+    content = read_config(path)
+    if "variants" in content and "corpus" not in content:
+        raise InputError(f"{path}: it has variants, and so is the file of a sweep: heldin sweep {path}")
+    return parse_config(with_overrides(content, overrides), str(path))
 
 
 def as_read_today(content: Any, where: str) -> Any:

@@ -31,6 +31,8 @@ def load_sweep(path: Path, overrides: Sequence[str] = (), scale: str | None = No
         InputError: no such file or scale, or errors of the file or of any variant; the message lists all of them.
     """
     content = read_config(path)
+    if "corpus" in content and "variants" not in content:
+        raise InputError(f"{path}: it is the config of a run: heldin run {path}; a sweep's file names one as its base")
     if scale is not None:
         scales = content.get("scales") or {}
         if not isinstance(scales, dict) or scale not in scales:

@@ -42,6 +42,16 @@ def test_axes_multiply_and_groups_follow_from_users_and_set_asides(tmp_path):
     assert (first.seed, first.model, first.corpus) == (third.seed, third.model, third.corpus)
 
 
+def test_the_files_of_a_run_and_of_a_sweep_are_not_taken_for_each_other(call, tmp_path):
+    file = written(tmp_path, variants={"none": None})
+    code, _, err = call("run", file, "--check")
+    assert (code, err) == (2, f"error: {file}: it has variants, and so is the file of a sweep: heldin sweep {file}\n")
+    base = file.parent / yaml.safe_load(file.read_text(encoding="utf-8"))["base"]
+    code, _, err = call("sweep", base, "--check")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert f"it is the config of a run: heldin run {base}" in err
+
+
 SHIPPED = [*ROOT.glob("configs/sweeps/*.yaml"), *ROOT.glob("configs/paper/sweeps/*.yaml")]
 SCALED = [
     (path, scale)
