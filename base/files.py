@@ -100,7 +100,7 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[Path]:
         if private:
             temporary.touch(mode=0o600)  # before the first byte, so that nobody else can read any of it
         yield temporary
-        _sync(temporary)  # else a crash after the rename could leave an empty file under the final name
+        sync(temporary)  # else a crash after the rename could leave an empty file under the final name
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -118,7 +118,7 @@ def whole_directory(path: Path) -> Iterator[Path]:
         yield temporary
         for file in temporary.rglob("*"):
             if file.is_file():
-                _sync(file)
+                sync(file)
         # Replacing what another process finished meanwhile is safe: callers name folders by content hash or by step,
         # so both hold the same content.
         if path.exists():
@@ -157,7 +157,8 @@ def text_sha256(*parts: str) -> str:
     return digest.hexdigest()
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Have a file's bytes on disk before going on."""
     with path.open("rb") as stream:
         os.fsync(stream.fileno())
 

@@ -13,8 +13,8 @@ import torch
 from transformers import GPTNeoConfig, GPTNeoForCausalLM
 
 from heldin.defenses.gradients.per_unit_gradients import Units
-from heldin.finetune.passes import is_out_of_memory
 from heldin.models.attention import use_exact_attention
+from heldin.models.devices import is_out_of_memory
 
 
 @dataclass(frozen=True)

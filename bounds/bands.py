@@ -15,7 +15,7 @@ from scipy import optimize, special, stats
 from heldin.base.errors import InputError
 from heldin.bounds.roc import auroc
 from heldin.bounds.scores import LabelledScores, check_alpha, check_bound_delta
-from heldin.bounds.thresholds import epsilon_of_rates
+from heldin.bounds.thresholds import epsilon_of_rates, rate_at_least, rate_at_most
 from heldin.defenses.accounting.ceiling import RocCeiling
 
 Array = NDArray[np.float64]
@@ -81,11 +81,7 @@ def equal_local_level_band(scores: LabelledScores, *, alpha: float = 0.05, attac
     level = check_alpha(alpha, attacks) / 2.0
     thresholds, k, j, n1, n0 = _counts(scores)
     eta1, eta0 = local_level(n1, level), local_level(n0, level)
-    # ``where`` computes both branches: 1e-300 keeps the one that is not used from being NaN.
-    tpr = np.where(k > 0, special.betaincinv(np.maximum(k, 1e-300), n1 + 1.0 - k, eta1), 0.0)
-    # The inverse of the complement, since 1 - eta0 would round a small eta0.
-    fpr = np.where(j < n0, special.betainccinv(j + 1.0, np.maximum(n0 - j, 1e-300), eta0), 1.0)
-    return RocBand(thresholds, fpr, tpr, alpha)
+    return RocBand(thresholds, rate_at_most(j, n0, eta0), rate_at_least(k, n1, eta1), alpha)
 
 
 def dkw_band(scores: LabelledScores, *, alpha: float = 0.05, attacks: int = 1) -> RocBand:

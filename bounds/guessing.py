@@ -65,7 +65,7 @@ def guess(labelled: LabelledScores, made: int, *, tie_seed: int = 0) -> Guesses:
 def paid_tries(users: int, made: int | None = None, alpha: float = 0.05, attacks: int = 1) -> tuple[Try, ...]:
     """The numbers of guesses to try and their shares of alpha / attacks; a function of the arguments only.
 
-    Without a registered number: 0.84 m^{3/4} guesses (150 of 1,000) at 70 % of the error probability, half of the users
+    Without a registered number: 0.84 m^{3/4} guesses (149 of 1,000) at 70 % of the error probability, half of the users
     at 10 % and all users at 20 %. The first is near the best number for attackers of AUROC 0.6 to 0.95, the others are
     for attackers who tell nearly all users apart (docs/verdict.md has the simulations).
 

@@ -188,7 +188,7 @@ def reach(users: int, delta: float, *, alpha: float = 0.05) -> Reach:
         paid=max_certifiable_epsilon(n1, n0, delta, Design(_COIN, alpha=alpha)),
         mu=mu,
         gaussian=_gaussian(mu, delta),
-        clopper_pearson=clopper_pearson(Counts(n1, n1, 0, n0), delta, alpha=alpha, pairs=1) if n0 else None,
+        clopper_pearson=trainings_reach(n1, n0, delta, alpha=alpha) if n0 else None,
     )
 
 
@@ -319,7 +319,8 @@ def _least_rejected(users: int, tried: Try, claim: Claim) -> int:
 
 def _least_perfect(claim: Claim, design: Design, alpha: float) -> int | None:
     """The fewest users, half of them held in, with whom perfect guessing could reject the claim."""
-    return _least_users(lambda users: could_reject(users - users // 2, users // 2, claim, design), alpha)
+    least = check_alpha(alpha, design.attacks)
+    return _least_users(lambda users: could_reject(users - users // 2, users // 2, claim, design), least)
 
 
 def _least_users(enough: Callable[[int], bool], alpha: float) -> int | None:

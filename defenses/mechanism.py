@@ -85,8 +85,8 @@ class Mechanism(Choice):
         tokenizer_saw_protected: whether the tokenizer was.
         assumptions: what the guarantee assumes, printed with it.
         target_epsilon: epsilon that the noise was calibrated to; None if the noise multiplier was given.
-        protected_units: public number of protected units, for the warning about delta; None: the sampler's population
-            over ``group_size``, the least number there can be.
+        protected_units: public number of protected units, for the warning about delta; None: the least number there can
+            be, which is the sampler's population, or that over ``group_size`` where records are drawn.
 
     Raises:
         InputError: no accountant here covers the combination; one line with every problem.

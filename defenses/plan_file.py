@@ -3,10 +3,8 @@
 import dataclasses
 import json
 import math
-import os
 import re
 import sys
-import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 from dp_accounting import dp_event
 
 from heldin.base.errors import InputError
+from heldin.base.files import whole_file
 from heldin.base.strict_json import finite
 from heldin.defenses.guarantee import (
     NO_CLIPPING,
@@ -53,20 +52,8 @@ _NOTHING = re.compile(rf"{NO_GUARANTEE}: {NO_UNIT};[^\"\n]*{re.escape(NO_NOISE)}
 def write_plan(mechanism: Mechanism, path: Path) -> None:
     """Write the plan to a temporary name in the same folder, flush it to disk, then rename it to ``path``."""
     document = plan_document(mechanism)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # In the same folder: a rename across file systems copies, and a reader could see half a plan.
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(document, file, indent=2, allow_nan=False)
-            file.write("\n")
-            file.flush()
-            # Before the rename, or a power cut could leave the final name with an empty file.
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with whole_file(path, private=True) as temporary:
+        temporary.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def plan_document(mechanism: Mechanism) -> dict[str, Any]:

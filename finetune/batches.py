@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
+from heldin.defenses.gradients.model_parts import IGNORED
 from heldin.models.devices import moved
 from heldin.models.loading import start_token
 from heldin.models.packing import unpacked
 from heldin.models.tokens import token_lists
 
 GROUPS_OF_BATCHES = 32
-IGNORED = -100
 
 
 def encode(

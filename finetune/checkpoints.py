@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
 from heldin.base.files import whole_directory
+from heldin.finetune.clipped_sums import trainable
 from heldin.finetune.effort import Effort, Memory
 from heldin.finetune.frozen import restore
 from heldin.models.copies import copy_on
@@ -76,7 +77,7 @@ def save_state(folder: Path, state: TrainingState, model: PreTrainedModel, optim
     """
     tensors, scalars = _flatten(optimizer.state_dict()["state"])
     with whole_directory(folder / f"step-{state.step:08d}") as temporary:
-        save_file({n: p.detach().contiguous() for n, p in _trainable(model).items()}, temporary / "weights.safetensors")
+        save_file({n: p.detach().contiguous() for n, p in trainable(model).items()}, temporary / "weights.safetensors")
         save_file(tensors, temporary / "optimizer.safetensors")
         content = json.dumps({"state": asdict(state), "optimizer": scalars})
         (temporary / "state.json").write_text(content, encoding="utf-8")
@@ -120,7 +121,7 @@ def load_state(
     if state.job != job:
         raise of_another_job(newest)
     # Into the tensors that the optimizer already holds: new ones would be trained by nobody.
-    parameters = _trainable(model)
+    parameters = trainable(model)
     with torch.no_grad():
         for name, tensor in weights.items():
             parameters[name].copy_(tensor)
@@ -165,10 +166,6 @@ def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokeni
     with whole_directory(folder) as temporary, quiet_transformers():
         whole.save_pretrained(temporary, safe_serialization=True)
         tokenizer.save_pretrained(temporary)
-
-
-def _trainable(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
-    return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
 def _flatten(state: dict[int, dict[str, Any]]) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]]]:

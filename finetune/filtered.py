@@ -12,7 +12,7 @@ from heldin.base.coins import keyed_uniform
 from heldin.defenses.asi_liu import above_threshold, keep_probability
 from heldin.defenses.choices import ConcentrationFilter, FullBatchSampler
 from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
-from heldin.finetune.clipped_sums import whole_units
+from heldin.finetune.clipped_sums import trainable, whole_units
 from heldin.finetune.passes import Passes
 from heldin.finetune.ranks import rank
 from heldin.finetune.units import PrivateTraining
@@ -52,7 +52,7 @@ def filtered_gradient(
     assert isinstance(sampler, FullBatchSampler)
     units = training.drawn(step)
     absent = sampler.population - len(units)  # of the public number of users; they count as gradient zero
-    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    parameters = trainable(model)
     size = sum(p.numel() for p in parameters.values())
     # (users, d) in float32. Every process holds all users, since the filter compares every pair.
     gradients = torch.zeros(len(units), size, device=model.device)

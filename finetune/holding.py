@@ -84,8 +84,9 @@ def _whole(of_step: StepGradient) -> Holding:
         if clipping is not None:
             with autocast(arithmetic, model.device):
                 return clipped_batch_gradient(model, clipping, batch, passes)
+        share = len(own_share(batch))
         loss = passes.fitted(
-            lambda most: plain_batch_gradient(model, batch, most, arithmetic), lambda most: min(most, len(batch))
+            lambda most: plain_batch_gradient(model, batch, most, arithmetic), lambda most: min(most, share)
         )
         return over_processes(model, loss), []
 

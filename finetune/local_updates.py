@@ -11,7 +11,10 @@ import torch
 from transformers import PreTrainedModel
 
 from heldin.defenses.choices import LocalUpdates
+from heldin.defenses.gradients.held_gradients import norm_of_all
+from heldin.defenses.gradients.per_unit_gradients import clip_factors
 from heldin.finetune.batches import collate, record_losses
+from heldin.finetune.clipped_sums import trainable
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,8 @@ def clipped_difference_sum(
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """The sum of minus the clipped model differences, and a tensor (3,): sum of the users' losses, their number, and 0.
 
-    A user whose difference is not finite contributes zero. The model is left as it was.
+    A user whose difference is not finite, or whose factor float32 does not hold, contributes zero. The model is left as
+    it was.
 
     Args:
         model: where every user starts.
@@ -42,7 +46,7 @@ def clipped_difference_sum(
         local: how each trains.
         clip_norm: L2 norm to which a difference is clipped.
     """
-    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    parameters = trainable(model)
     start = {name: p.detach().clone() for name, p in parameters.items()}
     total = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in parameters.items()}
     tally = torch.zeros(3, dtype=torch.float64, device=model.device)
@@ -55,9 +59,10 @@ def clipped_difference_sum(
                 continue
             loss = _train(model, list(parameters.values()), work, local)
             moved = {name: (start[name] - p.detach()).float() for name, p in parameters.items()}
-            norm = torch.stack([m.double().square().sum() for m in moved.values()]).sum().sqrt()
-            if torch.isfinite(norm):
-                factor = work.weight * min(1.0, clip_norm / max(float(norm), torch.finfo(torch.float64).tiny))
+            norm = norm_of_all(moved.values())
+            masked = ~torch.isfinite(norm.float())
+            if not masked:
+                factor = clip_factors(norm, masked, clip_norm) * work.weight
                 for name, difference in moved.items():
                     total[name] += difference * factor
                 tally += torch.tensor([loss, 1.0, 0.0], dtype=torch.float64, device=model.device)

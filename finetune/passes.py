@@ -9,10 +9,9 @@ import torch
 from heldin.base.errors import ResumableError
 from heldin.finetune.batches import positions
 from heldin.finetune.effort import Effort
+from heldin.models.devices import is_out_of_memory
 
 Result = TypeVar("Result")
-# Errors that have no class of their own: of a CPU, of cuBLAS, of a kernel that asked for memory itself.
-_OUT_OF_MEMORY = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
 
 
 @dataclass
@@ -113,8 +112,3 @@ def cut(sizes: Sequence[int], most: int) -> list[list[int]]:
         runs[-1].append(number)
         taken += size
     return runs
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, on a GPU or on a CPU."""
-    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _OUT_OF_MEMORY)

@@ -87,6 +87,15 @@ def sum_over_ranks(tensors: Sequence[torch.Tensor]) -> None:
         in_buckets(tensors)
 
 
+def least_over_ranks(value: float, device: torch.device) -> float:
+    """The smallest of the processes' values; ``device`` is this process's."""
+    if not _together():
+        return value
+    least = torch.tensor([value], dtype=torch.float64, device=device)
+    dist.all_reduce(least, op=dist.ReduceOp.MIN)
+    return float(least)
+
+
 def in_buckets(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup | None = None) -> None:
     """Replace each tensor by its sum over the processes of a group, small ones together: a model has hundreds.
 

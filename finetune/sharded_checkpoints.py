@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
-from heldin.base.files import whole_directory
+from heldin.base.files import sync, whole_directory
 from heldin.finetune.checkpoints import TrainingState, damaged, drop_old_states, of_another_job
 from heldin.finetune.ranks import rank, wait_for_all
 from heldin.finetune.sharding import Spread, local, rows_of, shards
@@ -51,10 +51,12 @@ def save_sharded_state(
     if its.replica == 0:
         tensors = {**{f"weights.{name}": p for name, p in shards(model).items()}, **_flat(optimizer)}
         save_file({name: _own(tensor) for name, tensor in tensors.items()}, beside / _file(its.member))
+        sync(beside / _file(its.member))  # before the rename, as ``whole_directory`` does
     wait_for_all()
     if rank() == 0:
         content = json.dumps({"state": asdict(state), "members": its.members})
         (beside / _STATE).write_text(content, encoding="utf-8")
+        sync(beside / _STATE)
         shutil.rmtree(final, ignore_errors=True)
         beside.rename(final)
         drop_old_states(folder)

@@ -7,7 +7,7 @@ once a step. So a unit is clipped whole, wherever its records went, and noise is
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,17 +24,16 @@ from heldin.defenses.gradients.layer_rules import lay_out
 from heldin.defenses.gradients.model_parts import Parts, evaluating, take_apart, unit_losses
 from heldin.defenses.gradients.per_unit_gradients import clip_factors
 from heldin.finetune.batches import collate
-from heldin.finetune.clipped_sums import Contribution, Noise
-from heldin.finetune.passes import Passes, is_out_of_memory
+from heldin.finetune.clipped_sums import Contribution, Noise, trainable
+from heldin.finetune.passes import Passes
 from heldin.finetune.ranks import in_buckets
 from heldin.finetune.recipe import Optimizer, Recipe
 from heldin.finetune.units import PrivateTraining
 from heldin.models.arithmetic import true_float32
-from heldin.models.devices import default_device
+from heldin.models.devices import default_device, is_out_of_memory
 
 _REPLICAS, _SHARDS = "replicas", "shards"
 Shard = torch.Tensor  # this process's part of a parameter, or of a sum of its gradients
-Weight = Callable[[int], float]
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,7 @@ def _layers(model: PreTrainedModel) -> list[torch.nn.Module]:
 
 def shards(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
     """Trainable parameters by name, each a DTensor."""
-    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+    return trainable(model)
 
 
 def rows_of(parameter: torch.Tensor, its: Spread) -> tuple[int, int]:
@@ -249,7 +248,7 @@ def _add_clipped(
 ) -> torch.Tensor:
     """Add one unit's clipped gradient to the sums; its loss and 1, or zeros if it is not finite."""
     # The unit's loss is the mean over its records, wherever they are.
-    loss = _backward(parts.model, records, its.member, its.members, passes.most, lambda n: n / len(records))
+    loss = _backward(parts.model, records, its.member, its.members, passes.most)
     gradients = {name: p.grad for name, p in parts.trainable.items()}
     # A unit without records has no gradient here, and the device is not known from it.
     norm = norm_of_all(local(g) for g in gradients.values() if g is not None).to(loss.device)
@@ -280,7 +279,7 @@ def sharded_batch_gradient(
     """
     model.zero_grad(set_to_none=True)
     number, count = its.replica * its.members + its.member, its.replicas * its.members
-    loss = _backward(model, batch, number, count, micro_batch, lambda n: n / len(batch))
+    loss = _backward(model, batch, number, count, micro_batch)
     its.over_members([loss])
     gradients = {p: local(p.grad) for p in shards(model).values() if p.grad is not None}
     its.over_replicas([*gradients.values(), loss])
@@ -293,9 +292,9 @@ def _backward(
     number: int,
     count: int,
     most: int,
-    weight: Weight,
 ) -> torch.Tensor:
-    """Backward passes over this process's share of the records, as many as every other process has; its loss (1,)."""
+    """Backward passes over this process's share of the mean loss of the records, as many as every other process has;
+    its part of that loss, (1,)."""
     own = records[number::count]
     device = model.device
     assert isinstance(device, torch.device)
@@ -306,7 +305,7 @@ def _backward(
         inputs, targets = collate(some or [records[0][:2]], device)
         one = lay_out(torch.zeros(len(inputs), dtype=torch.long), 1, device)
         try:
-            part = unit_losses(model, inputs, targets, one)[0] * weight(len(some))
+            part = unit_losses(model, inputs, targets, one)[0] * (len(some) / len(records))
             torch.autograd.backward(part)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):

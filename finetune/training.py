@@ -23,7 +23,15 @@ from heldin.finetune.job_name import job_name
 from heldin.finetune.optimizers import optimizer_of, with_adapters
 from heldin.finetune.passes import Passes
 from heldin.finetune.precision import Arithmetic, arithmetic_of, autocast
-from heldin.finetune.ranks import of_first, processes, rank, require_agreement, sum_over_ranks, wait_for_all
+from heldin.finetune.ranks import (
+    least_over_ranks,
+    of_first,
+    processes,
+    rank,
+    require_agreement,
+    sum_over_ranks,
+    wait_for_all,
+)
 from heldin.finetune.recipe import Recipe
 from heldin.finetune.sharding import Spread
 from heldin.finetune.token_store import lengths_of
@@ -98,8 +106,10 @@ class Training:
     def _plain_gradient(self) -> float:
         state, batch = self.state, [self.sequences[row] for row in self.batches.rows(self.state.step)]
         loss, norms = self.held.batch_gradient(self.model, batch, self.clipping, self.passes, self.arithmetic)
-        if norms:
-            state.smallest_norm = min([*norms, math.inf if state.smallest_norm is None else state.smallest_norm])
+        if self.clipping is not None:
+            # A process knows the norms of its own examples, and may have none of a small batch.
+            least = least_over_ranks(min(norms, default=math.inf), self.base.device)
+            state.smallest_norm = least if state.smallest_norm is None else min(least, state.smallest_norm)
         # Under a mechanism only the weights are checked, which is post-processing: stopping for the loss of a
         # sampled unit would leak.
         if not math.isfinite(loss):

@@ -29,6 +29,8 @@ class Planned:
     memory: int
 
 
+# Errors that have no class of their own: of a CPU, of cuBLAS, of a kernel that asked for memory itself.
+_OUT_OF_MEMORY = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
 _highest = 0  # bytes, until a peak was last begun
 _PLANNED: ContextVar[Planned | None] = ContextVar("planned", default=None)
 
@@ -109,3 +111,8 @@ def highest_peak(device: torch.device) -> int:
 def device_name(device: torch.device) -> str:
     """The model of a GPU, or the kind of a CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU ({platform.machine()})"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, on a GPU or on a CPU."""
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _OUT_OF_MEMORY)

@@ -38,13 +38,6 @@ def new_masked_model(shape: EncoderShape, tokenizer: PreTrainedTokenizerFast, se
     return _seeded(seed, lambda: AutoModelForMaskedLM.from_config(_config(shape, tokenizer)))
 
 
-def load_masked_model(folder: Path) -> PreTrainedModel:
-    """A pre-trained encoder with its head for masked tokens."""
-    with quiet_transformers():
-        model: PreTrainedModel = AutoModelForMaskedLM.from_pretrained(folder, use_safetensors=True)
-    return masking_padding(model)
-
-
 def load_classifier(folder: Path, classes: int, seed: int) -> PreTrainedModel:
     """A pre-trained encoder with a new head, random from ``seed``, that gives logits (B, L, classes).
 

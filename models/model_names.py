@@ -49,10 +49,10 @@ def require_model(name: str) -> None:
 
 def require_on_hub(name: str, what: str = "model", revision: str | None = None) -> None:
     """Raises InputError unless files of this model are kept here, or the hub says that it has it."""
-    if any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in _FIRST_READ):
-        return
-    # One request: a download would retry for minutes before it fails.
     try:
+        if any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in _FIRST_READ):
+            return
+        # One request: a download would retry for minutes before it fails.
         HfApi().model_info(name, timeout=_HUB_SECONDS)
     except (OSError, ValueError, HTTPError) as error:
         raise InputError(

@@ -3,8 +3,6 @@
 import contextlib
 import hashlib
 import json
-import os
-import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from heldin.base.errors import InputError
-from heldin.base.files import cache_directory, cache_root, private_directory
+from heldin.base.files import cache_directory, cache_root, private_directory, whole_file
 from heldin.defenses.accounting.loss_pmf import LossPair, LossPmf
 
 _VERSION = 1  # of the stored numbers; another one makes every older file a miss
@@ -65,12 +63,5 @@ def _write(path: Path, key: str, pair: LossPair) -> None:
         # (3,), or (4,) on a grid with an offset.
         arrays[f"{side}_grid"] = np.array([pmf.width, pmf.lowest, pmf.infinity, *([pmf.offset] if pmf.offset else [])])
         arrays[f"{side}_masses"] = pmf.masses
-    # A temporary name and a rename, so that no reader sees half a file.
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with whole_file(path, private=True) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]

@@ -188,9 +188,8 @@ class Deferred:
                 raise TypeError(f"'{name}' is a matrix, and has no sum over tokens")
 
     def norms(self) -> Tensor:
-        """(U, 1) norms."""
-        squares = self.squares_and_bounds()[0] if self.ghost else self._exact_squares(None)
-        return squares.sqrt().unsqueeze(1)
+        """(U, 1) norms, from the gradients themselves."""
+        return self._exact_squares(None).sqrt().unsqueeze(1)
 
     def taken_again(self, cancelling: Tensor) -> Tensor:
         """(U,) squared norms of a ghost's units that are marked, from their gradients; zero for the others.

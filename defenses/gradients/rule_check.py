@@ -10,7 +10,7 @@ from heldin.base.errors import InputError
 from heldin.defenses.gradients.layer_rules import NoRule, lay_out
 from heldin.defenses.gradients.model_parts import IGNORED, Parts, unit_losses
 from heldin.defenses.gradients.one_pass import one_pass, ways_of
-from heldin.models.devices import moved
+from heldin.models.devices import is_out_of_memory, moved
 
 PROBE_POSITIONS = 32  # of one record, so that the probe is cheap
 
@@ -98,10 +98,9 @@ def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
                 gradient.norms()
             sums = {name: its for gradient in gradients for name, its in gradient.weighted_sums(first, None).items()}
             known[key] = _difference(expected, {name: sums[name] for name in parts.trainable}, half=half)
-    # A RuntimeError too, but one that says nothing about the rules: the caller retries with fewer records.
-    except torch.OutOfMemoryError:
-        raise
     except (NoRule, RuntimeError) as error:  # from autograd, for instance if a layer writes into another's output
+        if is_out_of_memory(error):  # says nothing about the rules: the caller retries with fewer records
+            raise
         known[key] = str(error).splitlines()[0]
     return known[key]
 

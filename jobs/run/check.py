@@ -99,7 +99,9 @@ def check_run(
     if gpu is not None and not problems:
         try:
             peaks = run_memory(config, gpu, say)
-        except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+        except InputError as error:
+            problems = [str(error)]
+        except (RuntimeError, ValueError, TypeError) as error:
             # A model whose code asks for numbers: that says nothing against the run.
             would["memory"] = f"not known: this model's steps cannot be rehearsed ({first_line(error)})"
         else:

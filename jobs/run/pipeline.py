@@ -156,7 +156,9 @@ def _train(config: RunConfig, out: Path, reporter: Reporter, taken: StageSeconds
             fixed = preregistered(config, data, mechanism)
             # What the audit could find at best, before training is paid for.
             real, what = len(data.real(data.ledger.scored_users())), fixed.what
-            for line in forecast(real, fixed.audit.delta, fixed.claims, units=what.unit, one=what.one):
+            for line in forecast(
+                real, fixed.audit.delta, fixed.claims, units=what.unit, one=what.one, sharing=fixed.judged
+            ):
                 reporter.say(line)
         result = finetune(config, data, base, mechanism, out, reporter)
     if not result.halted and trained_references(config):

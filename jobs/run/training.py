@@ -19,7 +19,7 @@ from heldin.finetune.checkpoints import finished_state
 from heldin.finetune.clipping import PlainClipping
 from heldin.finetune.job_name import job_name
 from heldin.finetune.loop import TrainingResult, train
-from heldin.finetune.ranks import first_process_first, leads
+from heldin.finetune.ranks import first_process_first, rank
 from heldin.finetune.recipe import Select
 from heldin.finetune.sharding import spread
 from heldin.finetune.token_store import TokenStore, token_store
@@ -169,7 +169,7 @@ def training_tokens(
             encoded(base.tokenizer, data.training_texts(), length),
             of=of,
             vocabulary=base.model.get_input_embeddings().num_embeddings,
-            verify=leads(),
+            verify=rank() == 0,
             advance=advance,
         )
 

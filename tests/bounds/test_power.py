@@ -91,6 +91,15 @@ def test_users_that_a_claim_needs():
     assert (hopeless.in_reach, hopeless.users_at_auroc) == (False, None)
 
 
+def test_groups_that_share_the_error_probability_can_certify_less():
+    claim = stated_claim(9.0, 1e-5)
+    alone, shared = (power.forecast(100, 1e-5, [claim], sharing=n) for n in (1, 3))
+    assert "at most epsilon 3.05" in alone[0]
+    assert "at most epsilon 2.83" in shared[0]
+    least = [int(its[1].split("takes ")[1].split()[0].replace(",", "")) for its in (alone, shared)]
+    assert least[0] < least[1]
+
+
 def test_falsifying_uls_at_epsilon_4():
     """docs/theory.md#price-of-the-number-of-guesses: attacker 0.88 from a few hundred users, attacker 0.75 never."""
     ceiling = ceiling_of(PoissonGaussian(0.92826, 16 / 1024), 1000, 1e-6)

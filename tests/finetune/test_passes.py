@@ -55,6 +55,23 @@ def test_a_unit_that_does_not_fit_is_taken_in_several_passes_with_the_same_gradi
     assert "auto: unit by unit" in passes.effort.ways
 
 
+def test_memory_that_runs_out_while_the_layer_rules_are_tried_says_nothing_about_them(make_lm, sequences):
+    """A CPU's error has no class of its own, and is not one of the rules."""
+    lm, pairs = make_lm(), []
+
+    def check(_module, _arguments, keywords):
+        pairs.append(len(keywords["input_ids"]) == 2)
+        if pairs[-1] and sum(pairs) == 2:  # the second time that two records are tried side by side
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+
+    lm.model.register_forward_pre_hook(check, with_kwargs=True)
+    passes = Passes(64)
+    private_gradient(lm.model, _training(sequences, micro_records=64), 1, sequences, passes)
+    assert sum(pairs) > 2
+    assert passes.effort.ways[0] == "auto: materialise 13 weight matrices"
+    assert not any("unit by unit" in its for its in passes.effort.ways)
+
+
 def test_a_record_that_does_not_fit_ends_the_run_with_one_line(make_lm, sequences):
     lm = make_lm()
     _limit(lm.model, 0)

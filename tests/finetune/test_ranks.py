@@ -1,6 +1,7 @@
 """Two processes train the model that one would: the same Poisson sample, shared out, and noise once."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,7 +39,7 @@ mechanism = Mechanism(
 records = PrivateRecords([f"r{i}" for i in range(43)], [f"u{i % 11}" for i in range(43)], [len(s) for s in sequences])
 private = plan_private_training(mechanism, seed_key(1), records, NoiseGenerator.PHILOX)
 with joined(), first_process_first() if kind == "before" else nullcontext():
-    train(
+    result = train(
         load_language_model(base),
         sequences,
         recipe,
@@ -46,6 +47,7 @@ with joined(), first_process_first() if kind == "before" else nullcontext():
         private=private if kind == "private" else None,
         clipping=PlainClipping("example", 0.5) if kind == "clip" else None,
     )
+    print("smallest norm", result.smallest_norm)
 """
 
 
@@ -62,9 +64,18 @@ def test_two_processes_end_with_the_model_of_one(make_lm, tmp_path, kind):
     job = [str(tmp_path / "job.py"), str(tmp_path / "base")]
     alone = [sys.executable, *job, str(tmp_path / "one"), kind]
     both = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    norms = []
     for command in (alone, [*both, *job, str(tmp_path / "two"), kind]):
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
+        norms += re.findall(r"smallest norm (None|[\d.]+?)(?=smallest|$)", done.stdout, re.M)  # two may share a line
+    # Of all examples, and known to both: a process sees only its own.
+    assert len(norms) == 3
+    assert norms[1] == norms[2]
+    if kind == "clip":
+        assert float(norms[1]) == pytest.approx(float(norms[0]), rel=1e-4)
+    else:
+        assert set(norms) == {"None"}
     one, two = (load_file(tmp_path / n / "final" / "model.safetensors") for n in ("one", "two"))
     base = lm.model.state_dict()
     moved = max(float((one[n] - base[n]).abs().max()) for n in one)

@@ -1,6 +1,7 @@
 """Two-level sampling and model differences against slow twins; the counterexample to the paper's claim."""
 
 import copy
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -204,6 +205,22 @@ def test_one_local_step_is_the_gradient_times_the_learning_rate(make_lm, sequenc
     record_losses(lm.model, *collate(sequences[:3], lm.model.device)).mean().backward()
     for name, p in lm.model.named_parameters():
         torch.testing.assert_close(total[name], 0.25 * p.grad, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("clip_norm", [6.9e-7, 1e-3, 1.0])
+def test_a_user_whose_model_went_far_off_contributes_at_most_the_clip_norm(make_lm, sequences, monkeypatch, clip_norm):
+    """A factor that float32 holds with a few digits could be rounded up by a quarter."""
+
+    def far_off(model, parameters, work, local):
+        with torch.no_grad():
+            parameters[0].view(-1)[:10] += 1e38
+        return 1.0
+
+    monkeypatch.setattr("heldin.finetune.local_updates._train", far_off)
+    work, local = LocalWork(sequences[:2], [1.0] * 2), LocalUpdates(learning_rate=0.1)
+    total, _ = clipped_difference_sum(make_lm().model, [work], local, clip_norm)
+    contributed = math.sqrt(sum(float(its.double().square().sum()) for its in total.values()))
+    assert contributed <= clip_norm * (1 + 1e-6)
 
 
 def test_a_user_whose_model_is_not_finite_contributes_nothing(make_lm, sequences):

@@ -203,6 +203,21 @@ def test_memory_of_a_model_that_is_spread_over_processes_is_that_of_one_of_them(
     assert (code, "in each of 4 processes" in out, " left\n" in out) == (0, True, True)
 
 
+def test_what_a_rehearsal_finds_wrong_with_the_config_is_a_problem(call, small_config):
+    lora = "finetune.lora={rank: 4, targets: [nope]}"
+    code, out, err = call("run", small_config, "--check", "--gpu-memory", 16, "--set", lora)
+    assert (code, out) == (2, "")
+    assert "finetune.lora.targets = ('nope',) does not fit the model" in err
+
+
+def test_a_name_that_the_hub_cannot_have_is_one_line(call, small_config, tmp_path):
+    content = yaml.safe_load(small_config.read_text(encoding="utf-8"))
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump({**content, "model": {"base": "llama3.1:8b"}}), encoding="utf-8")
+    code, _, err = call("run", path, "--check")
+    assert (code, "there is no model 'llama3.1:8b': no such folder" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("fixed", "ways", "records", "said"),
     [

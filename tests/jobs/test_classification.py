@@ -11,8 +11,9 @@ import yaml
 
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
+from heldin.defenses.gradients.model_parts import IGNORED
 from heldin.defenses.gradients.per_unit_gradients import Units, clipped_gradient_sum
-from heldin.finetune.batches import IGNORED, Asked, collate
+from heldin.finetune.batches import Asked, collate
 from heldin.jobs.classification.config import (
     ClassificationConfig,
     Contender,
