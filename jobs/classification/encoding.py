@@ -6,7 +6,8 @@ from typing import overload
 
 from transformers import PreTrainedTokenizerFast
 
-from heldin.finetune.batches import IGNORED, Asked
+from heldin.defenses.gradients.model_parts import IGNORED
+from heldin.finetune.batches import Asked
 from heldin.models.tokens import token_lists
 
 MASKED = 0.15  # share of tokens to fill in; 80 % are masked, 10 % exchanged, 10 % kept (Devlin et al. 2019)

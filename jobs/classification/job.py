@@ -21,10 +21,11 @@ from heldin.corpus.config import CorpusConfig, FileCorpus
 from heldin.corpus.entities.incidence import Incidence
 from heldin.corpus.row_parts import RowParts
 from heldin.defenses.config import ClippingDefense, SampledDefense
+from heldin.defenses.gradients.model_parts import IGNORED
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.texts.data_side import TrainingRecord, apply_defenses
-from heldin.finetune.batches import IGNORED, Asked, collate
+from heldin.finetune.batches import Asked, collate
 from heldin.finetune.clipping import PlainClipping
 from heldin.finetune.loop import train
 from heldin.finetune.recipe import Recipe, Select
