@@ -54,6 +54,7 @@ def test_twenty_steps_learn_a_handful_of_sentences(data_dir, tmp_path):
     assert whole.precision > 0.3
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_short_training_finds_most_of_it(data_dir, tmp_path):
     conll = data_dir / "conll2003"

@@ -22,6 +22,7 @@ def made_pages():
     return module
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path):
     missing = [name for name in SITE_NEEDS if importlib.util.find_spec(name) is None]

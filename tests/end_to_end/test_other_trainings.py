@@ -51,6 +51,7 @@ def _trained(script, *words, folder):
     return done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_training_by_transformers_trainer_is_certified_from_plant_to_pdf(call, tmp_path):
     write_example(tmp_path / "example", users=300, models=True, reporter=LineReporter(lambda line: None))

@@ -75,6 +75,7 @@ def of_role(folder, role):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_they_are_found_by_extraction_and_nobody_else_is(repeated):
     facts, found = read_record(repeated / "record.json").extraction, of_role(repeated, Role.HELD_IN)
     assert len(found) >= 2
@@ -87,6 +88,7 @@ def test_they_are_found_by_extraction_and_nobody_else_is(repeated):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_they_are_the_most_exposed_by_name(repeated, call):
     found = of_role(repeated, Role.HELD_IN)
     code, out, err = call("report", repeated, "--people", "--most", str(len(found)), "--json")
@@ -95,6 +97,7 @@ def test_they_are_the_most_exposed_by_name(repeated, call):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_an_audit_of_the_checkpoint_from_two_files_finds_as_many(repeated, tmp_path, call):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HELDIN_CACHE_DIR", str(repeated.parents[1] / "cache"))

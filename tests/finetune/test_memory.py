@@ -255,6 +255,7 @@ def test_a_gpu_holds_less_of_a_step_that_computes_activations_again():
     assert again.work < kept.work
 
 
+@pytest.mark.slow
 def test_passes_are_halved_and_units_split_until_they_fit():
     _, step, _ = CASES["kept"]
     whole = fitting_peak(maker(SHAPE), Recipe(), step, Planned("cuda", 2**34))

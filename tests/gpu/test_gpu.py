@@ -252,6 +252,7 @@ def test_the_budget_does_not_shrink_when_torch_keeps_memory(gpu):
     assert engine_choice.default_budget(gpu) > 0.98 * before
 
 
+@pytest.mark.parametrize("gpu", [REAL, pytest.param("pretended", marks=pytest.mark.slow)], indirect=True)
 def test_a_private_training_on_a_gpu(gpu, make_lm, english, tmp_path):
     """Two precisions, adapters, a stop and a resume, a resume on the CPU."""
     sequences = encode(make_lm().tokenizer, english[:40], 31)

@@ -301,6 +301,7 @@ def test_the_table_says_it(small):
     assert f"{its.value:.3f} ({its.low:.3f} to {its.high:.3f})" in text
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_papers_findings_hold():
     """Charles et al., section 4, at the ends of its sweeps."""

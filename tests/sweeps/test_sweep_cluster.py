@@ -96,6 +96,7 @@ def test_ctrl_c_stops_the_cells_on_the_cluster_too(file, machines, tmp_path):
     assert not (out / "cells" / "1" / "none" / "record.json").exists()
 
 
+@pytest.mark.long
 @needs_ray
 @pytest.mark.slow
 def test_a_sweep_that_is_tuned_runs_on_a_cluster_from_a_relative_folder(file, machines, tmp_path, monkeypatch):

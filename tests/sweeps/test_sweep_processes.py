@@ -141,7 +141,7 @@ def test_kills_of_driver_and_cells_change_no_number(file, tmp_path):
     assert numbers(out) == numbers(calm)
 
 
-@pytest.mark.parametrize("way", ["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize("way", ["Ctrl-C", pytest.param("SIGTERM", marks=pytest.mark.long)])
 def test_an_interrupt_stops_cells_where_they_can_resume(file, tmp_path, way):
     out = tmp_path / "out"
     sweep = started(file, out)
@@ -157,6 +157,7 @@ def test_an_interrupt_stops_cells_where_they_can_resume(file, tmp_path, way):
     assert sweep.returncode == 0, said
 
 
+@pytest.mark.long
 def test_a_cell_of_several_processes_has_the_numbers_of_one(file, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     _, said = (sweep := started(file, one)).communicate(timeout=PATIENCE)

@@ -188,12 +188,12 @@ OF_USERS = {"sensitivity: what a writer adds, at most", "texts: clip norm as sta
     ("theirs", "kind", "model", "wanted"),
     [
         (OpacusStep(), "example", StageModel(), set()),
-        (OpacusStep("fast"), "example", StageModel("gpt2"), set()),
-        (OpacusStep(passes=3), "example", StageModel("gpt2"), set()),
+        pytest.param(OpacusStep("fast"), "example", StageModel("gpt2"), set(), marks=pytest.mark.long),
+        pytest.param(OpacusStep(passes=3), "example", StageModel("gpt2"), set(), marks=pytest.mark.long),
         (OpacusStep("ghost"), "example", StageModel("gpt2", tied=False), set()),
         (OpacusStep(poisson=False), "example", StageModel(), OF_SHUFFLING),
         (OpacusStep(), "uls", StageModel("gpt2"), OF_USERS),
-        (OpacusStep("ghost"), "uls", StageModel(tied=False), OF_USERS),
+        pytest.param(OpacusStep("ghost"), "uls", StageModel(tied=False), OF_USERS, marks=pytest.mark.long),
     ],
     ids=lambda its: str(its) if isinstance(its, StageModel | str) else "",
 )
