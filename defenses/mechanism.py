@@ -281,14 +281,6 @@ class Mechanism(Choice):
             case _:
                 assert_never(self.clip)
 
-    @property
-    def gradients_per_step(self) -> float | None:
-        """Expected compute B = G M (ULS) or B = M (examples); None if the population is not given."""
-        if self.sampler.population is None:
-            return None
-        expected = self.sampler.rate * self.sampler.population
-        return expected * self.group_size if self.sampled == "user" else expected
-
     def reasons(self) -> tuple[str, ...]:
         """Every reason why there is no DP guarantee (docs/theory.md#rules-of-a-private-step); empty if there is one."""
         return reasons_of(self)

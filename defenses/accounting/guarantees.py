@@ -5,7 +5,7 @@ Every number is an upper bound on the true value: discretisation, truncation and
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from scipy import optimize, special
 
@@ -65,11 +65,6 @@ def delta_of(event: Event, steps: int, target_epsilon: float) -> float:
         # Below above_epsilon the test alone has spent more, and nothing is left to say.
         return 1.0 if rest < 0.0 else min(1.0, max(2.0 * gaussian_delta(mu, rest), SMALLEST_DELTA))
     return max(grid_delta(event, steps, target_epsilon), SMALLEST_DELTA)
-
-
-def epsilon_curve(event: Event, steps: Sequence[int], delta: float) -> list[tuple[int, float]]:
-    """(T, epsilon after T steps) for each T in ``steps``. A run that may stop at any T spends the last epsilon."""
-    return [(int(t), epsilon(event, int(t), delta)) for t in steps]
 
 
 def loss_distribution(event: Event, steps: int, delta: float) -> LossPair:

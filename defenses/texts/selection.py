@@ -1,4 +1,6 @@
-"""Which of a user's records are used: the same rules for the trainer's choice in each step and for caps.
+"""Which of a user's records are used: the same rules for the trainer's choice and for caps.
+
+Only "random" is a trainer's choice of its own, drawn anew in each step (``finetune.units.choose_records``).
 
 Every rule looks only at one user's records, so it is user-local; a rule that ranks records is not record-local
 (docs/theory.md#rules-of-the-data).
@@ -30,7 +32,7 @@ def select_records(
         ids: of the user's records.
         lengths: tokens of each record.
         key: for "random".
-        purpose: for "random"; another purpose gives another choice, such as one per step.
+        purpose: for "random"; another purpose gives another choice.
         losses: mean token loss of each record under the base model, for the perplexity rules.
 
     Raises:

@@ -207,9 +207,6 @@ def test_immutable_and_derived():
     assert mechanism.sensitivity == 0.5
     assert uls(clip=NormalisedClip(norm=0.5)).sensitivity == 1.0
     assert uls(clip=NormalisedClip(norm=0.5)).epsilon() == mechanism.epsilon()
-    assert mechanism.gradients_per_step == 128
-    assert els().gradients_per_step is None
-    assert els(sampler=PoissonSampler.of(population=32 * 1024, cohort=64)).gradients_per_step == 64
     assert (mechanism.members, els().members, example().members) == (1, 32, 1)
 
 

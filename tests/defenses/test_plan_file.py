@@ -179,10 +179,13 @@ def test_a_failed_write_leaves_the_old_plan(tmp_path, monkeypatch):
     path = tmp_path / "plan.json"
     write_plan(uls(), path)
     before = path.read_bytes()
-    monkeypatch.setattr(
-        "heldin.defenses.plan_file.json.dump", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full"))
-    )
+
+    def full(its, text, encoding):
+        its.write_bytes(text.encode(encoding)[:20])
+        raise OSError("disk full")
+
+    monkeypatch.setattr("pathlib.Path.write_text", full)
     with pytest.raises(OSError, match="disk full"):
         write_plan(els(), path)
     assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir() if p.suffix == ".tmp"] == []
+    assert list(tmp_path.iterdir()) == [path]
