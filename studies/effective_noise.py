@@ -87,7 +87,14 @@ def settings_of(
     steps: Sequence[int] = STEPS,
     epsilons: Sequence[float] = EPSILONS,
 ) -> list[tuple[float, int, int, int]]:
-    """Epsilon, steps, users and cohort of each row of ``effective_noise``, in order."""
+    """Epsilon, steps, users and cohort of each row of ``effective_noise``, in order.
+
+    Args:
+        users: numbers of users.
+        cohorts: expected users per step.
+        steps: numbers of steps.
+        epsilons: epsilons per user.
+    """
     every = itertools.product(sorted(epsilons), sorted(steps), sorted(users), sorted(cohorts))
     return [its for its in every if its[3] <= its[2]]
 
