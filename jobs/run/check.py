@@ -101,8 +101,9 @@ def check_run(
             peaks = run_memory(config, gpu, say)
         except InputError as error:
             problems = [str(error)]
-        except (RuntimeError, ValueError, TypeError) as error:
-            # A model whose code asks for numbers: that says nothing against the run.
+        except (RuntimeError, ValueError, TypeError, ImportError) as error:
+            # A model whose code asks for numbers, or a torch without what shards are rehearsed with: that says nothing
+            # against the run.
             would["memory"] = f"not known: this model's steps cannot be rehearsed ({first_line(error)})"
         else:
             problems = does_not_fit(peaks, gpu)
