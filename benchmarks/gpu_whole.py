@@ -22,7 +22,8 @@ from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.private import private_gradient
 from heldin.finetune.ranks import joined, rank
 from heldin.finetune.recipe import Precision, Recipe
-from heldin.finetune.sharding import sharded_private_gradient, spread
+from heldin.finetune.sharded_gradients import sharded_private_gradient
+from heldin.finetune.sharding import spread
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.white_box.power import trainer_mechanism
 

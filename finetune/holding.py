@@ -25,7 +25,8 @@ from heldin.finetune.sharded_checkpoints import (
     save_sharded_state,
     weights_checksum,
 )
-from heldin.finetune.sharding import Spread, local, sharded_batch_gradient, sharded_private_gradient, shards
+from heldin.finetune.sharded_gradients import sharded_batch_gradient, sharded_private_gradient
+from heldin.finetune.sharding import Spread, local, shards
 from heldin.finetune.units import PrivateTraining
 
 Records = Sequence[Sequence[int]]

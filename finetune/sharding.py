@@ -1,13 +1,9 @@
-"""A model spread over processes (FSDP2), and the gradients of its steps.
+"""A model spread over processes (FSDP2): how it lies, and sums over those who hold it (``sharded_gradients``).
 
-A shard group holds one copy of the model and processes one unit at a time: its processes share out the unit's records,
-each parameter's gradient is summed over them in float32 and left in shards, the norm takes one number from each
-process, and the clipped shard is added to the sum. Where there are several groups, they share out the units, and sum up
-once a step. So a unit is clipped whole, wherever its records went, and noise is drawn for each shard.
+A shard group holds one copy of the model; where there are several groups, they hold copies of it.
 """
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,20 +13,11 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from heldin.base.errors import InputError, ResumableError
-from heldin.defenses.choices import ConstantDivisor, FlatClip, NormalisedClip
-from heldin.defenses.gradients.held_gradients import norm_of_all
-from heldin.defenses.gradients.layer_rules import lay_out
-from heldin.defenses.gradients.model_parts import Parts, evaluating, take_apart, unit_losses
-from heldin.defenses.gradients.per_unit_gradients import clip_factors
-from heldin.finetune.batches import collate
-from heldin.finetune.clipped_sums import Contribution, Noise, trainable
-from heldin.finetune.passes import Passes
+from heldin.base.errors import InputError
+from heldin.finetune.clipped_sums import trainable
 from heldin.finetune.ranks import in_buckets
 from heldin.finetune.recipe import Optimizer, Recipe
-from heldin.finetune.units import PrivateTraining
-from heldin.models.arithmetic import true_float32
-from heldin.models.devices import default_device, is_out_of_memory
+from heldin.models.devices import default_device
 
 _REPLICAS, _SHARDS = "replicas", "shards"
 Shard = torch.Tensor  # this process's part of a parameter, or of a sum of its gradients
@@ -143,189 +130,3 @@ def local(tensor: torch.Tensor) -> Shard:
     assert isinstance(tensor, DTensor)
     part: Shard = tensor.to_local()
     return part
-
-
-def sharded_private_gradient(
-    model: PreTrainedModel,
-    training: PrivateTraining,
-    step: int,
-    sequences: Sequence[Sequence[int]],
-    passes: Passes,
-    its: Spread,
-) -> float | None:
-    """``finetune.private.private_gradient`` of a spread model: every process is left its shard of the noised mean.
-
-    Args:
-        model: whose ``.grad`` is set.
-        training: mechanism, key and units.
-        step: number of the step, from 0.
-        sequences: token sequences, by row.
-        passes: limits of a pass; a unit may have any number of records.
-        its: how the model lies over the processes.
-
-    Raises:
-        ResumableError: a pass does not fit into memory; other processes wait for it, so that it cannot be tried again.
-    """
-    mechanism = training.mechanism
-    clip, divisor = mechanism.clip, mechanism.divisor
-    assert isinstance(clip, FlatClip | NormalisedClip)
-    assert isinstance(divisor, ConstantDivisor)
-    parameters = shards(model)
-    rows = {name: rows_of(p, its) for name, p in parameters.items()}
-    if mechanism.noise_multiplier > 0 and step + 1 < mechanism.steps:
-        passes.hear(training.source.ahead(step + 1, {name: p.shape for name, p in parameters.items()}, rows))
-    drawn = training.drawn(step)[its.replica :: its.replicas]
-    units = (training.contribution(unit, step, sequences) for unit in drawn)
-    total, tally = clipped_shards(model, units, clip.norm, passes, its)
-    scale = 1.0 / clip.norm if isinstance(clip, NormalisedClip) else 1.0
-    deviation = mechanism.noise_multiplier * mechanism.sensitivity
-
-    def noise(name: str, shape: torch.Size, device: torch.device) -> torch.Tensor:
-        return training.source.gaussian(step, name, shape, deviation, device, rows[name])
-
-    put_shards(model, total, scale, divisor.value, noise if deviation > 0 else None)
-    loss, count = tally.tolist()
-    return loss / count if count else None
-
-
-def clipped_shards(
-    model: PreTrainedModel, units: Iterable[Contribution], clip_norm: float, passes: Passes, its: Spread
-) -> tuple[dict[str, Shard], torch.Tensor]:
-    """The sum of units' clipped gradients over all processes.
-
-    Args:
-        model: a spread model.
-        units: those of this process's shard group, the same on all its processes.
-        clip_norm: C.
-        passes: limits of a pass; a unit may have any number of records.
-        its: how the model lies over the processes.
-
-    Returns:
-        This process's shard of the sum, by parameter name, in float32; and the sum of the finite units' losses and
-        their number, (2,).
-    """
-    model.zero_grad(set_to_none=True)  # what is left of another step would be clipped with the first unit
-    total = {name: torch.zeros_like(local(p), dtype=torch.float32) for name, p in shards(model).items()}
-    tally = torch.zeros(2, dtype=torch.float64, device=model.device)
-    parts = take_apart(model)
-    with evaluating(parts), true_float32():
-        for records in units:
-            if its.member == 0:
-                passes.count(records)
-            if records:
-                tally += _add_clipped(parts, records, total, clip_norm, passes, its)
-    its.over_replicas([*total.values(), tally])
-    passes.note(f"auto: unit by unit, each over {its.members} processes", None)
-    return total, tally
-
-
-def put_shards(
-    model: PreTrainedModel, total: Mapping[str, Shard], scale: float, divisor: float, noise: Noise | None
-) -> None:
-    """``finetune.clipped_sums.put_gradient`` of a spread model: the noise of a tensor is that of this process's shard.
-
-    Args:
-        model: whose ``.grad`` is set.
-        total: this process's shards of the sums, by parameter name.
-        scale: what they are multiplied by before the noise.
-        divisor: by which they are divided after it.
-        noise: given a tensor's name, whole shape and device; None: no noise.
-    """
-    for name, parameter in shards(model).items():
-        summed = total[name] * scale
-        if noise is not None:
-            summed += noise(name, parameter.shape, summed.device)
-        _put(parameter, summed / divisor)
-
-
-def _add_clipped(
-    parts: Parts,
-    records: Sequence[Sequence[int]],
-    total: Mapping[str, Shard],
-    clip_norm: float,
-    passes: Passes,
-    its: Spread,
-) -> torch.Tensor:
-    """Add one unit's clipped gradient to the sums; its loss and 1, or zeros if it is not finite."""
-    # The unit's loss is the mean over its records, wherever they are.
-    loss = _backward(parts.model, records, its.member, its.members, passes.most)
-    gradients = {name: p.grad for name, p in parts.trainable.items()}
-    # A unit without records has no gradient here, and the device is not known from it.
-    norm = norm_of_all(local(g) for g in gradients.values() if g is not None).to(loss.device)
-    square = norm.square().unsqueeze(0)
-    # One number from each process: the norm is that of the whole gradient, over all tensors and shards.
-    its.over_members([square, loss])
-    norm = square.sqrt()
-    masked = ~(torch.isfinite(norm.float()) & torch.isfinite(loss))
-    factor = clip_factors(norm, masked, clip_norm)[0]
-    for name, gradient in gradients.items():
-        if gradient is not None:
-            # By selection: zero times a number that is not finite is none.
-            total[name].add_(torch.where(masked[0], 0.0, local(gradient).float() * factor))
-    parts.model.zero_grad(set_to_none=True)
-    return torch.cat([torch.where(masked, 0.0, loss), (~masked).double()])
-
-
-def sharded_batch_gradient(
-    model: PreTrainedModel, batch: Sequence[Sequence[int]], micro_batch: int, its: Spread
-) -> float:
-    """The gradient of a plain batch of a spread model, left in ``.grad``; returns the batch's mean loss.
-
-    Args:
-        model: whose ``.grad`` is set.
-        batch: token sequences of all processes.
-        micro_batch: records of a forward pass.
-        its: how the model lies over the processes.
-    """
-    model.zero_grad(set_to_none=True)
-    number, count = its.replica * its.members + its.member, its.replicas * its.members
-    loss = _backward(model, batch, number, count, micro_batch)
-    its.over_members([loss])
-    gradients = {p: local(p.grad) for p in shards(model).values() if p.grad is not None}
-    its.over_replicas([*gradients.values(), loss])
-    return float(loss)
-
-
-def _backward(
-    model: torch.nn.Module,
-    records: Sequence[Sequence[int]],
-    number: int,
-    count: int,
-    most: int,
-) -> torch.Tensor:
-    """Backward passes over this process's share of the mean loss of the records, as many as every other process has;
-    its part of that loss, (1,)."""
-    own = records[number::count]
-    device = model.device
-    assert isinstance(device, torch.device)
-    loss = torch.zeros(1, dtype=torch.float64, device=device)
-    for turn in range(math.ceil(math.ceil(len(records) / count) / most)):
-        some = own[turn * most : (turn + 1) * most]
-        # Every pass gathers weights from all processes: one without a record left goes along, and adds zero.
-        inputs, targets = collate(some or [records[0][:2]], device)
-        one = lay_out(torch.zeros(len(inputs), dtype=torch.long), 1, device)
-        try:
-            part = unit_losses(model, inputs, targets, one)[0] * (len(some) / len(records))
-            torch.autograd.backward(part)
-        except (torch.OutOfMemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise ResumableError(
-                f"out of memory at {len(inputs)} record(s) in one pass: lower defense.micro_records or"
-                " finetune.micro_batch, set finetune.checkpointing, or spread over more processes (finetune.shard)"
-            ) from error
-        loss += part.detach()
-    return loss
-
-
-def _put(parameter: torch.nn.Parameter, gradient: Shard) -> None:
-    whole = parameter.data
-    assert isinstance(whole, DTensor)
-    parameter.grad = DTensor.from_local(
-        gradient.to(parameter.dtype),
-        whole.device_mesh,
-        whole.placements,
-        run_check=False,
-        shape=whole.shape,
-        stride=whole.stride(),
-    )

@@ -25,7 +25,8 @@ from heldin.finetune.passes import Passes, cut
 from heldin.finetune.plain import plain_batch_gradient
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.recipe import Recipe
-from heldin.finetune.sharding import Spread, clipped_shards, put_shards, sharded_batch_gradient
+from heldin.finetune.sharded_gradients import clipped_shards, put_shards, sharded_batch_gradient
+from heldin.finetune.sharding import Spread
 from heldin.jobs.config import RunConfig
 from heldin.models.devices import Planned
 from heldin.models.loading import context_length

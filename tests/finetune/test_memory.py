@@ -29,7 +29,8 @@ from heldin.finetune.plain import plain_batch_gradient
 from heldin.finetune.precision import autocast
 from heldin.finetune.recipe import Lora, Optimizer, Precision, Recipe
 from heldin.finetune.rehearsal import Rehearsal
-from heldin.finetune.sharding import clipped_shards, local, put_shards, sharded_batch_gradient, shards, spread
+from heldin.finetune.sharded_gradients import clipped_shards, put_shards, sharded_batch_gradient
+from heldin.finetune.sharding import local, shards, spread
 from heldin.models.attention import use_exact_attention
 from heldin.models.devices import Planned
 from heldin.models.logprobs import batch_scores, tokens_per_batch

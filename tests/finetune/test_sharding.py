@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from heldin.base.errors import InputError
 from heldin.defenses.choices import ConcentrationFilter, FlatClip
 from heldin.finetune.holding import holding_of
-from heldin.finetune.sharding import sharded_private_gradient
+from heldin.finetune.sharded_gradients import sharded_private_gradient
 
 SCRIPT = """
 import sys
