@@ -26,9 +26,8 @@ from heldin.corpus.sorting import (
     write_table,
 )
 from heldin.corpus.sources.mail import Maildir
-from heldin.corpus.sources.open import Several, source_name
+from heldin.corpus.sources.open import Several, parts_of, require_named_once, source_name
 from heldin.corpus.sources.rows import BadRows, Source
-from heldin.corpus.sources.sentences import Sentences
 from heldin.corpus.store import BuildReport, CorpusStore
 
 FORMAT_VERSION = "4"  # 4: a row that names a key twice is a bad row
@@ -66,6 +65,7 @@ def build_store(
     folder, fingerprint = store_folder(source, cache, aliases, skip_bad_rows)
     if (folder / "meta.json").is_file():
         return CorpusStore(folder)
+    require_named_once(source)
     bad = BadRows(skip=skip_bad_rows)
     # Of several sources, the first may have a store already: appending then costs a pass over its records, not over the
     # files they came from.
@@ -93,8 +93,7 @@ def build_store(
 
 
 def _nothing_usable(source: Source, bad: BadRows) -> str:
-    read = source.source if isinstance(source, Sentences) else source
-    parts = read.sources if isinstance(read, Several) else (read,)
+    parts = parts_of(source)
     if bad.skipped:
         why = f"{counted(bad.skipped, 'row')} skipped, the first: {bad.first}"
     elif any(isinstance(part, PresetSource) for part in parts):

@@ -23,7 +23,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import whole_directory
 from heldin.corpus.build import NoRecordError, build_store, store_folder
 from heldin.corpus.sorting import add_store, say_repeated, sorting_table, write_records, write_table
-from heldin.corpus.sources.open import Several
+from heldin.corpus.sources.open import Several, require_named_once
 from heldin.corpus.sources.rows import Source
 from heldin.corpus.store import CorpusStore
 
@@ -57,6 +57,7 @@ def build_on_cluster(
     folder, fingerprint = store_folder(source, cache, aliases, skip_bad_rows)
     if (folder / "meta.json").is_file():
         return CorpusStore(folder)
+    require_named_once(source)
     try:
         import ray
     except ImportError as error:

@@ -60,9 +60,9 @@ def clipped_difference_sum(
             loss = _train(model, list(parameters.values()), work, local)
             moved = {name: (start[name] - p.detach()).float() for name, p in parameters.items()}
             norm = norm_of_all(moved.values())
-            masked = ~torch.isfinite(norm.float())
-            if not masked:
-                factor = clip_factors(norm, masked, clip_norm) * work.weight
+            finite = torch.isfinite(norm.float())
+            if finite:
+                factor = clip_factors(norm, ~finite, clip_norm) * work.weight
                 for name, difference in moved.items():
                     total[name] += difference * factor
                 tally += torch.tensor([loss, 1.0, 0.0], dtype=torch.float64, device=model.device)

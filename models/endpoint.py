@@ -14,7 +14,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from heldin.base.errors import InputError
+from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import text_sha256
 from heldin.models.checks import PROBE
 from heldin.models.endpoint_answers import (
@@ -250,7 +250,7 @@ def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tup
                 values = values_of_tokens(answer, style, prompt)
         except Refusal as error:
             if error.status == 404:  # no such address or model: another style would not help
-                raise InputError(f"{error}{_listed_instead(_listed(connection), name)}") from error
+                raise InputError(f"{error}{_listed_instead(_listed_if_asked_once(connection), name)}") from error
             found.append(f"asked for {style}: {error}")
         except NoLogprobs as error:
             found.append(f"asked for {style} it returns {error}")
@@ -293,10 +293,18 @@ def _stated_context(connection: Connection, name: str) -> int:
     )
 
 
-def _listed(connection: Connection) -> dict[str, dict[str, Any]]:
+def _listed_if_asked_once(connection: Connection) -> dict[str, dict[str, Any]]:
+    """``_listed`` where it is a hint alone: whatever goes wrong, there is no list."""
+    try:
+        return _listed(connection, tries=1)
+    except (InputError, ResumableError):
+        return {}
+
+
+def _listed(connection: Connection, *, tries: int | None = None) -> dict[str, dict[str, Any]]:
     """What the server's list says of each model, by name; empty where there is no list."""
     try:
-        listed = connection.get("/models").get("data")
+        listed = connection.get("/models", tries=tries).get("data")
     except Refusal:
         return {}
     entries = [its for its in listed if isinstance(its, dict)] if isinstance(listed, list) else []

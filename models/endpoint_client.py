@@ -145,15 +145,15 @@ class Connection:
             InputError: nothing listens at the address, or the key is refused.
             ResumableError: no complete answer after all tries.
         """
-        return self._ask("POST", path, body)
+        return self._ask("POST", path, body, self.endpoint.max_tries)
 
-    def get(self, path: str) -> dict[str, Any]:
-        """Like ``post``, without a body."""
-        return self._ask("GET", path, None)
+    def get(self, path: str, *, tries: int | None = None) -> dict[str, Any]:
+        """Like ``post``, without a body; ``tries``: at most so many, None: the endpoint's."""
+        return self._ask("GET", path, None, tries or self.endpoint.max_tries)
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None, tries: int) -> dict[str, Any]:
         failure = ""
-        for attempt in range(self.endpoint.max_tries):
+        for attempt in range(tries):
             if attempt:
                 self._pace.rest(min(LONGEST_WAIT, self.endpoint.first_wait * 2.0 ** (attempt - 1)) * _jitter())
             # A retry takes a turn as well, so that failures do not push the rate over the limit.
@@ -180,7 +180,7 @@ class Connection:
                     failure = f"HTTP {response.status_code}{self._quoted(response)}"
                     self._honour_retry_after(response)
         raise ResumableError(
-            f"'{self.endpoint.base}' failed {self.endpoint.max_tries} times in a row, the last time with {failure};"
+            f"'{self.endpoint.base}' failed {tries} times in a row, the last time with {failure};"
             " the same command goes on from there"
         )
 

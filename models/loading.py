@@ -162,14 +162,16 @@ def load_language_model(
 
 def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a hub name or folder. Raises InputError if there is none."""
-    if not Path(name).is_dir():
-        require_hub_name(name, "tokenizer")
-        require_on_hub(name, "tokenizer", revision)
     with quiet_transformers():
         try:
+            if not Path(name).is_dir():
+                require_hub_name(name, "tokenizer")
+                require_on_hub(name, "tokenizer", revision)
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
                 name, revision=revision, trust_remote_code=False
             )
+        except InputError:
+            raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
             raise InputError(f"cannot load the tokenizer of '{name}': {first_sentence(error)}") from error
     return tokenizer

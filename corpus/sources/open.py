@@ -15,6 +15,7 @@ from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.iob import Iob, is_iob
 from heldin.corpus.sources.mail import Maildir, Mbox, is_maildir
 from heldin.corpus.sources.rows import BadRows, Columns, Source, batched
+from heldin.corpus.sources.sentences import Sentences
 from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
 
 
@@ -57,24 +58,36 @@ class Several:
     sources: tuple[Source, ...]
 
     def fingerprint(self) -> str:
-        """Hash of the sources' fingerprints, in order. Raises InputError if two sources are the same."""
-        found: dict[str, Source] = {}
-        for source in self.sources:
-            one = source.fingerprint()
-            if one in found:
-                # Ids that are made from user and text would number its records anew, as texts that were written twice.
-                raise InputError(
-                    f"{source_name(found[one])} and {source_name(source)} have the same content: name it once, or each"
-                    " of its records counts twice"
-                )
-            found[one] = source
-        return text_sha256("several", *found)
+        """Hash of the sources' fingerprints, in order."""
+        return text_sha256("several", *(source.fingerprint() for source in self.sources))
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
         """Yield the records of each source in turn."""
         # One after the other with one count of bad rows: ``first`` is the first of all sources.
         for source in self.sources:
             yield from source.batches(bad)
+
+
+def require_named_once(source: Source) -> None:
+    """Raises InputError if two of several sources have the same records."""
+    found: dict[str, Source] = {}
+    for one in parts_of(source):
+        fingerprint = one.fingerprint()
+        other = found.get(fingerprint)
+        found[fingerprint] = one
+        # Parts without a record, as some programs write them, are alike too.
+        if other is not None and any(batch.num_rows for batch in one.batches(BadRows(skip=True))):
+            # Ids that are made from user and text would number its records anew, as texts that were written twice.
+            raise InputError(
+                f"{source_name(other)} and {source_name(one)} have the same content: name it once, or each of its"
+                " records counts twice"
+            )
+
+
+def parts_of(source: Source) -> tuple[Source, ...]:
+    """The sources that stand behind one, in order; itself if it is not made of several."""
+    read = source.source if isinstance(source, Sentences) else source
+    return read.sources if isinstance(read, Several) else (read,)
 
 
 def source_name(source: Source) -> str:

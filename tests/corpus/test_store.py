@@ -143,7 +143,7 @@ def test_an_appended_record_must_have_an_id_of_its_own(tmp_path):
 
 
 def test_a_file_that_is_named_twice_is_refused_under_any_name(tmp_path):
-    rows = [{**row, "id": None} for row in _rows(3, 2)]
+    rows = _rows(3, 2)
     first, other, copy = (
         _source(tmp_path, its, f"{name}.jsonl") for name, its in zip("abc", (rows, rows[:5], rows), strict=True)
     )
@@ -151,6 +151,11 @@ def test_a_file_that_is_named_twice_is_refused_under_any_name(tmp_path):
         build_store(Several((first, other, copy)), tmp_path)
     with pytest.raises(InputError, match=r"'.*a\.jsonl' and '.*a\.jsonl' have the same content"):
         build_store(Several((first, first)), tmp_path)
+
+
+def test_parts_without_a_record_are_alike_and_no_error(tmp_path):
+    parts = [_source(tmp_path, its, f"{i}.jsonl") for i, its in enumerate((_rows(3, 2), [], []))]
+    assert len(build_store(Several(tuple(parts)), tmp_path)) == 6
 
 
 def test_what_goes_wrong_in_a_source_is_said_as_it_is(tmp_path):

@@ -55,6 +55,10 @@ UNTIED = GPTNeoXConfig(
 )
 
 
+WIDE = copy.deepcopy(UNTIED)
+WIDE.hidden_size, WIDE.intermediate_size, WIDE.vocab_size = 256, 512, 4000
+
+
 def records(count, length=48):
     return [[1 + (i + j) % 800 for j in range(length + 1)] for i in range(count)]
 
@@ -82,9 +86,9 @@ def clipped(size, most):
     return Step(compute, most)
 
 
-def own_steps():
+def own_steps(count=8, length=48):
     def compute(model, passes, arithmetic, _):
-        work = LocalWork(records(8), [1.0] * 8)
+        work = LocalWork(records(count, length), [1.0] * count)
         total, _ = clipped_difference_sum(model, [work], LocalUpdates(learning_rate=0.1, batch_size=4), 1.0)
         put_gradient(model, total, 1.0, 2.0, None)
 
@@ -102,6 +106,8 @@ CASES = {
     "plain, in micro-batches": (SHAPE, plain(16, 8), {"optimizer": Optimizer.SGD}),
     "clipped without noise": (UNTIED, clipped(16, 8), {"optimizer": Optimizer.ADAFACTOR}),
     "users' own steps": (SHAPE, own_steps(), {}),
+    # What is held most when a user's difference is added, and not in the backward pass.
+    "one step of a user's own on a short record": (WIDE, own_steps(1, 2), {"optimizer": Optimizer.SGD}),
 }
 
 

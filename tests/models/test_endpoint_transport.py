@@ -53,7 +53,7 @@ def test_a_wait_of_hours_ends_the_work_for_now(make_lm):
         open_endpoint_model(connection, "tiny")
 
 
-def test_what_does_not_pass_can_be_resumed_and_refusals_are_not_repeated(make_lm):
+def test_what_does_not_pass_can_be_resumed_and_refusals_are_not_repeated(make_lm, monkeypatch):
     server = tiny_server(make_lm(), key="right")
     with opened(server, max_tries=3) as connection:
         with pytest.raises(InputError, match=r"wants an API key, and none was given \(HTTP 401\)"):
@@ -65,10 +65,13 @@ def test_what_does_not_pass_can_be_resumed_and_refusals_are_not_repeated(make_lm
         ):
             open_endpoint_model(connection, "none")
         assert len(server.times) == 2
-        server.faults = dict.fromkeys(range(3, 30), 502)
+        monkeypatch.setattr(server, "listed", lambda: ["tiny"])  # no JSON object, at every try
+        with pytest.raises(InputError, match="HTTP 404: The model `none` does not exist.*as the server lists it$"):
+            open_endpoint_model(connection, "none")
+        server.faults = dict.fromkeys(range(4, 30), 502)
         with pytest.raises(ResumableError, match="failed 3 times in a row, the last time with HTTP 502: not now"):
             open_endpoint_model(connection, "tiny")
-        assert len(server.times) == 5
+        assert len(server.times) == 6
 
 
 def test_the_key_comes_from_the_environment_and_is_repeated_nowhere(make_lm, monkeypatch):
