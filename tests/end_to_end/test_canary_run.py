@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 import heldin.finetune.batches
 import heldin.jobs.run.ledger
 from heldin.base.progress import LineReporter
+from heldin.bounds.power import forecast
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.corpus.split import Part, Role
 from heldin.finetune.batches import encode
@@ -195,6 +196,10 @@ def test_the_record_keeps_real_and_canary_users_apart(planted):
         f"{kind} canary users"
         for kind in ("unseen-token", "high-temperature", "rare-phrase", "named-person", "substring")
     }
+    # What was said to be within reach before training is what the real users can reach, who share alpha with all kinds.
+    said = [forecast(18, record.judgement.delta, sharing=n)[0] for n in (len(subjects), 1)]
+    log = (folder / "log.txt").read_text(encoding="utf-8")
+    assert [line in log for line in said] == [True, False]
     assert {v.standing for v in record.judgement.verdicts} == {"certified"}
     scored = set(pq.read_table(folder / "scores.parquet")["user"].to_pylist())
     assert scored == names | {u for u in ledger.roles if u not in names}
