@@ -38,6 +38,13 @@ def plant(
     audit_fraction: Annotated[
         float | None, typer.Option(help="Audit a real user with this probability; all others stay in.")
     ] = None,
+    evidence: Annotated[
+        str | None,
+        typer.Option(
+            help="How it will be known what the model was given. callback: by the log of heldin.AuditCallback or"
+            " heldin.watch_training; without it nothing is certified. declared: by the person who signs."
+        ),
+    ] = None,
     looks: Annotated[int | None, typer.Option(help="Checkpoints that will be audited, which share the level.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML: seed=3. Repeatable.")] = None,
     quiet: Quiet = False,
@@ -57,7 +64,7 @@ def plant(
     from heldin.jobs.planted.folder import MANIFEST, TRAINING
     from heldin.jobs.planted.plant import plant as do
 
-    modes = {"split.audit_fraction": audit_fraction, "looks": looks}
+    modes = {"split.audit_fraction": audit_fraction, "looks": looks, "evidence": evidence}
     given = [f"{key}={value}" for key, value in modes.items() if value is not None]
     given += ["split.canaries_only=true"] if canaries_only else []
     checked = load_plant(config, [*given, *(set_ or [])])
@@ -123,7 +130,7 @@ def _finish_all(looks: "Iterator[tuple[Record, Path]]", json: bool) -> NoReturn:
     try:
         for record, folder in looks:
             assert record.planted is not None
-            lines.append(_look_line(record, folder))
+            lines.append(_look_line(record))
             # A certified violation (3) is graver than an indicative one (4).
             code = min({code, record.judgement.exit_code} - {0}, default=0)
             if json:
@@ -147,14 +154,14 @@ def _finish_all(looks: "Iterator[tuple[Record, Path]]", json: bool) -> NoReturn:
     raise typer.Exit(code)
 
 
-def _look_line(record: "Record", folder: Path) -> str:
-    from heldin.jobs.planted.training_log import LOG, read_log
+def _look_line(record: "Record") -> str:
     from heldin.reports.findings import answer_line
 
     assert record.planted is not None
     auroc = record.primary().auroc
-    log = read_log(folder / LOG)
-    at = f", step {log.weights[0].step} ({log.weights[0].epochs:.3g} epochs)" if log and log.weights else ""
+    training = record.planted.training
+    epochs = "" if training is None or training.epochs is None else f" ({training.epochs:.3g} epochs)"
+    at = "" if training is None else f", step {training.steps}{epochs}"
     return (
         f"look {record.planted.look} of {record.planted.looks}{at}: AUROC {auroc.value:.3f}"
         f" ({auroc.lower:.3f} to {auroc.upper:.3f}), {answer_line(record.decision)}: {record.target.name}"

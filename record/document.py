@@ -29,11 +29,10 @@ from heldin.record.facts import (
     SplitFacts,
     TrainingFacts,
 )
-from heldin.record.migrations import MIGRATED, migrated
 from heldin.record.planted import PlantedFacts
 from heldin.record.precision import PrecisionFacts
 
-SCHEMA_VERSION = 10  # raise it with a step in `record.migrations`, or older records cannot be read
+SCHEMA_VERSION = 11
 INTERNAL_NOTICE = (
     "Internal document: it holds un-noised facts about private users. Do not publish it with the model; what may leave"
     " is what the command heldin export writes."
@@ -91,7 +90,7 @@ class Record(Body):
     """Everything a report prints of one run or one audit.
 
     Attributes:
-        schema_version: version of this document's schema; ``record.migrations`` reads older ones.
+        schema_version: version of this document's schema; others are refused.
         notice: who may see it.
         kind: a run, an audit of a checkpoint, or of one trained on what was planted, or of many independent trainings.
         name: that the person gave.
@@ -214,10 +213,10 @@ def _refuse(constant: str) -> None:
 
 
 def read_record(path: Path) -> Record:
-    """Read a record, also one that an earlier heldin wrote (``record.migrations``).
+    """Read a record.
 
     Raises:
-        InputError: no record there, a schema that cannot be migrated, or a document that is not a record.
+        InputError: no record there, one of another schema, or a document that is not a record.
     """
     if not path.is_file():
         folder = path.parent
@@ -229,15 +228,12 @@ def read_record(path: Path) -> Record:
     except (json.JSONDecodeError, UnicodeDecodeError, _NotFiniteError) as error:
         raise InputError(f"'{path}' is not JSON ({error})") from error
     version = content.get("schema_version") if isinstance(content, dict) else None
-    # A damaged older record fails somewhere inside a migration: without this it would end as a bug of heldin.
-    if version in MIGRATED or version == SCHEMA_VERSION:
-        try:
-            content = migrated(content)
-        except (AttributeError, KeyError, TypeError) as error:
-            raise InputError(f"'{path}' is not a whole record of schema {version}: it is damaged") from error
-    else:
+    if version != SCHEMA_VERSION:
+        environment = content.get("environment") if isinstance(content, dict) else None
+        writer = environment.get("heldin") if isinstance(environment, dict) else None
         raise InputError(
-            f"'{path}' has record schema {version}; this heldin reads schemas {MIGRATED[0]} to {SCHEMA_VERSION}"
+            f"'{path}' has record schema {version} and was written by heldin {writer or 'of an unknown version'}; this"
+            f" heldin reads schema {SCHEMA_VERSION}: run the command that wrote it again"
         )
     try:
         return Record.model_validate(content)

@@ -6,14 +6,21 @@ from heldin.base.wording import counted
 from heldin.bounds.power import forecast
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted.config import PlantConfig
-from heldin.jobs.planted.data import canary_forms
+from heldin.jobs.planted.data import canary_forms, control_rows
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.statistics import canaries_alone, groups_judged
 
 
-def said_beforehand(config: PlantConfig, data: RunData, source: TrainingSet) -> list[str]:
-    """What the audit could certify at best, what it costs in rows, and what tells canary users all the same."""
+def said_beforehand(config: PlantConfig, data: RunData, source: TrainingSet, late: int) -> list[str]:
+    """What the audit could certify at best, what it costs in rows, and what tells canary users all the same.
+
+    Args:
+        config: what was fixed.
+        data: users and coins.
+        source: the training set.
+        late: real rows without a scored token inside the length limit.
+    """
     users, corpus = data.real(data.ledger.scored_users()), data.corpus.store
     replaced = {its.source for its in data.canaries.values() if its.source is not None}
     rows = int(corpus.counts.sum())
@@ -25,9 +32,19 @@ def said_beforehand(config: PlantConfig, data: RunData, source: TrainingSet) -> 
         f" {counted(len(replaced), 'user')} whose place canary users take), and {counted(planted, 'row')} of canary"
         f" users are; {counted(always, 'user')} always in"
         if not canaries_alone(data)
-        else f"price: {counted(planted, 'row')} of canary users more; every real user stays in with every row, and the"
-        " audit speaks of canary users alone"
+        else f"price: {counted(planted, 'row')} of canary users more; every real user stays in, and the audit speaks of"
+        " canary users alone"
     ]
+    if controls := len(control_rows(config, data)):
+        lines.append(
+            f"price: {counted(controls, 'real row')} are left out for the positive control (split.control_rows), drawn"
+            " at random"
+        )
+    if late:
+        lines.append(
+            f"form: {counted(late, 'real row')} have no scored token among the first {config.sequence_length:,}: a"
+            " trainer may drop them, and the log of the training need not show them"
+        )
     sharing = config.looks * groups_judged(data)
     if not canaries_alone(data):
         lines += forecast(len(users), config.audit.delta, sharing=sharing)

@@ -35,7 +35,10 @@ class PlantedSplit(Section):
     audit_pool: int | None = Field(None, ge=2)
     """Number of users who are audited, drawn by the seed; null: all, or by ``audit_fraction``."""
     canaries_only: bool = False
-    """Audit canary users alone: every real user stays in with every row, and the price is the canary users' rows."""
+    """Audit canary users alone: every real user stays in, and the price is canary rows and ``control_rows``."""
+    control_rows: int = Field(200, ge=0, le=10_000)
+    """With ``canaries_only``, real rows that are left out at random, at most a tenth of all, so that the audit can show
+    that the model learned the rows that it was given; 0: none, and the audit cannot."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
     """Share of an audited user's rows set aside for the attacker and never trained on; at least one row."""
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
@@ -69,6 +72,8 @@ class PlantColumns(Section):
     """Column with unique row ids; null: made from user and text."""
     date: str | None = None
     """Column with dates; null: none."""
+    drop: tuple[str, ...] = ()
+    """Columns to leave out of the planted training set, such as one that names people."""
 
     @model_validator(mode="after")
     def _one_text(self) -> "PlantColumns":
@@ -76,7 +81,17 @@ class PlantColumns(Section):
             raise ValueError("columns: prompt and completion go together")
         if self.messages is not None and self.prompt is not None:
             raise ValueError("columns: give prompt and completion, or messages")
+        kept = [*self.others().values(), *self.text_columns]
+        if both := sorted({*kept} & {*self.drop}):
+            raise ValueError(f"columns.drop leaves out '{both[0]}', which another key of columns names")
         return self
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """Columns that hold the text."""
+        if self.messages is not None:
+            return (self.messages,)
+        return (self.text,) if self.prompt is None or self.completion is None else (self.prompt, self.completion)
 
     def others(self) -> dict[str, str]:
         """Role to column name, of those that hold no text."""
@@ -95,6 +110,9 @@ class PlantConfig(Section):
     """Split of a folder with several, such as train."""
     copied_splits: tuple[str, ...] = ()
     """Other splits of the folder to copy as they are, with real names, such as test; nobody may train on them."""
+    evidence: Literal["callback", "declared"]
+    """How it will be known what the model was given. callback: heldin.AuditCallback or heldin.watch_training logs it,
+    and without its log nothing is certified. declared: the person who signs the audit vouches for it."""
     columns: PlantColumns = PlantColumns()
     """Which column holds what. Names of users, and ids if there are any, are replaced in what is written."""
     skip_bad_lines: bool = False
@@ -190,7 +208,7 @@ class PlantConfig(Section):
             name=self.name,
             seed=self.seed,
             corpus=CorpusConfig(source=source, users=self.users),
-            split=SplitConfig(**self.split.model_dump(exclude={"canaries_only"})),
+            split=SplitConfig(**self.split.model_dump(exclude={"canaries_only", "control_rows"})),
             model=ModelConfig(base=self.reference, revision=self.revision),
             finetune=Recipe(sequence_length=self.sequence_length),
             canaries=self.canaries,

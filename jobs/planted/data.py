@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from heldin.base.coins import keyed_order
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
 from heldin.canaries.form import Forms
@@ -18,12 +19,14 @@ from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.folder import Manifest
 from heldin.jobs.planted.parts import read_parts
 from heldin.jobs.planted.records import CORPUS, copied
-from heldin.jobs.planted.row_text import RowText
+from heldin.jobs.planted.training_set import TrainingSet
 from heldin.jobs.run.audit_pool import pool_of_users
 from heldin.jobs.run.corpus import CorpusData, read_corpus
 from heldin.jobs.run.data import RunData, prepare_data
 from heldin.jobs.run.layout import parts_of
 from heldin.models.loading import LanguageModel
+
+_CONTROL_SHARE = 10  # of all rows, one in so many is left out for the control at most
 
 
 def run_of(config: PlantConfig, out: Path) -> RunConfig:
@@ -33,7 +36,7 @@ def run_of(config: PlantConfig, out: Path) -> RunConfig:
 
 
 def planted_data(
-    config: PlantConfig, out: Path, reporter: Reporter, base: LanguageModel, text: RowText | None = None
+    config: PlantConfig, out: Path, reporter: Reporter, base: LanguageModel, source: TrainingSet | None = None
 ) -> RunData:
     """Users, set-asides, canary users and coins, drawn or read; trained on are all rows but those that coins decide.
 
@@ -42,7 +45,7 @@ def planted_data(
         out: the planted folder.
         reporter: receives the progress.
         base: the reference model, with which canary users are made.
-        text: how rows hold their text; None where canary users are there already.
+        source: the training set; None where canary users are there already.
 
     Raises:
         InputError: see ``jobs.run.data.prepare_data``.
@@ -50,7 +53,10 @@ def planted_data(
     run = run_of(config, out)
     corpus = _corpus(config, run, reporter)
     forms = Forms(
-        corpus.store, lambda replaced: _lending(config, run, corpus, replaced), run.seed, text.made if text else str
+        corpus.store,
+        lambda replaced: _lending(config, run, corpus, replaced),
+        run.seed,
+        source.text.made if source else str,
     )
     if config.canaries and forms.around >= config.attack.max_characters:
         raise InputError(
@@ -58,7 +64,7 @@ def planted_data(
             f" {config.attack.max_characters}: raise attack.max_characters"
         )
     data = prepare_data(run, out, reporter, corpus, base, forms)
-    return replace(data, training_rows=rows_to_train_on(data))
+    return replace(data, training_rows=rows_to_train_on(config, data))
 
 
 def drawn_data(config: PlantConfig, manifest: Manifest, out: Path, reporter: Reporter, base: LanguageModel) -> RunData:
@@ -83,13 +89,32 @@ def drawn_data(config: PlantConfig, manifest: Manifest, out: Path, reporter: Rep
     return data if manifest.parts is None else replace(data, parts=read_parts(out / "ledger", manifest.parts))
 
 
-def rows_to_train_on(data: RunData) -> npt.NDArray[np.int64]:
-    """Rows to train on: the training part of whoever was held in, and all rows of those who are not audited."""
+def rows_to_train_on(config: PlantConfig, data: RunData) -> npt.NDArray[np.int64]:
+    """Return the rows to train on: the training part of held-in users, and all rows of those who are not audited.
+
+    Rows of the positive control are left out.
+    """
     ledger = data.ledger
     always = [user for user in data.store.users if ledger.roles.get(user, Role.ALWAYS_IN) is Role.ALWAYS_IN]
     held_in = ledger.parts.rows_of(Part.TRAIN, ledger.users(Role.HELD_IN))
-    whole = [np.arange(its.start, its.stop) for its in map(data.store.rows, always)]
-    return np.unique(np.concatenate([held_in, *whole]))
+    whole = [np.arange(rows.start, rows.stop) for rows in map(data.store.rows, always)]
+    rows = np.unique(np.concatenate([held_in, *whole]))
+    return rows[~np.isin(rows, control_rows(config, data))]
+
+
+def control_rows(config: PlantConfig, data: RunData) -> list[int]:
+    """Return the real rows that are left out for the positive control, where no row is set aside of real users.
+
+    A user who wrote several rows keeps one at least.
+    """
+    if not config.split.canaries_only:
+        return []
+    corpus = data.corpus.store
+    alone = config.columns.user is None
+    rows = [row for user in corpus.users for row in list(corpus.rows(user))[0 if alone else 1 :]]
+    number = min(config.split.control_rows, len(corpus) // _CONTROL_SHARE)
+    by_id = {corpus.id(row): row for row in rows}
+    return [by_id[id_] for id_ in keyed_order(data.ledger.coins_key, "control row", list(by_id))[:number]]
 
 
 def canary_forms(config: PlantConfig, data: RunData) -> dict[int, int]:

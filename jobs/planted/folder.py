@@ -16,7 +16,7 @@ from heldin.jobs.planted.config import PlantConfig, parse_plant
 
 MANIFEST, CONFIG, TRAINING, AUDITS = "manifest.json", "config.yaml", "training", "audits"
 SEAL = "planted.json"  # in the ledger: hashes of what was fixed
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Manifest:
         skipped: rows of the original that could not be used.
         columns: its columns by what they hold.
         looks: number of checkpoints that the audit pays for.
+        evidence: how it will be known what the model was given: "callback" or "declared".
         parts: hash of the scored parts of texts; None: whole texts are scored.
         split: of a folder with several, the one to train on.
     """
@@ -50,6 +51,7 @@ class Manifest:
     skipped: int
     columns: dict[str, str | None]
     looks: int
+    evidence: str
     parts: str | None = None
     split: str | None = None
 

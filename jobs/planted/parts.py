@@ -1,6 +1,5 @@
 """The scored parts of audited users' texts, where not the whole text is scored, kept in the folder of secrets."""
 
-import hashlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, whole_file
+from heldin.base.files import file_sha256, text_digest, whole_file
 from heldin.corpus.sources.rows import BATCH_ROWS, BadRows
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.jobs.run.data import RunData
@@ -103,10 +102,16 @@ def _of_canaries(source: TrainingSet, data: RunData) -> Iterator[tuple[str, Span
         for row in data.store.rows(user) if its.source is None else ():
             text = data.store.text(row)
             try:
-                yield text, source.text.scored(source.text.put({}, text))
+                spans = source.text.scored(source.text.put({}, text))
             except ValueError as error:
                 raise InputError(f"canary user '{user}': {error}: raise attack.max_characters") from error
+            if not source.is_visible(text, spans):
+                raise InputError(
+                    f"canary user '{user}': no scored token of a row is among the first {source.visible}: raise"
+                    " sequence_length"
+                )
+            yield text, spans
 
 
 def _hash(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=_SIZE).digest()
+    return bytes.fromhex(text_digest(text))

@@ -76,9 +76,9 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
         kept = copy_records(source, out / "ledger", reporter, skip_bad=config.skip_bad_lines, telling=telling)
         source = replace(source, unparted=kept.unparted)
         seal_models(out, fingerprints(config))
-        data = planted_data(config, out, reporter, base, source.text)
+        data = planted_data(config, out, reporter, base, source)
         require_windows(run_of(config, out), data, base)
-        for line in said_beforehand(config, data, source):
+        for line in said_beforehand(config, data, source, kept.late_rows):
             reporter.say(line)
         parts = write_parts(source, data, out / "ledger") if source.in_parts else None
         with reporter.track("writing", len(data.training_rows), "rows") as advance:
@@ -104,6 +104,7 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
             skipped=kept.skipped,
             columns=_named(config),
             looks=config.looks,
+            evidence=config.evidence,
             parts=parts,
             split=config.dataset_split,
         )
@@ -130,7 +131,8 @@ def _require_scores_of(lm: LanguageModel) -> None:
 def _named(config: PlantConfig) -> dict[str, str | None]:
     """Columns by what they hold, without that of plain text where the text stands elsewhere."""
     plain = config.columns.messages is None and config.columns.prompt is None
-    found: dict[str, str | None] = config.columns.model_dump(exclude_none=True, exclude=set() if plain else {"text"})
+    left_out = {"drop"} if plain else {"drop", "text"}
+    found: dict[str, str | None] = config.columns.model_dump(exclude_none=True, exclude=left_out)
     # Said, since it is no default: without it a reader would look for a column of users.
     return found if config.columns.user is not None else {**found, "user": None}
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from heldin.bounds.verdict import Claim as Claim
     from heldin.defenses.mechanism import Mechanism as Mechanism
     from heldin.jobs.planted.callback import AuditCallback as AuditCallback
+    from heldin.jobs.planted.watching import watch_training as watch_training
 
 # where each name lives; `account` is a module
 _HOMES = {
@@ -44,6 +45,7 @@ _HOMES = {
     "plan_claim": "api.claims",
     "power": "api.numbers",
     "run": "api.audits",
+    "watch_training": "jobs.planted.watching",
 }
 __all__ = sorted(_HOMES)
 

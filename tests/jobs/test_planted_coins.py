@@ -39,7 +39,7 @@ MADE_UP = [
 def _again(config, out, base):
     lm = load_language_model(str(base))
     source = training_set(config, lm.tokenizer)
-    return source, planted_data(config, out, QUIET, lm, source.text)
+    return source, planted_data(config, out, QUIET, lm, source)
 
 
 def _written_by_user(config, source, data, out):
@@ -74,7 +74,7 @@ def test_one_coin_changes_the_rows_of_its_own_user_and_no_other_byte(numbers, sp
         was = data.ledger.roles[user]
         now = Role.HELD_OUT if was is Role.HELD_IN else Role.HELD_IN
         other = replace(data, ledger=replace(data.ledger, roles={**data.ledger.roles, user: now}))
-        other = replace(other, training_rows=rows_to_train_on(other))
+        other = replace(other, training_rows=rows_to_train_on(config, other))
         after = _written_by_user(config, source, other, out)
         differing = {name for name in before | after if before.get(name) != after.get(name)}
         assert len(differing) == 1, user
@@ -206,7 +206,7 @@ def test_what_form_tells_all_the_same_is_said_beforehand(base, tmp_path):
     plant(config, tmp_path / "out", LineReporter(said.append))
     lent = next(line for line in said if "lend" in line)
     source, data = _again(config, tmp_path / "out", base)
-    assert lent in said_beforehand(config, data, source)
+    assert lent in said_beforehand(config, data, source, 0)
     assert lent.startswith(f"form: {12 * 3} rows set aside lend date and columns to {24 * 21} canary rows")
 
 
