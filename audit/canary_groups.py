@@ -42,7 +42,7 @@ class CanaryGroup(Facts):
         auroc: AUROC of the leading attack; null where the coins left fewer than two users on a side.
     """
 
-    kind: Literal["unseen_token", "high_temperature", "rare_phrase", "named_person", "substring"]
+    kind: Literal["unseen_token", "high_temperature", "rare_phrase", "named_person", "substring", "real_rows"]
     length: int | None
     documents: int | None
     held_in: int

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from heldin.base.errors import InputError
+from heldin.base.wording import counted
 from heldin.commands.finish import command_line, finish, interruptible, tell, told
 from heldin.commands.options import BAD_INPUT, AsJson, DeviceOption, Out, Quiet, json_text
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from heldin.jobs.checkpoint.endpoint import Remote
+    from heldin.jobs.planted.config import PlantConfig
     from heldin.record.document import Record
 
 AT_PLANTED = ("model", "claim", "declared_by", "out", "quiet", "json", "planted", "device", "precision")
@@ -47,6 +49,9 @@ def plant(
     ] = None,
     looks: Annotated[int | None, typer.Option(help="Checkpoints that will be audited, which share the level.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML: seed=3. Repeatable.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Show all problems, cost and power; throw no coin and write nothing.")
+    ] = False,
     quiet: Quiet = False,
     device: DeviceOption = None,
     json: AsJson = False,
@@ -69,6 +74,9 @@ def plant(
     given += ["split.canaries_only=true"] if canaries_only else []
     checked = load_plant(config, [*given, *(set_ or [])])
     folder = out or Path("runs") / checked.name
+    if check:
+        _check(checked, config, json)
+        return
     with interruptible():
         manifest = do(checked, folder, reporter_for_this_terminal())
     training = folder / TRAINING / manifest.file
@@ -78,6 +86,19 @@ def plant(
     typer.echo(f"{manifest.rows:,} rows to train on: {training}")
     typer.echo(f"may go with them: {folder / MANIFEST}; stays with you: {folder / 'ledger'} (who is held in)")
     typer.echo(f"afterwards: heldin audit --planted {folder} --model MODEL --declared-by NAME")
+
+
+def _check(config: "PlantConfig", path: Path, json: bool) -> None:
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.jobs.planted.check import check_plan, lines
+
+    found = check_plan(config, reporter_for_this_terminal())
+    if json:
+        typer.echo(json_text(found.as_dict()))
+        raise typer.Exit(BAD_INPUT if found.problems else 0)
+    if found.problems:
+        raise InputError(f"{path}: {counted(len(found.problems), 'problem')}\n  " + "\n  ".join(found.problems))
+    typer.echo("\n".join(lines(found)))
 
 
 def audit_planted(called: typer.Context) -> None:

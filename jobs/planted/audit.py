@@ -29,7 +29,7 @@ from heldin.jobs.planted.conditions import LOG_FAULTS, Evidence, as_seen, condit
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.data import drawn_data
 from heldin.jobs.planted.evidence import CONTROL, control_of, counts_of_log
-from heldin.jobs.planted.folder import AUDITS, home_of, read_planted, require_models
+from heldin.jobs.planted.folder import AUDITS, home_of, read_form, read_planted, require_models
 from heldin.jobs.planted.looks import Look, look_at, note_change, write_look
 from heldin.jobs.planted.plant import fingerprints
 from heldin.jobs.planted.records import copied
@@ -151,7 +151,7 @@ def _audited(its: _Looking, out: Path, reporter: Reporter, command: str) -> Reco
     _keep_log(job.planted / LOG, out / LOG, kept=fault in (None, Reason.LOG_DAMAGED))
     loaded = None if its.target is None else (its.target, reference)
     control = control_of(config, data, loaded, out, reporter, of=_both(its.target, reference))
-    evidence = Evidence(training, fault, control)
+    evidence = Evidence(training, fault, control, read_form(job.planted))
     conditions = conditions_of(job.planted, manifest, look, job.declared_by, evidence, described.target.endpoint)
     if found_changed(conditions):
         note_change(look, job.planted)
@@ -287,7 +287,7 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     control = control_of(config, data, None, folder, reporter, of=_both(target, reference))
     if control is None and facts.control is not None:
         raise InputError(f"'{folder / CONTROL}' is gone or damaged, and the record rests on it: restore it")
-    evidence = Evidence(training, fault, control)
+    evidence = Evidence(training, fault, control, read_form(job.planted))
     now = conditions_of(job.planted, manifest, look, job.declared_by, evidence, described.target.endpoint)
     conditions = as_seen(facts.conditions, now)
     again = planted_facts(manifest, look, job.declared_by, conditions, evidence)

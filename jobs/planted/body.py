@@ -109,6 +109,7 @@ def planted_facts(
         conditions=list(conditions),
         training=evidence.training,
         control=evidence.control,
+        form=evidence.form,
     )
 
 

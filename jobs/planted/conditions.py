@@ -17,6 +17,7 @@ from heldin.record.facts import LARGEST_DRIFT, EndpointFacts
 from heldin.record.planted import (
     Condition,
     ConditionName,
+    FormFacts,
     Known,
     Reason,
     TrainingCounts,
@@ -34,11 +35,13 @@ class Evidence:
         training: what the model was given, by its log; None where no log tells.
         fault: why no log tells; None where one does, or where there is none.
         control: whether planted rows had an effect; None without canary users.
+        form: how canary rows differ from real ones by text alone, which contradicts nothing; None without canary users.
     """
 
     training: TrainingCounts | None = None
     fault: Reason | None = None
     control: ControlFacts | None = None
+    form: FormFacts | None = None
 
 
 def conditions_of(

@@ -239,19 +239,22 @@ def is_csv(path: Path) -> bool:
     return any(path.name.endswith(f".csv{packed}") for packed in PACKED)
 
 
-def load_plant(path: Path, overrides: Sequence[str] = ()) -> PlantConfig:
-    """Read the file, and apply ``a.b=value`` overrides. Raises InputError that lists every error."""
-    config = parse_plant(with_overrides(read_config(path), overrides), str(path))
-    # The audit may be asked for from another folder.
-    # The others are refused above.
-    names = [its.name for its in config.attack.references if isinstance(its, NamedReference)]
+def load_plant(config: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> PlantConfig:
+    """Read a YAML file or its content, and apply ``a.b=value`` overrides.
+
+    Raises InputError that lists every error.
+    """
+    content = config if isinstance(config, Mapping) else read_config(config)
+    checked = parse_plant(with_overrides(content, overrides), "config" if isinstance(config, Mapping) else str(config))
+    # The audit may be asked for from another folder. Other kinds of references are refused above.
+    names = [its.name for its in checked.attack.references if isinstance(its, NamedReference)]
     further = [NamedReference(kind="named", name=_resolved(name)) for name in names]
     named: dict[str, object] = {
-        "training": config.training.resolve(),
-        "reference": _resolved(config.reference),
-        "attack": config.attack.model_copy(update={"references": tuple(further)}),
+        "training": checked.training.resolve(),
+        "reference": _resolved(checked.reference),
+        "attack": checked.attack.model_copy(update={"references": tuple(further)}) if further else checked.attack,
     }
-    return config.model_copy(update=named)
+    return checked.model_copy(update=named)
 
 
 def _resolved(name: str) -> str:

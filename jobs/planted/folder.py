@@ -13,6 +13,7 @@ from heldin.base.files import file_sha256, private_directory, text_sha256, whole
 from heldin.base.purged import require_not_purged
 from heldin.base.yaml_files import read_yaml
 from heldin.jobs.planted.config import PlantConfig, parse_plant
+from heldin.record.planted import FormFacts
 
 MANIFEST, CONFIG, TRAINING, AUDITS = "manifest.json", "config.yaml", "training", "audits"
 SEAL = "planted.json"  # in the ledger: hashes of what was fixed
@@ -94,13 +95,21 @@ def require_models(out: Path, models: Mapping[str, str]) -> None:
         raise InputError(f"'{other}' is not the reference model that it was when coins were drawn: restore it")
 
 
-def write_manifest(manifest: Manifest, out: Path) -> None:
-    """Write the manifest, and its hash to the secrets; a folder with a manifest is whole."""
+def write_manifest(manifest: Manifest, out: Path, form: FormFacts | None) -> None:
+    """Write the manifest, and to the secrets its hash and how canary rows differ; a folder with a manifest is whole."""
     text = json.dumps({"heldin_manifest": _FORMAT, **vars(manifest)}, indent=1) + "\n"
     with whole_file(out / MANIFEST) as temporary:
         temporary.write_text(text, encoding="utf-8")
         # Before the rename: a manifest whose hash is not sealed would be refused for ever.
-        _write_seal(out, {**_read_json(out / "ledger" / SEAL), "manifest": file_sha256(temporary)})
+        measured = None if form is None else form.model_dump(mode="json")
+        kept = _read_json(out / "ledger" / SEAL)
+        _write_seal(out, {**kept, "form": measured, "manifest": file_sha256(temporary)})
+
+
+def read_form(out: Path) -> FormFacts | None:
+    """Return how canary rows differ from real ones by text alone, as ``plant`` measured it."""
+    form = _read_json(out / "ledger" / SEAL).get("form")
+    return None if form is None else FormFacts.model_validate(form)
 
 
 def read_planted(out: Path) -> tuple[PlantConfig, Manifest]:

@@ -1,7 +1,7 @@
 """The scored parts of audited users' texts, where not the whole text is scored, kept in the folder of secrets."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_digest, whole_file
+from heldin.canaries.kinds import Kind
 from heldin.corpus.sources.rows import BATCH_ROWS, BadRows
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.jobs.run.data import RunData
@@ -49,18 +50,19 @@ class KeptParts:
         return list(zip(self.begins[part].tolist(), self.ends[part].tolist(), strict=True))
 
 
-def write_parts(source: TrainingSet, data: RunData, ledger: Path) -> str:
+def write_parts(source: TrainingSet, data: RunData, ledger: Path, taken: Iterable[int]) -> str:
     """Keep the parts of every text of audited users and canary users, and return the file's hash.
 
     Args:
         source: the training set.
         data: users and coins; nothing that is kept depends on a coin.
         ledger: folder of secrets.
+        taken: real rows that became canary users'.
 
     Raises:
         InputError: a canary user's row has no part that is read.
     """
-    found = itertools.chain(_of_users(source, data), _of_canaries(source, data))
+    found = itertools.chain(_of_users(source, data, set(taken)), _of_canaries(source, data))
     with whole_file(ledger / PARTS, private=True) as temporary, pq.ParquetWriter(temporary, _SCHEMA) as writer:
         while some := list(itertools.islice(found, BATCH_ROWS)):
             rows = [
@@ -89,17 +91,19 @@ def read_parts(ledger: Path, sha256: str) -> KeptParts:
     )
 
 
-def _of_users(source: TrainingSet, data: RunData) -> Iterator[tuple[str, Spans]]:
-    audited = set(data.real(data.ledger.scored_users()))
-    replaced = {its.source for its in data.canaries.values()}
+def _of_users(source: TrainingSet, data: RunData, taken: set[int]) -> Iterator[tuple[str, Spans]]:
+    wanted = {*data.real(data.ledger.scored_users()), *(its.source for its in data.canaries.values())}
+    # Also of users whose rows became canary users'.
+    wanted |= {user for user in data.corpus.store.users if taken.intersection(data.corpus.store.rows(user))}
     for its, content in source.rows(BadRows(skip=True)):
-        if its["user"] in audited or its["user"] in replaced:
+        if its["user"] in wanted:
             yield str(its["text"]), source.text.scored(content)
 
 
 def _of_canaries(source: TrainingSet, data: RunData) -> Iterator[tuple[str, Spans]]:
     for user, its in data.canaries.items():
-        for row in data.store.rows(user) if its.source is None else ():
+        made_up = its.source is None and its.kind is not Kind.REAL_ROWS
+        for row in data.store.rows(user) if made_up else ():
             text = data.store.text(row)
             try:
                 spans = source.text.scored(source.text.put({}, text))

@@ -33,6 +33,7 @@ class Copied:
         unparted: numbers of the rows of which nothing is scored.
         late: digests of texts whose first scored token is outside of what training sees.
         late_rows: number of rows with such a text.
+        rows: number of all rows that can be used.
     """
 
     sha256: str
@@ -42,6 +43,7 @@ class Copied:
     unparted: frozenset[int]
     late: frozenset[str]
     late_rows: int
+    rows: int
 
 
 def copy_records(
@@ -85,14 +87,10 @@ def copy_records(
         if not total:
             why = f"; the first: {bad.first}" if bad.first else ""
             raise InputError(f"'{source.path}' has no row that can be used{why}")
-        if telling is not None and (column := telling.column()):
-            # The name of a person who stands in a canary row, and nowhere else, would say who is held out.
-            raise InputError(
-                f"'{source.path}': column '{column}' names people, or numbers them, and canary rows take it from"
-                " others' rows, whom that would show: name it under 'columns' if it is an id, else leave it out"
-            )
+        if telling is not None and (problem := telling.problem()):
+            raise InputError(f"'{source.path}': {problem}")
         about = {"sha256": sha256, "skipped": bad.skipped, "first": bad.first, "numbered": sorted(named)}
-        about |= {"unparted": unparted, "late": sorted(late), "late_rows": late_rows}
+        about |= {"unparted": unparted, "late": sorted(late), "late_rows": late_rows, "rows": total}
         writer.add_key_value_metadata({_ABOUT: json.dumps(about)})
     if bad.skipped:
         reporter.say(f"training set: {counted(bad.skipped, 'row')} left out, the first: {bad.first}")
@@ -107,6 +105,8 @@ def copied(ledger: Path) -> Copied:
     try:
         about: dict[str, Any] = json.loads((pq.read_metadata(path).metadata or {})[_ABOUT.encode()])
         sets = {name: frozenset(about[name]) for name in ("numbered", "unparted", "late")}
-        return Copied(about["sha256"], about["skipped"], about["first"], late_rows=about["late_rows"], **sets)
+        return Copied(
+            about["sha256"], about["skipped"], about["first"], late_rows=about["late_rows"], rows=about["rows"], **sets
+        )
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise InputError(f"'{path}' is damaged: plant in a new folder") from error

@@ -25,6 +25,7 @@ from heldin.canaries.config import (
     HighTemperatureCanaries,
     NamedPersonCanaries,
     RarePhraseCanaries,
+    RealRowCanaries,
     SubstringCanaries,
     UnseenTokenCanaries,
 )
@@ -64,7 +65,7 @@ def measure_marks(
     Raises:
         InputError: a model is broken.
     """
-    if not data.canaries:
+    if all(canary.kind is Kind.REAL_ROWS for canary in data.canaries.values()):
         return None
     target, reference = models
     of = _name(data, target.fingerprint, reference.fingerprint)
@@ -121,7 +122,7 @@ class _Recipes:
                     users = [user for user, its in canaries if its.kind is Kind.SUBSTRING and its.length == length]
                     if users and f"substring of {length}" not in found:
                         found[f"substring of {length}"] = (users, self._substrings(length))
-            else:
+            elif not isinstance(spec, RealRowCanaries):  # which have no mark
                 users = [user for user, _ in canaries if user.startswith(made_up_names(spec, number))]
                 found[f"{spec.kind} {number}"] = (users, self._made_up(spec, number))
         return found

@@ -104,9 +104,13 @@ def canaries_alone(data: RunData) -> bool:
 
 def groups_judged(data: RunData) -> int:
     """Groups of people on whom claims are tested side by side, each at its share of the level."""
-    kinds = len(kinds_of(data.canaries))
+    return groups_of(len(kinds_of(data.canaries)), canaries_alone=canaries_alone(data))
+
+
+def groups_of(kinds: int, *, canaries_alone: bool) -> int:
+    """Return the number of groups of people, for so many kinds of canary users."""
     # Canary users alone: all of them, and each kind where there are several.
-    return 1 if canaries_alone(data) and kinds == 1 else 1 + kinds
+    return 1 if canaries_alone and kinds == 1 else 1 + kinds
 
 
 def preregistered(config: RunConfig, data: RunData, plan: Mechanism) -> Preregistration:

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from heldin.api import account as account
     from heldin.api.audits import AuditResult as AuditResult
     from heldin.api.audits import audit_model as audit_model
+    from heldin.api.audits import audit_planted as audit_planted
     from heldin.api.audits import load_record as load_record
+    from heldin.api.audits import plant as plant
     from heldin.api.audits import run as run
     from heldin.api.claims import claim as claim
     from heldin.api.claims import plan_claim as plan_claim
@@ -38,11 +40,13 @@ _HOMES = {
     "TooFewUsers": "base.errors",
     "account": "api",
     "audit_model": "api.audits",
+    "audit_planted": "api.audits",
     "audit_trainer": "api.trainer",
     "bound": "api.numbers",
     "claim": "api.claims",
     "load_record": "api.audits",
     "plan_claim": "api.claims",
+    "plant": "api.audits",
     "power": "api.numbers",
     "run": "api.audits",
     "watch_training": "jobs.planted.watching",

@@ -46,7 +46,7 @@ def _written_by_user(config, source, data, out):
     """By user the rows that are written, each with its place's key, whatever the order."""
     found = {}
     numbered = copied(out / "ledger").numbered
-    for key, row in planted_rows(source, data, config, numbered=numbered):
+    for key, row in planted_rows(source, data, numbered=numbered):
         found.setdefault(row["author"], set()).add((key, json.dumps(row)))
     return found
 
@@ -88,7 +88,7 @@ def test_a_canary_row_takes_length_date_and_columns_of_one_row_that_is_never_wri
     config = plan(lines, base, canaries=MADE_UP, split={"audit_fraction": 0.7})
     plant(config, out, QUIET)
     _, data = _again(config, out, base)
-    forms, real = canary_forms(config, data), len(rows)
+    forms, real = canary_forms(data), len(rows)
     assert not set(forms.values()) & {row for row in data.training_rows if row < real}
     written = read_lines(out / "training" / "mine.jsonl")
     # ``tags`` is another in each row: no two rows share it, canary rows included, while there are rows to lend.
@@ -206,7 +206,7 @@ def test_what_form_tells_all_the_same_is_said_beforehand(base, tmp_path):
     plant(config, tmp_path / "out", LineReporter(said.append))
     lent = next(line for line in said if "lend" in line)
     source, data = _again(config, tmp_path / "out", base)
-    assert lent in said_beforehand(config, data, source, 0)
+    assert lent in said_beforehand(config, data, source, 0, None)
     assert lent.startswith(f"form: {12 * 3} rows set aside lend date and columns to {24 * 21} canary rows")
 
 
