@@ -27,6 +27,7 @@ class ControlOutcome(StrEnum):
     PASSED = "passed"
     NO_EFFECT = "no_effect"
     WEAKENED = "weakened"
+    UNDECIDED = "undecided"
     UNUSABLE = "unusable"
     NOT_MEASURED = "not_measured"
 
@@ -42,9 +43,10 @@ class ControlFacts(Facts):
     A row's gain is the reference's loss on it minus the audited model's, nats a token.
 
     Attributes:
-        outcome: passed if canary users were found no less well than single real rows, as far as chance allows to say;
-            weakened if less well; no effect if, besides, no better than by guessing; unusable if real rows that were
-            trained on gained no more than others; not measured with too few rows or canary users.
+        outcome: passed if held-in canary users gained more than held-out ones; weakened if they did, but less plainly
+            than single real rows; no effect if they did not and real rows did more plainly than chance explains;
+            undecided if chance may explain the difference; unusable if trained real rows gained no more than others;
+            not measured with too few rows or canary users.
         trained_rows: real rows in the sample that were trained on.
         untrained_rows: real rows in the sample that were not.
         rows_auroc: probability that a trained row gained more than an untrained one; null where not measured.
@@ -95,12 +97,13 @@ def positive_control(
     canaries, canaries_error = _auroc(held_in, held_out)
     rows_lower, canary_lower = rows - z * rows_error, canaries - z * canaries_error
     difference_lower = rows - canaries - z * float(np.hypot(rows_error, canaries_error))
-    if rows_lower <= 0.5:
-        outcome = ControlOutcome.UNUSABLE
-    elif difference_lower <= 0:
+    found = canary_lower > 0.5
+    if rows_lower > 0.5 and difference_lower > 0:
+        outcome = ControlOutcome.WEAKENED if found else ControlOutcome.NO_EFFECT
+    elif found:
         outcome = ControlOutcome.PASSED
     else:
-        outcome = ControlOutcome.NO_EFFECT if canary_lower <= 0.5 else ControlOutcome.WEAKENED
+        outcome = ControlOutcome.UNDECIDED if rows_lower > 0.5 else ControlOutcome.UNUSABLE
     return ControlFacts(
         outcome=outcome,
         rows_auroc=brief(rows),
@@ -113,9 +116,27 @@ def positive_control(
     )
 
 
+def detectable_auroc(trained: int, untrained: int, canaries: int, level: float = LEVEL, power: float = 0.95) -> float:
+    """Return how plainly real rows must be learned for the control to notice that canary rows had no effect.
+
+    Args:
+        trained: real rows that were trained on, in the sample.
+        untrained: real rows that were not.
+        canaries: canary users, half of them held in.
+        level: error probability of each limit.
+        power: probability to notice it.
+    """
+    in_, out = canaries - canaries // 2, canaries // 2
+    error = np.hypot(_error_at_chance(trained, untrained), _error_at_chance(in_, out))
+    return float(0.5 + (stats.norm.ppf(1 - level) + stats.norm.ppf(power)) * error)
+
+
+def _error_at_chance(above: int, below: int) -> float:
+    return float(np.sqrt((above + below + 1) / (12 * above * below)))
+
+
 def _auroc(above: Gains, below: Gains) -> tuple[float, float]:
     """Return the AUROC, and its standard error: the larger of DeLong's and that of scores at chance."""
     mine, others = placements(above, below)
-    at_chance = (above.size + below.size + 1) / (12 * above.size * below.size)
-    by_placements = mine.var(ddof=1) / above.size + others.var(ddof=1) / below.size
-    return float(mine.mean()), float(np.sqrt(max(at_chance, by_placements)))
+    by_placements = np.sqrt(mine.var(ddof=1) / above.size + others.var(ddof=1) / below.size)
+    return float(mine.mean()), max(_error_at_chance(above.size, below.size), float(by_placements))

@@ -134,8 +134,13 @@ def control_line(control: ControlFacts) -> str:
             )
         case ControlOutcome.WEAKENED:
             return f"failed: the model learned canary rows ({canaries} canary users) less than real rows ({rows})"
+        case ControlOutcome.UNDECIDED:
+            return (
+                f"undecided: the model learned real rows ({rows}); chance may explain what it learned of canary rows"
+                f" ({canaries} canary users)"
+            )
         case ControlOutcome.PASSED:
-            return f"passed: the model learned canary rows ({canaries} canary users) no less than real rows ({rows})"
+            return f"passed: the model learned canary rows ({canaries} canary users; {rows})"
 
 
 def form_line(form: FormFacts) -> str:

@@ -27,9 +27,10 @@ from heldin.jobs.environment import environment
 from heldin.jobs.planted.body import Described, planted_body, planted_facts
 from heldin.jobs.planted.conditions import LOG_FAULTS, Evidence, as_seen, conditions_of, found_changed
 from heldin.jobs.planted.config import PlantConfig
+from heldin.jobs.planted.control import CONTROL, control_of
 from heldin.jobs.planted.data import drawn_data
-from heldin.jobs.planted.evidence import CONTROL, control_of, counts_of_log
-from heldin.jobs.planted.folder import AUDITS, home_of, read_form, read_planted, require_models
+from heldin.jobs.planted.folder import AUDITS, home_of, read_form, read_planted, require_models, unseen_hash
+from heldin.jobs.planted.log_counts import counts_of_log
 from heldin.jobs.planted.looks import Look, look_at, note_change, write_look
 from heldin.jobs.planted.plant import fingerprints
 from heldin.jobs.planted.records import copied
@@ -44,6 +45,7 @@ from heldin.jobs.planted.target import (
     window_of,
 )
 from heldin.jobs.planted.training_log import LOG, hashes_in_folder
+from heldin.jobs.planted.unseen import read_unseen
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.extraction import kept_extraction, measure_extraction
 from heldin.jobs.run.models import Models, model_facts
@@ -150,7 +152,9 @@ def _audited(its: _Looking, out: Path, reporter: Reporter, command: str) -> Reco
     _say_of_log(training, config, reporter)
     _keep_log(job.planted / LOG, out / LOG, kept=fault in (None, Reason.LOG_DAMAGED))
     loaded = None if its.target is None else (its.target, reference)
-    control = control_of(config, data, loaded, out, reporter, of=_both(its.target, reference))
+    length = config.sequence_length
+    unseen = read_unseen(job.planted / "ledger", unseen_hash(job.planted))
+    control = control_of(data, late, unseen, loaded, out, reporter, length=length, of=_both(its.target, reference))
     evidence = Evidence(training, fault, control, read_form(job.planted))
     conditions = conditions_of(job.planted, manifest, look, job.declared_by, evidence, described.target.endpoint)
     if found_changed(conditions):
@@ -284,7 +288,9 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     if training is None:
         # The log in the planted folder may have been another one since.
         fault = next((c.reasons[0] for c in facts.conditions if c.reasons[0] in LOG_FAULTS), fault)
-    control = control_of(config, data, None, folder, reporter, of=_both(target, reference))
+    length = config.sequence_length
+    unseen = read_unseen(job.planted / "ledger", unseen_hash(job.planted))
+    control = control_of(data, late, unseen, None, folder, reporter, length=length, of=_both(target, reference))
     if control is None and facts.control is not None:
         raise InputError(f"'{folder / CONTROL}' is gone or damaged, and the record rests on it: restore it")
     evidence = Evidence(training, fault, control, read_form(job.planted))

@@ -4,11 +4,13 @@ from collections import Counter
 from collections.abc import Collection
 
 from heldin.audit.canary_groups import kinds_of
+from heldin.audit.control import LEAST_CANARIES, LEAST_ROWS, detectable_auroc
 from heldin.base.wording import counted
 from heldin.bounds.power import forecast
 from heldin.canaries.kinds import Kind
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted.config import PlantConfig
+from heldin.jobs.planted.control import ControlSample
 from heldin.jobs.planted.data import canary_forms, control_rows, taken_rows
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.jobs.run.data import RunData
@@ -82,6 +84,29 @@ def forecast_lines(config: PlantConfig, users: int, canaries: int, kinds: Collec
             " probability; a claim about examples halves each share again"
         )
     return lines
+
+
+def control_lines(control: ControlSample, canaries: int) -> list[str]:
+    """Return what the positive control of the audit will be able to notice.
+
+    Args:
+        control: its sample.
+        canaries: number of canary users.
+    """
+    if not canaries:
+        return []
+    trained, untrained = len(control.trained), len(control.untrained)
+    if min(trained, untrained) < LEAST_ROWS or canaries < 2 * LEAST_CANARIES:
+        return [
+            f"control: the audit cannot measure whether planted rows had an effect: {trained:,} trained and"
+            f" {untrained:,} other rows, {canaries:,} canary users; name more rows under unseen, or raise"
+            " split.control_rows"
+        ]
+    least = detectable_auroc(trained, untrained, canaries)
+    return [
+        f"control: {trained:,} trained and {untrained:,} other real rows; canary rows without any effect on the model"
+        f" are noticed in 95 % of audits if it learned real rows to an AUROC of {least:.2f} or more"
+    ]
 
 
 def _told_by_form(config: PlantConfig, data: RunData) -> list[str]:

@@ -113,6 +113,9 @@ class PlantConfig(Section):
     evidence: Literal["callback", "declared"]
     """How it will be known what the model was given. callback: heldin.AuditCallback or heldin.watch_training logs it,
     and without its log nothing is certified. declared: the person who signs the audit vouches for it."""
+    unseen: ExpandedPath | None = None
+    """Rows of the same columns that no training uses, such as a test set. Next to them the audit sees what the model
+    learned of other rows, also where it was trained on the original file. null: split.control_rows are left out."""
     columns: PlantColumns = PlantColumns()
     """Which column holds what. Names of users, and ids if there are any, are replaced in what is written."""
     skip_bad_lines: bool = False
@@ -251,6 +254,7 @@ def load_plant(config: Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
     further = [NamedReference(kind="named", name=_resolved(name)) for name in names]
     named: dict[str, object] = {
         "training": checked.training.resolve(),
+        "unseen": None if checked.unseen is None else checked.unseen.resolve(),
         "reference": _resolved(checked.reference),
         "attack": checked.attack.model_copy(update={"references": tuple(further)}) if further else checked.attack,
     }

@@ -130,7 +130,7 @@ def control_rows(config: PlantConfig, data: RunData) -> list[int]:
 
     A user who wrote several rows keeps one at least.
     """
-    if not config.split.canaries_only:
+    if not config.split.canaries_only or config.unseen is not None:
         return []
     corpus, taken = data.corpus.store, set(taken_rows(data))
     alone = config.columns.user is None

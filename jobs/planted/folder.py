@@ -95,7 +95,7 @@ def require_models(out: Path, models: Mapping[str, str]) -> None:
         raise InputError(f"'{other}' is not the reference model that it was when coins were drawn: restore it")
 
 
-def write_manifest(manifest: Manifest, out: Path, form: FormFacts | None) -> None:
+def write_manifest(manifest: Manifest, out: Path, form: FormFacts | None, unseen: str | None) -> None:
     """Write the manifest, and to the secrets its hash and how canary rows differ; a folder with a manifest is whole."""
     text = json.dumps({"heldin_manifest": _FORMAT, **vars(manifest)}, indent=1) + "\n"
     with whole_file(out / MANIFEST) as temporary:
@@ -103,7 +103,12 @@ def write_manifest(manifest: Manifest, out: Path, form: FormFacts | None) -> Non
         # Before the rename: a manifest whose hash is not sealed would be refused for ever.
         measured = None if form is None else form.model_dump(mode="json")
         kept = _read_json(out / "ledger" / SEAL)
-        _write_seal(out, {**kept, "form": measured, "manifest": file_sha256(temporary)})
+        _write_seal(out, {**kept, "form": measured, "unseen": unseen, "manifest": file_sha256(temporary)})
+
+
+def unseen_hash(out: Path) -> str | None:
+    """Return the hash of the kept sample of unseen rows; None if the plan names none."""
+    return _read_json(out / "ledger" / SEAL).get("unseen")
 
 
 def read_form(out: Path) -> FormFacts | None:

@@ -50,25 +50,28 @@ class KeptParts:
         return list(zip(self.begins[part].tolist(), self.ends[part].tolist(), strict=True))
 
 
-def write_parts(source: TrainingSet, data: RunData, ledger: Path, taken: Iterable[int]) -> str:
-    """Keep the parts of every text of audited users and canary users, and return the file's hash.
+def write_parts(
+    source: TrainingSet, data: RunData, ledger: Path, texts: Iterable[str], further: Iterable[tuple[str, Spans]]
+) -> str:
+    """Keep the parts of the texts of audited users, canary users and further rows, and return the file's hash.
 
     Args:
         source: the training set.
         data: users and coins; nothing that is kept depends on a coin.
         ledger: folder of secrets.
-        taken: real rows that became canary users'.
+        texts: of further real rows: those that became canary users', and those of the positive control.
+        further: other texts with their parts.
 
     Raises:
         InputError: a canary user's row has no part that is read.
     """
-    found = itertools.chain(_of_users(source, data, set(taken)), _of_canaries(source, data))
+    found = itertools.chain(_of_users(source, data, frozenset(texts)), _of_canaries(source, data), further)
     with whole_file(ledger / PARTS, private=True) as temporary, pq.ParquetWriter(temporary, _SCHEMA) as writer:
         while some := list(itertools.islice(found, BATCH_ROWS)):
-            rows = [
+            kept = [
                 {"text": _hash(text), "begins": [b for b, _ in its], "ends": [e for _, e in its]} for text, its in some
             ]
-            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=_SCHEMA))
+            writer.write_batch(pa.RecordBatch.from_pylist(kept, schema=_SCHEMA))
     return file_sha256(ledger / PARTS)
 
 
@@ -91,12 +94,10 @@ def read_parts(ledger: Path, sha256: str) -> KeptParts:
     )
 
 
-def _of_users(source: TrainingSet, data: RunData, taken: set[int]) -> Iterator[tuple[str, Spans]]:
-    wanted = {*data.real(data.ledger.scored_users()), *(its.source for its in data.canaries.values())}
-    # Also of users whose rows became canary users'.
-    wanted |= {user for user in data.corpus.store.users if taken.intersection(data.corpus.store.rows(user))}
+def _of_users(source: TrainingSet, data: RunData, texts: frozenset[str]) -> Iterator[tuple[str, Spans]]:
+    users = {*data.real(data.ledger.scored_users()), *(its.source for its in data.canaries.values())}
     for its, content in source.rows(BadRows(skip=True)):
-        if its["user"] in wanted:
+        if its["user"] in users or its["text"] in texts:
             yield str(its["text"]), source.text.scored(content)
 
 

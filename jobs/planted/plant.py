@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
+
 from heldin.attacks.config import NamedReference
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, whole_directory
@@ -13,8 +15,9 @@ from heldin.base.progress import Reporter
 from heldin.base.purged import require_not_purged
 from heldin.jobs.config_files import first_difference
 from heldin.jobs.environment import version
-from heldin.jobs.planted.beforehand import said_beforehand
+from heldin.jobs.planted.beforehand import control_lines, said_beforehand
 from heldin.jobs.planted.config import PlantConfig, is_dataset
+from heldin.jobs.planted.control import ControlSample
 from heldin.jobs.planted.data import planted_data, run_of, taken_rows
 from heldin.jobs.planted.folder import (
     CONFIG,
@@ -36,6 +39,7 @@ from heldin.jobs.planted.records import Copied, copied, copy_records
 from heldin.jobs.planted.row_text import Row
 from heldin.jobs.planted.telling import telling_of
 from heldin.jobs.planted.training_set import TrainingSet, content_sha256, training_set
+from heldin.jobs.planted.unseen import unseen_rows, write_unseen
 from heldin.jobs.planted.written import planted_rows
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.extraction import require_windows
@@ -76,7 +80,14 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
         form = form_facts(config, data)
         for line in said_beforehand(config, data, source, kept.late_rows, form):
             reporter.say(line)
-        parts = write_parts(source, data, out / "ledger", taken_rows(data)) if source.in_parts else None
+        unseen = list(unseen_rows(config, source))
+        control = ControlSample(data, kept.late, [text for text, _ in unseen])
+        for line in control_lines(control, len(data.canaries)):
+            reporter.say(line)
+        parts = None
+        if source.in_parts:
+            texts = [*data.store.texts_at(np.array(taken_rows(data), dtype=np.int64)), *control.texts()]
+            parts = write_parts(source, data, out / "ledger", texts, unseen)
         sha256 = _write_training_set(source, data, out, kept, reporter)
         manifest = Manifest(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -94,7 +105,8 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
             parts=parts,
             split=config.dataset_split,
         )
-        write_manifest(manifest, out, form)
+        sample = write_unseen([text for text, _ in unseen], out / "ledger") if unseen else None
+        write_manifest(manifest, out, form, sample)
     return manifest
 
 
