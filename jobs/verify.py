@@ -33,7 +33,7 @@ from heldin.jobs.run.plan import configured_mechanism, read_run_config
 from heldin.jobs.run.score_file import read_scores
 from heldin.jobs.run.statistics import preregistered, run_results
 from heldin.jobs.run.texts import scores_name, texts_under_attack
-from heldin.jobs.run.training import finished_training, require_trained_under
+from heldin.jobs.run.training import finished_training, require_model_of_training, require_trained_under
 from heldin.jobs.run.utility import kept_losses
 from heldin.record.differences import Difference, compared
 from heldin.record.document import Body, Record, read_record
@@ -86,7 +86,7 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
     Raises:
         InputError: no record, or a file it depends on is missing, damaged, or belongs to another run.
     """
-    record = read_record(folder / "record.json")
+    record = read_record(folder / "record.json", checked=False)
     require_not_purged(folder)
     match record.kind:
         case "run":
@@ -161,6 +161,7 @@ def _run_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     # By the record's fingerprints: scores of any other models or texts have another name, and are not read.
     of = scores_name(config, texts, record.target.fingerprint, record.reference.fingerprint)
     require_trained_under(folder, plan)
+    require_model_of_training(folder)
     found = run_results(data, texts.texts, _scores(folder, of), preregistered(config, data, plan), reporter)
     # Loaded for its fingerprint and size, and never run.
     name = (named or base_model(config, corpus, reporter))[0]

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from heldin.audit.control import ControlFacts, positive_control
 from heldin.base.coins import first_in_keyed_order
-from heldin.base.files import cache_directory, text_digest, whole_file
+from heldin.base.files import cache_directory, text_digest
 from heldin.base.progress import Reporter
+from heldin.base.table_files import read_table, write_table
 from heldin.corpus.split import Part, Role
 from heldin.jobs.run.data import RunData
 from heldin.models.loading import LanguageModel
@@ -53,13 +52,14 @@ def control_of(
     if not data.canaries:
         return None
     sample = ControlSample(data, late, unseen)
-    gains = _kept(out / CONTROL, of)
+    table = read_table(out / CONTROL, made_from=of, say=reporter.say)
+    gains = None if table is None else dict(zip(table["text"].to_pylist(), table["gain"].to_pylist(), strict=True))
     texts = sample.texts()
     if gains is None or not gains.keys() >= {text_digest(text) for text in texts}:
         if models is None:
             return None
         gains = _measured(data, texts, models, length, reporter)
-        _keep(gains, out / CONTROL, of)
+        write_table({"text": list(gains), "gain": list(gains.values())}, out / CONTROL, made_from=of)
     return positive_control(
         _gains_of(gains, sample.trained),
         _gains_of(gains, sample.untrained),
@@ -151,21 +151,3 @@ def _measured(
         text_digest(text): float(mine.logprobs[:length][of_mine].mean() - other.logprobs[:length][of_other].mean())
         for text, mine, other, of_mine, of_other in zip(texts, target, reference, *masks, strict=True)
     }
-
-
-def _keep(gains: Mapping[str, float], path: Path, of: str) -> None:
-    table = pa.table({"text": list(gains), "gain": list(gains.values())})
-    with whole_file(path, private=True) as temporary:
-        pq.write_table(table.replace_schema_metadata({"of": of}), temporary)
-
-
-def _kept(path: Path, of: str) -> dict[str, float] | None:
-    if not path.is_file():
-        return None
-    try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowException):
-        return None
-    if (table.schema.metadata or {}).get(b"of") != of.encode():
-        return None
-    return dict(zip(table["text"].to_pylist(), table["gain"].to_pylist(), strict=True))

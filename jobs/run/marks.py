@@ -12,14 +12,14 @@ from typing import assert_never
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from heldin.attacks.marks import MarkScores
 from heldin.base.coins import keyed_order
 from heldin.base.errors import InputError
-from heldin.base.files import text_sha256, whole_file
+from heldin.base.files import text_sha256
 from heldin.base.progress import Reporter
+from heldin.base.table_files import read_table, write_table
 from heldin.canaries.candidates import people, phrases, prefixes, signatures, substrings
 from heldin.canaries.config import (
     HighTemperatureCanaries,
@@ -69,7 +69,7 @@ def measure_marks(
         return None
     target, reference = models
     of = _name(data, target.fingerprint, reference.fingerprint)
-    found = _read(out / FILE, of=of)
+    found = _read(out / FILE, of=of, say=reporter.say)
     if found is None:
         drawn = _Recipes(config, data, base()).drawn()
         found = _scored(data, drawn, models, reporter)
@@ -226,19 +226,13 @@ def _write(found: MarkScores, path: Path, *, of: str) -> None:
         "target": pa.array(found.target, pa.float64()),
         "reference": pa.array(found.reference, pa.float64()),
     }
-    with whole_file(path, private=True) as temporary:
-        pq.write_table(pa.table(columns).replace_schema_metadata({"of": of}), temporary)
+    write_table(columns, path, made_from=of)
 
 
-def _read(path: Path, *, of: str) -> MarkScores | None:
+def _read(path: Path, *, of: str, say: Callable[[str], object] = lambda _: None) -> MarkScores | None:
     """What ``_write`` wrote; None if there is nothing, or scores of other models or canary users."""
-    if not path.is_file():
+    kept = read_table(path, made_from=of, say=say)
+    if kept is None:
         return None
-    try:
-        kept = pq.read_table(path)
-        if (kept.schema.metadata or {}).get(b"of") != of.encode():
-            return None
-        columns = {name: np.asarray(kept[name]) for name in ("planted", "target", "reference")}
-        return MarkScores(kept["recipe"].to_pylist(), kept["user"].to_pylist(), **columns)
-    except (OSError, KeyError, pa.ArrowException):
-        return None
+    columns = {name: np.asarray(kept[name]) for name in ("planted", "target", "reference")}
+    return MarkScores(kept["recipe"].to_pylist(), kept["user"].to_pylist(), **columns)

@@ -46,7 +46,7 @@ def score(its: Scoring, out: Path, reporter: Reporter) -> list[TextStatistic]:
     Raises InputError for a model that cannot be used, or a primary attack that does not go with the reference's
     tokenizer.
     """
-    kept = read_scores(out / "scores.parquet", of=its.of)
+    kept = read_scores(out / "scores.parquet", of=its.of, say=reporter.say)
     if kept is not None:
         return kept
     config, attack, texts = its.config, its.config.attack, its.texts

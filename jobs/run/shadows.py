@@ -53,7 +53,7 @@ def shadow_statistics(
         for number, members in enumerate(included):
             # A file for each, so that a run that is killed trains only the one it was at again.
             path = folder / f"{number:03}.parquet"
-            kept = read_scores(path, of=its.of)
+            kept = read_scores(path, of=its.of, say=reporter.say)
             if kept is None:
                 shadow = _shadow_run(config, data, its.models.base_name, users, members, number)
                 kept = _trained_and_scored(its, shadow, path)

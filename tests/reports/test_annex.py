@@ -9,7 +9,7 @@ import pytest
 from heldin.audit.canary_groups import CanaryGroup
 from heldin.audit.results import TrainingsFacts
 from heldin.defenses.guarantee import NO_PROTECTION
-from heldin.record.document import read_record
+from heldin.record.document import read_record, write_record
 from heldin.record.facts import CellFacts
 from heldin.record.planted import Condition, Known, PlantedFacts
 from heldin.reports.annex import annex, scenarios
@@ -231,7 +231,7 @@ def _released(record):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_record_has_an_annex_that_is_typeset(record, kind, tmp_path):
     made = KINDS[kind](record)
-    (tmp_path / "record.json").write_text(made.model_dump_json(), encoding="utf-8")
+    write_record(made, tmp_path / "record.json")
     printed = pages(write_report(tmp_path))
     (number,) = [i for i, page in enumerate(printed, start=1) if page.says("Annex for those who sign")]
     assert any(page.says(f"stand in the annex (page {number})") for page in printed[:3])
