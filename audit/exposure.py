@@ -33,6 +33,8 @@ PROPERTIES = {
     "near_duplicates": "near-duplicates",
 }
 
+PEOPLE = "people.parquet"  # of a run: who is how exposed, for the owner alone
+
 
 @dataclass(frozen=True)
 class Exposed:

@@ -111,9 +111,30 @@ def require_whole(path: Path, made_from: str | None = None, remedy: str = "resto
             raise InputError(f"'{path}' is not as it was written: {remedy}")
 
 
-def listed(folder: Path) -> list[str]:
-    """Return the names of the files that a folder's index lists."""
-    return sorted(_index(folder))
+def inspect(folder: Path) -> dict[str, State]:
+    """Return the state of every file below a folder, by its relative path; the lists of digests are left out."""
+    states: dict[str, State] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.is_symlink() and path.name != INDEX and not path.name.endswith(".tmp"):
+            states[path.relative_to(folder).as_posix()] = _state_of_file(path)
+        elif path.is_dir():
+            lost = (name for name in _index(path) if not (path / name).exists())
+            states |= {(path / name).relative_to(folder).as_posix(): State.ABSENT for name in lost}
+    states |= {name: State.ABSENT for name in _index(folder) if not (folder / name).exists()}
+    return states
+
+
+def _state_of_file(path: Path) -> State:
+    state = state_of(path)
+    if state is not State.UNLISTED or path.suffix != ".json":
+        return state
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return State.CHANGED
+    if not isinstance(content, dict) or _DIGEST not in content:
+        return State.UNLISTED
+    return State.WHOLE if content.pop(_DIGEST) == _digest(content) else State.CHANGED
 
 
 def folder_digest(folder: Path) -> str:
@@ -139,8 +160,8 @@ def read_document(path: Path, remedy: str = "restore it", *, checked: bool = Tru
         InputError: the file cannot be read, is not a JSON object, or was changed.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"'{path}' is damaged: {remedy}") from error
     if not isinstance(content, dict):
         raise InputError(f"'{path}' is damaged: {remedy}")
@@ -148,6 +169,11 @@ def read_document(path: Path, remedy: str = "restore it", *, checked: bool = Tru
     if checked and digest != _digest(content):
         raise InputError(f"'{path}' is not as it was written: {remedy}")
     return content
+
+
+def _refuse(constant: str) -> None:
+    # Infinity and "not a number", which are null in what is written.
+    raise ValueError(constant)
 
 
 def _digest(content: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from heldin.attacks.table import TextStatistic
 from heldin.audit.canary_groups import kinds_of
 from heldin.audit.control import ControlOutcome
-from heldin.audit.exposure import write_people
+from heldin.audit.exposure import PEOPLE, write_people
 from heldin.audit.headline import AUDITED, USERS
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.sides import Sides
@@ -27,9 +27,18 @@ from heldin.jobs.environment import environment
 from heldin.jobs.planted.body import Described, planted_body, planted_facts
 from heldin.jobs.planted.conditions import LOG_FAULTS, Evidence, as_seen, conditions_of, found_changed
 from heldin.jobs.planted.config import PlantConfig
-from heldin.jobs.planted.control import CONTROL, control_of
+from heldin.jobs.planted.control import control_of
 from heldin.jobs.planted.data import drawn_data
-from heldin.jobs.planted.folder import AUDITS, home_of, read_form, read_planted, require_models, unseen_hash
+from heldin.jobs.planted.folder import (
+    AUDITS,
+    CONTROL,
+    LOG,
+    home_of,
+    read_form,
+    read_planted,
+    require_models,
+    unseen_hash,
+)
 from heldin.jobs.planted.log_counts import counts_of_log
 from heldin.jobs.planted.looks import Look, look_at, note_change, write_look
 from heldin.jobs.planted.plant import fingerprints
@@ -44,12 +53,12 @@ from heldin.jobs.planted.target import (
     weights_of,
     window_of,
 )
-from heldin.jobs.planted.training_log import LOG, hashes_in_folder
+from heldin.jobs.planted.training_log import hashes_in_folder
 from heldin.jobs.planted.unseen import read_unseen
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.extraction import kept_extraction, measure_extraction
 from heldin.jobs.run.models import Models, model_facts
-from heldin.jobs.run.score_file import read_scores
+from heldin.jobs.run.score_file import SCORES, read_scores
 from heldin.jobs.run.scoring import score
 from heldin.jobs.run.scoring_precision import measured_shift
 from heldin.jobs.run.statistics import RunResults, canaries_alone, groups_judged, run_results
@@ -164,7 +173,7 @@ def _audited(its: _Looking, out: Path, reporter: Reporter, command: str) -> Reco
         reporter.say(line)
     found = planted_results(job, config, data, statistics, facts, reporter)
     found = replace(found, losses=losses, precision=precision, extraction=extraction)
-    write_people(found.people, out / "people.parquet")
+    write_people(found.people, out / PEOPLE)
     seconds["statistics"] = time.monotonic() - started
     body = planted_body(job.recorded(), config, data, described, found, facts)
     return write_new_record(body, environment(seconds), out, name=config.name, command=without_names(command))
@@ -275,7 +284,7 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
         reference = reference.within(described.target.endpoint.window)
         described = replace(described, reference=model_facts(reference, config.reference))
     of = scores_name(run, texts_under_attack(run, data), described.target.fingerprint, reference.fingerprint)
-    statistics = read_scores(folder / "scores.parquet", of=of)
+    statistics = read_scores(folder / SCORES, of=of)
     if statistics is None:
         raise InputError(
             f"'{folder / 'scores.parquet'}' is missing, damaged, or of other models or texts than the record names"

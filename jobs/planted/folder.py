@@ -16,6 +16,8 @@ from heldin.jobs.planted.config import PlantConfig, parse_plant
 from heldin.record.planted import FormFacts
 
 MANIFEST, CONFIG, TRAINING, AUDITS = "manifest.json", "config.yaml", "training", "audits"
+LOG = "training-log"  # folder of what a training was given
+CONTROL = "control.parquet"  # of an audit: losses of the positive control
 SEAL = "planted.json"  # in the ledger: hashes of what was fixed
 _FORMAT = 3
 

@@ -21,7 +21,6 @@ from safetensors import SafetensorError, safe_open
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256, write_text
 
-LOG = "training-log"
 _FORMAT = 2
 _SIZE = 16  # bytes of a hash: enough that no two texts meet by chance
 # A sequence: hash and number of its own tokens, how many of them bear loss (-1: labels were not seen), and how many

@@ -21,9 +21,8 @@ import torch
 
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory
-from heldin.jobs.planted.folder import MANIFEST, TRAINING
+from heldin.jobs.planted.folder import LOG, MANIFEST, TRAINING
 from heldin.jobs.planted.training_log import (
-    LOG,
     READ,
     Checkpoint,
     Header,

@@ -11,6 +11,7 @@ from heldin.base.errors import InputError
 from heldin.base.table_files import read_table, write_table
 
 FILE = "extraction.parquet"
+MARKS = "marks.parquet"  # of the marks of canary users
 _MARKS = ("in_others", "in_public")
 
 

@@ -34,12 +34,12 @@ from heldin.corpus.split import Part
 from heldin.corpus.store import texts_of
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData
+from heldin.jobs.run.extraction_file import MARKS
 from heldin.jobs.run.planting import MadeUp, made_up_names
 from heldin.jobs.run.rare_pool import rare_pool, spoken_tokens
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 
-FILE = "marks.parquet"
 CANDIDATES = 1000
 _PURPOSE = "marks never planted"
 
@@ -69,11 +69,11 @@ def measure_marks(
         return None
     target, reference = models
     of = _name(data, target.fingerprint, reference.fingerprint)
-    found = _read(out / FILE, of=of, say=reporter.say)
+    found = _read(out / MARKS, of=of, say=reporter.say)
     if found is None:
         drawn = _Recipes(config, data, base()).drawn()
         found = _scored(data, drawn, models, reporter)
-        _write(found, out / FILE, of=of)
+        _write(found, out / MARKS, of=of)
     return found
 
 
@@ -89,10 +89,10 @@ def kept_marks(data: RunData, out: Path, *, target: str, reference: str) -> Mark
     Raises:
         InputError: the file is missing or damaged, or of other models or canary users.
     """
-    found = _read(out / FILE, of=_name(data, target, reference))
+    found = _read(out / MARKS, of=_name(data, target, reference))
     if found is None:
         raise InputError(
-            f"'{out / FILE}' is missing, damaged, or of other models or canary users than the record names"
+            f"'{out / MARKS}' is missing, damaged, or of other models or canary users than the record names"
         )
     return found
 

@@ -8,6 +8,9 @@ import pyarrow as pa
 from heldin.attacks.table import Dial, TextStatistic
 from heldin.base.table_files import read_table, write_table
 
+SCORES = "scores.parquet"
+SHADOW = "shadow"  # folder of the scores of shadow models
+
 
 def write_scores(statistics: Sequence[TextStatistic], path: Path, *, of: str) -> None:
     """Write every text's statistics; ``of`` is a hash of the models and texts they belong to."""

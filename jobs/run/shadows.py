@@ -23,7 +23,7 @@ from heldin.base.progress import LineReporter, Reporter, SilentReporter
 from heldin.corpus.split import Role
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData, defended
-from heldin.jobs.run.score_file import read_scores, write_scores
+from heldin.jobs.run.score_file import SHADOW, read_scores, write_scores
 from heldin.jobs.run.texts import Scoring
 from heldin.jobs.run.training import finetune
 from heldin.models.loading import load_language_model
@@ -47,7 +47,7 @@ def shadow_statistics(
     users = data.ledger.scored_users()
     included = _included(users, config.attack.shadow_models, config.seed)  # (K, n)
     attack, aggregation = config.attack.primary, config.attack.aggregations[0]
-    folder = private_directory(out / "shadow")
+    folder = private_directory(out / SHADOW)
     scores = []
     with reporter.track(DIAL, len(included), "models") as advance:
         for number, members in enumerate(included):

@@ -18,9 +18,10 @@ import heldin
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.jobs.planted.audit import audit_planted
+from heldin.jobs.planted.folder import LOG
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.target import PlantedAudit
-from heldin.jobs.planted.training_log import LOG, hashes_in_folder, read_log, segment_path
+from heldin.jobs.planted.training_log import hashes_in_folder, read_log, segment_path
 from heldin.jobs.verify import verify
 from heldin.record.planted import ConditionName, Known, Reason
 from tests.planted_sets import base, lines, plan, read_lines, rows, write_lines
