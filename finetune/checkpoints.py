@@ -40,9 +40,9 @@ class TrainingState:
         loss_steps: number of these losses.
         smallest_norm: smallest gradient norm of a clipping run; None if none was measured.
         seconds: training time so far.
-        gradients: number of records' gradients that were computed; None in states of earlier versions.
+        gradients: number of records' gradients that were computed.
         history: one entry per evaluation.
-        effort: what the run took; None in states of earlier versions.
+        effort: what the run took.
     """
 
     job: str
@@ -53,16 +53,14 @@ class TrainingState:
     loss_steps: int = 0
     smallest_norm: float | None = None
     seconds: float = 0.0
-    gradients: int | None = None
+    gradients: int = 0
     history: list[dict[str, float]] = field(default_factory=list)
-    effort: Effort | None = None
+    effort: Effort = field(default_factory=Effort)
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> "TrainingState":
-        """The state from JSON; raises TypeError for other fields than these."""
-        effort = content.get("effort")
-        if effort is None:
-            return cls(**content)
+        """The state from JSON; raises KeyError or TypeError for other fields than these."""
+        effort = content["effort"]
         memory = effort["memory"] and Memory(**effort["memory"])
         return cls(**{**content, "effort": Effort(**{**effort, "memory": memory})})
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from heldin.base.errors import InputError
@@ -29,9 +29,9 @@ class TrainingResult:
         history: one entry per evaluation.
         seconds: training time.
         smallest_norm: smallest gradient norm of a clipping run; None otherwise.
-        gradients: number of records' gradients that were computed; None if an earlier version computed some.
+        gradients: number of records' gradients that were computed.
         halted: whether the filter ended the run after ``steps`` steps; there is then no model.
-        effort: what the run took over all its resumes; None if an earlier version did some of it.
+        effort: what the run took over all its resumes.
     """
 
     folder: Path
@@ -40,9 +40,9 @@ class TrainingResult:
     history: tuple[Mapping[str, float], ...]
     seconds: float
     smallest_norm: float | None = None
-    gradients: int | None = None
+    gradients: int = 0
     halted: bool = False
-    effort: Effort | None = None
+    effort: Effort = field(default_factory=Effort)
 
 
 def train(

@@ -18,7 +18,7 @@ from heldin.finetune.batches import ShuffledBatches
 from heldin.finetune.checkpointing import use_checkpointing
 from heldin.finetune.checkpoints import TrainingState
 from heldin.finetune.clipping import PlainClipping
-from heldin.finetune.effort import Effort, Memory
+from heldin.finetune.effort import Memory
 from heldin.finetune.frozen import halve_frozen
 from heldin.finetune.holding import Holding, holding_of
 from heldin.finetune.job_name import job_name
@@ -173,7 +173,7 @@ class Training:
         sum_over_ranks([count])
         gradients, tokens = count.tolist()
         passes.gradients = passes.tokens = 0
-        state.gradients = None if state.gradients is None else state.gradients + gradients
+        state.gradients += gradients
         passes.effort.tokens += tokens
         passes.effort.measure(self.base.device)
         if passes.effort.memory is not None and passes.lowered:
@@ -241,13 +241,12 @@ def begin(
     steps = private.mechanism.steps if private else recipe.steps(len(sequences))
     if state_of(folder / "final") in (State.CHANGED, State.UNLISTED):
         discard_model(folder / "final", recipe, say)
-    state = TrainingState(job=job_name(base, sequences, recipe, private, clipping), gradients=0, effort=Effort())
+    state = TrainingState(job=job_name(base, sequences, recipe, private, clipping))
     state = held.load(folder / "resume", state.job, model, optimizer, say=say) or state
     if 0 < state.step < steps:
         say(f"training goes on from step {state.step:,} of {steps:,}")
-    # A state of an earlier version knows no effort, and gets none that would be of a part.
     most = private.micro_records if private else recipe.micro_batch or recipe.batch_size
-    passes = Passes(most, say, effort=state.effort or Effort())
+    passes = Passes(most, say, effort=state.effort)
     others = passes.effort.goes_on(arithmetic, device, processes())
     if others:
         say(f"an earlier part of this training ran on {', '.join(others)}")

@@ -62,7 +62,7 @@ class Body(Results):
         utility: what the model predicts of held-out users' test texts; null where nothing was measured.
         cell: the run's place in a sweep; null for a run of its own.
         planted: the planted training set that somebody else trained on; null for any other record.
-        effort: what training took; null where nothing was trained here, or an earlier version did some of it.
+        effort: what training took; null where nothing was trained here.
         precision: the arithmetic of scoring, and how far it moves scores; null where that is float32.
         extraction: what sampling would emit of people's training texts; null where it was not asked for.
     """

@@ -50,27 +50,25 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
     )
 
 
-def effort_facts(result: TrainingResult) -> EffortFacts | None:
+def effort_facts(result: TrainingResult) -> EffortFacts:
     """What training took, for the record."""
-    its = result.effort
-    if its is None:
-        return None
-    seconds = its.step_seconds
+    effort = result.effort
+    seconds = effort.step_seconds
 
-    def pace(count: int | None) -> float | None:
-        return round(count / seconds, 1) if count is not None and seconds > 0 else None
+    def pace(count: int) -> float | None:
+        return round(count / seconds, 1) if seconds > 0 else None
 
     return EffortFacts(
-        precisions=its.precisions,
-        devices=its.devices,
-        processes=its.processes,
-        tokens=its.tokens,
+        precisions=effort.precisions,
+        devices=effort.devices,
+        processes=effort.processes,
+        tokens=effort.tokens,
         step_seconds=round(seconds, 2),
-        tokens_per_second=pace(its.tokens),
+        tokens_per_second=pace(effort.tokens),
         gradients_per_second=pace(result.gradients),
-        peak_memory=its.peak_memory or None,
-        ways=its.ways,
-        notices=its.notices,
+        peak_memory=effort.peak_memory or None,
+        ways=effort.ways,
+        notices=effort.notices,
     )
 
 

@@ -131,5 +131,5 @@ def test_single_users_stand_in_a_file_that_its_owner_alone_can_read(tmp_path):
     assert users[2].user not in printed
     assert printed.splitlines()[-1] == "2 of 40 held-in users, most exposed first"
     (tmp_path / "people.parquet").write_bytes(b"x")
-    with pytest.raises(InputError, match="is missing or damaged: only a finished `heldin run` leaves"):
+    with pytest.raises(InputError, match="is missing or not as it was written"):
         read_people(tmp_path / "people.parquet")

@@ -70,17 +70,17 @@ def _same(before, after):
 
 
 class _Job:
-    """A finished folder, the commands that read it, and the one that made it."""
+    """A finished folder, the command that made it, and whether its report can show people."""
 
-    def __init__(self, folder, again=None, further=()):
-        self.folder, self.again, self.further = folder, again, further
-
-    def questions(self, folder):
-        yield "verify", folder, "--json"
-        yield "compare", folder, folder, "--json"
-        yield "report", folder, "--json"
-        for words in self.further:
-            yield tuple(folder if word == "FOLDER" else word for word in words)
+    def __init__(self, folder, again=None, people=False):
+        self.folder, self.again = folder, again
+        self.questions = {
+            "verify": ("verify", "FOLDER", "--json"),
+            "compare": ("compare", "FOLDER", "FOLDER", "--json"),
+            "report": ("report", "FOLDER", "--json"),
+        }
+        if people:
+            self.questions["people"] = ("report", "FOLDER", "--people", "--json")
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +91,11 @@ def jobs(tmp_path_factory):
     root = tmp_path_factory.mktemp("jobs")
 
     def done(*words):
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as caught:
-            patch.setattr("sys.argv", ["heldin", *map(str, words)])
+        monkeypatch = pytest.MonkeyPatch()
+        monkeypatch.setattr("sys.argv", ["heldin", *map(str, words)])
+        with pytest.raises(SystemExit) as caught:
             cli.main()
+        monkeypatch.undo()
         assert caught.value.code in (0, 3, 4), words
 
     canaries = [{"kind": "rare_phrase", "users": 8, "documents": [4]}]
@@ -106,12 +108,15 @@ def jobs(tmp_path_factory):
     sides = ("--held-in", example / "held_in.jsonl", "--held-out", example / "held_out.jsonl")
     models = ("--model", example / "model", "--reference", example / "base", "--user", "author", "--text", "body")
     done("audit", *models, *sides, "--out", root / "audit")
-    done("audit-training", root / "trial.yaml", "--runs", "12", "--out", root / "trainings")
+    trainings = ("audit-training", root / "trial.yaml", "--runs", "24", "--documents", "2", "--processes", "1", "--out")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("heldin.jobs.retraining.engine.new_key", lambda: b"\x22" * 32)
+        done(*trainings, root / "trainings")
     _planted(root)
     return {
         "run": _Job(root / "run", ("run", root / "run.yaml", "--out"), [("report", "FOLDER", "--people", "--json")]),
         "audit": _Job(root / "audit"),
-        "trainings": _Job(root / "trainings", ("audit-training", root / "trial.yaml", "--runs", "12", "--out")),
+        "trainings": _Job(root / "trainings", trainings),
         "planted": _Job(root / "planted" / "audits" / "1"),
     }
 
@@ -139,8 +144,10 @@ def _planted(root):
     audit_planted(PlantedAudit(root / "planted", str(model), (), "R. Signer"), None, QUIET, command="test")
 
 
-def _asked(call, words):
-    code, out, err = call(*words)
+def _ask(call, question, folder):
+    """Exit code, JSON answer or text, and the error stream of a command."""
+    code, out, err = call(*(folder if word == "FOLDER" else word for word in question))
+    out = out.replace(str(folder), "FOLDER")
     try:
         return code, json.loads(out), err
     except ValueError:
@@ -149,24 +156,22 @@ def _asked(call, words):
 
 def _problem(call, job, whole, folder, name):
     """What a command makes of a damaged folder that it must not; None if all is well."""
-    for words in job.questions(folder):
-        code, out, err = _asked(call, words)
+    for command, question in job.questions.items():
+        code, out, err = _ask(call, question, folder)
         if "Traceback" in err:
-            return f"{words[0]}: {err.splitlines()[-1]}"
-        if code == 2:
-            if not (err.startswith("error:") or "error: " in err or (words[0] == "verify" and not out["agrees"])):
-                return f"{words[0]}: exit code 2 without a line"
+            return f"{command}: {err.splitlines()[-1]}"
+        if code == 2 and not isinstance(out, dict):
+            if "error: " not in err:
+                return f"{command}: exit code 2 without a line"
             continue
-        before = whole[words[0], words[2:]]
-        if words[0] == "verify":
-            if not (out["changed"] or out["differences"]):
-                checked = name not in out["not_checked"]
-                # A digest that follows from nothing may itself be altered: the files it lists are then made again.
-                if checked and not _same(before[1], out) and Path(name).name != INDEX:
-                    return f"verify: {name} is not named"
+        if command == "verify":
+            named = out["changed"] or out["differences"] or name in out["not_checked"]
+            # The list of digests itself: the files that it names are then changed, or its damage changes nothing.
+            if not named and not _same(whole[command][1], out) and Path(name).name != INDEX:
+                return f"verify: {name} is not named"
             continue
-        if (code, True) != (before[0], _same(before[1], out)):
-            return f"{words[0]}: another answer"
+        if (code, True) != (whole[command][0], _same(whole[command][1], out)):
+            return f"{command}: another answer"
     if job.again is None:
         return None
     before = _record(job.folder)
@@ -178,7 +183,7 @@ def _problem(call, job, whole, folder, name):
     return None
 
 
-def _cases(kind, job, dice, most):
+def _cases(job, dice, most):
     files = [path.relative_to(job.folder) for path in _files(job.folder) if path.name not in _SAID_ALONE]
     cases = [(str(name), damage) for name in files for damage in DAMAGES]
     return dice.sample(cases, min(most, len(cases)))
@@ -186,15 +191,15 @@ def _cases(kind, job, dice, most):
 
 def _try_out(jobs, kind, most, call, tmp_path):
     job, dice = jobs[kind], random.Random(f"{SEED} {kind}")
-    whole = {(words[0], words[2:]): _asked(call, words)[:2] for words in job.questions(job.folder)}
-    # The undamaged folder agrees with itself.
-    assert whole["verify", ("--json",)][1]["agrees"]
+    whole = {name: _ask(call, question, job.folder)[:2] for name, question in job.questions.items()}
+    assert whole["verify"][1]["agrees"]
     wrong = []
-    for number, (name, damage) in enumerate(_cases(kind, job, dice, most)):
+    for number, (name, damage) in enumerate(_cases(job, dice, most)):
         home = tmp_path / f"{kind} {number}"
-        folder = home if kind != "planted" else home / "audits" / "1"
         # A planted audit is verified with the planted folder around it.
-        shutil.copytree(job.folder if kind != "planted" else job.folder.parent.parent, home)
+        whole_folder = job.folder.parent.parent if kind == "planted" else job.folder
+        folder = home / job.folder.relative_to(whole_folder.parent)
+        shutil.copytree(whole_folder, home / whole_folder.name)
         content = bytearray((folder / name).read_bytes())
         before = bytes(content)
         damage(content, dice)

@@ -1,7 +1,6 @@
 """Precisions, memory and ways of a training: settled once, kept over resumes, said and recorded."""
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from torch import nn
 
 from heldin.base.errors import InputError
 from heldin.defenses.gradients import engine_choice
-from heldin.finetune.checkpoints import TrainingState, finished_state
+from heldin.finetune.checkpoints import finished_state
 from heldin.finetune.effort import KEPT_WAYS, Effort, Memory
 from heldin.finetune.job_name import job_name
 from heldin.finetune.loop import train
@@ -149,19 +148,6 @@ def test_tokens_and_gradients_add_up_over_resumes(make_lm, sequences, tmp_path):
     assert facts.tokens_per_second == pytest.approx(resumed.effort.tokens / resumed.effort.step_seconds, abs=0.1)
     assert facts.gradients_per_second == pytest.approx(40 / resumed.effort.step_seconds, abs=0.1)
     assert (facts.processes, facts.devices, facts.peak_memory) == (1, [device_name(CPU)], None)
-
-
-def test_a_state_of_an_earlier_version_goes_on_without_effort(make_lm, sequences, tmp_path):
-    train(make_lm(), sequences, RECIPE, tmp_path)
-    path = next((tmp_path / "resume").glob("step-*")) / "state.json"
-    content = json.loads(path.read_text())
-    assert TrainingState.of(content["state"]).effort.memory.most is None
-    content["state"].pop("effort")
-    path.write_text(json.dumps(content))
-    assert TrainingState.of(content["state"]).effort is None
-    assert effort_facts(train(make_lm(), sequences, RECIPE, tmp_path)) is None
-    with pytest.raises(TypeError, match="unexpected"):
-        TrainingState.of({"job": "x", "step": 1, "effort": {**asdict(Effort()), "unknown": 1}})
 
 
 def test_the_list_of_ways_does_not_grow_without_end():

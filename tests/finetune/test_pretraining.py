@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import heldin.finetune.pretraining
+from heldin.base.artefacts import artefact_folder
 from heldin.base.errors import InputError
 from heldin.finetune.loop import TrainingResult
 from heldin.finetune.pretraining import pretrain, train_once
@@ -40,8 +41,8 @@ def test_of_two_who_want_the_same_model_one_trains_and_the_other_waits(tmp_path,
     def slowly(fresh, sequences, recipe, work, advance):
         calls.append(work)
         time.sleep(0.5)
-        (work / "final").mkdir()
-        (work / "final" / "config.json").write_text("{}", encoding="utf-8")
+        with artefact_folder(work / "final") as folder:
+            (folder / "config.json").write_text("{}", encoding="utf-8")
         return TrainingResult(work / "final", 1, 1, (), 0.0)
 
     monkeypatch.setattr(heldin.finetune.pretraining, "train", slowly)

@@ -20,6 +20,7 @@ from heldin.audit.family import family_of
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.scored_users import scored_users
 from heldin.audit.sides import COINS
+from heldin.base.artefacts import INDEX
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
@@ -300,7 +301,8 @@ def test_one_user_on_a_side_leaves_a_record_that_can_be_read(tmp_path):
 
 
 def test_shadow_models_leave_scores_and_no_model(turned_run):
-    assert sorted(p.name for p in (turned_run / "shadow").iterdir()) == [f"{i:03}.parquet" for i in range(4)]
+    names = sorted(path.name for path in (turned_run / "shadow").iterdir())
+    assert names == [*(f"{i:03}.parquet" for i in range(4)), INDEX]
 
 
 def test_known_documents_are_training_records_of_both_sides_by_a_rule_that_knows_no_coin(turned_run):

@@ -49,7 +49,10 @@ def test_bound_reads_the_file_and_says_what_the_record_says(call, finished, tmp_
 def test_a_record_of_something_else_and_a_damaged_file_are_refused(call, finished, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(finished, run)
-    for name, said in (("scores.parquet", "is missing or damaged"), ("ledger/ledger.json", "has no ledger")):
+    for name, said in (
+        ("scores.parquet", "is missing or not as it was written"),
+        ("ledger/ledger.json", "has no ledger"),
+    ):
         (run / name).unlink()
         code, out, err = call("report", run, "--scores", tmp_path / "s.csv")
         assert (code, out, err.count("\n")) == (2, "", 1)

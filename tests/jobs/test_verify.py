@@ -6,6 +6,7 @@ import shutil
 import pytest
 import yaml
 
+from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.jobs.verify import table, verify
@@ -23,9 +24,9 @@ def run(finished, tmp_path, monkeypatch, tmp_path_factory):
 
 def _changed(run, change):
     path = run / "record.json"
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = read_document(path)
     change(content)
-    path.write_text(json.dumps(content), encoding="utf-8")
+    write_document(path, content)
 
 
 def test_an_untouched_record_is_recomputed_to_the_last_number(run):

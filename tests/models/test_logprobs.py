@@ -1,8 +1,5 @@
 """Token log-probabilities against the one-token-at-a-time oracle; padding; the cache."""
 
-import contextlib
-import hashlib
-import sqlite3
 import time
 
 import numpy as np
@@ -149,27 +146,12 @@ def test_a_cache_that_is_no_database_is_told(tmp_path):
         ScoreCache(tmp_path)
 
 
-def _without_ranks(folder, lm, texts, moments):
-    """What an earlier heldin kept: no ranks, in a table of its own."""
-    scores = score_texts(lm, texts, moments=moments)
-    with contextlib.closing(sqlite3.connect(folder / "scores.sqlite")) as opened, opened as database:
-        database.execute(
-            "CREATE TABLE scores (model TEXT, text BLOB, moments INTEGER, scores BLOB,"
-            " PRIMARY KEY (model, text, moments)) WITHOUT ROWID"
-        )
-        for text, its in zip(texts, scores, strict=True):
-            rows = [its.logprobs, its.means, its.deviations] if moments else [its.logprobs]
-            key = (f"1:{lm.fingerprint}", hashlib.blake2b(text.encode(), digest_size=16).digest(), int(moments))
-            database.execute("INSERT INTO scores VALUES (?, ?, ?, ?)", (*key, np.stack(rows).tobytes()))
-    return scores
-
-
 @pytest.mark.parametrize("moments", [False, True])
-def test_scores_of_an_earlier_heldin_are_read_and_their_ranks_filled_in(make_lm, tmp_path, monkeypatch, moments):
-    lm = make_lm()
-    kept = _without_ranks(tmp_path, lm, TEXTS, moments)
-    ScoreCache(tmp_path).close()
-    cache = ScoreCache(tmp_path)
+def test_ranks_are_filled_in_where_scores_were_kept_without_them(make_lm, tmp_path, monkeypatch, moments):
+    lm, cache = make_lm(), ScoreCache(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(heldin.models.score_cache, "score_texts", lambda *a, ranks, **k: score_texts(*a, **k))
+        kept = cache.scores(lm, TEXTS, moments=moments)
     scored = []
     monkeypatch.setattr(
         heldin.models.score_cache, "score_texts", lambda *a, **k: scored.append(a[1]) or score_texts(*a, **k)
