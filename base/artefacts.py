@@ -111,6 +111,12 @@ def require_whole(path: Path, made_from: str | None = None, remedy: str = "resto
             raise InputError(f"'{path}' is not as it was written: {remedy}")
 
 
+def origin_of(folder: Path, remedy: str) -> str:
+    """Return what a whole artefact folder was made from. Raises InputError as ``require_whole``."""
+    require_whole(folder, remedy=remedy)
+    return next(iter(_index(folder).values()))[1]
+
+
 def inspect(folder: Path) -> dict[str, State]:
     """Return the state of every file below a folder, by its relative path; the lists of digests are left out."""
     states: dict[str, State] = {}

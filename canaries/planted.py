@@ -3,7 +3,6 @@
 Canary users are saved once, below the run's ledger (owner-only), before any coin is drawn; a resumed run loads them.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from heldin.base.artefacts import artefact_folder, origin_of
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, text_sha256, whole_directory
+from heldin.base.files import file_sha256, text_sha256
 from heldin.canaries.kinds import Canary, CanaryUser, Kind
 from heldin.corpus.sources.rows import SCHEMA
 from heldin.corpus.store import Corpus, CorpusStore
@@ -62,17 +62,12 @@ def save_canaries(users: Sequence[CanaryUser], folder: Path, *, of: str) -> None
     """
     facts = [u.canary for u in users]
     rows = [(u.canary.user, record) for u in users for record in u.records]
-    with whole_directory(folder) as temporary:
+    with artefact_folder(folder, made_from=of) as temporary:
         about = {name: [getattr(c, name) for c in facts] for name in _USERS.names}
         texts = {"user": [user for user, _ in rows]}
         texts |= {name: [getattr(record, name) for _, record in rows] for name in _RECORDS.names if name != "user"}
         for name, columns, schema in (("users", about, _USERS), ("records", texts, _RECORDS)):
-            path = temporary / f"{name}.parquet"
-            path.touch(mode=0o600)  # pyarrow would create it readable by others
-            pq.write_table(pa.table(columns, schema=schema), path)
-        meta = temporary / "meta.json"
-        meta.touch(mode=0o600)
-        meta.write_text(json.dumps({"of": of}), encoding="utf-8")
+            pq.write_table(pa.table(columns, schema=schema), temporary / f"{name}.parquet")
 
 
 def load_canaries(base: CorpusStore, folder: Path, *, of: str) -> PlantedStore | None:
@@ -80,23 +75,20 @@ def load_canaries(base: CorpusStore, folder: Path, *, of: str) -> PlantedStore |
 
     Raises InputError if the folder is damaged, or ``of`` is not what they were saved with.
     """
-    # The folder is written whole, so that this file is there if and only if all of them are.
-    if not (folder / "meta.json").is_file():
+    if not folder.is_dir():
         return None
-    try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        users = pq.read_table(folder / "users.parquet", schema=_USERS).to_pylist()
-        records = pq.read_table(folder / "records.parquet", schema=_RECORDS)
-        canaries = [Canary(**{**row, "kind": Kind(row["kind"])}) for row in users]
-        kept = meta["of"]
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise InputError(f"the canary users in '{folder}' are damaged: start a new run folder") from error
     # Used all the same, canaries of another base model or seed would be trained on under a plan that does not name
     # them.
-    if kept != of:
+    if origin_of(folder, "start a new run folder") != of:
         raise InputError(
             f"'{folder}' holds canary users of another corpus, base model or configuration: use a new run folder"
         )
+    try:
+        users = pq.read_table(folder / "users.parquet", schema=_USERS).to_pylist()
+        records = pq.read_table(folder / "records.parquet", schema=_RECORDS)
+        canaries = [Canary(**{**row, "kind": Kind(row["kind"])}) for row in users]
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise InputError(f"the canary users in '{folder}' are damaged: start a new run folder") from error
     # The planted corpus is another one than the base: its fingerprint covers every canary user and text.
     files = [file_sha256(folder / f"{name}.parquet") for name in ("users", "records")]
     return PlantedStore(base, canaries, records, text_sha256("planted", base.fingerprint, *files))

@@ -4,7 +4,6 @@ Only the rows of one user at a time become Python objects.
 """
 
 import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -13,8 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, private_directory, whole_file
+from heldin.base.artefacts import artefact_folder, origin_of
 from heldin.corpus.split import Part
 
 Parts = Mapping[Part, tuple[int, ...]]
@@ -121,37 +119,24 @@ class RowParts(Mapping[str, Parts]):
         return use
 
     def save(self, folder: Path, *, of: str) -> None:
-        """Write the arrays to ``folder``, owner-only, each file whole; the last one marks them complete.
+        """Write the arrays to ``folder``, which only its owner can read, whole or not at all.
 
         Args:
-            folder: created if it is missing.
+            folder: replaced if it is there.
             of: names what they follow from.
         """
-        private_directory(folder)
-        for name, array in zip(_FILES, (self.rows, self.ends), strict=False):
-            with whole_file(folder / name, private=True) as temporary, temporary.open("wb") as stream:
-                np.save(stream, array, allow_pickle=False)
-        with whole_file(folder / _FILES[-1], private=True) as temporary:
-            pq.write_table(pa.table({"user": pa.array(self.names, pa.string())}), temporary)
-        with whole_file(folder / "of.json", private=True) as temporary:
-            content = {"of": of, "files": {name: file_sha256(folder / name) for name in _FILES}}
-            temporary.write_text(json.dumps(content), encoding="utf-8")
+        with artefact_folder(folder, made_from=of) as temporary:
+            for name, array in zip(_FILES, (self.rows, self.ends), strict=False):
+                np.save(temporary / name, array, allow_pickle=False)
+            pq.write_table(pa.table({"user": pa.array(self.names, pa.string())}), temporary / _FILES[-1])
 
 
-def saved_parts(folder: Path) -> tuple[str, RowParts] | None:
-    """What ``RowParts.save`` left in ``folder``: what they follow from, and the arrays, mapped from disk.
+def saved_parts(folder: Path) -> tuple[str, RowParts]:
+    """Return what ``RowParts.save`` was given: what they follow from, and the arrays, mapped from disk.
 
-    None if it was not finished there. Raises InputError if a file is damaged or was changed.
+    Raises InputError if a file is missing or was changed.
     """
-    if not (folder / "of.json").is_file():
-        return None
-    try:
-        content = json.loads((folder / "of.json").read_text(encoding="utf-8"))
-        changed = next((name for name in _FILES if file_sha256(folder / name) != content["files"][name]), None)
-        if changed is not None:
-            raise ValueError(f"{changed} was changed")
-        rows, ends = (np.load(folder / name, mmap_mode="r", allow_pickle=False) for name in _FILES[:2])
-        names = pq.read_table(folder / _FILES[-1]).column("user").to_pylist()
-        return content["of"], RowParts(names, rows, np.array(ends))
-    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-        raise InputError(f"'{folder}' is damaged ({error}): start a new run folder") from error
+    of = origin_of(folder, "start a new run folder")
+    rows, ends = (np.load(folder / name, mmap_mode="r", allow_pickle=False) for name in _FILES[:2])
+    names = pq.read_table(folder / _FILES[-1]).column("user").to_pylist()
+    return of, RowParts(names, rows, np.array(ends))

@@ -8,7 +8,7 @@ import hmac
 import itertools
 import json
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from heldin.base.artefacts import artefact_file, read_document, require_whole, write_document
 from heldin.base.coins import new_key
 from heldin.base.errors import InputError
-from heldin.base.files import private_directory, text_sha256, whole_file
+from heldin.base.files import private_directory, text_sha256
 from heldin.corpus.row_parts import RowParts, saved_parts
 from heldin.corpus.split import Audited, Part, Role, SplitRule, assign, assign_canaries, require_both_sides
 from heldin.jobs.config import SplitConfig
@@ -42,7 +43,7 @@ class Ledger:
         roles: role of each user and of each audited entity.
         parts: rows of each user, by what they are used for; of an audited entity, those that name it.
         entities: the audited entities among them.
-        drawn_from: hash of what the parts follow from; "" in ledgers of earlier versions.
+        drawn_from: hash of what the parts follow from.
     """
 
     coins_key: bytes
@@ -156,37 +157,38 @@ def save_ledger(ledger: Ledger, folder: Path) -> None:
     private_directory(folder)
     users = [(user, role.value) for user, role in ledger.roles.items()]
     ledger.parts.save(folder / ROWS, of=ledger.drawn_from)
-    with whole_file(folder / "users.parquet", private=True) as temporary:
+    with artefact_file(folder / "users.parquet") as temporary:
         table: dict[str, list[Any]] = {"user": [u for u, _ in users], "role": [r for _, r in users]}
         if ledger.entities:
             table["entity"] = [user in ledger.entities for user, _ in users]
         pq.write_table(pa.table(table), temporary)
-    with whole_file(folder / "ledger.json", private=True) as temporary:
-        content = {
-            "coins_key": ledger.coins_key.hex(),
-            "key": ledger.key.hex(),
-            "corpus": ledger.corpus,
-            "split": ledger.split,
-            "assignment": ledger.assignment.value,
-        }
-        temporary.write_text(json.dumps(content), encoding="utf-8")
+    content = {
+        "coins_key": ledger.coins_key.hex(),
+        "key": ledger.key.hex(),
+        "corpus": ledger.corpus,
+        "split": ledger.split,
+        "assignment": ledger.assignment.value,
+    }
+    write_document(folder / "ledger.json", content)
 
 
 def load_ledger(folder: Path) -> Ledger | None:
-    """The ledger in ``folder``, or None if none was finished there."""
+    """Return the ledger in ``folder``, or None if none was finished there.
+
+    Raises InputError if one of its files is missing or was changed.
+    """
     # Without the last file the coins of an interrupted call are as if never drawn: nothing was trained by them.
     if not (folder / "ledger.json").is_file():
         return None
+    remedy = "this run cannot resume; start a new run folder"
+    content = read_document(folder / "ledger.json", remedy)
+    require_whole(folder / "users.parquet", remedy=remedy)
     try:
-        content = json.loads((folder / "ledger.json").read_text(encoding="utf-8"))
         users = pq.read_table(folder / "users.parquet").to_pydict()
         entities = frozenset(itertools.compress(users["user"], users.get("entity", [])))
-        # Entities last, as they are joined to the others.
-        names = sorted(users["user"], key=lambda name: name in entities)
-        drawn_from, parts = saved_parts(folder / ROWS) or ("", _earlier_parts(folder, names))
+        drawn_from, parts = saved_parts(folder / ROWS)
         return Ledger(
-            # Earlier versions drew coins, cohorts and noise under one key.
-            coins_key=bytes.fromhex(content.get("coins_key", content["key"])),
+            coins_key=bytes.fromhex(content["coins_key"]),
             key=bytes.fromhex(content["key"]),
             corpus=content["corpus"],
             split=content["split"],
@@ -197,17 +199,7 @@ def load_ledger(folder: Path) -> Ledger | None:
             drawn_from=drawn_from,
         )
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise InputError(f"the ledger '{folder}' is damaged: its run cannot resume; start a new run folder") from error
-
-
-def _earlier_parts(folder: Path, users: Sequence[str]) -> RowParts:
-    """Parts as versions before ``RowParts`` wrote them: a line for each row."""
-    records = pq.read_table(folder / "records.parquet").to_pydict()
-    # Every part of every user, also the empty ones.
-    parts: dict[str, dict[Part, list[int]]] = {user: {part: [] for part in Part} for user in users}
-    for row, user, part in zip(records["row"], records["user"], records["part"], strict=True):
-        parts[user][Part(part)].append(row)
-    return RowParts.of({user: {part: tuple(rows) for part, rows in of.items()} for user, of in parts.items()})
+        raise InputError(f"the ledger '{folder}' is damaged: {remedy}") from error
 
 
 def ledger_of_run(

@@ -105,7 +105,7 @@ def test_of_a_sweep_the_coins_and_every_cell_are_purged(folder, tmp_path):
     assert not list(swept.rglob("ledger")) + list(swept.rglob("*.safetensors")) + list(swept.rglob("*.parquet"))
     assert (swept / "comparison.json").is_file()
     assert len(list(swept.rglob(MARK))) == 3
-    assert "in 3 folders: checkpoints" in lines(found, done=True)[0]
+    assert "in 3 folders: artefacts.json, checkpoints" in lines(found, done=True)[0]
     # Even where the plan of the sweep was not kept, a second call finds the cells again.
     purge(swept, ())
     assert not list(swept.rglob("record.json"))

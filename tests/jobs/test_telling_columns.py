@@ -86,4 +86,4 @@ def test_an_id_that_is_not_named_is_refused_before_any_coin_and_named_it_is_repl
     assert not before & set(after)
     assert len(set(after)) == len(after)
     code, _, err = call("plant", tmp_path / "plant.yaml", "--out", tmp_path / "planted")
-    assert (code, "nothing is drawn or written anew" in err) == (0, True)
+    assert (code, "nothing is drawn or written again" in err) == (0, True)
