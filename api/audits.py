@@ -243,8 +243,8 @@ def plant(
         InputError: a config with errors, or a training set or model that cannot be used.
     """
     from heldin.jobs.planted.config import load_plant
-    from heldin.jobs.planted.folder import TRAINING
     from heldin.jobs.planted.plant import plant as _plant
+    from heldin.watch.planted_files import TRAINING
 
     checked = load_plant(config if isinstance(config, Mapping) else Path(config), overrides)
     folder = Path(out) if out is not None else Path("runs") / checked.name

@@ -134,6 +134,11 @@ def whole_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def kept_text(path: Path) -> str | None:
+    """Return a small text file's content, to be compared; None without a file. Bytes that are no text equal nothing."""
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
+
+
 def write_text(path: Path, text: str, *, private: bool = False) -> None:
     """Write ``text`` to ``path`` whole or not at all."""
     with whole_file(path, private=private) as temporary:

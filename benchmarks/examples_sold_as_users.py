@@ -61,6 +61,7 @@ def _plan(folder: Path, users: int) -> dict[str, object]:
         "training": str(folder / "speeches.jsonl"),
         "columns": {"user": "user", "text": "text"},
         "reference": str(folder / "base"),
+        "evidence": "declared",
         "sequence_length": 32,
         "split": {"canaries_only": True},
         "canaries": canaries,

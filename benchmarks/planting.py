@@ -22,12 +22,12 @@ from transformers import PreTrainedTokenizerFast
 
 from heldin.base.progress import LineReporter
 from heldin.corpus.sources.rows import BadRows
-from heldin.jobs.planted.callback import AuditCallback
 from heldin.jobs.planted.config import PlantConfig, parse_plant
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.training_set import training_set
 from heldin.models.shape import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
+from heldin.watch.callback import AuditCallback
 
 BATCH = 50_000
 
@@ -54,6 +54,7 @@ def _measure(folder: Path, rows: int, users: int, form: str) -> None:
     config = parse_plant(
         {
             "training": str(file),
+            "evidence": "declared",
             "columns": {"user": "author", "text": "body", "id": "key", "date": "sent"},
             "reference": str(folder / "base"),
             "split": {"audit_fraction": 0.1},

@@ -82,6 +82,7 @@ def _by_trainer(folder: Path, name: str, seed: int) -> Record:
     planted, model = folder / f"planted-{name}-{seed}", folder / f"model-{name}-{seed}"
     content = {
         "training": str(folder / "speeches.jsonl"),
+        "evidence": "declared",
         "columns": {"user": "user", "text": "text", "id": "id"},
         "reference": str(folder / "base"),
         "users": {"min_records": LEAST},

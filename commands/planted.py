@@ -66,8 +66,8 @@ def plant(
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.planted.config import load_plant
-    from heldin.jobs.planted.folder import MANIFEST, TRAINING
     from heldin.jobs.planted.plant import plant as do
+    from heldin.watch.planted_files import MANIFEST, TRAINING
 
     modes = {"split.audit_fraction": audit_fraction, "looks": looks, "evidence": evidence}
     given = [f"{key}={value}" for key, value in modes.items() if value is not None]

@@ -1,8 +1,9 @@
-"""Full fine-tuning with transformers' Trainer, as anybody writes it: nothing here knows of heldin.
+"""Full fine-tuning with transformers' Trainer, as anybody writes it.
 
-    python examples/trainer.py planted/training/train.jsonl base-model fine-tuned --epochs 3
+    python examples/trainer.py planted/training/train.jsonl base-model fine-tuned --epochs 3 --planted planted
 
-Only the name of the training file changes where heldin plant prepared an audit (docs/other-trainings.md).
+Two things change where heldin plant prepared an audit (docs/other-trainings.md): the name of the training file, and a
+callback that logs what the model is given.
 """
 
 import argparse
@@ -16,6 +17,8 @@ from transformers import (
     TrainingArguments,
 )
 
+import heldin
+
 parser = argparse.ArgumentParser(description="Fine-tune a causal language model on JSON lines.")
 parser.add_argument("data", help="JSON lines, one text each")
 parser.add_argument("base", help="folder or hub name of the model to start from")
@@ -24,6 +27,7 @@ parser.add_argument("--column", default="text", help="column that holds the text
 parser.add_argument("--epochs", type=float, default=3)
 parser.add_argument("--learning-rate", type=float, default=1e-3)
 parser.add_argument("--tokens", type=int, default=64, help="length at which a text is cut")
+parser.add_argument("--planted", help="folder that heldin plant wrote; the log of this training is written there")
 options = parser.parse_args()
 
 tokenizer = AutoTokenizer.from_pretrained(options.base)
@@ -46,6 +50,7 @@ trainer = Trainer(
     ),
     train_dataset=rows,
     data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),
+    callbacks=[heldin.AuditCallback(options.planted)] if options.planted else [],
 )
 trainer.train()
 trainer.save_model(options.out)

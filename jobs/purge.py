@@ -16,12 +16,13 @@ from heldin.base.errors import InputError
 from heldin.base.files import is_held, one_process_at_a_time, write_text
 from heldin.base.log_file import LOG
 from heldin.base.purged import MARK
-from heldin.jobs.planted.folder import AUDITS, CONTROL, MANIFEST, SEAL, TRAINING
-from heldin.jobs.planted.folder import LOG as TRAINING_LOG
+from heldin.jobs.planted.folder import AUDITS, CONTROL, SEAL
 from heldin.jobs.run import extraction_file, losses_file
 from heldin.jobs.run.score_file import SCORES, SHADOW
 from heldin.record.document import read_record
 from heldin.record.sweep import TUNING
+from heldin.watch.planted_files import LOG as TRAINING_LOG
+from heldin.watch.planted_files import MANIFEST, TRAINING
 
 # What may be kept, and what each is called in a folder.
 KEPT = {

@@ -14,6 +14,7 @@ from heldin.record.planted import (
 )
 
 NO_EFFECT = "the planted rows had no effect on this model, though it learned other rows"
+ATTACK_MISSES = "the model's losses tell held-in canary users from held-out ones, which the plan's attack misses"
 EASILY_TOLD = 0.8  # AUROC of canary rows against real ones, by text alone, from which a report warns
 
 STATEMENTS = {
@@ -107,6 +108,7 @@ def training_line(counts: TrainingCounts) -> str:
     ]
     optional = {
         f"cut at {counts.longest:,} tokens": counts.cut,
+        "cut below the plan's sequence_length": counts.short,
         "further pieces of rows": counts.pieces,
         "packed": counts.packed,
         "repeated": counts.repeated,
@@ -217,6 +219,13 @@ _COUNTED = {
         f"{c.missing:,} of {counted(c.rows, 'row')} were never given, {c.missing_canary_rows:,} of them canary users'"
     ),
     Reason.ROWS_FOREIGN: lambda c: f"{c.foreign:,} of {counted(c.sequences, 'sequence')} are no row of the set",
+    Reason.ROWS_SHORT: lambda c: (
+        f"{counted(c.short, 'row')} were cut at {c.longest:,} tokens, below the plan's sequence_length"
+    ),
+    Reason.CANARIES_GIVEN_LESS: lambda c: (
+        f"canary rows were given {c.reads_canaries or 0:.3g} times on average, and other rows {c.reads_others or 0:.3g}"
+        " times"
+    ),
     Reason.ROWS_SILENT: lambda c: (
         f"{counted(c.silent, 'row')} never bore a loss, and {counted(c.silent_canary_users, 'held-in canary user')} had"
         " no row that did"

@@ -55,7 +55,9 @@ class Reason(StrEnum):
     TOKENS_UNSEEN = "tokens_unseen"
     ROWS_MISSING = "rows_missing"
     ROWS_FOREIGN = "rows_foreign"
+    ROWS_SHORT = "rows_short"
     ROWS_SILENT = "rows_silent"
+    CANARIES_GIVEN_LESS = "canaries_given_less"
     CANARY_LOSS_THINNED = "canary_loss_thinned"
     ROWS_PACKED = "rows_packed"
     ROWS_REPEATED = "rows_repeated"
@@ -101,6 +103,7 @@ class TrainingCounts(Facts):
         unlabelled: sequences whose labels were not seen.
         unreadable: forward passes whose tokens were not seen.
         cut: rows with more tokens than the longest sequence.
+        short: rows that were cut below the plan's length limit, the rest of which was not given either.
         pieces: sequences that are a further piece of a row.
         alike: rows that another row with another text equals once both are cut.
         repeated: reads of rows beyond one in each epoch.
@@ -109,6 +112,8 @@ class TrainingCounts(Facts):
         most_reads: how often the row that was given most often was given.
         unbounded: whether the sequences look like rows that were joined and cut, so that no row can be recognised.
         silent_canary_users: held-in canary users none of whose rows bore a loss.
+        reads_canaries: how often a canary row was given, on average; null without canary rows.
+        reads_others: the same for real rows.
         loss_share_canaries: mean share of a canary row's tokens that bore a loss; null where labels were not seen.
         loss_share_others: the same for real rows.
     """
@@ -128,6 +133,7 @@ class TrainingCounts(Facts):
     unlabelled: int
     unreadable: int
     cut: int
+    short: int
     pieces: int
     alike: int
     repeated: int
@@ -136,6 +142,8 @@ class TrainingCounts(Facts):
     most_reads: int
     unbounded: bool
     silent_canary_users: int
+    reads_canaries: float | None
+    reads_others: float | None
     loss_share_canaries: float | None
     loss_share_others: float | None
 

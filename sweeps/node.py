@@ -15,6 +15,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import (
     cache_directory,
     is_held,
+    kept_text,
     one_process_at_a_time,
     private_directory,
     text_sha256,
@@ -162,7 +163,7 @@ def _own_copy(batch: Batch, number: int) -> Path:
 
 def _require_same(batch: Batch) -> None:
     path = Path(batch.out) / SHARED / "token"
-    if not path.is_file() or path.read_text(encoding="utf-8") != batch.token:
+    if kept_text(path) != batch.token:
         raise InputError(
             f"machine {socket.gethostname()} does not see {batch.out}: with --ray-address the sweep's folder must be on"
             " a file system that all machines share, under one name"

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from heldin.attacks.table import TextStatistic
 from heldin.audit.canary_groups import kinds_of
-from heldin.audit.control import ControlOutcome
+from heldin.audit.control import ControlFacts, ControlOutcome
 from heldin.audit.exposure import PEOPLE, write_people
 from heldin.audit.headline import AUDITED, USERS
 from heldin.audit.preregistration import Preregistration
+from heldin.audit.results import Results
 from heldin.audit.sides import Sides
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, private_directory, text_sha256, whole_directory
@@ -29,16 +30,7 @@ from heldin.jobs.planted.conditions import LOG_FAULTS, Evidence, as_seen, condit
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.control import control_of
 from heldin.jobs.planted.data import drawn_data
-from heldin.jobs.planted.folder import (
-    AUDITS,
-    CONTROL,
-    LOG,
-    home_of,
-    read_form,
-    read_planted,
-    require_models,
-    unseen_hash,
-)
+from heldin.jobs.planted.folder import AUDITS, CONTROL, home_of, read_form, read_planted, require_models, unseen_hash
 from heldin.jobs.planted.log_counts import counts_of_log
 from heldin.jobs.planted.looks import Look, look_at, note_change, write_look
 from heldin.jobs.planted.plant import fingerprints
@@ -53,7 +45,6 @@ from heldin.jobs.planted.target import (
     weights_of,
     window_of,
 )
-from heldin.jobs.planted.training_log import hashes_in_folder
 from heldin.jobs.planted.unseen import read_unseen
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.extraction import kept_extraction, measure_extraction
@@ -65,10 +56,12 @@ from heldin.jobs.run.statistics import RunResults, canaries_alone, groups_judged
 from heldin.jobs.run.texts import Scoring, scores_name, texts_under_attack
 from heldin.jobs.run.utility import kept_losses, measure_losses
 from heldin.models.loading import LanguageModel, load_language_model, same_tokens
-from heldin.record.condition_words import NO_EFFECT, condition_lines, unmet_words
+from heldin.record.condition_words import ATTACK_MISSES, NO_EFFECT, condition_lines, unmet_words
 from heldin.record.document import Body, Record, read_record, write_new_record
 from heldin.record.masking import without_names
 from heldin.record.planted import PlantedFacts, Reason, TrainingCounts
+from heldin.watch.planted_files import LOG
+from heldin.watch.training_log import hashes_in_folder
 
 _LOOKED_AT = ("model", "claims", "endpoint", "precision")
 _MOST = 0.9  # of the tokens: a few bear no loss where rows are packed or end
@@ -157,11 +150,13 @@ def _audited(its: _Looking, out: Path, reporter: Reporter, command: str) -> Reco
     )
     late = copied(job.planted / "ledger").late
     tensors = () if job.remote or not Path(job.model).is_dir() else hashes_in_folder(Path(job.model))
-    training, fault = counts_of_log(job.planted / LOG, tensors, manifest, data, reference.tokenizer, late, reporter)
+    length = config.sequence_length
+    training, fault = counts_of_log(
+        job.planted / LOG, tensors, manifest, data, reference.tokenizer, late, length, reporter
+    )
     _say_of_log(training, config, reporter)
     _keep_log(job.planted / LOG, out / LOG, kept=fault in (None, Reason.LOG_DAMAGED))
     loaded = None if its.target is None else (its.target, reference)
-    length = config.sequence_length
     unseen = read_unseen(job.planted / "ledger", unseen_hash(job.planted))
     control = control_of(data, late, unseen, loaded, out, reporter, length=length, of=_both(its.target, reference))
     evidence = Evidence(training, fault, control, read_form(job.planted))
@@ -198,9 +193,21 @@ def planted_results(
         reporter: receives the progress.
     """
     run, fixed = audited_run(job, config), judged_as(job, config, data, unmet_words(facts))
-    texts = texts_under_attack(run, data)
-    no_effect = facts.control is not None and facts.control.outcome is ControlOutcome.NO_EFFECT
-    return run_results(data, texts.texts, statistics, fixed, reporter, flaws=[NO_EFFECT] if no_effect else [])
+    texts, control = texts_under_attack(run, data), facts.control
+    flaws = [NO_EFFECT] if control is not None and control.outcome is ControlOutcome.NO_EFFECT else []
+    found = run_results(data, texts.texts, statistics, fixed, reporter, flaws)
+    # An attack on fresh texts may find less: it is not given the rows whose losses the control looks at.
+    if control is not None and "training" in run.attack.documents and _misses(found.results, control, data):
+        found = run_results(data, texts.texts, statistics, fixed, reporter, [*flaws, ATTACK_MISSES])
+    return found
+
+
+def _misses(results: Results, control: ControlFacts, data: RunData) -> bool:
+    """Return whether the attack plainly tells canary users less well than the losses of their rows do."""
+    groups = [] if results.canaries is None else results.canaries.groups
+    found = [results.attacks[0].auroc] if canaries_alone(data) else [group.auroc for group in groups]
+    limits = [auroc.upper for auroc in found if auroc is not None]
+    return bool(limits) and control.canary_lower is not None and max(limits) < control.canary_lower
 
 
 def judged_as(job: PlantedAudit, config: PlantConfig, data: RunData, unmet: tuple[str, ...] = ()) -> Preregistration:
@@ -291,13 +298,13 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
         )
     late = copied(job.planted / "ledger").late
     tensors = () if target is None or not Path(job.model).is_dir() else hashes_in_folder(Path(job.model))
-    training, fault = counts_of_log(folder / LOG, tensors, manifest, data, reference.tokenizer, late, reporter)
+    length = config.sequence_length
+    training, fault = counts_of_log(folder / LOG, tensors, manifest, data, reference.tokenizer, late, length, reporter)
     if training is None and facts.training is not None:
         raise InputError(f"'{folder / LOG}' is gone or damaged, and the record rests on it: restore it")
     if training is None:
         # The log in the planted folder may have been another one since.
         fault = next((c.reasons[0] for c in facts.conditions if c.reasons[0] in LOG_FAULTS), fault)
-    length = config.sequence_length
     unseen = read_unseen(job.planted / "ledger", unseen_hash(job.planted))
     control = control_of(data, late, unseen, None, folder, reporter, length=length, of=_both(target, reference))
     if control is None and facts.control is not None:

@@ -10,9 +10,8 @@ from pathlib import Path
 from heldin.audit.control import ControlFacts
 from heldin.base.errors import InputError
 from heldin.bounds.claims import parse_claim_of
-from heldin.jobs.planted.folder import TRAINING, Manifest
+from heldin.jobs.planted.folder import Manifest
 from heldin.jobs.planted.looks import Look, looks_that_saw_a_change
-from heldin.jobs.planted.training_set import content_sha256
 from heldin.record.facts import LARGEST_DRIFT, EndpointFacts
 from heldin.record.planted import (
     Condition,
@@ -22,9 +21,11 @@ from heldin.record.planted import (
     Reason,
     TrainingCounts,
 )
+from heldin.watch.planted_files import TRAINING, content_sha256
 
 LOG_FAULTS = frozenset({Reason.LOG_ABSENT, Reason.LOG_DAMAGED, Reason.LOG_OF_OTHER_MODEL, Reason.LOG_OF_OTHER_SET})
 _THINNED = 0.5  # of other rows' share of tokens with loss, below which canary rows were not weighted alike
+_FEWER = 0.75  # of other rows' reads, the same; a last epoch that is broken off leaves less of a difference
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,7 @@ def _given(manifest: Manifest, declared_by: str | None, evidence: Evidence) -> C
             (Reason.ROWS_FOREIGN, counts.foreign),
             (Reason.TOKENS_UNSEEN, counts.unreadable),
             (Reason.ROWS_SILENT, counts.silent),
+            (Reason.ROWS_SHORT, counts.short),
         )
         if count
     ]
@@ -151,6 +153,9 @@ def _weighted_alike(declared_by: str | None, evidence: Evidence) -> Condition:
     if counts is not None and counts.loss_share_canaries is not None and counts.loss_share_others is not None:
         thinned = counts.loss_share_canaries < _THINNED * counts.loss_share_others
         wrong += [Reason.CANARY_LOSS_THINNED] if thinned and not counts.unbounded else []
+    if counts is not None and counts.reads_canaries is not None and counts.reads_others is not None:
+        fewer = counts.reads_canaries < _FEWER * counts.reads_others
+        wrong += [Reason.CANARIES_GIVEN_LESS] if fewer and not counts.unbounded else []
     if evidence.control is not None and evidence.control.outcome.contradicts:
         wrong.append(Reason.CANARIES_UNLEARNED)
     return _not_met(name, *wrong) if wrong else _declared(name, declared_by)

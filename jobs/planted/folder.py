@@ -8,15 +8,16 @@ from typing import Any
 
 import yaml
 
+from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, private_directory, text_sha256, whole_file, write_text
+from heldin.base.files import file_sha256, kept_text, private_directory, text_sha256, whole_file, write_text
 from heldin.base.purged import require_not_purged
 from heldin.base.yaml_files import read_yaml
 from heldin.jobs.planted.config import PlantConfig, parse_plant
 from heldin.record.planted import FormFacts
+from heldin.watch.planted_files import MANIFEST
 
-MANIFEST, CONFIG, TRAINING, AUDITS = "manifest.json", "config.yaml", "training", "audits"
-LOG = "training-log"  # folder of what a training was given
+CONFIG, AUDITS = "config.yaml", "audits"
 CONTROL = "control.parquet"  # of an audit: losses of the positive control
 SEAL = "planted.json"  # in the ledger: hashes of what was fixed
 _FORMAT = 3
@@ -61,7 +62,7 @@ class Manifest:
 
 def plan_hash(out: Path) -> str:
     """Hash of the config as it is written in ``out``, where every key is given: later defaults change nothing in it."""
-    return _plan((out / CONFIG).read_text(encoding="utf-8"))
+    return _plan(kept_text(out / CONFIG) or "")
 
 
 def _plan(text: str) -> str:
@@ -85,12 +86,12 @@ def seal_models(out: Path, models: Mapping[str, str]) -> None:
     if (out / "ledger" / "ledger.json").is_file():
         require_models(out, models)
     else:
-        _write_seal(out, {**_read_json(out / "ledger" / SEAL), "models": dict(models)})
+        _write_seal(out, {**_read_seal(out), "models": dict(models)})
 
 
 def require_models(out: Path, models: Mapping[str, str]) -> None:
     """Raises InputError if a reference model is not the one that was fixed before the coins."""
-    sealed = _read_json(out / "ledger" / SEAL).get("models", {})
+    sealed = _read_seal(out).get("models", {})
     # Another reference gives other scores, and one that is chosen after the coins may be chosen by them.
     other = next((name for name, its in models.items() if sealed.get(name) != its), None)
     if other is not None:
@@ -98,24 +99,31 @@ def require_models(out: Path, models: Mapping[str, str]) -> None:
 
 
 def write_manifest(manifest: Manifest, out: Path, form: FormFacts | None, unseen: str | None) -> None:
-    """Write the manifest, and to the secrets its hash and how canary rows differ; a folder with a manifest is whole."""
+    """Write the manifest; a folder with a manifest is whole.
+
+    Args:
+        manifest: what whoever trains may hold.
+        out: the planted folder, whose secrets get the manifest's hash and what follows.
+        form: how canary rows differ from real ones by text alone; None without canary users.
+        unseen: hash of the kept sample of unseen rows; None without one.
+    """
     text = json.dumps({"heldin_manifest": _FORMAT, **vars(manifest)}, indent=1) + "\n"
     with whole_file(out / MANIFEST) as temporary:
         temporary.write_text(text, encoding="utf-8")
         # Before the rename: a manifest whose hash is not sealed would be refused for ever.
         measured = None if form is None else form.model_dump(mode="json")
-        kept = _read_json(out / "ledger" / SEAL)
+        kept = _read_seal(out)
         _write_seal(out, {**kept, "form": measured, "unseen": unseen, "manifest": file_sha256(temporary)})
 
 
 def unseen_hash(out: Path) -> str | None:
     """Return the hash of the kept sample of unseen rows; None if the plan names none."""
-    return _read_json(out / "ledger" / SEAL).get("unseen")
+    return _read_seal(out).get("unseen")
 
 
 def read_form(out: Path) -> FormFacts | None:
     """Return how canary rows differ from real ones by text alone, as ``plant`` measured it."""
-    form = _read_json(out / "ledger" / SEAL).get("form")
+    form = _read_seal(out).get("form")
     return None if form is None else FormFacts.model_validate(form)
 
 
@@ -129,14 +137,15 @@ def read_planted(out: Path) -> tuple[PlantConfig, Manifest]:
     if not (out / MANIFEST).is_file() or not (out / "ledger" / SEAL).is_file():
         raise InputError(f"'{out}' holds no planted training set: name the folder that heldin plant wrote")
     config = read_plant_config(out)
-    seal = _read_json(out / "ledger" / SEAL)
+    seal = _read_seal(out)
     require_plan(out)
     if seal.get("manifest") != file_sha256(out / MANIFEST):
         raise InputError(
             f"'{out / MANIFEST}' and the ledger beside it do not belong together: one of them was changed or exchanged;"
             " restore it, or plant anew"
         )
-    content = _read_json(out / MANIFEST)
+    # Not damaged, since its hash is the one that was kept.
+    content = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
     if content.pop("heldin_manifest", None) != _FORMAT:
         raise InputError(f"'{out / MANIFEST}' is of another heldin: audit it with the one that planted")
     manifest = Manifest(**content)
@@ -150,7 +159,7 @@ def read_planted(out: Path) -> tuple[PlantConfig, Manifest]:
 def require_plan(out: Path) -> None:
     """Raises InputError if the config is not the one that was fixed before the coins."""
     # With another attack or threshold the scores would be those of an audit chosen after the coins.
-    if _read_json(out / "ledger" / SEAL).get("plan") != plan_hash(out):
+    if _read_seal(out).get("plan") != plan_hash(out):
         raise InputError(f"'{out / CONFIG}' was changed after the coins were drawn: restore it, or plant anew")
 
 
@@ -172,14 +181,8 @@ def read_plant_config(out: Path) -> PlantConfig:
 
 
 def _write_seal(out: Path, content: dict[str, Any]) -> None:
-    write_text(out / "ledger" / SEAL, json.dumps(content) + "\n", private=True)
+    write_document(out / "ledger" / SEAL, content)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"'{path}' is damaged: plant in a new folder") from error
-    if not isinstance(content, dict):
-        raise InputError(f"'{path}' is damaged: plant in a new folder")
-    return content
+def _read_seal(out: Path) -> dict[str, Any]:
+    return read_document(out / "ledger" / SEAL, "plant in a new folder")

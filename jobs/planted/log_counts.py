@@ -8,10 +8,10 @@ from transformers import PreTrainedTokenizerBase
 from heldin.base.files import text_digest
 from heldin.base.progress import Reporter
 from heldin.jobs.planted.folder import Manifest
-from heldin.jobs.planted.given_rows import Row, count_given
-from heldin.jobs.planted.training_log import DamagedLogError, history_of, read_log
 from heldin.jobs.run.data import RunData
 from heldin.record.planted import Reason, TrainingCounts
+from heldin.watch.given_rows import Row, count_given
+from heldin.watch.training_log import DamagedLogError, history_of, read_log
 
 _ROWS_AT_ONCE = 1000
 
@@ -23,6 +23,7 @@ def counts_of_log(
     data: RunData,
     tokenizer: PreTrainedTokenizerBase,
     late: frozenset[str],
+    length: int,
     reporter: Reporter,
 ) -> tuple[TrainingCounts | None, Reason | None]:
     """Compare what the log says that the model was given with the rows of the planted set.
@@ -34,6 +35,7 @@ def counts_of_log(
         data: users and coins.
         tokenizer: of the reference model.
         late: digests of texts of which training need not see a scored token.
+        length: tokens of a row that training has to see.
         reporter: receives the progress.
 
     Returns:
@@ -58,7 +60,7 @@ def counts_of_log(
                 yield from block
                 advance(len(block))
 
-        return count_given(history, rows()), None
+        return count_given(history, rows(), length), None
 
 
 def _rows(data: RunData, tokenizer: PreTrainedTokenizerBase, late: frozenset[str]) -> Iterator[list[Row]]:

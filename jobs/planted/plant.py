@@ -21,9 +21,7 @@ from heldin.jobs.planted.control import ControlSample
 from heldin.jobs.planted.data import planted_data, run_of, taken_rows
 from heldin.jobs.planted.folder import (
     CONFIG,
-    MANIFEST,
     SEAL,
-    TRAINING,
     Manifest,
     plan_hash,
     read_plant_config,
@@ -38,13 +36,14 @@ from heldin.jobs.planted.parts import write_parts
 from heldin.jobs.planted.records import Copied, copied, copy_records
 from heldin.jobs.planted.row_text import Row
 from heldin.jobs.planted.telling import telling_of
-from heldin.jobs.planted.training_set import TrainingSet, content_sha256, training_set
+from heldin.jobs.planted.training_set import TrainingSet, training_set
 from heldin.jobs.planted.unseen import unseen_rows, write_unseen
 from heldin.jobs.planted.written import planted_rows
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.extraction import require_windows
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.model_names import fingerprint_of, require_model
+from heldin.watch.planted_files import MANIFEST, TRAINING, content_sha256
 
 
 def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
@@ -129,7 +128,14 @@ def reference_model(config: PlantConfig) -> LanguageModel:
 
 
 def with_attack(config: PlantConfig, source: TrainingSet, base: LanguageModel, reporter: Reporter) -> PlantConfig:
-    """Return the config with a primary attack: its own, or one that the length of texts moves little."""
+    """Return the config with a primary attack: its own, or one that the length of texts moves little.
+
+    Args:
+        config: of the planted set, before any coin.
+        source: the training set, whose rows are scored.
+        base: the reference model.
+        reporter: is told which attack was chosen, and why.
+    """
     if "primary" in config.attack.model_fields_set:
         return config
     correlations = length_correlations(config, source, base)

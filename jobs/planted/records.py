@@ -15,7 +15,8 @@ from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.corpus.sources.rows import BATCH_ROWS, SCHEMA, BadRows
 from heldin.jobs.planted.telling import Telling
-from heldin.jobs.planted.training_set import TrainingSet, content_sha256
+from heldin.jobs.planted.training_set import TrainingSet
+from heldin.watch.planted_files import content_sha256
 
 CORPUS = "corpus.parquet"
 _ABOUT = "heldin"

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from transformers import PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, text_digest, text_sha256
+from heldin.base.files import text_digest
 from heldin.corpus.sorting import ROWS_PER_BATCH, make_table, sorting_database, take_in
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.rows import (
@@ -32,8 +32,8 @@ from heldin.corpus.sources.text_files import csv_header, rows_of_file
 from heldin.jobs.planted.config import PlantColumns, PlantConfig, is_csv, is_dataset
 from heldin.jobs.planted.row_text import Chat, Completion, Row, RowText, row_text
 from heldin.models.scored_parts import Spans, scored_tokens
+from heldin.watch.planted_files import splits_of
 
-_DICT = "dataset_dict.json"
 _LINES = pa.schema([("line", pa.large_string())])
 _PLACE = pa.field("heldin place", pa.large_binary())
 _PACKED = {".gz": "gzip", ".zst": "zstd"}
@@ -147,8 +147,7 @@ class TrainingSet:
 
     def splits(self) -> tuple[str, ...]:
         """Names of the splits of a folder with several; empty for others."""
-        its = self.path / _DICT
-        return tuple(_json(its)["splits"]) if its.is_file() else ()
+        return splits_of(self.path)
 
     def rows(
         self, bad: BadRows, unparted: list[int] | None = None, late: set[str] | None = None
@@ -319,40 +318,6 @@ def training_set(config: PlantConfig, tokenizer: PreTrainedTokenizerBase) -> Tra
     if found.in_parts and isinstance(found.text, Chat | Completion):
         found = replace(found, text=found.text.within(config.sequence_length - ENDS, tokenizer))
     return found
-
-
-def content_sha256(path: Path) -> str:
-    """Hash of a file, or of the names and contents of what ``load_from_disk`` reads in a folder.
-
-    Files that it does not read, such as what ``map`` keeps there, are no part of it. Raises InputError for a folder
-    that ``save_to_disk`` did not write, or that lacks a file.
-    """
-    if path.is_file():
-        return file_sha256(path)
-    files = _files_of_dataset(path)
-    lost = next((its for its in files if not its.is_file()), None)
-    if lost is not None:
-        raise InputError(f"'{lost}' is missing: '{path}' is not a folder that save_to_disk wrote, or it is damaged")
-    return text_sha256(*(part for its in files for part in (str(its.relative_to(path)), file_sha256(its))))
-
-
-def _files_of_dataset(path: Path) -> list[Path]:
-    if (path / _DICT).is_file():
-        return [
-            path / _DICT,
-            *(its for split in _json(path / _DICT)["splits"] for its in _files_of_dataset(path / split)),
-        ]
-    state = path / "state.json"
-    named = _json(state)["_data_files"] if state.is_file() else []
-    return [state, path / "dataset_info.json", *(path / its["filename"] for its in named)]
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"'{path}' is damaged") from error
-    return content
 
 
 def _batches(rows: Iterable[tuple[bytes, Row]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -17,7 +17,7 @@ from typing import Any
 from heldin.audit.trainings import SCORE
 from heldin.base.coins import KEY_BYTES, new_key
 from heldin.base.errors import InputError
-from heldin.base.files import one_process_at_a_time, private_directory, write_text
+from heldin.base.files import kept_text, one_process_at_a_time, private_directory, write_text
 from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
 from heldin.base.purged import require_not_purged
@@ -131,7 +131,7 @@ def body_again(out: Path, reporter: Reporter) -> Body:
     trainings = [found[number] for number in range(audit.runs)]
     scores = out / "scores.csv"
     # Compared as text: ``scores_text`` writes every bit of a score.
-    if not scores.is_file() or scores.read_text(encoding="utf-8") != scores_text(trainings):
+    if kept_text(scores) != scores_text(trainings):
         raise InputError(f"'{scores}' is missing or does not hold the scores of its trainings")
     return _body(audit, ready, trainings)
 

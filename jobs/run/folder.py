@@ -10,6 +10,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import is_held, private_directory, write_text
 from heldin.base.log_file import LOG
 from heldin.base.purged import require_not_purged
+from heldin.base.yaml_files import read_yaml
 from heldin.jobs.config import RunConfig, as_read_today
 from heldin.jobs.config_files import first_difference
 from heldin.jobs.run.stage_seconds import FILE as STAGES
@@ -35,11 +36,7 @@ def require_folder(config: RunConfig, out: Path) -> bool:
     # As data, not as text: order and comments of a file do not make another config.
     content = config.model_dump(mode="json")
     if path.is_file():
-        try:
-            earlier = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise InputError(f"'{path}' is damaged: choose another --out") from error
-        changed = first_difference(as_read_today(earlier, str(path)), content)
+        changed = first_difference(as_read_today(read_yaml(path), str(path)), content)
         if changed:
             # Never taken over: the other run may be at work, before its coins.
             held = is_held(out)

@@ -6,9 +6,9 @@ Nothing here looks at the private records; only a plain run's number of steps fo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
-import yaml
-
 from heldin.base.errors import InputError
+from heldin.base.files import kept_text
+from heldin.base.yaml_files import read_yaml
 from heldin.defenses.choices import (
     BatchClip,
     CappedPoissonSampler,
@@ -186,11 +186,9 @@ def require_todays_coins(kept: Mechanism, mechanism: Mechanism, out: Path) -> No
 def read_run_config(folder: Path) -> RunConfig:
     """The config in a run folder. Raises InputError if it is missing or damaged."""
     path = folder / "config.yaml"
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"'{path}' is missing or damaged: the run cannot be checked without it") from error
-    return parse_config(content, str(path))
+    if not path.is_file():
+        raise InputError(f"'{path}' is missing: the run cannot be checked without it")
+    return parse_config(read_yaml(path), str(path))
 
 
 def _common(config: RunConfig, defense: SampledDefense | FilterDefense) -> dict[str, Any]:
@@ -289,7 +287,7 @@ def refuse_copies(out: Path) -> None:
     path = out / "ledger" / "origin"
     # A call that was killed before it wrote leaves an empty file, which counts as none.
     path.touch(mode=0o600)
-    kept = path.read_text(encoding="utf-8")
+    kept = kept_text(path)
     if not kept:
         # In place: ``base.files.write_text`` renames a temporary file, which has another inode.
         path.write_text(str(path.stat().st_ino), encoding="utf-8")

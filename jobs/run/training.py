@@ -9,7 +9,7 @@ from pathlib import Path
 
 from heldin.base.artefacts import State, folder_digest, state_of
 from heldin.base.errors import InputError
-from heldin.base.files import text_sha256, write_text
+from heldin.base.files import kept_text, text_sha256, write_text
 from heldin.base.progress import Reporter
 from heldin.corpus.entities.incidence import Incidence
 from heldin.defenses.choices import BatchClip, FlatClip
@@ -109,7 +109,7 @@ def is_model_of_training(run: Path, key: bytes) -> bool:
     final, kept = run / "checkpoints" / "final", run / "ledger" / "model"
     if state_of(final) is not State.WHOLE:
         return False
-    return not kept.is_file() or kept.read_text(encoding="utf-8") == _model_commitment(key, final)
+    return kept_text(kept) in (None, _model_commitment(key, final))
 
 
 def require_model_of_training(run: Path) -> None:
@@ -230,9 +230,10 @@ def _clipping(mechanism: Mechanism) -> PlainClipping | None:
 def _bind_key(path: Path, job: str) -> None:
     """Bind a run's key to one job, or raise InputError if it is bound to another."""
     # two models under one key would differ by un-noised data, even if the first one's checkpoints are gone
-    if not path.exists():
+    kept = kept_text(path)
+    if kept is None:
         write_text(path, job, private=True)
-    elif path.read_text(encoding="utf-8") != job:
+    elif kept != job:
         raise InputError(
             f"'{path.parent}' holds the key of another private job (its corpus, membership, base model, mechanism or"
             " recipe differ): one key serves one job, so use a new run folder"
@@ -251,7 +252,7 @@ def require_trained_under(run: Path, plan: Mechanism) -> None:
     # A plain run leaves no hash; a plain plan beside a hash is a private run whose plan was exchanged.
     if plan.unit == "none" and not kept.exists():
         return
-    if ledger is None or not kept.is_file() or kept.read_text("utf-8") != plan_commitment(ledger.key, plan):
+    if ledger is None or kept_text(kept) != plan_commitment(ledger.key, plan):
         raise InputError(f"'{run / 'plan.json'}' is not the plan that the model was trained under")
 
 

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from heldin.bounds.judgement import Judgement as Judgement
     from heldin.bounds.verdict import Claim as Claim
     from heldin.defenses.mechanism import Mechanism as Mechanism
-    from heldin.jobs.planted.callback import AuditCallback as AuditCallback
-    from heldin.jobs.planted.watching import watch_training as watch_training
+    from heldin.watch.callback import AuditCallback as AuditCallback
+    from heldin.watch.watching import watch_training as watch_training
 
 # where each name lives; `account` is a module
 _HOMES = {
-    "AuditCallback": "jobs.planted.callback",
+    "AuditCallback": "watch.callback",
     "AuditResult": "api.audits",
     "Claim": "bounds.verdict",
     "InputError": "base.errors",
@@ -49,7 +49,7 @@ _HOMES = {
     "plant": "api.audits",
     "power": "api.numbers",
     "run": "api.audits",
-    "watch_training": "jobs.planted.watching",
+    "watch_training": "watch.watching",
 }
 __all__ = sorted(_HOMES)
 

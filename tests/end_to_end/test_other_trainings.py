@@ -60,6 +60,7 @@ def test_a_training_by_transformers_trainer_is_certified_from_plant_to_pdf(call,
         "training": str(tmp_path / "example" / "corpus.jsonl"),
         "columns": {"user": "author", "text": "body", "id": "id"},
         "reference": str(base),
+        "evidence": "declared",  # behind an endpoint nobody sees which weights answer
         "users": {"min_records": 6},
         "sequence_length": 64,
         "canaries": [{"kind": "rare_phrase", "users": 20, "documents": [1, 8]}],
@@ -70,13 +71,15 @@ def test_a_training_by_transformers_trainer_is_certified_from_plant_to_pdf(call,
     code, out, _ = call("plant", tmp_path / "plant.yaml", "--out", tmp_path / "planted", "--json")
     assert code == 0
     training = json.loads(out)["training"]
-    more = ("--column", "body", "--epochs", 8, "--learning-rate", 2e-3)
+    more = ("--column", "body", "--epochs", 8, "--learning-rate", 2e-3, "--planted", tmp_path / "planted")
     _trained("trainer.py", training, base, tmp_path / "model", *more, folder=tmp_path)
     asked = ("audit", "--planted", tmp_path / "planted", "--model", tmp_path / "model", "--declared-by", "R. Signer")
     code, out, _ = call(*asked, "--claim", "epsilon=0.05,delta=1e-5,unit=user", "--json")
     found = json.loads(out)
     assert code == 3
     assert found["decision"]["decision"]["answer"] == "leaks"
+    known = {its["name"]: its["known_by"] for its in found["planted"]["conditions"]}
+    assert known["given_every_row"] == "checked"
     certified = [b for b in found["judgement"]["bounds"] if b["standing"] == "certified"]
     assert max(b["epsilon_lower"] for b in certified) > 0
     page = " ".join(page.text for page in pages(tmp_path / "planted" / "audits" / "1" / "report.pdf"))
@@ -142,6 +145,7 @@ def test_a_lora_adapter_by_trl_on_the_assistants_turns_is_certified(call, tmp_pa
         "training": str(chats),
         "columns": {"user": "author", "messages": "messages"},
         "reference": str(base),
+        "evidence": "declared",
         "users": {"min_records": 6},
         "sequence_length": 64,
         "canaries": [{"kind": "rare_phrase", "users": 30, "documents": [8]}],
@@ -188,6 +192,7 @@ def test_examples_sold_as_users_are_caught_from_outside_and_what_opacus_promises
         "training": str(tmp_path / "example" / "corpus.jsonl"),
         "columns": {"user": "author", "text": "body", "id": "id"},
         "reference": str(base),
+        "evidence": "declared",
         "sequence_length": 24,
         "split": {"canaries_only": True},
         "canaries": canaries,
@@ -223,6 +228,7 @@ def test_an_adapter_on_a_base_of_4_bits_is_certified_in_4_bits(call, tmp_path):
         "training": str(tmp_path / "example" / "corpus.jsonl"),
         "columns": {"user": "author", "text": "body", "id": "id"},
         "reference": str(base),
+        "evidence": "declared",
         "sequence_length": 64,
         "split": {"canaries_only": True},
         "canaries": [{"kind": "rare_phrase", "users": 60, "documents": [16]}],

@@ -18,12 +18,12 @@ import heldin
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.jobs.planted.audit import audit_planted
-from heldin.jobs.planted.folder import LOG
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.target import PlantedAudit
-from heldin.jobs.planted.training_log import hashes_in_folder, read_log, segment_path
 from heldin.jobs.verify import verify
 from heldin.record.planted import ConditionName, Known, Reason
+from heldin.watch.planted_files import LOG
+from heldin.watch.training_log import hashes_in_folder, read_log, segment_path
 from tests.planted_sets import base, lines, plan, read_lines, rows, write_lines
 
 __all__ = ["base", "lines", "rows"]  # fixtures
@@ -488,7 +488,7 @@ def test_a_loop_of_ones_own_is_watched_like_a_trainer(planted, base, tmp_path):
 
 
 def test_processes_log_their_own_reads_and_all_of_them_count(planted, base, tmp_path):
-    from heldin.jobs.planted.watching import Watch
+    from heldin.watch.watching import Watch
 
     tokenizer, model = _tokenizer(base), AutoModelForCausalLM.from_pretrained(base)
     data = _Texts(tokenizer, _planted_texts(planted))

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from heldin.audit.decision import DecisionConfig
+from heldin.base.artefacts import read_document
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.base.yaml_files import read_yaml
@@ -21,6 +22,7 @@ from heldin.jobs.planted.audit import audit_planted, judged_as
 from heldin.jobs.planted.config import parse_plant
 from heldin.jobs.planted.data import planted_data
 from heldin.jobs.planted.folder import plan_hash, read_planted
+from heldin.jobs.planted.looks import LOOKS
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.target import PlantedAudit
 from heldin.jobs.purge import plan_purge, purge
@@ -64,7 +66,7 @@ def fresh(planted, tmp_path):
     """A copy of the planted folder, without looks."""
     shutil.copytree(planted[0], tmp_path / "out")
     shutil.rmtree(tmp_path / "out" / "audits", ignore_errors=True)
-    (tmp_path / "out" / "ledger" / "looks.jsonl").unlink(missing_ok=True)
+    (tmp_path / "out" / "ledger" / LOOKS).unlink(missing_ok=True)
     return tmp_path / "out", planted[1]
 
 
@@ -126,7 +128,7 @@ def test_a_look_is_counted_once_and_one_more_than_were_paid_for_is_indicative(fr
     first, _ = audited(fresh, CLAIM)
     again, folder = audited(fresh, CLAIM)
     assert (first.planted.look, again.planted.look, folder.name) == (1, 1, "1")
-    assert len((fresh[0] / "ledger" / "looks.jsonl").read_text(encoding="utf-8").splitlines()) == 1
+    assert len(read_document(fresh[0] / "ledger" / LOOKS)["looks"]) == 1
     # Another claim on the same model is another look.
     second, folder = audited(fresh, "epsilon=0.1,delta=1e-5,unit=user")
     assert (second.planted.look, folder.name) == (2, "2")
@@ -237,7 +239,7 @@ def test_models_that_cannot_be_audited_are_refused(fresh, planted):
     base = planted[1].parent / "base"
     with pytest.raises(InputError, match="is the reference model itself"):
         audited(fresh, model=base)
-    assert not (fresh[0] / "ledger" / "looks.jsonl").exists()
+    assert not (fresh[0] / "ledger" / LOOKS).exists()
     with pytest.raises(InputError, match="no such model"):
         audited(fresh, model=fresh[0] / "nothing")
     with pytest.raises(InputError, match="holds no planted training set"):
@@ -250,7 +252,7 @@ def test_another_ledger_and_another_corpus_are_refused(fresh, planted, tmp_path)
     shutil.copy(tmp_path / "other" / "ledger" / "ledger.json", fresh[0] / "ledger" / "ledger.json")
     with pytest.raises(InputError, match="is the ledger of another run"):
         audited(fresh, CLAIM)
-    assert not (fresh[0] / "ledger" / "looks.jsonl").exists()
+    assert not (fresh[0] / "ledger" / LOOKS).exists()
 
 
 def test_a_folder_with_the_audit_of_other_weights_under_the_same_name_is_left_alone(fresh, planted, tmp_path):
@@ -264,7 +266,7 @@ def test_a_folder_with_the_audit_of_other_weights_under_the_same_name_is_left_al
     with pytest.raises(InputError, match="holds an audit with another 'look': choose another --out"):
         audit_planted(job, tmp_path / "here", QUIET, command="heldin audit")
     assert (tmp_path / "here" / "record.json").read_bytes() == before
-    assert len((fresh[0] / "ledger" / "looks.jsonl").read_text(encoding="utf-8").splitlines()) == 1
+    assert len(read_document(fresh[0] / "ledger" / LOOKS)["looks"]) == 1
 
 
 def test_purge_leaves_what_decided_and_no_side(fresh):
@@ -325,7 +327,7 @@ def test_another_reference_than_before_the_coins_is_refused(planted, make_lm, tm
         with pytest.raises(InputError, match=f"{name}' is not the reference model that it was when coins were drawn"):
             audited((tmp_path / "out", planted[1]), CLAIM)
         shutil.move(tmp_path / "kept", tmp_path / name / "model.safetensors")
-    assert not (tmp_path / "out" / "ledger" / "looks.jsonl").exists()
+    assert not (tmp_path / "out" / "ledger" / LOOKS).exists()
     record, _ = audited((tmp_path / "out", planted[1]), CLAIM)
     assert record.split.certifiable
 
@@ -349,7 +351,7 @@ def test_what_is_declared_depends_on_unit_and_look(fresh):
 
 def test_a_look_is_noted_before_anything_meets_the_coins(fresh, monkeypatch):
     def killed(*_):
-        assert len((fresh[0] / "ledger" / "looks.jsonl").read_text(encoding="utf-8").splitlines()) == 1
+        assert len(read_document(fresh[0] / "ledger" / LOOKS)["looks"]) == 1
         raise KeyboardInterrupt
 
     monkeypatch.setattr("heldin.jobs.planted.audit.measure_losses", killed)
@@ -427,7 +429,7 @@ def test_a_ledger_that_is_lost_or_drawn_anew_is_refused(fresh, planted, tmp_path
         shutil.copy(tmp_path / "again" / "ledger" / name, fresh[0] / "ledger" / name)
     with pytest.raises(InputError, match="is not the ledger that the manifest commits to"):
         audited(fresh, CLAIM)
-    assert not (fresh[0] / "ledger" / "looks.jsonl").exists()
+    assert not (fresh[0] / "ledger" / LOOKS).exists()
 
 
 def test_a_plan_that_was_changed_and_sealed_again_is_held_against_the_manifest(fresh):
@@ -494,7 +496,7 @@ def test_several_checkpoints_are_a_look_each_and_the_gravest_decides_the_exit_co
     asked = ("audit", "--planted", fresh[0], "--model", tmp_path / "early", "--model", fresh[1], "--claim", CLAIM)
     # What is missing is said before a look is taken.
     assert call(*asked, "--model", tmp_path / "none")[0] == 2
-    assert not (fresh[0] / "ledger" / "looks.jsonl").exists()
+    assert not (fresh[0] / "ledger" / LOOKS).exists()
     code, _, err = call(*asked, "--out", tmp_path / "here")
     assert (code, "--out goes with one --model" in err) == (2, True)
     for name, said in (
@@ -503,7 +505,7 @@ def test_several_checkpoints_are_a_look_each_and_the_gravest_decides_the_exit_co
     ):
         code, _, err = call(*asked, "--model", name)
         assert (code, said in err) == (2, True)
-    assert not (fresh[0] / "ledger" / "looks.jsonl").exists()
+    assert not (fresh[0] / "ledger" / LOOKS).exists()
     code, out, _ = call(*asked, "--declared-by", "R. Signer")
     lines = out.splitlines()[-2:]
     assert [line.split(":")[0] for line in lines] == ["look 1 of 1", "look 2 of 1"]

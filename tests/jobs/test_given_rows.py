@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from heldin.jobs.planted.given_rows import Row, count_given
-from heldin.jobs.planted.training_log import READ, History, hash_of, own_bounds, tensor_hashes
+from heldin.watch.given_rows import Row, count_given
+from heldin.watch.training_log import READ, History, hash_of, own_bounds, tensor_hashes
 
 ENDS = frozenset({0})
 ROWS = [[1, 2, 3], [4, 5, 6, 7, 8], [9], [1, 2, 3]]
 
 
-def _counts(examples, rows=ROWS, *, epochs=None, loss=None, late=(), canary=()):
+def _counts(examples, rows=ROWS, *, epochs=None, loss=None, late=(), canary=(), length=3):
     """Counts for sequences, each a list of tokens, or a list of several that share a row of a batch."""
     reads = []
     for number, example in enumerate(examples):
@@ -26,7 +26,7 @@ def _counts(examples, rows=ROWS, *, epochs=None, loss=None, late=(), canary=()):
         Row(tokens, number not in late, f"canary {number}" if number in canary else None)
         for number, tokens in enumerate(rows)
     ]
-    return count_given(history, given)
+    return count_given(history, given, length)
 
 
 @pytest.mark.parametrize(
@@ -112,9 +112,34 @@ def test_an_end_that_comes_to_stand_where_a_row_is_cut_is_taken_off_on_both_side
     assert (counts.missing, counts.foreign) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("length", "examples", "short"),
+    [
+        # Ten tokens cut at four, where training has to see seven, six (the ends may take two), or all.
+        (7, [[1, 2, 3, 4], [9]], 1),
+        (6, [[1, 2, 3, 4], [9]], 0),
+        (99, [[1, 2, 3, 4], [9]], 1),
+        (99, [[7, 8, 9, 10], [9]], 1),
+        # In pieces; the last of them lies behind the limit, or is the one that lacks.
+        (10, [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10], [9]], 0),
+        (10, [[1, 2, 3, 4], [5, 6, 7, 8], [9]], 0),
+        (99, [[1, 2, 3, 4], [5, 6, 7, 8], [9]], 1),
+        (10, [[1, 2, 3, 4], [9, 10], [9]], 1),
+    ],
+)
+def test_rows_that_are_cut_below_the_limit_are_short_unless_their_pieces_were_read(length, examples, short):
+    counts = _counts(examples, [[*range(1, 11)], [9]], epochs=1.0, length=length)
+    assert (counts.missing, counts.short) == (0, short)
+
+
+def test_reads_of_canary_rows_are_counted_apart():
+    counts = _counts([ROWS[0], ROWS[1], ROWS[1], ROWS[2], ROWS[2]], ROWS[:3], epochs=1.0, canary={0})
+    assert (counts.reads_canaries, counts.reads_others) == (1.0, 2.0)
+
+
 def test_nothing_read_is_everything_missing():
     history = History(np.zeros(0, dtype=READ), ENDS, frozenset("s"), 1, 1, 0, 0.0, 0)
-    counts = count_given(history, [Row(tokens) for tokens in ROWS])
+    counts = count_given(history, [Row(tokens) for tokens in ROWS], 3)
     assert (counts.missing, counts.foreign, counts.sequences) == (4, 0, 0)
 
 

@@ -11,6 +11,7 @@ from heldin.jobs.checkpoint.endpoint import Reached, Remote
 from heldin.jobs.planted.audit import audit_planted
 from heldin.jobs.planted.data import drawn_data, run_of
 from heldin.jobs.planted.folder import read_planted
+from heldin.jobs.planted.looks import LOOKS
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.target import PlantedAudit, window_of
 from heldin.jobs.run.utility import utility_texts
@@ -185,7 +186,7 @@ def test_an_endpoint_that_may_not_be_sent_so_much_gets_nothing(planted):
         job = PlantedAudit(out, "tuned", (), "R. Signer", remote)
         with pytest.raises(InputError, match="above --max-tokens-sent 10"):
             audit_planted(job, None, QUIET, command="test")
-    assert not (out / "ledger" / "looks.jsonl").exists()
+    assert not (out / "ledger" / LOOKS).exists()
 
 
 def test_parts_of_texts_need_the_tokenizer_of_the_endpoint(planted):

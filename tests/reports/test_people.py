@@ -10,7 +10,7 @@ from heldin.audit.extraction import Emitted, ExtractionFacts, ExtractionGroup
 from heldin.audit.results import TrainingsFacts
 from heldin.record.document import read_record
 from heldin.record.facts import ByExposure, Ceiling
-from heldin.record.planted import Condition, PlantedFacts
+from heldin.record.planted import Condition, Known, PlantedFacts
 from heldin.reports import annex
 from heldin.reports.extraction import most_left, written_out
 from heldin.reports.findings import ATTACKER, FRONT, NEXT, RECOMMENDED, findings
@@ -203,17 +203,15 @@ def test_the_recommendation_flips_where_the_interval_crosses_the_limit(record, l
 
 
 def test_what_was_not_audited_as_planned_is_not_released(record):
-    condition = Condition(condition="trained on every row", known_by="not met", note="trained on another training set")
+    condition = Condition(name="given_every_row", known_by="not met", reasons=["rows_missing"])
     facts = PlantedFacts(
         planted="2026-11-23", plan="a" * 64, training_set="b" * 64, rows=90, skipped=0, look=1, looks=1,
-        declared_by="R. Signer", conditions=[condition],
+        evidence="callback", declared_by="R. Signer", conditions=[condition],
     )  # fmt: skip
     limit = {"of": "auroc", "at_most": 0.99}
     its = changed_record(_limited(record, limit), dials=[], kind="planted", planted=facts.model_dump(), training=None)
-    assert recommendation(its) == (
-        "None: a condition of the audit is not met (trained on every row), so that it may speak of another training."
-    )
-    met = facts.model_copy(update={"conditions": [condition.model_copy(update={"known_by": "checked"})]})
+    assert recommendation(its).startswith("None: a condition of the audit is not met (the model was given every row")
+    met = facts.model_copy(update={"conditions": [condition.model_copy(update={"known_by": Known.CHECKED})]})
     assert recommendation(changed_record(its, planted=met.model_dump())).startswith("Release")
 
 

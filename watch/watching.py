@@ -21,8 +21,8 @@ import torch
 
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory
-from heldin.jobs.planted.folder import LOG, MANIFEST, TRAINING
-from heldin.jobs.planted.training_log import (
+from heldin.watch.planted_files import LOG, MANIFEST, TRAINING, content_sha256
+from heldin.watch.training_log import (
     READ,
     Checkpoint,
     Header,
@@ -34,10 +34,8 @@ from heldin.jobs.planted.training_log import (
     tensor_hashes,
     write_segment,
 )
-from heldin.jobs.planted.training_set import content_sha256
 
 _PENDING = 16  # forward passes whose tokens wait on their device, so that a GPU is waited for once for all of them
-_IGNORED = -100  # label of a token without loss
 
 
 class Watch:
@@ -222,18 +220,18 @@ def _reads_of(batch: tuple[torch.Tensor | None, ...], ends: frozenset[int]) -> I
     ids, labels, mask, positions = (None if its is None else its.cpu().numpy() for its in batch)
     assert ids is not None
     for number, tokens in enumerate(ids):
-        bears = None if labels is None else labels[number] != _IGNORED
+        # A token bears a loss if it is its own label: transformers' models shift labels themselves.
+        bears = None if labels is None else labels[number] == tokens
         bounds = _bounds(len(tokens), None if positions is None else positions[number])
-        if mask is not None and len(bounds) == 2:
-            real = np.flatnonzero(mask[number])
-            bounds = [int(real[0]), int(real[-1]) + 1] if real.size else [0, 0]
         parts = []
         for begin, end in itertools.pairwise(bounds):
-            sequence = tokens[begin:end].tolist()
+            # Tokens that the model cannot attend to are not given, wherever they are.
+            places = np.arange(begin, end) if mask is None else begin + np.flatnonzero(mask[number, begin:end])
+            sequence = tokens[places].tolist()
             first, last = own_bounds(sequence, ends)
             if first < last:
                 # The first token of a sequence is predicted by nothing.
-                loss_tokens = -1 if bears is None else int(bears[begin + max(first, 1) : begin + last].sum())
+                loss_tokens = -1 if bears is None else int(bears[places[max(first, 1) : last]].sum())
                 parts.append((hash_of(sequence[first:last]), last - first, loss_tokens))
         for part in parts:
             yield (*part, len(parts))

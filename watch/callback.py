@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
-from heldin.jobs.planted.watching import Watch
+from heldin.watch.watching import Watch
 
 
 class AuditCallback(TrainerCallback):  # type: ignore[misc]
@@ -26,10 +26,14 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, planted: str | Path, log: str | Path | None = None) -> None:
         self._watch = Watch(planted, log)
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Begin a segment of the log. ``kwargs`` hold the model and the tokenizer (``processing_class``)."""
+    def on_train_begin(self, *trainer: Any, **kwargs: Any) -> None:
+        """Begin a segment of the log.
+
+        Args:
+            *trainer: the Trainer's arguments, state and control, as for every event.
+            **kwargs: hold the model and the tokenizer (``processing_class``).
+        """
+        args, state, _ = trainer
         self._watch.start(
             kwargs["model"],
             kwargs.get("processing_class"),
@@ -38,13 +42,12 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
             processes=args.world_size,
         )
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Log the weights of a checkpoint."""
+    def on_save(self, *trainer: Any, **kwargs: Any) -> None:
+        """Log the weights of a checkpoint; see ``on_train_begin``."""
+        _, state, _ = trainer
         self._watch.checkpoint(state.global_step, state.epoch, kwargs.get("model"))
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Log the weights at the end."""
-        self._watch.checkpoint(state.global_step, state.epoch, kwargs.get("model"))
+    def on_train_end(self, *trainer: Any, **kwargs: Any) -> None:
+        """Log the weights at the end; see ``on_train_begin``."""
+        self.on_save(*trainer, **kwargs)
         self._watch.stop()

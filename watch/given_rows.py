@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.jobs.planted.training_log import READ, History, Reads, hash_of, own_bounds
 from heldin.record.planted import TrainingCounts
+from heldin.watch.training_log import READ, History, Reads, hash_of, own_bounds
 
 _HASH = READ["hash"]
 _ENOUGH = 20  # rows that read like no other: so many show how often the whole set was read
+_ENDS = 2  # tokens at a row's ends that a trainer may add, and that count for its length limit
 _PACKED = 0.95  # share of sequences as long as the longest, from which a set of them looks packed without boundaries
 
 
@@ -46,6 +47,7 @@ class _Rows:
         required: see ``Row``.
         canary: number of the canary user, from 0; -1 for real rows.
         pieces: hashes of all other pieces of rows that are longer, sorted, shape (pieces,).
+        short: of each row that was cut below the length limit, the ways to cut it into pieces up to that limit: hashes.
     """
 
     keys: NDArray[np.bytes_]
@@ -56,9 +58,10 @@ class _Rows:
     required: NDArray[np.bool_]
     canary: NDArray[np.int64]
     pieces: NDArray[np.bytes_]
+    short: Sequence[tuple[frozenset[bytes], ...]]
 
 
-def count_given(history: History, rows: Iterable[Row]) -> TrainingCounts:
+def count_given(history: History, rows: Iterable[Row], length: int) -> TrainingCounts:
     """Compare what the model was given with the rows.
 
     Rows that read alike once they are cut share their reads. Every count of rows that are missing is a lower limit.
@@ -66,10 +69,11 @@ def count_given(history: History, rows: Iterable[Row]) -> TrainingCounts:
     Args:
         history: what was logged.
         rows: of the planted training set.
+        length: tokens of a row that training has to see, or all if it has fewer.
     """
     reads = history.reads
     longest = int(reads["tokens"].max(initial=0))
-    table = _table(rows, history.ends, longest)
+    table = _table(rows, history.ends, longest, length)
     keys, members, sizes = np.unique(table.keys, return_inverse=True, return_counts=True)
     totals = _totals(reads, keys)
     foreign, pieces = _others(reads, keys, table)
@@ -89,6 +93,7 @@ def count_given(history: History, rows: Iterable[Row]) -> TrainingCounts:
     heard = (
         np.unique(table.canary[is_canary & (bore > 0)]) if known else np.unique(table.canary[is_canary & (read > 0)])
     )
+    whole = set(reads["hash"].tolist()) if table.short else set()
     return TrainingCounts(
         starts=history.starts,
         processes=history.processes,
@@ -105,6 +110,7 @@ def count_given(history: History, rows: Iterable[Row]) -> TrainingCounts:
         unlabelled=int((reads["loss_tokens"] < 0).sum()),
         unreadable=history.unreadable,
         cut=int(table.cut.sum()),
+        short=sum(not any(pieces <= whole for pieces in ways) for ways in table.short),
         pieces=pieces,
         alike=int(_differing(members, table.texts).sum()),
         repeated=int(np.maximum(totals.reads - sizes * (expected + (history.epochs is None)), 0).sum()),
@@ -113,6 +119,8 @@ def count_given(history: History, rows: Iterable[Row]) -> TrainingCounts:
         most_reads=int(read.max(initial=0)),
         unbounded=_looks_unbounded(reads, longest, foreign),
         silent_canary_users=int(np.unique(table.canary[is_canary]).size - heard.size),
+        reads_canaries=_mean(read[is_canary & table.required]),
+        reads_others=_mean(read[~is_canary & table.required]),
         loss_share_canaries=_mean(share[is_canary & (read > 0)]) if known else None,
         loss_share_others=_mean(share[~is_canary & (read > 0)]) if known else None,
     )
@@ -192,11 +200,11 @@ def _looks_unbounded(reads: Reads, longest: int, foreign: int) -> bool:
     return bool((reads["tokens"] + 2 >= longest).mean() >= _PACKED)
 
 
-def _mean(values: NDArray[np.float64]) -> float | None:
+def _mean(values: NDArray[np.float64] | NDArray[np.integer]) -> float | None:
     return float(values.mean()) if values.size else None
 
 
-def _table(rows: Iterable[Row], ends: frozenset[int], longest: int) -> _Rows:
+def _table(rows: Iterable[Row], ends: frozenset[int], longest: int, length: int) -> _Rows:
     keys: list[bytes] = []
     texts: list[bytes] = []
     last: list[bytes] = []
@@ -205,6 +213,7 @@ def _table(rows: Iterable[Row], ends: frozenset[int], longest: int) -> _Rows:
     cut: list[bool] = []
     required: list[bool] = []
     canary: list[int] = []
+    short: list[tuple[frozenset[bytes], ...]] = []
     numbers: dict[str, int] = {}
     for row in rows:
         own = _own(row.tokens, ends)
@@ -213,7 +222,11 @@ def _table(rows: Iterable[Row], ends: frozenset[int], longest: int) -> _Rows:
         # Where a row is cut another end may come to stand at its border.
         keys.append(hash_of(_own(own[:longest], ends)) if is_cut else texts[-1])
         last.append(hash_of(_own(own[-longest:], ends)) if is_cut and longest else keys[-1])
-        pieces.update(_pieces(own, ends, longest) if is_cut and longest else ())
+        if is_cut and longest:
+            pieces.update(*_pieces(own, ends, longest))
+            if min(len(own), length) - longest > _ENDS:
+                seen = min(len(own), length - _ENDS)
+                short.append(tuple(frozenset(way) for way in _pieces(own, ends, longest, seen)))
         tokens.append(min(len(own), longest))
         cut.append(is_cut)
         required.append(row.required)
@@ -228,15 +241,21 @@ def _table(rows: Iterable[Row], ends: frozenset[int], longest: int) -> _Rows:
         np.array(required, dtype=np.bool_),
         np.array(canary, dtype=np.int64),
         np.array(sorted(pieces), dtype=_HASH),
+        short,
     )
 
 
-def _pieces(own: Sequence[int], ends: frozenset[int], longest: int) -> Iterator[bytes]:
-    """Yield hashes of what comes of a long row that is cut into pieces of one length, with a start token or without."""
+def _pieces(
+    own: Sequence[int], ends: frozenset[int], longest: int, first: int | None = None
+) -> Iterator[Iterator[bytes]]:
+    """Yield hashes of the pieces of a long row that is cut at one length, without a start token and with one.
+
+    Only of those that begin in the ``first`` tokens, if that is given.
+    """
     for early in (0, 1):
         begins = [0, *range(longest - early, len(own), longest)]
-        for begin, end in zip(begins, [*begins[1:], len(own)], strict=True):
-            yield hash_of(_own(own[begin:end], ends))
+        pairs = zip(begins, [*begins[1:], len(own)], strict=True)
+        yield (hash_of(_own(own[begin:end], ends)) for begin, end in pairs if first is None or begin < first)
 
 
 def _own(tokens: Sequence[int], ends: frozenset[int]) -> Sequence[int]:
