@@ -51,9 +51,11 @@ def artefact_file(path: Path, *, made_from: str = "", private: bool = True) -> I
 
 @contextlib.contextmanager
 def artefact_folder(path: Path, *, made_from: str = "") -> Iterator[Path]:
-    """Yield a temporary folder; on success list its files in it and rename it to ``path``."""
+    """Yield a temporary folder; on success list its files in it and rename it to ``path``. Only its owner can read it."""
     with whole_directory(path) as temporary:
         yield temporary
+        for file in temporary.iterdir():
+            file.chmod(0o600)
         seal(temporary, made_from=made_from)
 
 

@@ -99,8 +99,15 @@ def training_line(counts: TrainingCounts) -> str:
     """Return what the model was given in training, with every count."""
     epochs = "" if counts.epochs is None else f", {counts.epochs:.3g} epochs"
     starts = "" if counts.starts == 1 else f" over {counts.starts} starts"
+    given = f"{counted(counts.sequences, 'sequence')} for {counted(counts.rows, 'row')}{epochs}{starts}"
+    if (joined := counts.joined) is not None:
+        return (
+            f"{given}; rows were joined and cut, so none can be recognised; of {joined.ends:,} ends of sequences"
+            f" {joined.foreign:,} are in no row ({joined.foreign_expected:,.0f} expected) and {joined.canary:,} are in"
+            f" canary rows ({joined.canary_expected:,.0f} expected)"
+        )
     parts = [
-        f"{counted(counts.sequences, 'sequence')} for {counted(counts.rows, 'row')}{epochs}{starts}",
+        given,
         f"missing {counts.missing:,} ({counts.missing_canary_rows:,} of canary users)",
         f"foreign {counts.foreign:,}",
         f"without loss {counts.silent:,}",
@@ -213,6 +220,14 @@ _COUNTED = {
     ),
     Reason.PACKED_WITHOUT_BOUNDARIES: lambda c: (
         f"{counted(c.sequences, 'sequence')} of one length hold no row as a whole: rows seem to be joined and cut"
+    ),
+    Reason.JOINED_OF_OTHERS: lambda c: (
+        f"rows were joined and cut, and {c.joined.foreign:,} of {c.joined.ends:,} ends of sequences are in no row;"
+        f" {c.joined.foreign_expected:,.0f} were expected"
+    ),
+    Reason.JOINED_WITHOUT_CANARIES: lambda c: (
+        f"rows were joined and cut, and {c.joined.canary:,} of {c.joined.ends:,} ends of sequences are in canary rows;"
+        f" {c.joined.canary_expected:,.0f} were expected"
     ),
     Reason.TOKENS_UNSEEN: lambda c: f"the tokens of {c.unreadable:,} forward passes were not seen",
     Reason.ROWS_MISSING: lambda c: (

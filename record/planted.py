@@ -3,11 +3,14 @@
 All of it is facts: names, states and numbers. ``record.condition_words`` turns them into sentences.
 """
 
+import math
 from collections.abc import Iterable
 from enum import StrEnum
 
 from heldin.audit.control import ControlFacts
 from heldin.base.facts import Facts
+
+_ENOUGH_ENDS = 20  # of sequences that were joined, from which they tell anything
 
 
 class ConditionName(StrEnum):
@@ -52,6 +55,8 @@ class Reason(StrEnum):
     LOG_OF_OTHER_MODEL = "log_of_other_model"
     LOG_OF_OTHER_SET = "log_of_other_set"
     PACKED_WITHOUT_BOUNDARIES = "packed_without_boundaries"
+    JOINED_OF_OTHERS = "joined_of_others"
+    JOINED_WITHOUT_CANARIES = "joined_without_canaries"
     TOKENS_UNSEEN = "tokens_unseen"
     ROWS_MISSING = "rows_missing"
     ROWS_FOREIGN = "rows_foreign"
@@ -84,6 +89,34 @@ class Condition(Facts):
     look: int | None = None
 
 
+class JoinedRows(Facts):
+    """What the ends of sequences show that were joined of rows and cut, so that no row can be recognised.
+
+    Attributes:
+        ends: runs of tokens at the beginning and the end of each distinct sequence.
+        foreign: how many of them are in no row.
+        foreign_expected: how many are expected to span two rows.
+        canary: how many of them are in rows of canary users alone.
+        canary_expected: how many would be expected.
+    """
+
+    ends: int
+    foreign: int
+    foreign_expected: float
+    canary: int
+    canary_expected: float
+
+    @property
+    def are_foreign(self) -> bool:
+        """Whether far more ends are in no row than joining explains."""
+        return self.ends >= _ENOUGH_ENDS and self.foreign > (self.foreign_expected + self.ends) / 2
+
+    @property
+    def lack_canaries(self) -> bool:
+        """Whether plainly fewer ends are in canary rows than chance explains, with a probability below 1e-6."""
+        return self.canary < self.canary_expected - 5 * math.sqrt(self.canary_expected)
+
+
 class TrainingCounts(Facts):
     """What the model was given in training, by the log of ``AuditCallback``, next to the rows of the planted set.
 
@@ -110,7 +143,7 @@ class TrainingCounts(Facts):
         packed: sequences that shared a row of a batch with others.
         fewest_reads: how often the row that was given least often was given.
         most_reads: how often the row that was given most often was given.
-        unbounded: whether the sequences look like rows that were joined and cut, so that no row can be recognised.
+        joined: what ends show where sequences look like rows that were joined and cut; null where they do not.
         silent_canary_users: held-in canary users none of whose rows bore a loss.
         reads_canaries: how often a canary row was given, on average; null without canary rows.
         reads_others: the same for real rows.
@@ -140,7 +173,7 @@ class TrainingCounts(Facts):
     packed: int
     fewest_reads: int
     most_reads: int
-    unbounded: bool
+    joined: JoinedRows | None
     silent_canary_users: int
     reads_canaries: float | None
     reads_others: float | None

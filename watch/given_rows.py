@@ -10,13 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.record.planted import TrainingCounts
+from heldin.record.planted import JoinedRows, TrainingCounts
+from heldin.watch.joined_rows import Grams, grams_of, joined_rows
 from heldin.watch.training_log import READ, History, Reads, hash_of, own_bounds
 
 _HASH = READ["hash"]
 _ENOUGH = 20  # rows that read like no other: so many show how often the whole set was read
-_ENDS = 2  # tokens at a row's ends that a trainer may add, and that count for its length limit
-_PACKED = 0.95  # share of sequences as long as the longest, from which a set of them looks packed without boundaries
+_ENDS = 2  # tokens at both ends of a row that a trainer may add, and that count for its length limit
+_ONE_LENGTH, _UNKNOWN = 0.95, 0.8  # shares of sequences of one length, and that are no row: they look joined and cut
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class _Rows:
         canary: number of the canary user, from 0; -1 for real rows.
         pieces: hashes of all other pieces of rows that are longer, sorted, shape (pieces,).
         short: of each row that was cut below the length limit, the ways to cut it into pieces up to that limit: hashes.
+        all_tokens: tokens of all rows, uncut.
+        grams: hashes of runs of tokens of each row, and whether it is a canary user's; empty where none are needed.
     """
 
     keys: NDArray[np.bytes_]
@@ -59,6 +62,8 @@ class _Rows:
     canary: NDArray[np.int64]
     pieces: NDArray[np.bytes_]
     short: Sequence[tuple[frozenset[bytes], ...]]
+    all_tokens: int
+    grams: Sequence[tuple[Grams, bool]]
 
 
 def count_given(history: History, rows: Iterable[Row], length: int) -> TrainingCounts:
@@ -73,7 +78,7 @@ def count_given(history: History, rows: Iterable[Row], length: int) -> TrainingC
     """
     reads = history.reads
     longest = int(reads["tokens"].max(initial=0))
-    table = _table(rows, history.ends, longest, length)
+    table = _table(rows, history.ends, longest, length, grams=_has_one_length(reads))
     keys, members, sizes = np.unique(table.keys, return_inverse=True, return_counts=True)
     totals = _totals(reads, keys)
     foreign, pieces = _others(reads, keys, table)
@@ -117,7 +122,7 @@ def count_given(history: History, rows: Iterable[Row], length: int) -> TrainingC
         packed=int((reads["packed"] > 1).sum()),
         fewest_reads=int(read[table.required].min(initial=np.iinfo(np.int64).max)) if table.required.any() else 0,
         most_reads=int(read.max(initial=0)),
-        unbounded=_looks_unbounded(reads, longest, foreign),
+        joined=_joined(reads, foreign, table),
         silent_canary_users=int(np.unique(table.canary[is_canary]).size - heard.size),
         reads_canaries=_mean(read[is_canary & table.required]),
         reads_others=_mean(read[~is_canary & table.required]),
@@ -192,19 +197,27 @@ def _differing(members: NDArray[np.int64], texts: NDArray[np.bytes_]) -> NDArray
     return ways[members] > 1
 
 
-def _looks_unbounded(reads: Reads, longest: int, foreign: int) -> bool:
-    """Return whether sequences look like rows that were joined and cut at one length, which no row survives whole."""
-    if not foreign or foreign < _PACKED * len(reads):
-        return False
+def _joined(reads: Reads, foreign: int, table: _Rows) -> JoinedRows | None:
+    """Return what ends show if sequences look like rows that were joined and cut, which no row survives whole."""
+    if not foreign or foreign < _UNKNOWN * len(reads) or not _has_one_length(reads):
+        return None
+    # Of the same joined rows in each epoch, once.
+    _, first = np.unique(reads["hash"], return_index=True)
+    edges = reads["ends"][first].ravel()
+    canary, other = ([grams for grams, its in table.grams if its is wanted] for wanted in (True, False))
+    return joined_rows(edges[edges > 0], canary, other, table.all_tokens)
+
+
+def _has_one_length(reads: Reads) -> bool:
     # Special tokens at either end were left out of the count.
-    return bool((reads["tokens"] + 2 >= longest).mean() >= _PACKED)
+    return bool(len(reads)) and bool((reads["tokens"] + _ENDS >= reads["tokens"].max()).mean() >= _ONE_LENGTH)
 
 
 def _mean(values: NDArray[np.float64] | NDArray[np.integer]) -> float | None:
     return float(values.mean()) if values.size else None
 
 
-def _table(rows: Iterable[Row], ends: frozenset[int], longest: int, length: int) -> _Rows:
+def _table(rows: Iterable[Row], ends: frozenset[int], longest: int, length: int, *, grams: bool) -> _Rows:
     keys: list[bytes] = []
     texts: list[bytes] = []
     last: list[bytes] = []
@@ -215,8 +228,13 @@ def _table(rows: Iterable[Row], ends: frozenset[int], longest: int, length: int)
     canary: list[int] = []
     short: list[tuple[frozenset[bytes], ...]] = []
     numbers: dict[str, int] = {}
+    found: list[tuple[Grams, bool]] = []
+    all_tokens = 0
     for row in rows:
         own = _own(row.tokens, ends)
+        all_tokens += len(own)
+        if grams:
+            found.append((grams_of(own), row.canary_user is not None))
         texts.append(hash_of(own))
         is_cut = len(own) > longest
         # Where a row is cut another end may come to stand at its border.
@@ -242,6 +260,8 @@ def _table(rows: Iterable[Row], ends: frozenset[int], longest: int, length: int)
         np.array(canary, dtype=np.int64),
         np.array(sorted(pieces), dtype=_HASH),
         short,
+        all_tokens,
+        found,
     )
 
 

@@ -21,11 +21,13 @@ from safetensors import SafetensorError, safe_open
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256, write_text
 
-_FORMAT = 2
+_FORMAT = 3
 _SIZE = 16  # bytes of a hash: enough that no two texts meet by chance
-# A sequence: hash and number of its own tokens, how many of them bear loss (-1: labels were not seen), and how many
-# sequences share its row of the batch.
-READ = np.dtype([("hash", f"S{_SIZE}"), ("tokens", "<u4"), ("loss_tokens", "<i4"), ("packed", "<u4")])
+# A sequence: hash and number of its own tokens, how many of them bear loss (-1: labels were not seen), how many
+# sequences share its row of the batch, and hashes of its first and last tokens (0 if it has few).
+READ = np.dtype(
+    [("hash", f"S{_SIZE}"), ("tokens", "<u4"), ("loss_tokens", "<i4"), ("packed", "<u4"), ("ends", "<u8", 2)]
+)
 Reads = NDArray[np.void]
 
 

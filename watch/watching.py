@@ -21,6 +21,7 @@ import torch
 
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory
+from heldin.watch.joined_rows import grams_of
 from heldin.watch.planted_files import LOG, MANIFEST, TRAINING, content_sha256
 from heldin.watch.training_log import (
     READ,
@@ -215,7 +216,7 @@ class watch_training(contextlib.AbstractContextManager["watch_training"]):
         self._watch.stop()
 
 
-def _reads_of(batch: tuple[torch.Tensor | None, ...], ends: frozenset[int]) -> Iterator[tuple[bytes, int, int, int]]:
+def _reads_of(batch: tuple[torch.Tensor | None, ...], ends: frozenset[int]) -> Iterator[tuple[Any, ...]]:
     """Yield the reads of a forward pass: one for each sequence of a row of the batch."""
     ids, labels, mask, positions = (None if its is None else its.cpu().numpy() for its in batch)
     assert ids is not None
@@ -232,9 +233,11 @@ def _reads_of(batch: tuple[torch.Tensor | None, ...], ends: frozenset[int]) -> I
             if first < last:
                 # The first token of a sequence is predicted by nothing.
                 loss_tokens = -1 if bears is None else int(bears[places[max(first, 1) : last]].sum())
-                parts.append((hash_of(sequence[first:last]), last - first, loss_tokens))
-        for part in parts:
-            yield (*part, len(parts))
+                grams = grams_of(sequence[first:last])
+                edges = (int(grams[0]), int(grams[-1])) if grams.size else (0, 0)
+                parts.append((hash_of(sequence[first:last]), last - first, loss_tokens, edges))
+        for *part, edges in parts:
+            yield (*part, len(parts), edges)
 
 
 def _bounds(length: int, positions: np.ndarray[Any, np.dtype[Any]] | None) -> Sequence[int]:

@@ -130,9 +130,11 @@ def _given(manifest: Manifest, declared_by: str | None, evidence: Evidence) -> C
         if lacking and manifest.evidence == "declared":
             return _declared(name, declared_by)
         return _not_met(name, evidence.fault or Reason.LOG_ABSENT)
-    if counts.unbounded:
-        # Rows that were joined and cut, or other texts: the log does not tell which.
-        return _declared(name, declared_by, Reason.PACKED_WITHOUT_BOUNDARIES)
+    if counts.joined is not None:
+        # No row can be recognised. Where the ends of sequences fit, the log does not tell whether every row was there.
+        wrong = [Reason.JOINED_OF_OTHERS] if counts.joined.are_foreign else []
+        wrong += [Reason.JOINED_WITHOUT_CANARIES] if counts.joined.lack_canaries else []
+        return _not_met(name, *wrong) if wrong else _declared(name, declared_by, Reason.PACKED_WITHOUT_BOUNDARIES)
     wrong = [
         reason
         for reason, count in (
@@ -152,10 +154,10 @@ def _weighted_alike(declared_by: str | None, evidence: Evidence) -> Condition:
     name, wrong, counts = ConditionName.WEIGHTED_ALIKE, list[Reason](), evidence.training
     if counts is not None and counts.loss_share_canaries is not None and counts.loss_share_others is not None:
         thinned = counts.loss_share_canaries < _THINNED * counts.loss_share_others
-        wrong += [Reason.CANARY_LOSS_THINNED] if thinned and not counts.unbounded else []
+        wrong += [Reason.CANARY_LOSS_THINNED] if thinned and counts.joined is None else []
     if counts is not None and counts.reads_canaries is not None and counts.reads_others is not None:
         fewer = counts.reads_canaries < _FEWER * counts.reads_others
-        wrong += [Reason.CANARIES_GIVEN_LESS] if fewer and not counts.unbounded else []
+        wrong += [Reason.CANARIES_GIVEN_LESS] if fewer and counts.joined is None else []
     if evidence.control is not None and evidence.control.outcome.contradicts:
         wrong.append(Reason.CANARIES_UNLEARNED)
     return _not_met(name, *wrong) if wrong else _declared(name, declared_by)
@@ -165,7 +167,7 @@ def _one_example(declared_by: str | None, evidence: Evidence) -> Condition:
     name, counts = ConditionName.ROW_IS_EXAMPLE, evidence.training
     if counts is None:
         return _declared(name, declared_by)
-    if counts.unbounded:
+    if counts.joined is not None:
         return _not_met(name, Reason.PACKED_WITHOUT_BOUNDARIES)
     wrong = [
         reason

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from heldin.audit.decision import DecisionConfig
-from heldin.base.artefacts import read_document
+from heldin.base.artefacts import INDEX, read_document, write_document
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.base.yaml_files import read_yaml
@@ -425,7 +425,7 @@ def test_a_ledger_that_is_lost_or_drawn_anew_is_refused(fresh, planted, tmp_path
         audited(fresh, CLAIM)
     # One of the same plan, drawn anew under another key.
     plant(config, tmp_path / "again", QUIET)
-    for name in ("ledger.json", "users.parquet"):
+    for name in ("ledger.json", "users.parquet", INDEX):
         shutil.copy(tmp_path / "again" / "ledger" / name, fresh[0] / "ledger" / name)
     with pytest.raises(InputError, match="is not the ledger that the manifest commits to"):
         audited(fresh, CLAIM)
@@ -436,8 +436,7 @@ def test_a_plan_that_was_changed_and_sealed_again_is_held_against_the_manifest(f
     path = fresh[0] / "config.yaml"
     path.write_text(path.read_text(encoding="utf-8").replace("seed: 0", "seed: 1"), encoding="utf-8")
     seal = fresh[0] / "ledger" / "planted.json"
-    content = json.loads(seal.read_text(encoding="utf-8"))
-    seal.write_text(json.dumps({**content, "plan": plan_hash(fresh[0])}), encoding="utf-8")
+    write_document(seal, {**read_document(seal), "plan": plan_hash(fresh[0])})
     with pytest.raises(InputError, match="is not the plan of the manifest"):
         audited(fresh, CLAIM)
 

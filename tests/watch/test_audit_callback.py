@@ -33,9 +33,9 @@ EXAMPLE = "epsilon=8,delta=1e-6,unit=example"
 
 
 @pytest.fixture
-def planted(lines, base, tmp_path):
+def planted(lines, base, tmp_path, request):
     out = tmp_path / "planted"
-    plant(plan(lines, base, evidence="callback"), out, QUIET)
+    plant(plan(lines, base, evidence="callback", **getattr(request, "param", {})), out, QUIET)
     return out
 
 
@@ -202,6 +202,7 @@ def test_rows_written_twice_are_no_single_examples(rows, base, tmp_path):
     assert _condition(facts, ConditionName.GIVEN_EVERY_ROW).known_by is Known.CHECKED
 
 
+@pytest.mark.parametrize("planted", [{"sequence_length": 14}], indirect=True)
 def test_rows_that_are_cut_are_known_by_what_is_left_of_them(planted, base, tmp_path):
     model = _fine_tune(planted, base, tmp_path / "model", most=12)
     known_by, _, training = _given(planted, model)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from heldin.watch.given_rows import Row, count_given
+from heldin.watch.joined_rows import grams_of
 from heldin.watch.training_log import READ, History, hash_of, own_bounds, tensor_hashes
 
 ENDS = frozenset({0})
@@ -20,7 +21,9 @@ def _counts(examples, rows=ROWS, *, epochs=None, loss=None, late=(), canary=(), 
             first, last = own_bounds(part, ENDS)
             tokens = part[first:last]
             bears = len(tokens) if loss is None else loss[number]
-            reads.append((hash_of(tokens), len(tokens), bears, len(parts)))
+            grams = grams_of(tokens)
+            edges = (grams[0], grams[-1]) if grams.size else (0, 0)
+            reads.append((hash_of(tokens), len(tokens), bears, len(parts), edges))
     history = History(np.array(reads, dtype=READ), ENDS, frozenset("s"), 1, 1, 1, epochs, 0)
     given = [
         Row(tokens, number not in late, f"canary {number}" if number in canary else None)
@@ -60,16 +63,16 @@ def test_rows_are_counted_by_their_tokens(examples, missing, repeated, foreign, 
         packed,
     )
     assert counts.rows == 4
-    assert not counts.unbounded
+    assert counts.joined is None
 
 
 def test_rows_that_were_joined_and_cut_look_so():
     joined = [token for _ in range(20) for row in ROWS for token in row]
     counts = _counts([joined[i : i + 7] for i in range(0, 7 * 20, 7)])
-    assert counts.unbounded
+    assert counts.joined is not None
     assert counts.foreign == 20
     # A few foreign ones do not.
-    assert not _counts([*ROWS, [8, 8, 8, 8, 8]]).unbounded
+    assert _counts([*ROWS, [8, 8, 8, 8, 8]]).joined is None
 
 
 def test_texts_that_begin_alike_must_each_be_read_in_every_epoch():
