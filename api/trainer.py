@@ -1,5 +1,6 @@
 """White-box audit of anybody's private training step."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -10,6 +11,7 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
 from heldin.white_box import engine
 from heldin.white_box.engine import TrainerAudit
+from heldin.white_box.outcome import accepted_kinds
 from heldin.white_box.stage_model import Architecture, stage_model
 from heldin.white_box.trainers import PrivateStep, loop_trainer, stepwise
 
@@ -26,6 +28,7 @@ def audit_trainer(
     processes: bool = False,
     model: Architecture = "gpt-neo",
     tied: bool = True,
+    accept: Sequence[str] = (),
     quiet: bool = False,
 ) -> TrainerAudit:
     """Whether ``step`` runs ``mechanism``: canary gradients by coin, every noised step watched, the step taken apart.
@@ -42,19 +45,22 @@ def audit_trainer(
         processes: train in two processes too, for which ``step`` must be a function of a module that can be imported.
         model: tiny model on which it is audited: "gpt-neo" or "gpt2".
         tied: its head is its embedding table, as in the released models; False: it has a head of its own.
+        accept: findings that do not count towards ``exit_code``: "non-finite", that a unit whose gradient is not finite
+            breaks the step. The outcome states them all the same.
         quiet: show no progress.
 
     Returns:
-        Bounds and verdict from the coins, every check, and the alarms.
+        Outcome, bounds and verdict from the coins, every check, and the alarms with their kinds.
 
     Raises:
-        InputError: a mechanism that is not tested here, or too few or too many canaries.
+        InputError: a mechanism that is not tested here, too few or too many canaries, or what cannot be accepted.
     """
     # Read before any step runs: it is what the audit compares the step with.
     if not isinstance(mechanism, Mechanism | str | Path):
         raise InputError(f"mechanism = {mechanism!r:.80}: a heldin.Mechanism or the path of a plan.json was expected")
     if directions not in get_args(Directions):
         raise InputError(f"directions = {directions!r}: choose {' or '.join(get_args(Directions))}")
+    accepted = accepted_kinds(accept)
     stated = mechanism if isinstance(mechanism, Mechanism) else read_plan(Path(mechanism))
     reporter = LineReporter(lambda line: None) if quiet else reporter_for_this_terminal()
     parts = engine.parts(trainings, processes=processes)
@@ -70,4 +76,5 @@ def audit_trainer(
             processes=processes,
             advance=advance,
             model=stage_model(model, tied=tied),
+            accepted=accepted,
         )

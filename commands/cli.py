@@ -47,7 +47,7 @@ app = typer.Typer(
     # typer's tracebacks show local variables, which hold users' names and texts.
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 fine, 1 bug, 2 bad input or config, 3 certified violation of a claim, 4 indicative violation,"
-    " 5 failed but can be resumed, 130 interrupted. The answer itself, also 'leaks', has no exit code: a gate reads"
+    " 5 failed but can be resumed, 6 trainer unsafe on input that is not finite (audit-trainer), 130 interrupted. The answer itself, also 'leaks', has no exit code: a gate reads"
     " .decision.decision.answer of --json or record.json.",
 )
 

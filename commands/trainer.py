@@ -1,11 +1,13 @@
 """``heldin audit-trainer``: a training implementation, watched from inside."""
 
+import shutil
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from heldin.commands.options import AsJson, GroupSize, Noise, Quiet, Rate, Target, json_text
+from heldin.white_box.outcome import Acceptable, accepted_kinds
 
 HOW = "How the audit is done"
 
@@ -51,6 +53,14 @@ def audit_trainer(
     one_process: Annotated[
         bool, typer.Option("--one-process", help="Do not also train in two processes.", rich_help_panel=HOW)
     ] = False,
+    accept: Annotated[
+        list[Acceptable] | None,
+        typer.Option(
+            help="Finding that does not count towards the exit code: non-finite, a unit whose gradient is not finite"
+            " breaks the step. It is still reported. Repeatable.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
     quiet: Quiet = False,
     json: AsJson = False,
 ) -> None:
@@ -60,11 +70,13 @@ def audit_trainer(
     (heldin.white_box.opacus_step:opacus), has the signature that
     docs/white-box.md describes, and runs in one process.
 
-    Exit codes: 3 certified violation of the accountant's curve, 4 the trainer is not the stated mechanism.
+    Exit codes: 0 no alarm, 3 certified violation of the accountant's curve, 4 the trainer does not run the stated
+    mechanism, 6 it runs the stated mechanism on finite input only (0 with --accept non-finite).
     """
     from heldin.base.coins import new_key
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.white_box import engine
+    from heldin.white_box.findings import WIDTH, wrapped
     from heldin.white_box.power import chosen_mechanism, power_table, trainer_power
     from heldin.white_box.stage_model import stage_model
     from heldin.white_box.trainers import imported_step, loop_trainer, stepwise
@@ -85,8 +97,10 @@ def audit_trainer(
     )
     where, on = engine.directions_of(directions), stage_model(model, tied=not untied)
     # Before the work: whoever sees that these canaries cannot reject enough can stop here.
+    width = min(WIDTH, shutil.get_terminal_size().columns)
     if not json:
-        typer.echo(power_table(trainer_power(mechanism, canaries * seeds)))
+        power = power_table(trainer_power(mechanism, canaries * seeds))
+        typer.echo("\n".join(wrapped(power.splitlines(), width)))
     parts = engine.parts(seeds, processes=processes)
     with reporter_for_this_terminal().track("white-box audit", parts, "parts") as advance:
         found = engine.audit_trainer(
@@ -100,6 +114,7 @@ def audit_trainer(
             processes=processes,
             advance=advance,
             model=on,
+            accepted=accepted_kinds(accept or []),
         )
-    typer.echo(json_text(found.as_dict()) if json else engine.table(found))
+    typer.echo(json_text(found.as_dict()) if json else engine.table(found, width))
     raise typer.Exit(found.exit_code)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from heldin.white_box.laws import Found
+from heldin.white_box.outcome import AlarmKind
 
 Subject = Literal["canaries", "keys", "rates", "texts", "coordinates", "state", "unlike units", "processes"]
 SUBJECTS: tuple[Subject, ...] = get_args(Subject)
@@ -29,6 +30,7 @@ class Check:
         detects: that deviation in words.
         level: maximum probability of an alarm under a correct trainer; 0 where nothing is random.
         untested: why the check says nothing; empty if it does.
+        kind: what an alarm says about the trainer.
     """
 
     name: str
@@ -40,16 +42,13 @@ class Check:
     detects: str
     level: float = LEVEL
     untested: str = ""
+    kind: AlarmKind = AlarmKind.MECHANISM
 
     @property
     def alarm(self) -> bool:
         """Whether it rejects."""
         # An exact check has level 0 and p-value 0 or 1, so that it alarms without using up any of TOTAL_LEVEL.
         return self.p_value <= self.level
-
-    def line(self) -> str:
-        """One line for the terminal."""
-        return f"{self.name:<56} {self.measured:>10.4g} {self.expected:>10.4g} {self.p_value:>9.2g}"
 
 
 def tested(name: str, subject: Subject, found: Found, expected: float, detects: str) -> Check:
@@ -66,7 +65,14 @@ def tested(name: str, subject: Subject, found: Found, expected: float, detects: 
 
 
 def exact(
-    name: str, subject: Subject, measured: float, expected: float, detects: str, *, tolerance: float = ROUNDING
+    name: str,
+    subject: Subject,
+    measured: float,
+    expected: float,
+    detects: str,
+    *,
+    tolerance: float = ROUNDING,
+    kind: AlarmKind = AlarmKind.MECHANISM,
 ) -> Check:
     """A check in which nothing is random: correct up to rounding, or an alarm.
 
@@ -77,10 +83,11 @@ def exact(
         expected: what is stated.
         detects: the deviation that is always seen, in words.
         tolerance: any larger deviation is always seen.
+        kind: what an alarm says about the trainer.
     """
     # NaN and infinity are alarms: a trainer that stopped or overflowed is not the stated one.
     right = math.isfinite(measured) and abs(measured - expected) <= tolerance
-    return Check(name, subject, float(right), measured, expected, tolerance, detects, 0.0)
+    return Check(name, subject, float(right), measured, expected, tolerance, detects, 0.0, kind=kind)
 
 
 def silent(name: str, subject: Subject, why: str) -> Check:

@@ -9,11 +9,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.base.coins import keyed_digest
 from heldin.finetune.units import PrivateTraining
 from heldin.white_box import laws
 from heldin.white_box.canaries import Array
 from heldin.white_box.check import LEVEL, Check, tested
+from heldin.white_box.cohorts import crowds, empty_runs, lone_canary, lone_units, small_cohorts
 from heldin.white_box.coins import flat
 from heldin.white_box.laws import Found
 from heldin.white_box.regular_checks import Tensors, direction_check, regular_checks
@@ -21,10 +21,7 @@ from heldin.white_box.runs import Run, changed, releases
 from heldin.white_box.stage import Stage
 from heldin.white_box.trainers import Trainer
 
-EMPTY_STEPS = 16  # of each of the two keys
-_CROWDED_RUNS = 2  # of each clip norm
-_CANARIES = 8  # in a crowded step
-_PASS = 8  # records of a pass there: several passes
+_ONE_PASS = 64  # records
 _MOST_KS = 200_000  # numbers of a tensor whose law is tested
 _GRID = 2e-6  # deviations of the noise within which two numbers count as one
 _GRID_NUMBERS = 20_000
@@ -39,13 +36,6 @@ def empty_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ...
     """
     streams = [releases(stage, trainer, run) for run in empty_runs(stage, key)]
     return checks_of_empty_steps(over_stated(stage, streams))
-
-
-def empty_runs(stage: Stage, key: bytes) -> list[Run]:
-    """Runs with the stated noise and without anybody to sample, under two keys."""
-    mechanism = changed(stage.mechanism, steps=EMPTY_STEPS)
-    keys = [keyed_digest(key, "white-box key", name) for name in ("first", "second")]
-    return [Run(replace(stage.planned(run_key, ()), mechanism=mechanism)) for run_key in keys]
 
 
 def checks_of_empty_steps(tensors: Tensors) -> tuple[Check, ...]:
@@ -90,9 +80,9 @@ def checks_of_empty_steps(tensors: Tensors) -> tuple[Check, ...]:
 
 
 def crowded_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> tuple[Check, ...]:
-    """Noise of the first step with everybody in it, in small passes: the step minus the same step without noise.
+    """Noise of steps with somebody in them: small contributions, one unit, everybody in small passes.
 
-    Done at the stated clip norm and at one that clips nobody.
+    Small contributions are lost in the noise. Others are subtracted: the same step without noise has the same sum.
 
     Args:
         stage: the stage of the audit.
@@ -100,22 +90,40 @@ def crowded_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> t
         key: key of these runs.
         high: a clip norm above every unit's gradient.
     """
-    streams, sums = [], []
-    for name, norm in (("as stated", stage.clip_norm), ("far above the gradients", high)):
-        mechanism = changed(stage.all_records, clip_norm=norm, rate=1.0, steps=1)
-        for i in range(_CROWDED_RUNS):
-            there = crowd(stage, keyed_digest(key, "white-box crowd", f"{name} {i}"), norm)
-            quiet = replace(there, mechanism=changed(mechanism, noise_multiplier=0.0))
-            sums.append(releases(stage, trainer, Run(quiet))[0])
-            # In several passes, unlike the sum without noise: noise that is added once a pass would be too much here.
-            noisy = releases(stage, trainer, Run(replace(there, mechanism=mechanism, micro_records=_PASS)))[0]
-            # Both runs sample everybody from the same weights, so that the sums cancel and what is left is the noise.
-            streams.append((noisy.astype(np.float64) - sums[-1]) / mechanism.noise_multiplier)
-    z, still = np.stack(streams)[None], np.stack(sums)[None].astype(np.float64)
+    runs = small_cohorts(stage, key, high), *lone_units(stage, key, high)
+    far_above = [releases(stage, trainer, run).astype(np.float64) / stage.mechanism.noise_multiplier for run in runs]
+    small, *alone = far_above
+    alone += [_noise_and_sum(stage, trainer, lone_canary(stage, key))[0]]
+    pairs = [_noise_and_sum(stage, trainer, crowd) for crowd in crowds(stage, key, high)]
+    # shape (1, steps, d)
+    crowded, still = (np.concatenate(its)[None] for its in zip(*pairs, strict=True))
+    z = np.concatenate([small, *alone, crowded[0]])[None]
+    u = z / (math.sqrt(float(np.square(z).mean())) or 1.0)
+    return (
+        *_granular(_tensors(stage, z), "noise amid people"),
+        _most_deviant_step(small, "small contributions", "that draws contributions far below the clip norm"),
+        _most_deviant_step(np.concatenate(alone), "one unit", "that draws exactly one unit"),
+        _most_deviant_part(_tensors(stage, z)),
+        _repeated(_tensors(stage, u), "noise amid people shared by two steps", "any two"),
+        *regular_checks(_tensors(stage, u), "noise amid people"),
+        *_against_the_sum(stage, crowded, still),
+    )
+
+
+def _noise_and_sum(stage: Stage, trainer: Trainer, training: PrivateTraining) -> tuple[Array, Array]:
+    """Noise of a step over its stated deviation, and the sum that it was added to, each of shape (1, d)."""
+    # In one pass, unlike the step with noise. Both draw everybody from the same weights, so that the sums cancel.
+    quiet = replace(training, mechanism=changed(training.mechanism, noise_multiplier=0.0), micro_records=_ONE_PASS)
+    still, noisy = (releases(stage, trainer, Run(its)).astype(np.float64) for its in (quiet, training))
+    return (noisy - still) / training.mechanism.noise_multiplier, still
+
+
+def _against_the_sum(stage: Stage, z: Array, still: Array) -> tuple[Check, ...]:
+    """Noise in relation to the sums that it was added to, ``still``, both of shape (1, steps, d)."""
     along = (z * still / np.maximum(np.linalg.norm(still, axis=-1, keepdims=True), 1e-300)).sum(axis=-1)
     # The runs of one clip norm together: a sum that is larger or smaller under noise is so in each of them.
-    by_norm = along.reshape(2, _CROWDED_RUNS).sum(axis=1)
-    added = laws.means(by_norm, _CROWDED_RUNS, LEVEL)
+    by_norm = along.reshape(2, -1)
+    added = laws.means(by_norm.sum(axis=1), by_norm.shape[1], LEVEL)
     of_sum = f"a sum that is larger or smaller under noise, by {added.smallest:.2g} deviations of the noise"
     u = z / (math.sqrt(float(np.square(z).mean())) or 1.0)
     weights = np.broadcast_to(flat(stage.model()), z.shape)
@@ -124,22 +132,11 @@ def crowded_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> t
     grid = laws.close_pairs(kept[:: max(1, kept.size // _GRID_NUMBERS)], _GRID, LEVEL)
     of_grid = f"noise on a grid of {grid.smallest:.1g} deviations under sums that are on none"
     return (
-        *_granular(_tensors(stage, z), "noise amid people"),
-        _repeated(_tensors(stage, u), "noise amid people shared by two keys", "any two"),
         tested("noise amid people along the sum", "texts", added, 0.0, of_sum),
         tested("noise amid people on a grid, close numbers", "coordinates", grid, grid.below, of_grid),
-        *regular_checks(_tensors(stage, u), "noise amid people"),
         direction_check(_tensors(stage, u), _tensors(stage, still), "noise amid people", "the sum"),
         direction_check(_tensors(stage, u), _tensors(stage, weights), "noise amid people", "the weights"),
     )
-
-
-def crowd(stage: Stage, key: bytes, norm: float) -> PrivateTraining:
-    """Every writer and some gradient canaries of ten times the clip norm ``norm``, under the run's key."""
-    there = stage.with_places(_CANARIES)
-    training = stage.planned(key, stage.names_of_writers)
-    some = there.gradient_units(range(there.canaries.count))
-    return replace(training, units=(*training.units, *some), canaries=there.canaries.of_norm(norm))
 
 
 def over_stated(stage: Stage, streams: Sequence[NDArray[np.float32]]) -> Tensors:
@@ -169,6 +166,25 @@ def _granular(tensors: Tensors, name: str) -> list[Check]:
         told = f"one {what} of {worst.times} the stated deviation ({name})"
         found.append(tested(f"{name}: the most deviant {what}", "coordinates", worst, 1.0, told))
     return found
+
+
+def _most_deviant_step(z: Array, name: str, cohort: str) -> Check:
+    """Is the deviation of each step's noise, shape (steps, d), as stated?"""
+    steps, size = z.shape
+    found = laws.deviations(np.square(z).sum(axis=1), size, LEVEL)
+    told = f"one of {steps} steps {cohort}, of {found.times} the stated deviation"
+    return tested(f"noise of {name}: the most deviant step", "coordinates", found, 1.0, told)
+
+
+def _most_deviant_part(tensors: Tensors) -> Check:
+    """Is the deviation of the noise of each tensor, and of each row of a matrix, as stated in each step?"""
+    squares = [np.square(z[0]) for z in tensors.values()]
+    sums = [(math.prod(z.shape[1:]), z.reshape(len(z), -1).sum(axis=1)) for z in squares]
+    sums += [(z.shape[-1], z.sum(axis=-1).ravel()) for z in squares if z.ndim > 2]
+    worst = _most_deviant(sums)
+    steps = len(squares[0])
+    told = f"a tensor or row of {worst.times} the stated deviation in one of {steps} steps that draw somebody"
+    return tested("noise amid people: the most deviant part of a step", "coordinates", worst, 1.0, told)
 
 
 def _most_deviant(sums: list[tuple[int, Array]]) -> Found:
@@ -202,8 +218,8 @@ def _repeated(tensors: Tensors, name: str, of: Literal["one key", "two keys", "a
         sizes.append(blocks.shape[-1])
         tests += products.size
     found = laws.correlations(np.array(values), np.array(sizes), LEVEL, tests)
-    which = {"one key": "one key", "two keys": "two keys", "any two": "two keys amid people"}[of]
-    told = f"a correlation of {found.smallest:.2g} between steps of {which} ({found.below:.2g} in a short row alone)"
+    which = {"one key": "steps of one key", "two keys": "steps of two keys", "any two": "any two steps amid people"}[of]
+    told = f"a correlation of {found.smallest:.2g} between {which} ({found.below:.2g} in a short row alone)"
     return tested(name, "state" if of == "one key" else "keys", found, 0.0, told)
 
 

@@ -18,13 +18,23 @@ from heldin.base.errors import InputError
 from heldin.base.tabular import Tabular
 from heldin.bounds.estimates import EpsilonEstimate, andrew_estimate
 from heldin.bounds.judgement import Judgement, evaluate
-from heldin.bounds.verdict import Outcome, Standing, Verdict, in_parentheses
+from heldin.bounds.verdict import Outcome
 from heldin.defenses.mechanism import Mechanism
 from heldin.white_box.canaries import Directions
 from heldin.white_box.check import Check, alarms, silent
 from heldin.white_box.coins import Observation, auroc_with_error, coin_checks, observe, pooled
-from heldin.white_box.findings import closing_lines, tested_lines, untested_lines
+from heldin.white_box.findings import (
+    WIDTH,
+    alarm_text,
+    check_lines,
+    closing_lines,
+    outcome_text,
+    tested_lines,
+    untested_lines,
+    wrapped,
+)
 from heldin.white_box.noise_checks import noise_checks
+from heldin.white_box.outcome import UNSAFE_CODE, AlarmKind, TrainerOutcome
 from heldin.white_box.power import TrainerPower, claim_of, coin_design, quiet_places, trainer_power
 from heldin.white_box.process_checks import process_checks
 from heldin.white_box.sections import SECTIONS, clip_norms
@@ -50,6 +60,7 @@ class TrainerAudit(Tabular):
         result: certified bounds and the verdict on the accountant's curve.
         checks: the checks of the stated mechanism, each with the deviation it would have seen.
         alarms: the checks that reject.
+        accepted: kinds of alarms that were accepted in advance.
     """
 
     mechanism: Mechanism
@@ -64,36 +75,38 @@ class TrainerAudit(Tabular):
     result: Judgement
     checks: tuple[Check, ...]
     alarms: tuple[Check, ...]
+    accepted: tuple[AlarmKind, ...] = ()
 
     @property
-    def verdict(self) -> Verdict:
-        """Verdict on the accountant's curve or, if that survives but a check fails, on the stated mechanism."""
-        of_curve = self.result.verdict
+    def outcome(self) -> TrainerOutcome:
+        """The gravest finding."""
         # What the coins certify outranks the checks, which are about the mechanism and not about epsilon.
-        if of_curve.exit_code:
-            return of_curve
-        if not self.alarms:
-            made = sum(not check.untested for check in self.checks)
-            reason = f"as to the coins of gradient canaries, {of_curve.reason}; beside that no alarm of {made} checks"
-            return dataclasses.replace(of_curve, reason=f"{reason}, which speak of what is listed as tested only")
-        what = "; ".join(f"{a.name} {a.measured:.4g}, stated {a.expected:.4g}" for a in self.alarms)
-        return dataclasses.replace(
-            of_curve,
-            claim="the stated mechanism",
-            outcome=Outcome.VIOLATED,
-            standing=Standing.INDICATIVE,  # a check is about the mechanism, not epsilon: too much noise fails it too
-            reason=f"the trainer does not run the stated mechanism ({what}); as to its coins, {of_curve.reason}",
-        )
+        of_curve = self.result.verdict.outcome
+        if of_curve is Outcome.VIOLATED:
+            return TrainerOutcome.CURVE_VIOLATED
+        # A check is about the mechanism: too much noise fails it too.
+        if any(alarm.kind is AlarmKind.MECHANISM for alarm in self.alarms):
+            return TrainerOutcome.MECHANISM_VIOLATED
+        if self.alarms:
+            return TrainerOutcome.UNSAFE
+        return TrainerOutcome.CONSISTENT if of_curve is Outcome.CONSISTENT else TrainerOutcome.INCONCLUSIVE
 
     @property
     def exit_code(self) -> int:
-        """3: certified violation of the accountant's curve; 4: an alarm, not the stated mechanism; 0: neither."""
-        return self.verdict.exit_code
+        """3 curve violated, 4 mechanism violated, 6 unsafe on input that is not finite and not accepted, else 0."""
+        match self.outcome:
+            case TrainerOutcome.CURVE_VIOLATED:
+                return self.result.verdict.exit_code
+            case TrainerOutcome.MECHANISM_VIOLATED:
+                return 4
+            case TrainerOutcome.UNSAFE:
+                return 0 if AlarmKind.NON_FINITE in self.accepted else UNSAFE_CODE
+            case _:
+                return 0
 
     def heading(self) -> str:
-        """The verdict."""
-        its = self.verdict
-        return f"{its.outcome.capitalize()}{in_parentheses(its.outcome, its.standing)} on {its.claim}: {its.reason}"
+        """The outcome in a few sentences."""
+        return outcome_text(self.outcome, self.checks, self.accepted, self.result.verdict.reason)
 
     def notes(self) -> Sequence[str]:
         """What was tested with which smallest deviation, and what was not."""
@@ -104,8 +117,17 @@ class TrainerAudit(Tabular):
         return [{**dataclasses.asdict(check), "alarm": check.alarm} for check in self.checks]
 
     def as_dict(self) -> dict[str, Any]:
-        """Every number, nested, with the fields of Judgement.as_dict."""
+        """Every number, nested, with bounds and verdicts as in Judgement.as_dict."""
+        # The outcome is of coins and checks together; the verdict of the coins alone stays in ``verdicts``.
+        of_coins = {name: value for name, value in self.result.as_dict().items() if name != "verdict"}
         return {
+            "outcome": self.outcome.value,
+            "exit_code": self.exit_code,
+            "accepted": [kind.value for kind in self.accepted],
+            "alarms": [
+                {"name": alarm.name, "kind": alarm.kind.value, "accepted": alarm.kind in self.accepted}
+                for alarm in self.alarms
+            ],
             "mechanism": self.mechanism.model_dump(mode="json"),
             "trainings": self.trainings,
             "model": str(self.model),
@@ -115,10 +137,8 @@ class TrainerAudit(Tabular):
             "estimates": list(self.estimates),
             "auroc": self.auroc,
             "auroc_error": self.auroc_error,
-            **self.result.as_dict(),
-            "verdict": self.verdict.as_dict(),
+            **of_coins,
             "checks": [dataclasses.asdict(check) for check in self.checks],
-            "alarms": [check.name for check in self.alarms],
             "tested": tested_lines(self.checks),
             "not_tested": untested_lines(self.checks),
         }
@@ -137,6 +157,7 @@ def audit_trainer(
     alpha: float = 0.05,
     advance: Callable[[int], object] | None = None,
     model: StageModel = TIED_GPT_NEO,
+    accepted: Sequence[AlarmKind] = (),
 ) -> TrainerAudit:
     """Audit a trainer under ``mechanism``.
 
@@ -152,6 +173,7 @@ def audit_trainer(
         alpha: error probability of bounds and verdict.
         advance: called with 1 after each of the ``parts`` parts.
         model: on which the trainer is audited.
+        accepted: kinds of alarms that do not count towards the exit code.
 
     Raises:
         InputError: no keys, a repeated key, a mechanism that cannot be tested here, or too few or too many canaries.
@@ -201,6 +223,7 @@ def audit_trainer(
         result=result,
         checks=tuple(checks),
         alarms=alarms(checks),
+        accepted=tuple(accepted),
     )
 
 
@@ -223,8 +246,8 @@ def directions_of(text: str) -> Directions:
             raise InputError(f"--directions {text}: choose coordinate or random")
 
 
-def table(found: TrainerAudit) -> str:
-    """The findings as plain text: estimate, bounds, AUROC against the ceiling, checks, and the verdict."""
+def table(found: TrainerAudit, width: int = WIDTH) -> str:
+    """The findings as plain text: estimate, bounds, AUROC against the ceiling, checks, and the outcome."""
     lines = [f"audited on: {found.model}"]
     if found.estimate is not None:
         its = found.estimate
@@ -232,25 +255,22 @@ def table(found: TrainerAudit) -> str:
             f"estimate (not a bound): epsilon {its.epsilon:.3f}, {100 * its.confidence:g} % bootstrap interval "
             f"{its.lower:.3f} to {its.upper:.3f}; of single trainings {_spread(found.estimates)}"
         ]
-        lines += [f"  note: {its.warning}"] if its.warning else []
+        lines += [f"note: {its.warning}"] if its.warning else []
     for b in found.result.bounds:
         condition = ", if the trade-off curve is Gaussian" if "Gaussian" in b.name else ""
         lines += [f"{b.standing.value}: epsilon >= {b.epsilon_lower:.3f} ({b.name}, level {b.level:g}{condition})"]
     lines += [
         f"likelihood-ratio statistic: AUROC {found.auroc:.4f} +- {found.auroc_error:.4f}, ceiling "
-        f"{found.power.auroc_ceiling:.4f}",
-        "",
-        f"{'check':<56} {'measured':>10} {'stated':>10} {'p-value':>9}",
-        *(check.line() for check in found.checks if not check.untested),
-        "",
-        *closing_lines(found.checks),
-        "",
+        f"{found.power.auroc_ceiling:.4f}"
     ]
-    lines += [f"ALARM: {a.name}: {a.measured:.4g}, stated {a.expected:.4g} (p = {a.p_value:.1g})" for a in found.alarms]
-    verdict = found.verdict
-    standing = in_parentheses(verdict.outcome, verdict.standing)
-    lines += [f"{verdict.outcome.value.upper()}{standing}: {verdict.reason}"]
-    return "\n".join(lines)
+    last = [*(alarm_text(alarm, found.accepted) for alarm in found.alarms), found.heading()]
+    blocks = [
+        wrapped(lines, width),
+        check_lines(found.checks),
+        closing_lines(found.checks, width),
+        wrapped(last, width),
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks)
 
 
 def _section_key(key: bytes, name: str) -> bytes:

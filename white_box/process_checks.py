@@ -7,7 +7,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from heldin.white_box.check import ROUNDING, Check, exact, silent
-from heldin.white_box.coordinate_checks import checks_of_empty_steps, empty_runs, over_stated
+from heldin.white_box.cohorts import empty_runs
+from heldin.white_box.coordinate_checks import checks_of_empty_steps, over_stated
 from heldin.white_box.draw_checks import DRAWN_CANARIES, checks_of_draws, drawing, steps_to_see_one_coin
 from heldin.white_box.processes import PROCESSES, Job, NotRun, together
 from heldin.white_box.stage import Stage

@@ -25,7 +25,7 @@ _PART = LEVEL / len(PARTS)  # the kinds of parts share the level of their check
 
 
 def regular_checks(tensors: Tensors, name: str) -> tuple[Check, ...]:
-    """Sums, norms and spans of the parts; ``tensors`` is noise of one deviation, over an even number of steps."""
+    """Sums, norms and spans of the parts; ``tensors`` is noise of one deviation."""
     parts = {part: list(_blocks(tensors, part)) for part in PARTS}
     every = whole(tensors)
     sums = [_varied(part, [_sums(z) for z in its], _sums(every)) for part, its in parts.items()]
@@ -87,7 +87,8 @@ def _norms(blocks: Array) -> Array:
     """Norms of each step compared with those of the next."""
     size = np.square(blocks).sum(axis=-1)
     # Pairs that share no step, so that their ratios are independent; a ratio knows nothing of the deviation.
-    return laws.of_ratios(size[:, ::2], size[:, 1::2], blocks.shape[-1])
+    even = size.shape[1] // 2 * 2
+    return laws.of_ratios(size[:, :even:2], size[:, 1:even:2], blocks.shape[-1])
 
 
 def _spans(blocks: Array) -> Array:

@@ -15,7 +15,7 @@ from heldin.finetune.units import PrivateTraining
 from heldin.models.loading import LanguageModel
 from heldin.white_box.canaries import Array, Canaries, Index
 from heldin.white_box.oracle import Columns, Reading, Texts, alike_in, columns_of
-from heldin.white_box.stage import Stage
+from heldin.white_box.stage import Stage, Weights
 from heldin.white_box.trainers import Trainer, watched
 
 _READABLE = 0.25  # of a contribution: so close to whole numbers, contributions at slightly other weights are accepted
@@ -23,10 +23,10 @@ _READABLE = 0.25  # of a contribution: so close to whole numbers, contributions 
 
 @dataclass(frozen=True)
 class Run:
-    """One run: a training without its watch, with the normal or the sick model (``Stage.model``)."""
+    """One run: a training without its watch, and the weights of its model (``Stage.model``)."""
 
     training: PrivateTraining
-    sick: bool = False
+    weights: Weights = "as made"
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +83,7 @@ def releases(stage: Stage, trainer: Trainer, run: Run, places: Index | None = No
         # By its number: a trainer need not show its steps in order, and one shown twice counts as shown last.
         rows[step] = released if places is None else released[places]
 
-    watched(trainer, stage.model(sick=run.sick), run.training, stage.sequences, see)
+    watched(trainer, stage.model(run.weights), run.training, stage.sequences, see)
     stream = np.stack([rows[step] for step in range(run.training.mechanism.steps)])
     bad = np.flatnonzero(~np.isfinite(stream).all(axis=1))
     if bad.size:
@@ -97,7 +97,7 @@ def readings(stage: Stage, trainer: Trainer, run: Run) -> list[Reading]:
     If everybody takes part (rate 1) every unit must be there once, otherwise a whole number of times; the same holds
     for gradient canaries, which are read from their own coordinates.
     """
-    base, training = stage.model(sick=run.sick), run.training
+    base, training = stage.model(run.weights), run.training
     units = [unit for unit in training.units if unit.canary is None]
     everybody = training.mechanism.sampler.rate == 1.0
     places, copies = _places(training), training.mechanism.members

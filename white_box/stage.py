@@ -11,6 +11,7 @@ interfere with real users and with each other, which costs tightness but never v
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -29,6 +30,9 @@ from heldin.white_box.canaries import OVERSIZE, POSITIONS, Canaries, Directions,
 from heldin.white_box.people import LONGEST, SICK, VOCABULARY, People, gather
 from heldin.white_box.stage_model import TIED_GPT_NEO, StageModel, untie
 
+# of the model before training: as made; with a gradient that overflows for one text; with one text that is predicted
+Weights = Literal["as made", "sick", "sure"]
+
 TEXT_CANARIES = 100  # maximum per training
 EMBEDDING = "transformer.wte.weight"  # of GPT-Neo and of GPT-2
 _HIDDEN, _HEADS, _LAYERS = 16, 2, 1
@@ -36,6 +40,7 @@ _ROOM = 50  # coordinates for each random direction, half of which are in: docs/
 _LARGEST_CONTEXT = 8_192  # GPT-Neo keeps a mask of context x context
 _PRIOR, _SHIFT = 10.0, 1.0  # a rare token's logit is lower by their product
 _OVERFLOWING = 3e38  # finite in float32, and its sum over a row is not
+_SURE = 3.0  # a rare token's logit is higher by this times the prior, and so above all others
 
 
 @dataclass(frozen=True)
@@ -78,24 +83,29 @@ class Stage:
         most = max(len(person.records) for person in self.people.everybody)
         return Mechanism(**{**dict(self.mechanism), "group_size": max(most, self.mechanism.group_size)})
 
-    def model(self, *, sick: bool = False) -> LanguageModel:
+    def model(self, weights: Weights = "as made") -> LanguageModel:
         """The model before training, always the same; rare words are e^-10 times as likely as others.
 
-        With ``sick`` it has a head of its own and an embedding row that overflows, so that only the sick person's text
-        has a gradient that is not finite.
+        Args:
+            weights: "sick": with a head of its own and an embedding row that overflows, so that only the sick person's
+                text has a gradient that is not finite; "sure": the first text canary's token is e^20 times as likely
+                as others, so that its texts have a loss and a gradient near 0.
         """
+        sick = weights == "sick"
         model = self.kind.new(self.shape, self.people.tokenizer)
         along = torch.zeros(self.shape.hidden)
         along[0] = 1.0
         with torch.no_grad():
             model.transformer.ln_f.bias += _PRIOR * along
             model.transformer.wte.weight[list(self.people.rare)] -= _SHIFT * along
+            if weights == "sure":
+                model.transformer.wte.weight[self.people.own_tokens[0]] += _SURE * along
             if sick or not self.kind.tied:
                 # Tied, a sick row would also be the token's output weight, and everybody's logits would overflow.
                 untie(model)
             if sick:
                 model.transformer.wte.weight[self.people.sick_token] = _OVERFLOWING
-        name = f"white-box audit{' (sick)' if sick else ''}"
+        name = f"white-box audit ({weights})"
         return LanguageModel(model, self.people.tokenizer, name, text_sha256(name, repr(self.shape)))
 
     def coins(self, key: bytes) -> NDArray[np.bool_]:

@@ -15,6 +15,7 @@ from heldin.finetune.units import PrivateTraining
 from heldin.white_box.canaries import Array
 from heldin.white_box.check import ROUNDING, Check, exact
 from heldin.white_box.oracle import Reading, gradient
+from heldin.white_box.outcome import AlarmKind
 from heldin.white_box.runs import Run, changed, readings, releases
 from heldin.white_box.stage import Stage
 from heldin.white_box.trainers import Trainer
@@ -114,6 +115,8 @@ def text_checks(
 def unlike_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tuple[Check, ...]:
     """Unusual units: one whose gradient is not finite, one without records. A trainer that stops has revealed them.
 
+    An alarm about the first is of the kind "non-finite", unless the step is as wrong without that unit.
+
     Args:
         stage: the stage of the audit.
         trainer: the audited trainer.
@@ -122,13 +125,20 @@ def unlike_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tup
     """
     alone = _alone(stage, key)
     base = replace(alone, mechanism=changed(stage.all_records, rate=1.0, steps=1, noise_multiplier=0.0, clip_norm=low))
-    sick = Run(replace(base, units=(*base.units, stage.sick_unit())), sick=True)
-    empty = Run(replace(base, units=(*base.units, SampledUnit("nobody's records", ()))))
-    told = f"what a step holds, {_PERCENT} of the largest contribution off, beside a unit"
-    cases = (("that is not finite", sick), ("without records", empty))
-    return tuple(
-        exact(f"unlike: beside a unit {what}", "unlike units", _survived(stage, trainer, run), 0.0, f"{told} {what}")
-        for what, run in cases
+    beside_sick = Run(replace(base, units=(*base.units, stage.sick_unit())), "sick")
+    beside_empty = Run(replace(base, units=(*base.units, SampledUnit("nobody's records", ()))))
+    sick, empty = (_survived(stage, trainer, run) for run in (beside_sick, beside_empty))
+    # A step that is wrong at these weights without that unit too is wrong on finite input.
+    finite_right = sick <= ROUNDING or _survived(stage, trainer, Run(base, "sick")) <= ROUNDING
+    kind = AlarmKind.NON_FINITE if finite_right else AlarmKind.MECHANISM
+    name, told = (
+        "unlike: beside a unit",
+        f"what a step holds, {_PERCENT} of the largest contribution off, beside a unit",
+    )
+    not_finite, without = "that is not finite", "without records"
+    return (
+        exact(f"{name} {not_finite}", "unlike units", sick, 0.0, f"{told} {not_finite}", kind=kind),
+        exact(f"{name} {without}", "unlike units", empty, 0.0, f"{told} {without}"),
     )
 
 

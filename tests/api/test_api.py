@@ -221,7 +221,9 @@ def test_a_step_is_audited_under_a_plan(monkeypatch, tmp_path):
 
     heldin.audit_trainer(step, mechanism, trainings=2, canaries=50, quiet=True)
     assert handed["trainer"].step is step
-    assert len(set(handed["keys"])) == 2
+    assert (len(set(handed["keys"])), handed["accepted"]) == (2, ())
+    heldin.audit_trainer(step, mechanism, accept=["non-finite", "non-finite"], quiet=True)
+    assert handed["accepted"] == ("non-finite",)
     heldin.audit_trainer(None, mechanism, quiet=True)
     assert handed["trainer"] is engine.loop_trainer
     with pytest.raises(heldin.InputError, match="plan.json"):
@@ -254,6 +256,11 @@ _ULS = {
             lambda: heldin.audit_trainer(None, "plan.json", directions="x"),
             "directions = 'x': choose coordinate or random",
         ),
+        (
+            lambda: heldin.audit_trainer(None, "plan.json", accept="non-finite"),
+            "accept = 'non-finite': a list of names",
+        ),
+        (lambda: heldin.audit_trainer(None, "plan.json", accept=["mechanism"]), "accept = ['mechanism']: a list of"),
     ],
 )
 def test_what_is_no_number_is_named(call, said):

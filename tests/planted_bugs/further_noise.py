@@ -1,6 +1,6 @@
 """Planted bugs of noise: somewhere, between coordinates, between steps."""
 
-from tests.planted_bugs import regular_noise, wrong_noise
+from tests.planted_bugs import regular_noise, wrong_data_noise, wrong_noise
 from tests.planted_bugs.bugs import Bug
 
 _COORDINATE = "noise in empty steps: the most deviant coordinate"
@@ -222,5 +222,94 @@ REGULAR = (
         "noise in empty steps: how much norms vary",
         regular_noise.stratified,
         "noise in empty steps: how much sums vary",
+    ),
+)
+
+
+_SMALL, _ALONE = "noise of small contributions: the most deviant step", "noise of one unit: the most deviant step"
+
+
+def _of_data(name, mistake, effect, caught_by, plant, *also, slow=True):
+    return Bug(name, "coordinates", mistake, effect, caught_by, "white-box", plant, also, "written later", slow)
+
+
+DATA = (
+    _of_data(
+        "noise by the number drawn",
+        "noise grows with the cohort up to four units, to keep the ratio of signal to noise in small steps",
+        "small cohorts are told by their noise: a lone unit has a quarter of it",
+        _SMALL,
+        wrong_data_noise.by_the_number,
+        _ALONE,
+    ),
+    _of_data(
+        "noise by who was drawn",
+        "noise is added only for a cohort that holds somebody who asked for protection",
+        "infinite for everybody else, and for who asked: their presence is told by the noise",
+        _ALONE,
+        wrong_data_noise.by_who_was_drawn,
+    ),
+    _of_data(
+        "noise by the largest gradient",
+        "noise is scaled to the largest norm of the cohort, at most C, in place of C",
+        "no bound: one user with a large gradient changes the noise of all coordinates a hundredfold",
+        _SMALL,
+        wrong_data_noise.by_the_largest,
+        _ALONE,
+        slow=False,
+    ),
+    _of_data(
+        "noise by the mean gradient",
+        "noise is scaled to the mean norm of the cohort, at most C, in place of C",
+        "no bound: the noise tells the mean norm without noise",
+        _SMALL,
+        wrong_data_noise.by_the_mean,
+        _ALONE,
+    ),
+    _of_data(
+        "noise by the median gradient",
+        "noise follows the median norm of the cohort, as an adaptive clip norm does, and the clip does not",
+        "no bound: the noise tells the median norm without noise",
+        _SMALL,
+        wrong_data_noise.by_the_median,
+        _ALONE,
+    ),
+    _of_data(
+        "noise by the loss",
+        "noise is turned down once the cohort's loss is below 2, as a learning rate is",
+        "no bound: the noise tells the loss without noise",
+        _ALONE,
+        wrong_data_noise.by_the_loss,
+    ),
+    _of_data(
+        "noise by the tokens",
+        "noise is scaled to the tokens of the step up to 20, as a loss that is summed over tokens",
+        "no bound: the noise tells how much was written",
+        _ALONE,
+        wrong_data_noise.by_the_tokens,
+    ),
+    _of_data(
+        "noise by the step",
+        "noise decays as 1 / sqrt(step), as the learning rate does, under an accountant for constant noise",
+        "no bound over steps: each has less noise than the one before",
+        "noise of the most deviant step",
+        wrong_data_noise.by_the_step,
+        "noise deviation over the stated one",
+        _SMALL,
+    ),
+    _of_data(
+        "no noise for a lone unit",
+        "a batch of one takes the path without accumulation, on which nobody adds noise",
+        "infinite for who is drawn alone",
+        _ALONE,
+        wrong_data_noise.none_for_a_lone_unit,
+        slow=False,
+    ),
+    _of_data(
+        "no noise without records",
+        "noise hangs on the backward pass, which a cohort without a single record does not have",
+        "units without records are told by a step that releases nothing",
+        _ALONE,
+        wrong_data_noise.none_without_records,
     ),
 )

@@ -20,6 +20,7 @@ from heldin.finetune.recipe import Recipe
 from heldin.jobs.run.training import _bind_key
 from heldin.white_box.check import alarms
 from heldin.white_box.coins import flat
+from heldin.white_box.outcome import TrainerOutcome
 from heldin.white_box.process_checks import PARTS
 from heldin.white_box.trainers import loop_trainer, stepwise
 from tests.planted_bugs import checks, trainers, wrong_draws
@@ -143,12 +144,20 @@ def test_a_black_box_catch_is_a_certified_violation_of_epsilon_1(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "code"), [("public coins", 4), ("no clipping", 3)])
-def test_a_white_box_catch_is_a_verdict_on_the_trainer(name, code):
+@pytest.mark.parametrize(
+    ("name", "outcome", "code"),
+    [
+        ("public coins", TrainerOutcome.MECHANISM_VIOLATED, 4),
+        ("no clipping", TrainerOutcome.CURVE_VIOLATED, 3),
+        ("not a number, summed", TrainerOutcome.UNSAFE, 6),
+        ("noise by the largest gradient", TrainerOutcome.MECHANISM_VIOLATED, 4),
+        ("no noise for a lone unit", TrainerOutcome.MECHANISM_VIOLATED, 4),
+    ],
+)
+def test_a_white_box_catch_is_an_outcome_of_the_audit(name, outcome, code):
     """Indicative where the curve stands; without clipping the guesses reject the curve itself."""
     found = checks.audit(BY_NAME[name].plant(), KEY)
-    assert found.verdict.outcome is Outcome.VIOLATED
-    assert found.exit_code == code
+    assert (found.outcome, found.exit_code) == (outcome, code)
     assert any(alarm.name.startswith(BY_NAME[name].caught_by) for alarm in found.alarms)
 
 

@@ -13,6 +13,7 @@ from heldin.defenses.choices import FlatClip, NormalisedClip, PoissonSampler
 from heldin.finetune.private import private_gradient
 from heldin.white_box.engine import audit_trainer
 from heldin.white_box.opacus_step import OpacusStep, _shuffled
+from heldin.white_box.outcome import AlarmKind, TrainerOutcome
 from heldin.white_box.power import trainer_mechanism
 from heldin.white_box.stage import set_stage
 from heldin.white_box.stage_model import StageModel
@@ -205,6 +206,9 @@ def test_what_the_whole_battery_says_of_it(theirs, kind, model, wanted):
     assert wanted <= alarms
     # At the example level, with Poisson sampling, there is no other.
     assert wanted or alarms == {NOT_FINITE}
+    outcome, code, accepted = (TrainerOutcome.MECHANISM_VIOLATED, 4, 4) if wanted else (TrainerOutcome.UNSAFE, 6, 0)
+    assert (found.outcome, found.exit_code) == (outcome, code)
+    assert replace(found, accepted=(AlarmKind.NON_FINITE,)).exit_code == accepted
 
 
 def test_ghost_clipping_of_tied_weights_is_one_line():

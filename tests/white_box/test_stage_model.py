@@ -74,6 +74,6 @@ def test_a_step_function_that_fails_is_one_line_that_says_where():
 def test_our_own_trainer_raises_no_alarm_and_too_little_noise_does(kind):
     keys = [seed_key(40 + MODELS.index(kind))]
     found = engine.audit_trainer(_mechanism(), keys, canaries=300, effort=1, model=kind)
-    assert (found.alarms, found.verdict.exit_code, str(found.model)) == ((), 0, str(kind))
+    assert (found.alarms, found.exit_code, str(found.model)) == ((), 0, str(kind))
     loud = stepwise(noise_times(2 / 3))
     assert engine.audit_trainer(_mechanism(), keys, canaries=300, effort=1, model=kind, trainer=loud).alarms

@@ -13,27 +13,28 @@ from scipy import stats
 
 from heldin.base.coins import seed_key
 from heldin.base.errors import InputError
-from heldin.bounds.verdict import Outcome, Standing
 from heldin.defenses.choices import NoiseGenerator, PoissonSampler
 from heldin.finetune.private import private_gradient
 from heldin.finetune.units import plan_private_training
 from heldin.white_box import findings, oracle
 from heldin.white_box.check import LEVEL, SUBJECTS, TOTAL_LEVEL, alarms, exact, silent
+from heldin.white_box.cohorts import EMPTY_STEPS, SMALL_STEPS, empty_runs, lone_canary, lone_units, small_cohorts
 from heldin.white_box.coins import coin_checks, observe
-from heldin.white_box.coordinate_checks import EMPTY_STEPS, checks_of_empty_steps
+from heldin.white_box.coordinate_checks import _most_deviant_part, _most_deviant_step, checks_of_empty_steps
 from heldin.white_box.draw_checks import checks_of_draws, drawing, steps_to_see_one_coin
 from heldin.white_box.engine import audit_trainer, parts
 from heldin.white_box.laws import SEEN
+from heldin.white_box.outcome import AlarmKind, TrainerOutcome
 from heldin.white_box.power import claim_of, trainer_mechanism
 from heldin.white_box.processes import Job, NotRun, together
 from heldin.white_box.runs import Draws, Run, changed, draws, readings, releases
 from heldin.white_box.sections import SECTIONS, clip_norms
 from heldin.white_box.stage import set_stage
-from heldin.white_box.step_checks import norms_of_units
+from heldin.white_box.step_checks import norms_of_units, unlike_checks
 from heldin.white_box.trainers import loop_trainer, stepwise, watched
 from tests.oracles.private_step import naive_private_gradient
 from tests.planted_bugs.plain import Plain
-from tests.planted_bugs.wrong_texts import unclipped_texts
+from tests.planted_bugs.wrong_texts import not_finite_summed, step_lost_to_one_unit, unclipped_texts
 
 STEPWISE = stepwise(private_gradient)
 TRIALS = 100
@@ -118,7 +119,7 @@ def test_the_oracle_is_the_oracle_of_the_tests(stage, norm):
 
 def test_a_unit_without_records_or_without_a_finite_gradient_contributes_nothing(stage):
     assert not oracle.contribution(stage.model(), (), 0.1).any()
-    sick = stage.model(sick=True)
+    sick = stage.model("sick")
     (person,) = [p for p in stage.people.everybody if p is stage.people.sick]
     assert not oracle.contribution(sick, person.records, 0.1).any()
     assert oracle.contribution(stage.model(), person.records, 0.1).any()
@@ -143,6 +144,54 @@ def test_steps_hold_what_their_cohorts_contribute_at_their_own_weights(stage, no
     found = readings(stage, loop_trainer, Run(training))
     assert max(max(each.off, each.odd) for each in found) < 1e-5
     assert len({tuple(np.rint(each.taken)) for each in found}) > 1
+
+
+# Cohorts of the steps with noise.
+
+
+def test_the_cohorts_hold_nobody_one_unit_and_contributions_far_below_the_clip_norm(stage, norms):
+    key, high = seed_key(7), norms[1]
+    assert [len(run.training.units) for run in empty_runs(stage, key)] == [0, 13]
+    assert not any(run.training.drawn(step) for run in empty_runs(stage, key) for step in range(EMPTY_STEPS))
+    small, alone = small_cohorts(stage, key, high), lone_units(stage, key, high)
+    sizes = [len(small.training.drawn(step)) for step in range(SMALL_STEPS)]
+    assert 2 <= min(sizes) < max(sizes) <= 11
+    drawn = [run.training.drawn(0) for run in (*alone, Run(lone_canary(stage, key)))]
+    assert {len(units) for units in drawn} == {1}
+    writers = {stage.records.users[units[0].rows[0]] for units in drawn if units[0].rows}
+    assert writers == {*stage.names_of_writers, stage.people.canaries[0].name}
+    assert sum(not units[0].rows for units in drawn) == 2  # nobody's records, and the gradient canary
+    for run in (small, *alone):
+        base, norm = stage.model(run.weights), run.training.mechanism.clip.norm
+        texts = [tuple(tuple(stage.sequences[row]) for row in unit.rows) for unit in run.training.units]
+        assert all(np.linalg.norm(oracle.gradient(base, its)) < 2e-4 * norm for its in texts)
+    assert len({run.training.key for run in (small, *alone)}) == len(alone) + 1
+
+
+def test_a_text_that_the_model_is_sure_of_has_a_loss_and_a_gradient_near_zero(stage):
+    (text, *_) = stage.people.canaries[0].records
+    ids = torch.tensor([list(text)])
+    sure, plain = stage.model("sure"), stage.model()
+    losses = [lm.model(input_ids=ids, labels=ids).loss.item() for lm in (sure, plain)]
+    assert losses[0] < 1e-3 < 5.0 < losses[1]
+    assert np.linalg.norm(oracle.gradient(sure, (text,))) < 0.01
+
+
+@pytest.mark.parametrize("make", [not_finite_summed, step_lost_to_one_unit])
+def test_what_one_unit_breaks_by_a_gradient_that_is_not_finite_is_a_kind_of_its_own(stage, norms, make):
+    beside, without = unlike_checks(stage, stepwise(make()), seed_key(0), norms[0])
+    assert (beside.alarm, beside.kind, without.alarm) == (True, AlarmKind.NON_FINITE, False)
+
+
+def test_a_step_that_is_wrong_at_the_same_weights_without_that_unit_violates_the_mechanism(stage, norms):
+    """At the sick model's weights, which no other section has: a trainer that clips tied models alone."""
+
+    def step(model, training, number, sequences):
+        tied = model.config.tie_word_embeddings
+        (private_gradient if tied else unclipped_texts())(model, training, number, sequences)
+
+    beside, without = unlike_checks(stage, stepwise(step), seed_key(0), norms[0])
+    assert (beside.alarm, beside.kind, without.alarm) == (True, AlarmKind.MECHANISM, False)
 
 
 # Watching.
@@ -209,6 +258,32 @@ def test_deviant_noise_of_every_part_is_seen_as_stated(stage, what, place):
         z[place[0]][at] *= times
         seen += _of(name, checks_of_empty_steps(z)).alarm
     assert seen >= _many(12)
+
+
+def test_deviant_noise_of_one_cohort_is_seen_as_stated():
+    rng, trials = np.random.default_rng(13), 200
+
+    def check(z):
+        return _most_deviant_step(z, "x", "that draws")
+
+    quiet = [check(rng.standard_normal((SMALL_STEPS, 2000))) for _ in range(trials)]
+    assert sum(its.p_value <= 0.05 for its in quiet) <= stats.binom.ppf(1 - 1e-6, trials, 0.05)
+    seen = 0
+    for _ in range(trials):
+        z = rng.standard_normal((SMALL_STEPS, 2000))
+        z[3] *= quiet[0].smallest
+        seen += check(z).alarm
+    assert seen >= _many(trials)
+    assert 1.05 < quiet[0].smallest < 1.2
+
+
+@pytest.mark.parametrize("place", [(BIAS, ...), (TABLE, 299)], ids=["tensor", "row"])
+def test_a_part_without_noise_in_one_step_is_seen(stage, place):
+    rng = np.random.default_rng(14)
+    z = {name: rng.standard_normal((1, 28, *shape)) for name, shape in stage.canaries.shapes.items()}
+    assert not _most_deviant_part(z).alarm
+    z[place[0]][0, 5, place[1]] = 0.0
+    assert _most_deviant_part(z).alarm
 
 
 @pytest.mark.parametrize(
@@ -330,7 +405,7 @@ def test_levels_of_all_checks_sum_to_at_most_one_percent(stage, norms):
     rng = np.random.default_rng(12)
     again = [*checks_of_empty_steps(_empty(rng, stage)), *checks_of_draws(_drawn(rng, stage, keys=1), stage)]
     found = audit_trainer(stage.mechanism, [seed_key(1), seed_key(2)], canaries=100, effort=1)
-    assert (found.verdict.outcome, found.verdict.standing) == (Outcome.CONSISTENT, Standing.CERTIFIED)
+    assert found.outcome is TrainerOutcome.CONSISTENT
     levels = [check.level for check in (*found.checks, *again)]
     assert set(levels) == {0.0, LEVEL}
     assert sum(levels) <= TOTAL_LEVEL

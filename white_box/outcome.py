@@ -1,0 +1,43 @@
+"""What an audit of a trainer can find, as enumerations, and which findings a user may accept in advance.
+
+Imports neither torch nor numpy, for the command line's help.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from heldin.base.errors import InputError
+
+UNSAFE_CODE = 6  # exit code of a trainer that is unsafe on input that is not finite, unless accepted
+
+
+class AlarmKind(StrEnum):
+    """What an alarm of a check says about the trainer."""
+
+    MECHANISM = "mechanism"  # on finite input it does not run the stated mechanism
+    NON_FINITE = "non-finite"  # a unit whose gradient is not finite breaks the step for others
+
+
+class Acceptable(StrEnum):
+    """The kinds of alarms that a user may accept."""
+
+    NON_FINITE = AlarmKind.NON_FINITE.value
+
+
+class TrainerOutcome(StrEnum):
+    """The outcome of an audit of a trainer, the gravest first."""
+
+    CURVE_VIOLATED = "curve violated"  # the coins of canaries reject the accountant's curve
+    MECHANISM_VIOLATED = "mechanism violated"  # a check rejects the stated mechanism on finite input
+    UNSAFE = "unsafe on non-finite input"  # all alarms are of the kind NON_FINITE
+    INCONCLUSIVE = "inconclusive"  # no alarm, and perfect guessing would not have rejected the curve either
+    CONSISTENT = "consistent"  # no alarm, and perfect guessing would have rejected the curve
+
+
+def accepted_kinds(accept: Sequence[str]) -> tuple[AlarmKind, ...]:
+    """The kinds of alarms that were accepted in advance. Raises InputError for what cannot be accepted."""
+    choices = [kind.value for kind in Acceptable]
+    # A string is a sequence too, of letters.
+    if isinstance(accept, str) or not set(accept) <= set(choices):
+        raise InputError(f"accept = {accept!r:.80}: a list of names from {choices} was expected")
+    return tuple(dict.fromkeys(AlarmKind(name) for name in accept))
