@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
 from heldin.base.precision import ScoringPrecision
+from heldin.models.adapter_keys import check_adapter_keys
 from heldin.models.attention import use_exact_attention
 from heldin.models.checks import check_causal, check_tokenizer
 from heldin.models.devices import default_device, spreads
@@ -217,8 +218,14 @@ def on_base(base: LanguageModel, folder: Path) -> tuple[Any, PreTrainedTokenizer
     with quiet_transformers():
         try:
             adapted = PeftModel.from_pretrained(base.model, str(folder)).eval()
-        except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as error:
+        # PEFT's, for a layer that is trained whole and is not in the file.
+        except KeyError as error:
+            raise InputError(
+                f"'{folder / 'adapter_model.safetensors'}' lacks the key {error}: save the adapter again"
+            ) from error
+        except (OSError, ValueError, RuntimeError, TypeError, SafetensorError) as error:
             raise InputError(f"cannot load the adapter '{folder}': {first_sentence(error)}") from error
+        check_adapter_keys(adapted, folder)
     tokenizer = load_tokenizer(str(folder)) if (folder / "tokenizer.json").is_file() else base.tokenizer
     check_tokenizer(tokenizer, str(folder), vocabulary=base.model.get_input_embeddings().weight.shape[0])
     return adapted, tokenizer

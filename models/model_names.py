@@ -25,6 +25,7 @@ _FIRST_READ = ("config.json", "tokenizer_config.json")  # of what a repository o
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 # X-LoRA weighs its adapters by a pass over the whole text, Poly by a number that no text has.
 _MIXTURES = ("XLORA", "POLY")
+_BASE_KEYS = ("base_model_name_or_path", "revision")
 
 
 def require_model(name: str) -> None:
@@ -99,14 +100,36 @@ def is_adapter(folder: Path) -> bool:
 
 
 def base_of(folder: Path) -> tuple[str, str | None]:
-    """Name and revision of the model that a folder's adapter was trained on. Raises InputError if it names none."""
+    """Name and revision of the model that a folder's adapter was trained on.
+
+    Raises InputError if it names none, or if the adapters that name each other never end at a model.
+    """
+    name, revision = _named_base(folder)
+    seen, base = {folder.resolve()}, Path(name)
+    while is_adapter(base):
+        if base.resolve() in seen:
+            raise InputError(
+                f"'{folder}/adapter_config.json': base_model_name_or_path leads from adapter to adapter and back to"
+                f" '{base}': name the model that the adapter was trained on"
+            )
+        seen.add(base.resolve())
+        base = Path(_named_base(base)[0])
+    return name, revision
+
+
+def _named_base(folder: Path) -> tuple[str, str | None]:
+    file = folder / "adapter_config.json"
     try:
-        its = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-        return str(its["base_model_name_or_path"]), its.get("revision")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"'{folder}/adapter_config.json' does not name a base model (base_model_name_or_path)"
-        ) from error
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"'{file}' is damaged: {first_sentence(error)}") from error
+    name, revision = (content.get(key) if isinstance(content, dict) else None for key in _BASE_KEYS)
+    # PEFT writes null for a model that was made and not loaded.
+    if not (isinstance(name, str) and name.strip()):
+        raise InputError(f"'{file}' does not name a base model: set base_model_name_or_path to its folder or hub name")
+    if not isinstance(revision, str | None):
+        raise InputError(f"'{file}': revision is {revision!r}: give the name of a branch, tag or commit, or null")
+    return name, revision
 
 
 def require_adapter_of_weights(folder: Path) -> None:
@@ -178,9 +201,14 @@ def _commit(name: str, revision: str | None) -> str:
 
 
 def first_sentence(error: BaseException) -> str:
-    """The first line of a library's message."""
-    # Messages of transformers run over many lines of advice.
-    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    """Return the first line of a library's message, with the next where the first only announces the reason."""
+    # Messages of transformers run over many lines of advice; torch's "Error(s) in loading ...:" comes before the error.
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    text = lines[0]
+    for line in lines[1:]:
+        if not text.endswith(":"):
+            break
+        text = f"{text} {line}"
     return text[:300]
 
 
@@ -196,6 +224,7 @@ def quiet_transformers() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # peft uses names that transformers is about to drop
+            warnings.filterwarnings("ignore", "Found missing adapter keys")  # an error (``check_adapter_keys``)
             yield
     finally:
         logger.setLevel(level)
