@@ -1,6 +1,5 @@
 """Training hyperparameters, which are public constants, and the schedules that follow from them."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -110,8 +109,8 @@ class Recipe:
         # Again, with messages in the config's words: code that builds a recipe does not go through pydantic.
         for name in ("epochs", "batch_size", "learning_rate", "sequence_length", "evaluations", "checkpoint_every"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise InputError(f"finetune.{name} is {value}: it must be positive and finite")
+            if not 0 < value < 2**31:
+                raise InputError(f"finetune.{name} is {value}: it must be positive and below 2^31")
         for name in ("weight_decay", "warmup_steps", "seed"):
             value = getattr(self, name)
             if not 0 <= value < 2**31:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
@@ -24,14 +23,13 @@ from heldin.models.model_names import (
     base_of,
     fingerprint_folder,
     fingerprint_in,
-    first_sentence,
     is_adapter,
-    quiet_transformers,
     require_adapter_of_weights,
     require_folder_or_hub_name,
     require_hub_name,
     require_on_hub,
 )
+from heldin.models.reading import reading
 from heldin.models.scoring_precision import loading_options
 
 
@@ -130,20 +128,17 @@ def load_language_model(
     require_folder_or_hub_name(name)
     placed = None if device is None and spreads() else device or default_device()
     options = loading_options(precision, placed)
-    with quiet_transformers():
-        try:
-            # Tensors that are missing are filled with random numbers without an error; only the report tells.
-            model, report = AutoModelForCausalLM.from_pretrained(
-                name,
-                revision=revision,
-                use_safetensors=True,
-                trust_remote_code=False,
-                ignore_mismatched_sizes=True,  # refused below, with a readable message
-                output_loading_info=True,
-                **options,
-            )
-        except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
-            raise InputError(f"cannot load model '{name}': {first_sentence(error)}") from error
+    with reading(name, f"cannot load model '{name}'"):
+        # Tensors that are missing are filled with random numbers without an error; only the report tells.
+        model, report = AutoModelForCausalLM.from_pretrained(
+            name,
+            revision=revision,
+            use_safetensors=True,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,  # refused below, with a readable message
+            output_loading_info=True,
+            **options,
+        )
     # Tied weights are saved once, so transformers reports their second name as missing.
     missing = sorted(set(report["missing_keys"]) - set(getattr(model, "all_tied_weights_keys", None) or ()))
     if missing or report["mismatched_keys"]:
@@ -152,29 +147,26 @@ def load_language_model(
             f"the weights of '{name}' are incomplete or of another shape, such as '{wrong}': save it again"
         )
     tokenizer = load_tokenizer(name, revision=revision)
-    check_tokenizer(tokenizer, name, vocabulary=model.get_input_embeddings().weight.shape[0])
     use_exact_attention(model)
     # One that ``device_map`` placed stays where it is.
     model = (model if "device_map" in options else model.to(placed)).eval()
-    check_causal(model, name)
+    # Values of the config and the tokenizer that nothing has used so far are used now.
+    with reading(name, f"model '{name}' cannot read a text"):
+        check_tokenizer(tokenizer, name, vocabulary=model.get_input_embeddings().weight.shape[0])
+        check_causal(model, name)
     # Counted now: on a CPU bitsandbytes packs its matrices otherwise when they are first used.
     return LanguageModel(model, tokenizer, name, fingerprint_in(name, revision, precision), model.num_parameters())
 
 
 def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a hub name or folder. Raises InputError if there is none."""
-    with quiet_transformers():
-        try:
-            if not Path(name).is_dir():
-                require_hub_name(name, "tokenizer")
-                require_on_hub(name, "tokenizer", revision)
-            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-                name, revision=revision, trust_remote_code=False
-            )
-        except InputError:
-            raise
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
-            raise InputError(f"cannot load the tokenizer of '{name}': {first_sentence(error)}") from error
+    if not Path(name).is_dir():
+        require_hub_name(name, "tokenizer")
+        require_on_hub(name, "tokenizer", revision)
+    with reading(name, f"cannot load the tokenizer of '{name}'"):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            name, revision=revision, trust_remote_code=False
+        )
     return tokenizer
 
 
@@ -215,16 +207,13 @@ def on_base(base: LanguageModel, folder: Path) -> tuple[Any, PreTrainedTokenizer
     from peft import PeftModel  # only adapter folders need it
 
     require_adapter_of_weights(folder)
-    with quiet_transformers():
+    with reading(str(folder), f"cannot load the adapter '{folder}'"):
         try:
             adapted = PeftModel.from_pretrained(base.model, str(folder)).eval()
-        # PEFT's, for a layer that is trained whole and is not in the file.
-        except KeyError as error:
+        except KeyError as error:  # for a layer that is trained whole and is not in the file
             raise InputError(
                 f"'{folder / 'adapter_model.safetensors'}' lacks the key {error}: save the adapter again"
             ) from error
-        except (OSError, ValueError, RuntimeError, TypeError, SafetensorError) as error:
-            raise InputError(f"cannot load the adapter '{folder}': {first_sentence(error)}") from error
         check_adapter_keys(adapted, folder)
     tokenizer = load_tokenizer(str(folder)) if (folder / "tokenizer.json").is_file() else base.tokenizer
     check_tokenizer(tokenizer, str(folder), vocabulary=base.model.get_input_embeddings().weight.shape[0])
@@ -237,9 +226,7 @@ def _load_adapter(folder: Path, *, device: torch.device | None, precision: Scori
     adapted, tokenizer = on_base(base, folder)
     # Merged in float32, so that a forward pass costs what the base model's does. Coarser weights would round away what
     # the adapter adds: there it stays beside them.
-    try:
+    with reading(str(folder), f"cannot merge the adapter '{folder}' with its base"):
         model = adapted.merge_and_unload() if precision == "fp32" else base.model
-    except (ValueError, NotImplementedError, AttributeError) as error:
-        raise InputError(f"cannot merge the adapter '{folder}' with its base: {first_sentence(error)}") from error
     name = text_sha256(base.fingerprint, fingerprint_folder(folder))
     return LanguageModel(model, tokenizer, str(folder), name, base.size)

@@ -3,11 +3,7 @@
 Only weights in safetensors count, and no code that comes with a model is run.
 """
 
-import contextlib
 import json
-import logging
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 from huggingface_hub import HfApi, try_to_load_from_cache
@@ -18,6 +14,7 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
 from heldin.base.precision import ScoringPrecision
+from heldin.models.reading import first_sentence, reading
 from heldin.models.scoring_precision import in_fingerprint
 
 _HUB_SECONDS = 10.0
@@ -41,11 +38,8 @@ def require_model(name: str) -> None:
     require_folder_or_hub_name(name)
     if not folder.is_dir():
         require_on_hub(name)
-    with quiet_transformers():
-        try:
-            AutoConfig.from_pretrained(name, trust_remote_code=False)
-        except (OSError, ValueError, KeyError) as error:
-            raise InputError(f"there is no model '{name}': {first_sentence(error)}") from error
+    with reading(name, f"cannot load model '{name}'"):
+        AutoConfig.from_pretrained(name, trust_remote_code=False)
 
 
 def require_on_hub(name: str, what: str = "model", revision: str | None = None) -> None:
@@ -138,11 +132,8 @@ def require_adapter_of_weights(folder: Path) -> None:
 
     if not (folder / "adapter_model.safetensors").is_file():
         raise InputError(f"'{folder}' has an adapter_config.json but no adapter_model.safetensors")
-    with quiet_transformers():
-        try:
-            its = PeftConfig.from_pretrained(str(folder))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"cannot read '{folder / 'adapter_config.json'}': {first_sentence(error)}") from error
+    with reading(str(folder), f"cannot read '{folder / 'adapter_config.json'}'"):
+        its = PeftConfig.from_pretrained(str(folder))
     # Virtual tokens stand in no layer of the base: its scores would pass for those of the adapter.
     if its.is_prompt_learning or its.is_adaption_prompt:
         raise InputError(
@@ -198,35 +189,3 @@ def _commit(name: str, revision: str | None) -> str:
     if not commit:
         raise InputError(f"cannot tell which version of '{name}' was loaded; download it to a folder and name that")
     return str(commit)
-
-
-def first_sentence(error: BaseException) -> str:
-    """Return the first line of a library's message, with the next where the first only announces the reason."""
-    # Messages of transformers run over many lines of advice; torch's "Error(s) in loading ...:" comes before the error.
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    text = lines[0]
-    for line in lines[1:]:
-        if not text.endswith(":"):
-            break
-        text = f"{text} {line}"
-    return text[:300]
-
-
-@contextlib.contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Keep notices and bars of transformers and peft off the terminal; what matters is checked and reported here."""
-    from transformers.utils import logging as transformers_logging
-
-    logger = logging.getLogger("transformers")
-    level, bars = logger.level, transformers_logging.is_progress_bar_enabled()
-    logger.setLevel(logging.ERROR)
-    transformers_logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # peft uses names that transformers is about to drop
-            warnings.filterwarnings("ignore", "Found missing adapter keys")  # an error (``check_adapter_keys``)
-            yield
-    finally:
-        logger.setLevel(level)
-        if bars:
-            transformers_logging.enable_progress_bar()
