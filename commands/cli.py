@@ -1,14 +1,17 @@
 """heldin: was this user held in? The command line; nothing but wiring."""
 
 import errno
+import functools
 import inspect
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
+from heldin.base.arguments import require_within
 from heldin.base.errors import InputError, ResumableError
 from heldin.commands import (
     account,
@@ -158,10 +161,27 @@ def _flowing(doc: str) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(doc).split("\n\n"))
 
 
-for commands in (app, corpus.app, account.app, study.app):
+def _limited(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with every number among its options held to the limits of ``base.section``."""
+
+    @functools.wraps(command)
+    def call(**options: Any) -> None:
+        for name, value in options.items():
+            for number in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(number, int | float):
+                    require_within(f"--{name.replace('_', '-')}", number)
+        command(**options)
+
+    return call
+
+
+GROUPS = (app, corpus.app, account.app, study.app)
+for commands in GROUPS:
     for its in commands.registered_commands:
-        if its.callback is not None and its.callback.__doc__:
-            its.help = _flowing(its.callback.__doc__)
+        if its.callback is not None:
+            if its.callback.__doc__:
+                its.help = _flowing(its.callback.__doc__)
+            its.callback = _limited(its.callback)
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, whole_directory
+from heldin.base.strict_json import read_json
 
 _IDS, _ENDS, _ABOUT = "ids.bin", "ends.bin", "about.json"
 _TYPES = ("uint16", "int32")  # of token ids
@@ -30,7 +31,7 @@ class TokenStore(Sequence[Ids]):
     """
 
     def __init__(self, folder: Path) -> None:
-        about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+        about = read_json(folder / _ABOUT)
         if not isinstance(about["digest"], str) or about["type"] not in _TYPES:
             raise ValueError("its digest or its type is not what heldin writes")
         self.digest: str = about["digest"]
@@ -82,11 +83,11 @@ def token_store(
     """
     if (folder / _ABOUT).is_file():
         try:
-            about, found = json.loads((folder / _ABOUT).read_text(encoding="utf-8")), TokenStore(folder)
+            about, found = read_json(folder / _ABOUT), TokenStore(folder)
             kept = about["of"]
             if verify and about["files"] != _hashes(folder):
                 raise ValueError("its files are not those that were written")
-        except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             raise InputError(f"the tokens in '{folder}' are damaged: remove it, and they are made again") from error
         if kept != of:
             raise InputError(

@@ -3,7 +3,6 @@
 Only weights in safetensors count, and no code that comes with a model is run.
 """
 
-import json
 from pathlib import Path
 
 from huggingface_hub import HfApi, try_to_load_from_cache
@@ -14,6 +13,7 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
 from heldin.base.precision import ScoringPrecision
+from heldin.base.strict_json import read_json
 from heldin.models.reading import first_sentence, reading
 from heldin.models.scoring_precision import in_fingerprint
 
@@ -114,8 +114,8 @@ def base_of(folder: Path) -> tuple[str, str | None]:
 def _named_base(folder: Path) -> tuple[str, str | None]:
     file = folder / "adapter_config.json"
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        content = read_json(file)
+    except (OSError, ValueError) as error:
         raise InputError(f"'{file}' is damaged: {first_sentence(error)}") from error
     name, revision = (content.get(key) if isinstance(content, dict) else None for key in _BASE_KEYS)
     # PEFT writes null for a model that was made and not loaded.

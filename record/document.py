@@ -17,6 +17,7 @@ from heldin.audit.results import Results
 from heldin.audit.utility import Utility
 from heldin.base.errors import InputError
 from heldin.base.files import write_text
+from heldin.base.strict_json import read_json
 from heldin.record.effort import EffortFacts
 from heldin.record.facts import (
     Ceiling,
@@ -205,12 +206,8 @@ def write_record(record: Record, path: Path) -> None:
     write_text(path, json.dumps(ordered, indent=1, ensure_ascii=False) + "\n")
 
 
-class _NotFiniteError(ValueError):
-    """A number that no record holds: what is not finite is null there."""
-
-
 def _refuse(constant: str) -> None:
-    raise _NotFiniteError(f"it holds {constant}, which no record does: it was changed")
+    raise ValueError(f"it holds {constant}, which no record does: it was changed")
 
 
 def read_record(path: Path) -> Record:
@@ -225,8 +222,8 @@ def read_record(path: Path) -> Record:
         of_a_sweep = cells if (folder / "sweep.json").is_file() else ": name the folder of a finished run or audit"
         raise InputError(f"no record at '{path}'{of_a_sweep}")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
-    except (json.JSONDecodeError, UnicodeDecodeError, _NotFiniteError) as error:
+        content = read_json(path, constant=_refuse)
+    except ValueError as error:
         raise InputError(f"'{path}' is not JSON ({error})") from error
     version = content.get("schema_version") if isinstance(content, dict) else None
     # A damaged older record fails somewhere inside a migration: without this it would end as a bug of heldin.

@@ -14,6 +14,7 @@ from pathlib import Path
 from heldin.base.errors import InputError, ResumableError, Terminated
 from heldin.base.files import is_held, write_text
 from heldin.base.progress import Reporter, Standing
+from heldin.base.strict_json import read_json
 from heldin.base.wording import counted
 from heldin.sweeps.plan import PlacedCell
 from heldin.sweeps.processes import FINE, Ended, Place, Task, last_line, without_names
@@ -51,7 +52,7 @@ def read_states(out: Path) -> dict[str, CellState]:
     if not path.is_file():
         return {}
     try:
-        return {name: CellState(**its) for name, its in json.loads(path.read_text(encoding="utf-8")).items()}
+        return {name: CellState(**its) for name, its in read_json(path).items()}
     except (ValueError, TypeError, AttributeError) as error:
         raise InputError(f"'{path}' is damaged: remove it; it holds durations, and no result") from error
 

@@ -26,6 +26,7 @@ import torch
 from heldin.base.coins import fair_coin, keyed_digest
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import private_directory, text_sha256, write_text
+from heldin.base.strict_json import read_json
 from heldin.base.workers import start_worker
 from heldin.defenses.choices import NoiseGenerator
 from heldin.defenses.mechanism import Mechanism
@@ -206,7 +207,7 @@ def read_results(job: TrainingJob, runs: int, folder: Path) -> dict[int, Trainin
         if not path.is_file():
             continue
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = read_json(path)
             of = content.pop("of")
             training = Training(**content)
             # Not finite if either is not; a text in place of a number raises TypeError, and the file is damaged.
