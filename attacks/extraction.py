@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from heldin.base.section import Count, Many, Positive, Section
+from heldin.base.section import MOST, Count, Many, Positive, Section
 
 
 class ExtractionConfig(Section):
@@ -29,7 +29,7 @@ class ExtractionConfig(Section):
     """Temperature of the sampling."""
     top_k: Count | None = 40
     """The sampling draws among so many likeliest tokens, and those that tie with the last of them; null: among all."""
-    queries: tuple[Count, ...] = Field((1, 100, 10_000), min_length=1)
+    queries: tuple[Annotated[int, Field(le=MOST)], ...] = Field((1, 100, 10_000), min_length=1)
     """Numbers of queries: how often the attacker may sample a continuation of one prefix."""
     probability: float = Field(0.5, gt=0, lt=1)
     """A text counts as emitted by so many queries if at least one of them is its suffix with this probability."""
