@@ -68,6 +68,8 @@ def _values(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
     if size is None:
         sizes[id(node)] = 0
         size = 1
+        if isinstance(node, yaml.ScalarNode) and any("\ud800" <= letter <= "\udfff" for letter in node.value):
+            raise _refusal("a text holds a lone surrogate, which is not Unicode text", node)
         if isinstance(node, yaml.CollectionNode):
             pairs = isinstance(node, yaml.MappingNode)
             parts = [part for pair in node.value for part in pair] if pairs else node.value

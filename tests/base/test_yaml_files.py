@@ -27,6 +27,8 @@ def bomb(kind, levels=9):
         ("[" * 60 + "]" * 60, "nested too deeply"),
         ("{a: " * 5000, "nested too deeply"),
         ("- " * 5000, "nested too deeply"),
+        ('"a\\uD800": [ann]', "a lone surrogate"),
+        ('a: ["\\uDFFF"]', "a lone surrogate"),
         ("a: " + "9" * 24, "a whole number of so many digits"),
         ("a: 0x" + "f" * 9000, "a whole number of so many digits"),
         ("a: " + "9" * 9000, "broken YAML"),
@@ -46,4 +48,4 @@ def test_ordinary_aliases_merges_and_numbers_are_read():
     text = "a: &a {k: 1_000, l: [1, 2]}\nb: {<<: *a, k: 0x10}\nc: [*a, *a]\nd: -9223372036854775808"
     whole = {"k": 1000, "l": [1, 2]}
     assert parse_yaml(text) == {"a": whole, "b": {**whole, "k": 16}, "c": [whole, whole], "d": -(2**63)}
-    assert len(parse_yaml(f"a: [{'1, ' * 20_000}]")["a"]) == 20_000
+    assert len(parse_yaml(f"a: [{'1, ' * 5_000}]")["a"]) == 5_000
