@@ -107,8 +107,8 @@ class _Running:
     def to_the_end(self) -> None:
         """Run all of them."""
         with self._reporter.follow(self._standing), ThreadPoolExecutor(self._place.width) as pool:
-            running = {pool.submit(self._one, cell): cell for cell in self._cells}
             try:
+                running = {pool.submit(self._one, cell): cell for cell in self._cells}
                 for future in as_completed(running):
                     future.result()
                     cell = running[future]
@@ -118,11 +118,11 @@ class _Running:
                     what = "done" if state.code in FINE else f"failed: {state.said}"
                     self._reporter.say(f"cell {cell.name}: {what} ({state.seconds:,.0f} s; {self._left()})")
             except BaseException as error:
-                # Ctrl-C reaches the cells here too, which stop where they can resume; elsewhere, and where this process
-                # alone was told to end, they are stopped now, since the pool waits for its threads.
+                # The pool waits for its threads, and these for the cells. Ctrl-C reaches the cells here too, which stop
+                # where they can resume; it does not elsewhere, nor where this process alone was told to end.
                 self._stopped.set()
                 pool.shutdown(wait=False, cancel_futures=True)
-                self._place.stop(alone=isinstance(error, Terminated))
+                self._place.stop(alone=isinstance(error, Terminated) or not isinstance(error, KeyboardInterrupt))
                 raise
 
     def _one(self, cell: PlacedCell) -> None:
