@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
 from heldin.base.precision import ScoringPrecision
+from heldin.base.section import MANY
 from heldin.models.adapter_keys import check_adapter_keys
 from heldin.models.attention import use_exact_attention
 from heldin.models.checks import check_causal, check_tokenizer
@@ -43,7 +44,7 @@ class LanguageModel:
         name: hub name or folder, for messages.
         fingerprint: identifies the exact weights, so that scores can be cached under it.
         size: number of parameters, without those of an adapter; None: count them.
-        window: most tokens of a pass; None: as many as its config says.
+        window: most tokens of a pass; None: as many as the model states.
     """
 
     model: PreTrainedModel
@@ -54,13 +55,25 @@ class LanguageModel:
     window: int | None = None
 
     @property
+    def stated_context(self) -> int | None:
+        """Most tokens of one forward pass; None where neither the model nor its user states them."""
+        return self.window or _stated(self.model.config) or _limit_of(self.tokenizer)
+
+    @property
     def context(self) -> int:
-        """Most tokens of one forward pass."""
-        return self.window or context_length(self.model.config)
+        """Most tokens of one forward pass. Raises InputError if they are not stated."""
+        stated = self.stated_context
+        if stated is None:
+            raise InputError(
+                f"'{self.name}' ({self.architecture}) does not state how many tokens it takes, in its config or its"
+                " tokenizer: say it with --context, or context in a config"
+            )
+        return stated
 
     def within(self, window: int | None) -> "LanguageModel":
         """The same with passes of no more tokens, under a fingerprint of its own: its scores of longer texts differ."""
-        if window is None or window >= self.context:
+        stated = self.stated_context
+        if window is None or (stated is not None and window >= stated):
             return self
         return replace(self, window=window, fingerprint=text_sha256(self.fingerprint, f"windows of {window}"))
 
@@ -88,11 +101,24 @@ class LanguageModel:
 
 def context_length(config: Any) -> int:
     """Context length in tokens of a model with this config. Raises InputError if the config does not say."""
-    for key in ("max_position_embeddings", "n_positions", "n_ctx"):
-        length = getattr(config, key, None)
-        if isinstance(length, int) and length > 0:
-            return length
-    raise InputError(f"the config of a {config.model_type} model does not say how many tokens it takes")
+    stated = _stated(config)
+    if stated is None:
+        raise InputError(f"the config of a {config.model_type} model does not say how many tokens it takes")
+    return stated
+
+
+def _stated(config: Any) -> int | None:
+    lengths = (getattr(config, key, None) for key in _CONTEXTS)
+    return next((length for length in lengths if isinstance(length, int) and length > 0), None)
+
+
+def _limit_of(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    # transformers writes 10^30 for a tokenizer without a limit, and people write large numbers of their own.
+    limit = tokenizer.model_max_length
+    return int(limit) if 0 < limit <= MANY else None
+
+
+_CONTEXTS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")  # the last two: MPT, BLOOM
 
 
 def start_token(tokenizer: PreTrainedTokenizerBase, name: str) -> int:
@@ -109,6 +135,7 @@ def load_language_model(
     device: torch.device | None = None,
     precision: ScoringPrecision = "fp32",
     revision: str | None = None,
+    context: int | None = None,
 ) -> LanguageModel:
     """Load a model by hub name or folder, in evaluation mode.
 
@@ -117,6 +144,7 @@ def load_language_model(
         device: where to put it; None: as the environment says, else the GPU if there is one.
         precision: of the weights; anything but fp32 is for scoring.
         revision: branch, tag or commit on the hub.
+        context: most tokens of a pass, where the model does not state them or takes more.
 
     Raises:
         InputError: there is no such folder, or it has no weights, only pickled ones or incomplete ones; or there is no
@@ -124,7 +152,7 @@ def load_language_model(
     """
     folder = Path(name)
     if is_adapter(folder):
-        return _load_adapter(folder, device=device, precision=precision)
+        return _load_adapter(folder, device=device, precision=precision).within(context)
     require_folder_or_hub_name(name)
     placed = None if device is None and spreads() else device or default_device()
     options = loading_options(precision, placed)
@@ -155,7 +183,8 @@ def load_language_model(
         check_tokenizer(tokenizer, name, vocabulary=model.get_input_embeddings().weight.shape[0])
         check_causal(model, name)
     # Counted now: on a CPU bitsandbytes packs its matrices otherwise when they are first used.
-    return LanguageModel(model, tokenizer, name, fingerprint_in(name, revision, precision), model.num_parameters())
+    lm = LanguageModel(model, tokenizer, name, fingerprint_in(name, revision, precision), model.num_parameters())
+    return lm.within(context)
 
 
 def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:

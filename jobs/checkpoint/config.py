@@ -124,6 +124,9 @@ class CheckpointConfig(Section):
     """Skip and count unusable rows; otherwise the first one is an error."""
     max_texts_per_user: Count | None = None
     """Maximum number of scored texts per user, taking the first ones; null: all."""
+    context: Annotated[Many, Field(ge=3)] | None = None
+    """Most tokens of a pass of the models that are loaded here, which BLOOM and Mamba do not state; null: as many as
+    each states."""
     assignment: Assignment = Assignment.UNKNOWN
     """How users came to be held in or out. coin: an independent fair coin for each user. fixed: any other known way,
     such as an exact half or one of each pair. unknown: you do not know."""
@@ -200,6 +203,7 @@ class CheckpointConfig(Section):
             training=self.training,
             texts=self.texts,
             max_texts_per_user=self.max_texts_per_user,
+            context=self.context,
             attack=self.attack.config(self.reference[0]),
             extraction=self.extraction,
             audit=self.audit,

@@ -345,3 +345,68 @@ def test_within_a_window_a_text_is_scored_as_its_pieces(make_lm, english):
     ]
     (found,) = score_texts(narrow, [text])
     assert found.logprobs.tolist() == pytest.approx(torch.cat(alone).flatten().tolist(), abs=1e-4)
+
+
+def saved_model(kind, make_lm, folder, limit=None):
+    """A tiny model of an architecture whose config need not state how many tokens it takes, and its tokenizer."""
+    from transformers import (
+        BloomConfig,
+        BloomForCausalLM,
+        Mamba2Config,
+        Mamba2ForCausalLM,
+        MambaConfig,
+        MambaForCausalLM,
+        MptConfig,
+        MptForCausalLM,
+    )
+
+    tokenizer = load_tokenizer(str(save_tokenizer(make_lm, folder)))
+    tokenizer.model_max_length = limit or 10**30
+    mamba = {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 1}
+    torch.manual_seed(0)
+    with quiet_transformers():
+        model = {
+            "bloom": lambda: BloomForCausalLM(BloomConfig(vocab_size=400, hidden_size=32, n_layer=1, n_head=2)),
+            "mpt": lambda: MptForCausalLM(MptConfig(vocab_size=400, d_model=32, n_layers=1, n_heads=2, max_seq_len=24)),
+            "mamba": lambda: MambaForCausalLM(MambaConfig(**mamba)),
+            "mamba2": lambda: Mamba2ForCausalLM(
+                Mamba2Config(**mamba, num_heads=2, head_dim=32, n_groups=1, state_size=8)
+            ),
+        }[kind]()
+        model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def save_tokenizer(make_lm, folder):
+    make_lm().tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["bloom", "mamba", "mamba2"])
+def test_a_model_that_states_no_context_is_loaded_with_its_users(make_lm, tmp_path, english, kind):
+    name = saved_model(kind, make_lm, tmp_path)
+    silent = load_language_model(name)
+    with pytest.raises(InputError, match=r"does not state how many tokens it takes, .*: say it with --context"):
+        score_texts(silent, TEXT)
+    lm = load_language_model(name, context=12)
+    assert (lm.context, lm.fingerprint != silent.fingerprint) == (12, True)
+    assert lm.fingerprint != load_language_model(name, context=13).fingerprint
+    text = " ".join(english[:5])
+    (scored,) = score_texts(lm, [text])
+    ids = lm.tokenizer(text)["input_ids"]
+    alone = []
+    with torch.no_grad():
+        for piece in (ids[i : i + 12] for i in range(0, len(ids), 12)):
+            logits = lm.model(torch.tensor([[lm.start_token, *piece[:-1]]])).logits[0]
+            alone.append(logits.log_softmax(-1).gather(1, torch.tensor(piece)[:, None]))
+    assert scored.logprobs.tolist() == pytest.approx(torch.cat(alone).flatten().tolist(), abs=1e-3)
+
+
+def test_a_context_that_the_config_or_the_tokenizer_states_is_taken(make_lm, tmp_path):
+    assert load_language_model(saved_model("mpt", make_lm, tmp_path / "mpt")).context == 24
+    limited = load_language_model(saved_model("mamba", make_lm, tmp_path / "mamba", limit=20))
+    assert (limited.context, limited.fingerprint) == (20, load_language_model(str(tmp_path / "mamba")).fingerprint)
+    # A user may lower what is stated, and does not raise it.
+    assert load_language_model(str(tmp_path / "mamba"), context=8).context == 8
+    assert load_language_model(str(tmp_path / "mamba"), context=99).context == 20
