@@ -47,7 +47,7 @@ def _reason(model: str, error: Exception) -> str:
         ("generation_config.json", lambda _: GenerationConfig.from_pretrained(folder)),
         ("tokenizer.json", lambda file: Tokenizer.from_file(str(file))),
         ("tokenizer_config.json", lambda _: AutoTokenizer.from_pretrained(folder)),
-        ("*.safetensors", lambda file: safe_open(file, framework="pt").__exit__(None, None, None)),
+        ("*.safetensors", _names_of_tensors),
     ]
     for pattern, read in readers:
         for file in sorted(folder.glob(pattern)) if folder.is_dir() else ():
@@ -56,6 +56,11 @@ def _reason(model: str, error: Exception) -> str:
             except Exception as damage:
                 return f"'{file}' is damaged, or of another version: {first_sentence(damage)}"
     return first_sentence(error)
+
+
+def _names_of_tensors(file: Path) -> list[str]:
+    with safe_open(file, framework="pt") as weights:
+        return list(weights.keys())
 
 
 def _needs_code(model: str) -> bool:
