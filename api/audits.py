@@ -9,6 +9,7 @@ from typing import Any
 from heldin.api.claims import Stated, claims_of
 from heldin.audit.bootstrap import Estimate
 from heldin.base.errors import InputError
+from heldin.base.precision import ScoringPrecision
 from heldin.base.progress import LineReporter, Reporter, reporter_for_this_terminal
 from heldin.base.tabular import Tabular
 from heldin.bounds.verdict import Verdict
@@ -104,6 +105,21 @@ class AuditResult(Tabular):
 
         write_text(Path(path), record_page(self.record))
         return Path(path)
+
+
+@dataclass(frozen=True)
+class PlantedSet:
+    """A planted training set.
+
+    Attributes:
+        folder: with the training set and manifest to hand on, and the ledger to keep.
+        training: the file or folder to train on.
+        rows: number of its rows.
+    """
+
+    folder: Path
+    training: Path
+    rows: int
 
 
 def run(
@@ -208,8 +224,69 @@ def audit_model(
     return AuditResult(record, folder)
 
 
+def plant(
+    config: Source | Mapping[str, Any],
+    *,
+    out: Source | None = None,
+    overrides: Sequence[str] = (),
+    quiet: bool = False,
+) -> PlantedSet:
+    """Prepare an audit of a training that someone else runs, as ``heldin plant``: draw coins, write a training set.
+
+    Args:
+        config: a YAML file, or its content.
+        out: the planted folder (default: runs/NAME).
+        overrides: such as "looks=3".
+        quiet: show no progress.
+
+    Raises:
+        InputError: a config with errors, or a training set or model that cannot be used.
+    """
+    from heldin.jobs.planted.config import load_plant
+    from heldin.jobs.planted.folder import TRAINING
+    from heldin.jobs.planted.plant import plant as _plant
+
+    checked = load_plant(config if isinstance(config, Mapping) else Path(config), overrides)
+    folder = Path(out) if out is not None else Path("runs") / checked.name
+    manifest = _plant(checked, folder, _reporter(quiet))
+    return PlantedSet(folder, folder / TRAINING / manifest.file, manifest.rows)
+
+
+def audit_planted(
+    planted: "Source | PlantedSet",
+    model: Source,
+    *,
+    claims: Sequence[str] = (),
+    declared_by: str | None = None,
+    precision: ScoringPrecision | None = None,
+    out: Source | None = None,
+    quiet: bool = False,
+) -> AuditResult:
+    """Audit a model that was trained on a planted training set, as ``heldin audit --planted``.
+
+    Args:
+        planted: what ``plant`` returned, or its folder.
+        model: folder or hub name of the trained model; may be a LoRA adapter's folder.
+        claims: such as "epsilon=8,delta=1e-6,unit=user".
+        declared_by: who vouches for the conditions that heldin cannot check; None: nobody, and nothing is certified.
+        precision: arithmetic in which models are loaded; None: that of the plan.
+        out: folder for the results (default: audits/LOOK in the planted folder).
+        quiet: show no progress.
+
+    Raises:
+        InputError: a claim that cannot be read, or a folder or model that cannot be used.
+    """
+    from heldin.jobs.planted.audit import audit_planted as _audit
+    from heldin.jobs.planted.target import PlantedAudit
+
+    folder = planted.folder if isinstance(planted, PlantedSet) else Path(planted)
+    job = PlantedAudit(folder, str(model), tuple(claims), declared_by, precision=precision)
+    record, at = _audit(job, Path(out) if out is not None else None, _reporter(quiet), command=_called("audit_planted"))
+    return AuditResult(record, at)
+
+
 def load_record(folder: Source) -> AuditResult:
-    """What a finished run or audit found, also one by an earlier heldin. Raises InputError where there is none."""
+    """What a finished run or audit found. Raises InputError where there is none."""
     return AuditResult(read_record(Path(folder) / "record.json"), Path(folder))
 
 

@@ -85,6 +85,32 @@ def bag_of_words(
     return _blind("bag of words", area, min(1.0, 2 * min(r[1] for r in results)), level)
 
 
+def text_separation(ours: Sequence[tuple[str, str]], others: Sequence[str], *, seed: int) -> float | None:
+    """Return how well a bag of words tells some users' texts from other texts: an AUROC, 0.5 is guessing.
+
+    Fitted on one half and tested on the other, both ways; a user's texts are all in one half. None with fewer than
+    ``MIN_USERS_PER_SIDE`` users or other texts.
+
+    Args:
+        ours: (user, text).
+        others: texts of anyone else.
+        seed: seed of the random halves.
+    """
+    users = sorted({user for user, _ in ours})
+    if min(len(users), len(others)) < MIN_USERS_PER_SIDE:
+        return None
+    generator = np.random.default_rng(seed)
+    first_users = {users[i] for i in generator.permutation(len(users))[: len(users) // 2]}
+    first = np.array([user in first_users for user, _ in ours] + [False] * len(others))
+    first[len(ours) + generator.permutation(len(others))[: len(others) // 2]] = True
+    texts = np.array([text for _, text in ours] + list(others), dtype=object)
+    labels = np.array([True] * len(ours) + [False] * len(others))
+    try:
+        return float(np.mean([_fit_and_test(texts, labels, fit)[0] for fit in (first, ~first)]))
+    except ValueError:  # no word at all in a half
+        return None
+
+
 def blind_baselines(table: ScoredUsers, texts: Mapping[str, Sequence[str]], fixed: Preregistration) -> list[Blind]:
     """The reference model alone, where it was scored, and the bag of words, where there are enough users.
 

@@ -42,7 +42,7 @@ class CanaryGroup(Facts):
         auroc: AUROC of the leading attack; null where the coins left fewer than two users on a side.
     """
 
-    kind: Literal["unseen_token", "high_temperature", "rare_phrase", "named_person", "substring"]
+    kind: Literal["unseen_token", "high_temperature", "rare_phrase", "named_person", "substring", "real_rows"]
     length: int | None
     documents: int | None
     held_in: int
@@ -87,6 +87,7 @@ def canary_results(
     *,
     training_texts: int,
     trained_on: int,
+    flaws: Sequence[str] = (),
 ) -> tuple[CanaryFacts, list[Judgement]]:
     """Results by group of canary users, the answer for all of them together, and what those of each kind certify.
 
@@ -97,6 +98,7 @@ def canary_results(
         fixed: what was fixed before any score was seen.
         training_texts: training texts of held-in canary users, before any data-side defense.
         trained_on: how many of these texts were trained on.
+        flaws: why the comparison is not valid, whatever the scores show.
     """
     # Each canary user has its own coin, however real users were split.
     fixed = replace(fixed, sides=replace(COINS, unmet=fixed.sides.unmet))
@@ -131,6 +133,7 @@ def canary_results(
                 replace(fixed, claims=claims),
                 blind=blind,
                 subjects=f"{kind.replace('_', '-')} canary users",
+                flawed=bool(flaws),
             )
         )
     # Of all kinds together no more is promised than to the kind with the highest ceiling.
@@ -138,7 +141,7 @@ def canary_results(
         (fixed.canary_claims.get(kind, fixed.claims) for kind in kinds_of(canaries)),
         key=lambda claims: min((claim.ceiling.auroc for claim in claims), default=1.0),
     )
-    answer = _decision(table, groups, replace(fixed, claims=promised), judgements)
+    answer = _decision(table, groups, replace(fixed, claims=promised), judgements, flaws)
     return facts.model_copy(update={"decision": answer}), judgements
 
 
@@ -196,6 +199,7 @@ def _decision(
     groups: Sequence[NDArray[np.intp]],
     fixed: Preregistration,
     judgements: Sequence[Judgement],
+    flaws: Sequence[str],
 ) -> DecisionFacts | None:
     """The answer for all canary users, from scores minus their group's median; None with too few users on a side."""
     if min(int(table.member.sum()), int((~table.member).sum())) < LEAST_PER_SIDE:
@@ -206,7 +210,7 @@ def _decision(
     family = evaluate_family(scored, table.member, fixed)
     # One judgement of all kinds, since all kinds are the scored users here.
     together = [joined(judgements)] if judgements else []
-    return decision_facts(family, fixed, judgements=together, what=CANARIES)
+    return decision_facts(family, fixed, flaws=flaws, judgements=together, what=CANARIES)
 
 
 def _group(example: Canary, scores: Array, member: NDArray[np.bool_], fixed: Preregistration) -> CanaryGroup:

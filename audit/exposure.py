@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import Field
 from scipy import stats
 
@@ -21,7 +19,7 @@ from heldin.audit.coarse import LEAST_IN_GROUP, brief, significant
 from heldin.audit.scored_users import ScoredUsers
 from heldin.base.errors import InputError
 from heldin.base.facts import Facts
-from heldin.base.files import whole_file
+from heldin.base.table_files import read_table, write_table
 from heldin.defenses.texts.data_side import Deduplicate, TrainingRecord, apply_defenses, by_user
 
 NEAR = Deduplicate(scope="user", threshold=0.8, ngram=3)
@@ -34,6 +32,8 @@ PROPERTIES = {
     "word_divergence": "word divergence",
     "near_duplicates": "near-duplicates",
 }
+
+PEOPLE = "people.parquet"  # of a run: who is how exposed, for the owner alone
 
 
 @dataclass(frozen=True)
@@ -198,20 +198,19 @@ def correlations(users: Sequence[Exposed]) -> list[Correlation]:
 def write_people(users: Sequence[Exposed], path: Path) -> None:
     """Write the table of single users, readable by its owner only."""
     columns = {field.name: [getattr(u, field.name) for u in users] for field in fields(Exposed)}
-    # Private from the first byte: a row names a person and how exposed that person is.
-    with whole_file(path, private=True) as temporary:
-        pq.write_table(pa.table(columns), temporary)
+    # A row names a person and how exposed that person is.
+    write_table(columns, path)
 
 
 def read_people(path: Path) -> list[Exposed]:
-    """Read what ``write_people`` wrote. Raises InputError if the file is missing or is another kind of file."""
-    try:
-        return [Exposed(**row) for row in pq.read_table(path).to_pylist()]
-    except (OSError, TypeError, pa.ArrowException) as error:
+    """Read what ``write_people`` wrote. Raises InputError if the file is missing or is not as it was written."""
+    table = read_table(path)
+    if table is None:
         raise InputError(
-            f"'{path}' is missing or damaged: only a finished `heldin run` leaves a table of its people,"
-            " and no audit does"
-        ) from error
+            f"'{path}' is missing or not as it was written: run the command that made the folder again (an audit leaves"
+            " no such table)"
+        )
+    return [Exposed(**row) for row in table.to_pylist()]
 
 
 def people_table(users: Sequence[Exposed], most: int) -> str:

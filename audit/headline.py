@@ -3,7 +3,6 @@
 A pure function of evidence and decision. No number is computed here.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -201,26 +200,6 @@ def _inconclusive(evidence: Evidence, decision: Decision, by: DecisionConfig, wh
         else f"{evidence.users:,} {what.unit} settle it in most audits, but did not here: more would"
     )
     return f"Inconclusive: no leak was found, but {', and '.join(left)}; {needed}."
-
-
-def in_todays_words(said: str) -> str:
-    """A headline as an earlier version wrote it, in today's words: the answer and its numbers are the same."""
-    for before, now in _REWORDED:
-        said = before.sub(now, said)
-    return said
-
-
-# Of inconclusive headlines: a rate that few users cannot show, with an AUROC and without; two things left open.
-_RARE = r"naming many (.+?) at (\S+ %) false positives, a rate so few cannot show is not excluded;"
-_CANNOT = "can be named at {} false positives cannot be seen with so few;"
-_REWORDED = (
-    (
-        re.compile(rf"but (an AUROC of up to \S+) and {_RARE}"),
-        rf"but \1 is not excluded, and whether many \2 {_CANNOT.format(chr(92) + '3')}",
-    ),
-    (re.compile(rf"but {_RARE}"), rf"but whether many \1 {_CANNOT.format(chr(92) + '2')}"),
-    (re.compile(r"(but an AUROC of up to \S+ and naming up to [^;]+) is not excluded;"), r"\1 are not excluded;"),
-)
 
 
 def _disagreement(

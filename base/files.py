@@ -162,6 +162,12 @@ def text_sha256(*parts: str) -> str:
     return digest.hexdigest()
 
 
+def text_digest(text: str) -> str:
+    """Return the digest by which a text is known in files that hold no text: 16 bytes, hexadecimal."""
+    # Enough that no two texts meet by chance.
+    return hashlib.blake2b(text.encode("utf-8"), digest_size=16).hexdigest()
+
+
 def sync(path: Path) -> None:
     """Have a file's bytes on disk before going on."""
     with path.open("rb") as stream:

@@ -5,28 +5,19 @@ The same holds in record.json and plan.json: an infinite epsilon, which promises
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 
-def read_json(path: Path, *, constant: Callable[[str], Any] | None = None) -> Any:
-    """Return a file's content; arguments and errors of ``parsed_json``. Raises OSError if it cannot be read."""
-    return parsed_json(path.read_text(encoding="utf-8"), constant=constant)
+def read_json(path: Path) -> Any:
+    """Return a file's content. Raises OSError if it cannot be read, ValueError as ``parsed_json``."""
+    return parsed_json(path.read_text(encoding="utf-8"))
 
 
-def parsed_json(text: str, *, constant: Callable[[str], Any] | None = None) -> Any:
-    """Return the content of a JSON text.
-
-    Args:
-        text: JSON.
-        constant: called for NaN and the infinities; None: they are Python's.
-
-    Raises:
-        ValueError: it is not JSON, or nested too deeply.
-    """
+def parsed_json(text: str) -> Any:
+    """Return the content of a JSON text. Raises ValueError if it is not JSON, or is nested too deeply."""
     try:
-        return json.loads(text, parse_constant=constant)
+        return json.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 

@@ -81,6 +81,17 @@ class NamedPersonCanaries(Section):
     """Records naming a person that training may see; those set aside come on top."""
 
 
+class RealRowCanaries(Section):
+    """Users made of real rows, which are taken from users who are not audited: no filter on text can single them out.
+    For heldin plant alone."""
+
+    kind: Literal["real_rows"]
+    users: Many
+    """Number of canary users for each entry of ``documents``."""
+    documents: Documents = (1,)
+    """Records of a canary user that training may see, all from one real user; those set aside come on top."""
+
+
 class SubstringCanaries(Section):
     """Algorithm 1 of Kandpal et al. (2024): copies of real users with one substring in all documents replace them."""
 
@@ -117,7 +128,12 @@ class SubstringCanaries(Section):
 
 
 CanarySpec = Annotated[
-    UnseenTokenCanaries | HighTemperatureCanaries | RarePhraseCanaries | NamedPersonCanaries | SubstringCanaries,
+    UnseenTokenCanaries
+    | HighTemperatureCanaries
+    | RarePhraseCanaries
+    | NamedPersonCanaries
+    | SubstringCanaries
+    | RealRowCanaries,
     Field(discriminator="kind"),
 ]
 

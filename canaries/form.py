@@ -33,12 +33,14 @@ class Forms:
         spare: the rows that are set aside, by user, given the users whom canary users replace; no coin decides them.
         seed: public.
         made: a made-up text as a model reads it in a row of this form, such as a conversation of two turns.
+        takeable: rows by user that may become canary users' own; none where everybody is audited.
     """
 
     store: CorpusStore
     spare: Callable[[frozenset[str]], Mapping[str, Sequence[int]]]
     seed: int
     made: Callable[[str], str] = _as_it_is
+    takeable: Callable[[], dict[str, Sequence[int]]] = dict
 
     @property
     def around(self) -> int:
@@ -106,7 +108,7 @@ def formed(user: CanaryUser, rows: Sequence[int], forms: Forms) -> CanaryUser:
         like = forms.store.record(row)
         text, at = _as_long(texts, user.canary.mark, max(2, min(len(like.text) - forms.around, LONGEST)))
         stands = forms.made(text)
-        made.append(CanaryRecord(record.id, stands, like.date, at if stands == text else None))
+        made.append(CanaryRecord(record.id, stands, like.date, at if stands == text else None, row))
     return CanaryUser(user.canary, tuple(made))
 
 

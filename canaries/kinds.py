@@ -1,7 +1,8 @@
 """What a canary user is: a user planted by the auditor, with its own records and its own coin.
 
-There are two families: users made from nothing for one-run audits (Steinke, Nasr, Jagielski 2023 require only that each
-is included by an independent fair coin), and real users changed by Algorithm 1 of Kandpal et al. (2024).
+There are three families: users made from nothing for one-run audits (Steinke, Nasr, Jagielski 2023 require only that
+each is included by an independent fair coin), real users changed by Algorithm 1 of Kandpal et al. (2024), and users
+made of real rows, which a text filter cannot single out.
 """
 
 import random
@@ -19,6 +20,7 @@ class Kind(StrEnum):
     RARE_PHRASE = "rare_phrase"
     NAMED_PERSON = "named_person"
     SUBSTRING = "substring"
+    REAL_ROWS = "real_rows"
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Canary:
         length: tokens of the substring that all its records share; None for the other kinds.
         documents: how many of its records training may see at most; None: all that are not set aside.
         source: the real user that it replaces; None for a made-up one.
-        mark: what its records share: signature, prefix, phrase or substring.
+        mark: what its records share: signature, prefix, phrase or substring; "" for real rows, which share nothing.
     """
 
     user: str
@@ -51,12 +53,14 @@ class CanaryRecord:
         text: the text.
         date: of the real record; None if there is none.
         position: where the mark was inserted, in characters; None if it was not inserted.
+        lent: row of the corpus that lends its form, or is the record itself; None where it has a form of its own.
     """
 
     id: str
     text: str
     date: str | None = None
     position: int | None = None
+    lent: int | None = None
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,19 @@ from heldin.corpus.store import Corpus, CorpusStore
 _RECORDS = pa.schema(
     {"user": pa.string(), "id": pa.string(), "text": pa.large_string(), "date": pa.string(), "position": pa.int64()}
 )
+_RECORDS = _RECORDS.append(pa.field("lent", pa.int64()))
 _ABOUT: dict[str, pa.DataType] = {"user": pa.string(), "kind": pa.string(), "length": pa.int64()}
 _ABOUT |= {"documents": pa.int64(), "source": pa.string(), "mark": pa.large_string()}
 _USERS = pa.schema(_ABOUT)
 
 
 class PlantedStore(Corpus):
-    """Rows of ``base`` keep their numbers, canary records follow them, replaced users are left out."""
+    """Rows of ``base`` keep their numbers, canary records follow them, replaced users are left out.
+
+    Attributes:
+        canaries: how each canary user was made.
+        lent: by row of a canary user the row of ``base`` that lends its form, or is the record itself.
+    """
 
     def __init__(self, base: CorpusStore, canaries: Sequence[Canary], records: pa.Table, fingerprint: str) -> None:
         self.canaries = {canary.user: canary for canary in canaries}
@@ -35,6 +41,8 @@ class PlantedStore(Corpus):
         replaced = {canary.source for canary in canaries if canary.source is not None}
         kept = [i for i, user in enumerate(base.users) if user not in replaced]
         planted = _rows_by_user(records.column("user").to_pylist(), len(base))
+        lent = records.column("lent").to_pylist()
+        self.lent = {len(base) + i: row for i, row in enumerate(lent) if row is not None}
         users = [*(base.users[i] for i in kept), *planted]
         starts, counts = [its.start for its in planted.values()], [len(its) for its in planted.values()]
         order = sorted(range(len(users)), key=users.__getitem__)

@@ -134,7 +134,9 @@ def verify(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Recompute every number of a record from its scores, ledger and plan; exit code 2 if any differs.
+    """Recompute every number of a record from its scores, ledger and plan, and compare files with their digests.
+
+    Exit code 2 if anything differs or was changed; files that nothing was compared with are named.
 
     With --exported DIR check that every file of an exported model is the one its plan names.
     """
@@ -154,7 +156,7 @@ def verify(
     found = engine.verify(run, LineReporter(lambda _: None) if json else reporter_for_this_terminal())
     typer.echo(json_text(found.as_dict()) if json else engine.table(found))
     # A record that does not follow from its files is bad input to whoever relies on it.
-    raise typer.Exit(BAD_INPUT if found.differences else 0)
+    raise typer.Exit(0 if found.agrees else BAD_INPUT)
 
 
 def export(

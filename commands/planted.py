@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from heldin.base.errors import InputError
+from heldin.base.wording import counted
 from heldin.commands.finish import command_line, finish, interruptible, tell, told
 from heldin.commands.options import BAD_INPUT, AsJson, DeviceOption, Out, Quiet, json_text
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from heldin.jobs.checkpoint.endpoint import Remote
+    from heldin.jobs.planted.config import PlantConfig
     from heldin.record.document import Record
 
 AT_PLANTED = ("model", "claim", "declared_by", "out", "quiet", "json", "planted", "device", "precision")
@@ -38,8 +40,18 @@ def plant(
     audit_fraction: Annotated[
         float | None, typer.Option(help="Audit a real user with this probability; all others stay in.")
     ] = None,
+    evidence: Annotated[
+        str | None,
+        typer.Option(
+            help="How it will be known what the model was given. callback: by the log of heldin.AuditCallback or"
+            " heldin.watch_training; without it nothing is certified. declared: by the person who signs."
+        ),
+    ] = None,
     looks: Annotated[int | None, typer.Option(help="Checkpoints that will be audited, which share the level.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML: seed=3. Repeatable.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Show all problems, cost and power; throw no coin and write nothing.")
+    ] = False,
     quiet: Quiet = False,
     device: DeviceOption = None,
     json: AsJson = False,
@@ -57,11 +69,14 @@ def plant(
     from heldin.jobs.planted.folder import MANIFEST, TRAINING
     from heldin.jobs.planted.plant import plant as do
 
-    modes = {"split.audit_fraction": audit_fraction, "looks": looks}
+    modes = {"split.audit_fraction": audit_fraction, "looks": looks, "evidence": evidence}
     given = [f"{key}={value}" for key, value in modes.items() if value is not None]
     given += ["split.canaries_only=true"] if canaries_only else []
     checked = load_plant(config, [*given, *(set_ or [])])
     folder = out or Path("runs") / checked.name
+    if check:
+        _check(checked, config, json)
+        return
     with interruptible():
         manifest = do(checked, folder, reporter_for_this_terminal())
     training = folder / TRAINING / manifest.file
@@ -71,6 +86,19 @@ def plant(
     typer.echo(f"{manifest.rows:,} rows to train on: {training}")
     typer.echo(f"may go with them: {folder / MANIFEST}; stays with you: {folder / 'ledger'} (who is held in)")
     typer.echo(f"afterwards: heldin audit --planted {folder} --model MODEL --declared-by NAME")
+
+
+def _check(config: "PlantConfig", path: Path, json: bool) -> None:
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.jobs.planted.check import check_plan, lines
+
+    found = check_plan(config, reporter_for_this_terminal())
+    if json:
+        typer.echo(json_text(found.as_dict()))
+        raise typer.Exit(BAD_INPUT if found.problems else 0)
+    if found.problems:
+        raise InputError(f"{path}: {counted(len(found.problems), 'problem')}\n  " + "\n  ".join(found.problems))
+    typer.echo("\n".join(lines(found)))
 
 
 def audit_planted(called: typer.Context) -> None:
@@ -123,7 +151,7 @@ def _finish_all(looks: "Iterator[tuple[Record, Path]]", json: bool) -> NoReturn:
     try:
         for record, folder in looks:
             assert record.planted is not None
-            lines.append(_look_line(record, folder))
+            lines.append(_look_line(record))
             # A certified violation (3) is graver than an indicative one (4).
             code = min({code, record.judgement.exit_code} - {0}, default=0)
             if json:
@@ -147,14 +175,14 @@ def _finish_all(looks: "Iterator[tuple[Record, Path]]", json: bool) -> NoReturn:
     raise typer.Exit(code)
 
 
-def _look_line(record: "Record", folder: Path) -> str:
-    from heldin.jobs.planted.training_log import LOG, read_log
+def _look_line(record: "Record") -> str:
     from heldin.reports.findings import answer_line
 
     assert record.planted is not None
     auroc = record.primary().auroc
-    log = read_log(folder / LOG)
-    at = f", step {log.weights[0].step} ({log.weights[0].epochs:.3g} epochs)" if log and log.weights else ""
+    training = record.planted.training
+    epochs = "" if training is None or training.epochs is None else f" ({training.epochs:.3g} epochs)"
+    at = "" if training is None else f", step {training.steps}{epochs}"
     return (
         f"look {record.planted.look} of {record.planted.looks}{at}: AUROC {auroc.value:.3f}"
         f" ({auroc.lower:.3f} to {auroc.upper:.3f}), {answer_line(record.decision)}: {record.target.name}"

@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from heldin.base.artefacts import artefact_folder, is_whole
 from heldin.base.errors import InputError
-from heldin.base.files import text_sha256, whole_directory
+from heldin.base.files import text_sha256
 from heldin.base.wording import counted
 from heldin.corpus.presets.catalogue import PresetSource
 from heldin.corpus.sorting import (
@@ -61,10 +62,10 @@ def build_store(
     Raises:
         InputError: the source cannot be read, has no usable record, or repeats a record id.
     """
-    # The folder is written whole, so that one with a ``meta.json`` is complete.
     folder, fingerprint = store_folder(source, cache, aliases, skip_bad_rows)
-    if (folder / "meta.json").is_file():
+    if is_whole(folder):
         return CorpusStore(folder)
+    damaged = folder.is_dir()
     require_named_once(source)
     bad = BadRows(skip=skip_bad_rows)
     # Of several sources, the first may have a store already: appending then costs a pass over its records, not over the
@@ -72,7 +73,7 @@ def build_store(
     earlier, rest = _built_before(source, lambda some: store_folder(some, cache, aliases, skip_bad_rows)[0])
     if earlier is not None:
         bad.skipped, bad.first = earlier.report.skipped, earlier.report.first_skipped
-    with whole_directory(folder) as temporary:
+    with artefact_folder(folder, made_from=fingerprint) as temporary:
         with sorting_table(temporary / "scratch") as database:
             take_in(database, _numbered(rest.batches(bad), aliases or {}))
             if earlier is not None:
@@ -88,7 +89,7 @@ def build_store(
         meta = {"fingerprint": fingerprint, "skipped": bad.skipped, "first_skipped": bad.first, "ids": ids}
         (temporary / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
     store = CorpusStore(folder)
-    store.report = BuildReport(bad.skipped, bad.first, reused=False)
+    store.report = BuildReport(bad.skipped, bad.first, reused=False, damaged=damaged)
     return store
 
 
@@ -128,7 +129,7 @@ def _built_before(source: Source, folder_of: Callable[[Source], Path]) -> tuple[
         # Longest first: the fewest records are left to read.
         for count in range(len(source.sources) - 1, 0, -1):
             first = source.sources[0] if count == 1 else Several(source.sources[:count])
-            if (folder_of(first) / "meta.json").is_file():
+            if is_whole(folder_of(first)):
                 store = CorpusStore(folder_of(first))
                 # A mixed store does not say which ids were made, so its records could not be numbered again.
                 return (None, source) if store.ids == "mixed" else (store, Several(source.sources[count:]))

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from heldin.base.artefacts import artefact_folder, is_whole
 from heldin.base.errors import InputError
-from heldin.base.files import whole_directory
 from heldin.corpus.build import NoRecordError, build_store, store_folder
 from heldin.corpus.sorting import add_store, say_repeated, sorting_table, write_records, write_table
 from heldin.corpus.sources.open import Several, require_named_once
@@ -55,7 +55,7 @@ def build_on_cluster(
     """
     source = sources[0] if len(sources) == 1 else Several(tuple(sources))
     folder, fingerprint = store_folder(source, cache, aliases, skip_bad_rows)
-    if (folder / "meta.json").is_file():
+    if is_whole(folder):
         return CorpusStore(folder)
     require_named_once(source)
     try:
@@ -87,7 +87,7 @@ def build_on_cluster(
         # Each task counts the ids of one hash share, so that no task has to keep all ids in memory.
         _refuse_repeated(on_all(_repeated_ids, [(folders, share, ID_SHARES) for share in range(ID_SHARES)]))
     ranges = user_ranges(stores, parts or max(1, int(ray.cluster_resources().get("CPU", 1))))
-    with whole_directory(folder) as temporary:
+    with artefact_folder(folder, made_from=fingerprint) as temporary:
         # Numbered with leading zeros, because a store reads its files in the order of their names.
         arguments = [(folders, *users, temporary / f"records-{i:05d}.arrow") for i, users in enumerate(ranges)]
         index = pa.concat_tables(on_all(_merge_slices, arguments))

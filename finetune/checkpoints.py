@@ -6,6 +6,7 @@ state of another job is refused.
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from heldin.base.artefacts import State, artefact_folder, state_of
 from heldin.base.errors import InputError
-from heldin.base.files import whole_directory
 from heldin.finetune.clipped_sums import trainable
 from heldin.finetune.effort import Effort, Memory
 from heldin.finetune.frozen import restore
@@ -76,7 +77,7 @@ def save_state(folder: Path, state: TrainingState, model: PreTrainedModel, optim
         optimizer: whose state is saved.
     """
     tensors, scalars = _flatten(optimizer.state_dict()["state"])
-    with whole_directory(folder / f"step-{state.step:08d}") as temporary:
+    with artefact_folder(folder / f"step-{state.step:08d}", made_from=state.job) as temporary:
         save_file({n: p.detach().contiguous() for n, p in trainable(model).items()}, temporary / "weights.safetensors")
         save_file(tensors, temporary / "optimizer.safetensors")
         content = json.dumps({"state": asdict(state), "optimizer": scalars})
@@ -91,24 +92,43 @@ def drop_old_states(folder: Path) -> None:
         shutil.rmtree(old)
 
 
+def newest_state(folder: Path, say: Callable[[str], object] = lambda _: None) -> Path | None:
+    """Return the newest state that is as it was written; None if there is no state.
+
+    Raises InputError if there are states, and none is whole.
+    """
+    states = sorted(folder.glob("step-*"), reverse=True)
+    for path in states:
+        if state_of(path) is State.WHOLE:
+            return path
+        say(f"checkpoint '{path}' is not as it was written: training goes on from the one before")
+    if states:
+        raise InputError(f"no checkpoint in '{folder}' is as it was written: restore one, or start a new run folder")
+    return None
+
+
 def load_state(
-    folder: Path, job: str, model: PreTrainedModel, optimizer: torch.optim.Optimizer
+    folder: Path,
+    job: str,
+    model: PreTrainedModel,
+    optimizer: torch.optim.Optimizer,
+    say: Callable[[str], object] = lambda _: None,
 ) -> TrainingState | None:
-    """Load the newest state into model and optimizer; returns None if there is none.
+    """Load the newest whole state into model and optimizer; returns None if there is none.
 
     Args:
         folder: where the states are kept.
         job: name of this job.
         model: whose trainable parameters are overwritten.
         optimizer: whose state is replaced.
+        say: receives a line where a state is passed over.
 
     Raises:
-        InputError: the state is damaged, or belongs to another job (another corpus, membership, base model or recipe).
+        InputError: no state is whole, or it belongs to another job (another corpus, membership, base model or recipe).
     """
-    states = sorted(folder.glob("step-*"))
-    if not states:
+    newest = newest_state(folder, say)
+    if newest is None:
         return None
-    newest = states[-1]
     if any(newest.glob("shard-*.safetensors")):
         raise InputError(f"'{newest}' was written by processes that held shards: set finetune.shard")
     try:
@@ -147,7 +167,7 @@ def of_another_job(state: Path) -> InputError:
 
 def finished_state(folder: Path) -> TrainingState:
     """The newest state below ``folder``, without its tensors. Raises InputError if there is none, or it is damaged."""
-    newest = next(iter(sorted(folder.glob("step-*"), reverse=True)), folder)
+    newest = newest_state(folder) or folder
     try:
         return TrainingState.of(json.loads((newest / "state.json").read_text(encoding="utf-8"))["state"])
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -163,7 +183,7 @@ def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokeni
         copied = copy_on(model, torch.device("cpu"))
         restore(copied, model)
         whole = copied.merge_and_unload()
-    with whole_directory(folder) as temporary, quiet_transformers():
+    with artefact_folder(folder) as temporary, quiet_transformers():
         whole.save_pretrained(temporary, safe_serialization=True)
         tokenizer.save_pretrained(temporary)
 

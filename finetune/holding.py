@@ -42,7 +42,8 @@ class Holding:
             step, token sequences by row and limits of a pass; the cohort's mean loss, None for an empty cohort.
         batch_gradient: puts the gradient of a plain batch into ``.grad``, given model, batch, clipping (None: none),
             limits of a pass and arithmetic; its mean loss, and norms before clipping.
-        load: loads the newest state of a folder, given the job's name, model and optimizer; None if there is none.
+        load: loads the newest whole state of a folder, given the job's name, model and optimizer (and ``say``, which
+            receives a line where a state is passed over); None if there is none.
         save: writes a resumable state to a folder.
         save_model: writes a model folder, whole or not at all.
         finite: whether all trained weights are finite.
@@ -54,7 +55,7 @@ class Holding:
     batch_gradient: Callable[
         [PreTrainedModel, Records, PlainClipping | None, Passes, Arithmetic], tuple[float, list[float]]
     ]
-    load: Callable[[Path, str, PreTrainedModel, torch.optim.Optimizer], TrainingState | None]
+    load: Callable[..., TrainingState | None]
     save: Callable[[Path, TrainingState, PreTrainedModel, torch.optim.Optimizer], None]
     save_model: Callable[[Path, PreTrainedModel, PreTrainedTokenizerBase], None]
     finite: Callable[[PreTrainedModel], bool]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+from heldin.base.artefacts import is_whole
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, text_sha256
 from heldin.finetune.batches import encode
@@ -60,7 +61,7 @@ def pretrain(
             f" = {shape.context}"
         )
     folder = pretrained_folder(texts, shape, recipe, cache)
-    if not told((folder / "config.json").is_file()):
+    if not told(is_whole(folder)):
         tokenizer = train_tokenizer(texts, shape.vocabulary)
         model = new_tiny_model(shape, tokenizer, recipe.seed).to(default_device())
         sequences = encode(tokenizer, texts, recipe.sequence_length)
@@ -93,7 +94,9 @@ def train_once(
     work = folder.with_name(folder.name + ".work")
     with one_process_at_a_time(work, wait=True) if leads() else nullcontext():
         # Asked again: whoever held the lock may have trained it. The first process asks for all.
-        if not told((folder / "config.json").is_file()):
+        if not told(is_whole(folder)):
+            if leads() and folder.is_dir():
+                shutil.rmtree(folder)  # not as it was written
             trained = train(fresh, sequences, recipe, work, advance=advance).folder
             if leads():
                 trained.rename(folder)

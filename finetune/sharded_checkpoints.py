@@ -6,7 +6,7 @@ training may go on with another number of processes.
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -19,9 +19,10 @@ from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
+from heldin.base.artefacts import artefact_folder, seal
 from heldin.base.errors import InputError
-from heldin.base.files import sync, whole_directory
-from heldin.finetune.checkpoints import TrainingState, damaged, drop_old_states, of_another_job
+from heldin.base.files import sync
+from heldin.finetune.checkpoints import TrainingState, damaged, drop_old_states, newest_state, of_another_job
 from heldin.finetune.ranks import rank, wait_for_all
 from heldin.finetune.sharding import Spread, local, rows_of, shards
 from heldin.models.reading import quiet_transformers
@@ -57,6 +58,7 @@ def save_sharded_state(
         content = json.dumps({"state": asdict(state), "members": its.members})
         (beside / _STATE).write_text(content, encoding="utf-8")
         sync(beside / _STATE)
+        seal(beside, made_from=state.job)
         shutil.rmtree(final, ignore_errors=True)
         beside.rename(final)
         drop_old_states(folder)
@@ -64,9 +66,14 @@ def save_sharded_state(
 
 
 def load_sharded_state(
-    folder: Path, job: str, model: PreTrainedModel, optimizer: torch.optim.Optimizer, its: Spread
+    folder: Path,
+    job: str,
+    model: PreTrainedModel,
+    optimizer: torch.optim.Optimizer,
+    its: Spread,
+    say: Callable[[str], object] = lambda _: None,
 ) -> TrainingState | None:
-    """Load the newest state into model and optimizer; returns None if there is none.
+    """Load the newest whole state into model and optimizer; returns None if there is none.
 
     Args:
         folder: where the states are kept.
@@ -74,11 +81,12 @@ def load_sharded_state(
         model: whose shards are overwritten.
         optimizer: whose state is replaced.
         its: how the model lies over the processes.
+        say: receives a line where a state is passed over.
 
     Raises:
-        InputError: the state is damaged, belongs to another job, or is of a model that was not spread.
+        InputError: no state is whole, or it belongs to another job, or is of a model that was not spread.
     """
-    newest = next(iter(sorted(folder.glob("step-*"), reverse=True)), None)
+    newest = newest_state(folder, say)
     if newest is None:
         return None
     if (newest / "weights.safetensors").is_file():
@@ -155,7 +163,7 @@ def save_sharded_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrain
         if rank() == 0:
             whole[name] = gathered.detach().to("cpu", copy=True)
     if rank() == 0:
-        with whole_directory(folder) as temporary, quiet_transformers():
+        with artefact_folder(folder) as temporary, quiet_transformers():
             with torch.device("meta"):
                 # Its way of attending is not saved, and GPT-Neo's here is none that transformers knows.
                 plain = AutoModelForCausalLM.from_config(model.config, attn_implementation="eager")

@@ -1,6 +1,7 @@
 """A training under way: its steps, evaluations and checkpoints, each a function of the state before it."""
 
 import math
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -10,7 +11,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from heldin.base.errors import ResumableError
+from heldin.base.artefacts import State, state_of
+from heldin.base.errors import InputError, ResumableError
 from heldin.defenses.gradients.engine_choice import default_budget
 from heldin.finetune.batches import ShuffledBatches
 from heldin.finetune.checkpointing import use_checkpointing
@@ -190,7 +192,7 @@ class Training:
     def final_model(self) -> Path:
         """The folder of the chosen model, which is there only once the run has finished."""
         final = self.folder / "final"
-        there = (final / "config.json").is_file()
+        there = state_of(final) is State.WHOLE
         wait_for_all()  # before the first process makes it, which the others would else find there
         if not there and not self.recipe.keeps_best:
             self.held.save_model(final, self.model, self.base.tokenizer)
@@ -237,8 +239,10 @@ def begin(
         use_checkpointing(model, without_dropout=private is not None or clipping is not None)
     optimizer = optimizer_of(model, recipe)
     steps = private.mechanism.steps if private else recipe.steps(len(sequences))
+    if state_of(folder / "final") in (State.CHANGED, State.UNLISTED):
+        discard_model(folder / "final", recipe, say)
     state = TrainingState(job=job_name(base, sequences, recipe, private, clipping), gradients=0, effort=Effort())
-    state = held.load(folder / "resume", state.job, model, optimizer) or state
+    state = held.load(folder / "resume", state.job, model, optimizer, say=say) or state
     if 0 < state.step < steps:
         say(f"training goes on from step {state.step:,} of {steps:,}")
     # A state of an earlier version knows no effort, and gets none that would be of a part.
@@ -267,6 +271,23 @@ def begin(
         passes=passes,
         started=time.monotonic() - state.seconds,  # so that the seconds of a resumed run add up
     )
+
+
+def discard_model(final: Path, recipe: Recipe, say: Callable[[str], object]) -> None:
+    """Remove a finished model that is not as training left it, so that it is made again from the last checkpoint.
+
+    Every process calls it. Raises InputError where only the whole training could make it again.
+    """
+    if recipe.keeps_best:
+        raise InputError(
+            f"'{final}' is not as training left it, and the best model is kept nowhere else: restore it, or start a new"
+            " run folder"
+        )
+    say(f"'{final}' is not as training left it: the model is made again from the last checkpoint")
+    wait_for_all()
+    if rank() == 0:
+        shutil.rmtree(final)
+    wait_for_all()
 
 
 def _settle_memory(passes: Passes, device: torch.device) -> None:

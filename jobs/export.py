@@ -17,7 +17,7 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import EXPORTED, covers, plan_document, read_plan
 from heldin.jobs.run.models import model_facts
 from heldin.jobs.run.plan import configured_mechanism, read_run_config
-from heldin.jobs.run.training import finished_training, require_trained_under
+from heldin.jobs.run.training import finished_training, require_model_of_training, require_trained_under
 from heldin.jobs.run.training_facts import promise_facts
 from heldin.models.loading import load_language_model
 from heldin.models.model_names import fingerprinted_files
@@ -142,6 +142,7 @@ def _require_trained_here(run: Path, model: Path, record: Record, stated: Traini
         raise InputError(f"'{run / PLAN}' is not the plan that config.yaml gives: nothing was exported")
     # Plan and config may have been changed together: the keyed hash that training left cannot be made to fit.
     require_trained_under(run, plan)
+    require_model_of_training(run)
     trained = finished_training(run, config)
     # What record and card state must follow from this plan and from the checkpoint's own log.
     again = {**promise_facts(plan), "steps": trained.steps, "chosen_step": trained.chosen_step}

@@ -10,12 +10,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from heldin.audit.exposure import PEOPLE
+from heldin.base.artefacts import INDEX
 from heldin.base.errors import InputError
 from heldin.base.files import is_held, one_process_at_a_time, write_text
 from heldin.base.log_file import LOG
 from heldin.base.purged import MARK
 from heldin.base.strict_json import read_json
-from heldin.jobs.planted.folder import AUDITS, MANIFEST, SEAL, TRAINING
+from heldin.jobs.planted.folder import AUDITS, CONTROL, MANIFEST, SEAL, TRAINING
+from heldin.jobs.planted.folder import LOG as TRAINING_LOG
+from heldin.jobs.run import extraction_file, losses_file
+from heldin.jobs.run.score_file import SCORES, SHADOW
 from heldin.record.document import read_record
 from heldin.record.sweep import TUNING
 
@@ -38,19 +43,21 @@ KEPT = {
 # The order in which they go: without the key, coins and noise cannot be drawn again, whatever is left after a kill.
 _SECRETS = (
     "ledger",
-    "scores.parquet",
+    SCORES,
     "scores.csv",
-    "losses.parquet",
-    "extraction.parquet",
-    "marks.parquet",
-    "people.parquet",
-    "shadow",
+    losses_file.FILE,
+    extraction_file.FILE,
+    extraction_file.MARKS,
+    PEOPLE,
+    CONTROL,
+    TRAINING_LOG,
+    SHADOW,
 )
 _OF_TRAININGS = ("runs", "work")
 _OF_PLANTED = (TRAINING,)  # whoever compares it with the corpus sees who is held in
 _OF_SWEEPS = ("shared", "progress")  # copies of corpus and models for the machines of a cluster; what processes said
 _OPTIONS = ("trainings.json", "trials.json")
-_STATE = ("state.json", *_OPTIONS)
+_STATE = ("state.json", *_OPTIONS, INDEX)
 _FINAL = "final"  # within checkpoints, the model itself; the others hold states of the optimizer
 _LEDGERS = ("ledger.json", "cell.json", "key", SEAL)
 _LOST = {
@@ -179,7 +186,7 @@ def _is_run_or_audit(folder: Path) -> bool:
     if any((folder / "ledger" / name).is_file() for name in _LEDGERS):
         return True
     try:
-        read_record(folder / "record.json")
+        read_record(folder / "record.json", checked=False)
     except InputError:
         return False
     return True

@@ -14,7 +14,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import whole_file
 from heldin.base.purged import require_not_purged
 from heldin.jobs.run.ledger import load_ledger
-from heldin.jobs.run.score_file import read_scores
+from heldin.jobs.run.score_file import SCORES, read_scores
 from heldin.record.document import Record, read_record
 
 
@@ -46,14 +46,10 @@ def leading_scores(folder: Path) -> list[UserScore]:
     record = read_record(folder / "record.json")
     require_not_purged(folder)
     member = _membership(folder, record)
-    path = folder / "scores.parquet"
-    try:
-        of = (pq.read_schema(path).metadata or {}).get(b"of", b"").decode()
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"'{path}' is missing or damaged: run the command that made the folder again") from error
-    statistics = read_scores(path, of=of)
+    path = folder / SCORES
+    statistics = read_scores(path, of=None)
     if statistics is None:
-        raise InputError(f"'{path}' is damaged: run the command that made the folder again")
+        raise InputError(f"'{path}' is missing or not as it was written: run the command that made the folder again")
     table = scored_users(statistics, member)
     # The first aggregation leads (``Record.primary``).
     scores = table.scores(record.primary_attack, record.config["attack"]["aggregations"][0])

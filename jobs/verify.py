@@ -4,16 +4,15 @@ No model is run: scores are taken as they are, once it is shown that they belong
 names. What only training could reproduce (the curves) is compared with the checkpoint's own log.
 """
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from heldin.attacks.table import TextStatistic
+from heldin.base.artefacts import State, inspect
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
 from heldin.base.purged import require_not_purged
-from heldin.bounds.judgement import Judgement
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
 from heldin.jobs.checkpoint.audit import audit_results, audit_scores_name
@@ -21,25 +20,22 @@ from heldin.jobs.checkpoint.body import audit_body
 from heldin.jobs.checkpoint.extraction import kept_audit_extraction
 from heldin.jobs.checkpoint.groups import read_groups
 from heldin.jobs.checkpoint.job import audit_job
-from heldin.jobs.config import as_read_today
 from heldin.jobs.planted.audit import planted_again
-from heldin.jobs.retraining.engine import body_again, read_audit
+from heldin.jobs.retraining.engine import body_again
 from heldin.jobs.run.body import run_body
 from heldin.jobs.run.corpus import read_corpus
 from heldin.jobs.run.data import needs_base, prepare_data
 from heldin.jobs.run.extraction import kept_extraction
 from heldin.jobs.run.models import Models, base_model, scored_base, target_and_reference
 from heldin.jobs.run.plan import configured_mechanism, read_run_config
-from heldin.jobs.run.score_file import read_scores
+from heldin.jobs.run.score_file import SCORES, read_scores
 from heldin.jobs.run.statistics import preregistered, run_results
 from heldin.jobs.run.texts import scores_name, texts_under_attack
-from heldin.jobs.run.training import finished_training, require_trained_under
+from heldin.jobs.run.training import finished_training, require_model_of_training, require_trained_under
 from heldin.jobs.run.utility import kept_losses
 from heldin.record.differences import Difference, compared
 from heldin.record.document import Body, Record, read_record
-from heldin.record.masking import with_keys_of
 
-P_VALUES_SINCE = 6  # record schema
 NOT_RECOMPUTED = ("the scores themselves (no model is run)", "names, times, command and environment")
 OF_EXTRACTION = "the probabilities of extraction, and which texts stand elsewhere (no model is run)"
 ALSO_NOT_RECOMPUTED = {
@@ -57,6 +53,10 @@ _TAKEN_AS_THEY_ARE = {
 }
 
 
+# What a verification draws or computes again, or compares with a hash of its own.
+_COVERED = ("config.yaml", "plan.json", "trainings.json", "ledger/", "checkpoints/tokens/", "runs/", "training-log/")
+
+
 @dataclass(frozen=True)
 class Verification:
     """What was compared.
@@ -64,29 +64,38 @@ class Verification:
     Attributes:
         compared: number of values compared.
         differences: those that differ.
+        by_digest: files that are as they were written, by their digest.
+        changed: files that are not.
+        not_checked: files that nothing was compared with.
         not_recomputed: what was not recomputed, in words.
     """
 
     compared: int
     differences: tuple[Difference, ...]
+    by_digest: tuple[str, ...]
+    changed: tuple[str, ...]
+    not_checked: tuple[str, ...]
     not_recomputed: tuple[str, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing differs."""
+        return not (self.differences or self.changed)
 
     def as_dict(self) -> dict[str, Any]:
         """The fields by name."""
-        return {
-            "compared": self.compared,
-            "differences": [vars(d) for d in self.differences],
-            "not_recomputed": list(self.not_recomputed),
-        }
+        files = {name: list(getattr(self, name)) for name in ("by_digest", "changed", "not_checked", "not_recomputed")}
+        differences = [vars(difference) for difference in self.differences]
+        return {"agrees": self.agrees, "compared": self.compared, "differences": differences, **files}
 
 
 def verify(folder: Path, reporter: Reporter) -> Verification:
-    """Recompute ``folder``'s record.
+    """Recompute ``folder``'s record, and compare the other files with their digests.
 
     Raises:
         InputError: no record, or a file it depends on is missing, damaged, or belongs to another run.
     """
-    record = read_record(folder / "record.json")
+    record = read_record(folder / "record.json", checked=False)
     require_not_purged(folder)
     match record.kind:
         case "run":
@@ -97,47 +106,34 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
             again = planted_again(folder, record, reporter)
         case "trainings":
             again = body_again(folder, reporter)
-    again = _with_the_records_keys(again, record, folder)
-    if _written_as(folder) < P_VALUES_SINCE:
-        again = again.model_copy(update={"judgement": without_p_values(again.judgement)})
     # Every field of the body by default: a new one is compared without anybody thinking of it.
     names = [name for name in Body.model_fields if name not in _TAKEN_AS_THEY_ARE[record.kind]]
     parts = [compared(name, getattr(record, name), getattr(again, name)) for name in names]
-    differing = tuple(difference for _, found in parts for difference in found)
-    count = sum(count for count, _ in parts)
-    skipped = (
-        *NOT_RECOMPUTED,
-        *ALSO_NOT_RECOMPUTED[record.kind],
-        *(() if record.extraction is None else (OF_EXTRACTION,)),
+    states = inspect(folder)
+    of_state = {state: tuple(name for name, its in states.items() if its is state) for state in State}
+    return Verification(
+        sum(count for count, _ in parts),
+        tuple(difference for _, found in parts for difference in found),
+        of_state[State.WHOLE],
+        (*of_state[State.CHANGED], *of_state[State.ABSENT]),
+        tuple(name for name in of_state[State.UNLISTED] if not name.startswith(_COVERED)),
+        (
+            *NOT_RECOMPUTED,
+            *ALSO_NOT_RECOMPUTED[record.kind],
+            *(() if record.extraction is None else (OF_EXTRACTION,)),
+        ),
     )
-    return Verification(count, differing, skipped)
-
-
-def _written_as(folder: Path) -> int:
-    """Schema of the record as it was written, before any migration."""
-    return int(json.loads((folder / "record.json").read_text(encoding="utf-8"))["schema_version"])
-
-
-def without_p_values(judgement: Judgement) -> Judgement:
-    """The judgement as records of earlier schemas have it."""
-    return replace(judgement, verdicts=tuple(replace(its, p_value=None) for its in judgement.verdicts))
-
-
-def _with_the_records_keys(again: Body, record: Record, folder: Path) -> Body:
-    """The body with a config of the keys that the record has, if those that came after it have their defaults."""
-    if record.kind in ("audit", "planted"):
-        return again
-    config = read_run_config(folder) if record.kind == "run" else read_audit(folder).config
-    today = config.model_dump(mode="json")
-    if as_read_today(with_keys_of(today, record.config), str(folder)) != today:
-        return again
-    return again.model_copy(update={"config": with_keys_of(again.config, record.config)})
 
 
 def table(found: Verification) -> str:
     """What was found, as plain text."""
     lines = [f"{found.compared} values compared, {len(found.differences)} differ"]
     lines += [f"  {difference.line()}" for difference in found.differences]
+    lines += [f"changed since it was written: {name}" for name in found.changed]
+    if found.by_digest:
+        lines.append(f"compared by digest: {', '.join(found.by_digest)}")
+    if found.not_checked:
+        lines.append(f"not checked: {', '.join(found.not_checked)}")
     return "\n".join([*lines, *(f"not recomputed: {what}" for what in found.not_recomputed)])
 
 
@@ -161,6 +157,7 @@ def _run_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     # By the record's fingerprints: scores of any other models or texts have another name, and are not read.
     of = scores_name(config, texts, record.target.fingerprint, record.reference.fingerprint)
     require_trained_under(folder, plan)
+    require_model_of_training(folder)
     found = run_results(data, texts.texts, _scores(folder, of), preregistered(config, data, plan), reporter)
     # Loaded for its fingerprint and size, and never run.
     name = (named or base_model(config, corpus, reporter))[0]
@@ -188,7 +185,7 @@ def _audit_again(folder: Path, record: Record, reporter: Reporter) -> Body:
 
 
 def _scores(folder: Path, of: str) -> list[TextStatistic]:
-    statistics = read_scores(folder / "scores.parquet", of=of)
+    statistics = read_scores(folder / SCORES, of=of)
     if statistics is None:
         raise InputError(
             f"'{folder / 'scores.parquet'}' is missing, damaged, or of other models or texts than the record names"

@@ -10,6 +10,7 @@ from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # of
 from transformers import AutoConfig
 from transformers.utils.hub import cached_file, extract_commit_hash
 
+from heldin.base.artefacts import INDEX
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
 from heldin.base.precision import ScoringPrecision
@@ -83,9 +84,10 @@ def fingerprint_folder(folder: Path) -> str:
 def fingerprinted_files(folder: Path) -> list[Path]:
     """The files of a model folder that go into its fingerprint."""
     # Sorted, since the order in which a folder is listed differs between machines. Pickles are left out because they
-    # are never loaded, generation settings because they change no prediction.
+    # are never loaded, generation settings because they change no prediction, and the list of digests follows from the
+    # others.
     files = sorted(p for p in folder.iterdir() if p.suffix in {".safetensors", ".json", ".txt", ".model", ".jinja"})
-    return [p for p in files if p.name != "generation_config.json"]
+    return [p for p in files if p.name not in ("generation_config.json", INDEX)]
 
 
 def is_adapter(folder: Path) -> bool:

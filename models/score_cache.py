@@ -25,10 +25,10 @@ from heldin.models.tokens import MEMO
 # Texts that are scored, kept and written together. A GPU has nothing to do between two chunks.
 CHUNK = {"cpu": 512, "cuda": 4096}
 CHARACTERS = 2**23  # of a chunk at most, unless one text has more: scores take some 2 bytes for each
-RULE_VERSION = "1"  # increase it when models.logprobs scores anything else: old scores are then ignored
-# Bits of the column "kind": what a row holds beside log-probabilities. Ranks came later; rows from before are read as
-# what they are, and texts are scored again where ranks are asked for.
+RULE_VERSION = "2"  # increase it when scores are made or kept otherwise: old ones are then ignored
+# Bits of the column "kind": what a row holds beside log-probabilities.
 MOMENTS, RANKS = 1, 2
+_CHECK = 8  # bytes at the end of a row's scores: a digest of them, since SQLite notices no changed byte
 _READ = 2**15  # texts that one query asks for
 
 ScoredModel = LanguageModel | EndpointModel
@@ -38,7 +38,7 @@ class ScoreCache:
     """Token scores by model fingerprint and text."""
 
     def __init__(self, folder: Path) -> None:
-        path = private_directory(folder) / "scores.sqlite"
+        self._path = path = private_directory(folder) / "scores.sqlite"
         try:
             # Seconds to wait for another process that is writing. Scores are written by a thread of its own.
             self._database = sqlite3.connect(path, timeout=60, check_same_thread=False)
@@ -105,20 +105,32 @@ class ScoreCache:
         """The saved scores that hold what is asked, by text."""
         found: dict[bytes, tuple[int, bytes]] = {}
         for start in range(0, len(keys), _READ):
-            with self._database:
-                self._database.execute("DELETE FROM wanted")
-                self._database.executemany("INSERT INTO wanted VALUES (?)", [(k,) for k in keys[start : start + _READ]])
-            rows = self._database.execute(
-                # Text by text: else all rows of the model are read.
-                "SELECT wanted.text, kind, scores FROM wanted CROSS JOIN token_scores AS s"
-                " ON s.model = ? AND s.text = wanted.text WHERE kind & ? = ?",
-                (model, needed, needed),
-            )
-            for key, kind, scores in rows:
-                # The least that will do, so that texts scored before there were ranks keep the numbers they had.
-                if key not in found or kind < found[key][0]:
-                    found[key] = kind, scores
+            with self._damage_said():
+                with self._database:
+                    self._database.execute("DELETE FROM wanted")
+                    wanted = [(key,) for key in keys[start : start + _READ]]
+                    self._database.executemany("INSERT INTO wanted VALUES (?)", wanted)
+                rows = self._database.execute(
+                    # Text by text: else all rows of the model are read.
+                    "SELECT wanted.text, kind, scores FROM wanted CROSS JOIN token_scores AS s"
+                    " ON s.model = ? AND s.text = wanted.text WHERE kind & ? = ?",
+                    (model, needed, needed),
+                )
+                for key, kind, blob in rows:
+                    scores = _checked(blob, model, key, kind)
+                    # The least that will do, so that texts scored without ranks keep the numbers they had.
+                    if scores is not None and (key not in found or kind < found[key][0]):
+                        found[key] = kind, scores
         return {key: _unpack(scores, kind) for key, (kind, scores) in found.items()}
+
+    @contextlib.contextmanager
+    def _damage_said(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise
+            raise InputError(f"the score cache '{self._path}' is damaged ({error}): remove it") from error
 
     def _writer(self, model: int) -> Callable[[Sequence[bytes], Sequence[TokenScores]], None]:
         def write(keys: Sequence[bytes], scored: Sequence[TokenScores]) -> None:
@@ -126,7 +138,10 @@ class ScoreCache:
                 self._database.executemany(
                     # Two processes may have scored the same text: the later scores replace the earlier.
                     "INSERT OR REPLACE INTO token_scores (model, text, kind, scores) VALUES (?, ?, ?, ?)",
-                    [(model, key, _kind(its), _pack(its)) for key, its in zip(keys, scored, strict=True)],
+                    [
+                        (model, key, _kind(its), _with_check(its, model, key))
+                        for key, its in zip(keys, scored, strict=True)
+                    ],
                 )
 
         return write
@@ -151,12 +166,11 @@ def _space_said() -> Iterator[None]:
 
 
 def _prepare(database: sqlite3.Connection) -> None:
-    """Make the tables, and move the scores of earlier versions into them."""
+    """Make the tables."""
     # A crash of the machine may cost the last transactions, and nothing else: they are scored again.
     database.execute("PRAGMA synchronous = NORMAL")
     database.execute("PRAGMA cache_size = -65536")  # KiB
     with database:
-        # Before the tables are looked at: of two processes that find scores of an earlier version one moves them.
         database.execute("BEGIN IMMEDIATE")
         database.execute("CREATE TABLE IF NOT EXISTS models (number INTEGER PRIMARY KEY, name TEXT UNIQUE)")
         # Rows stand in the order in which they come; only the short index is written here and there.
@@ -164,13 +178,6 @@ def _prepare(database: sqlite3.Connection) -> None:
             "CREATE TABLE IF NOT EXISTS token_scores (model INTEGER, text BLOB, kind INTEGER, scores BLOB)"
         )
         database.execute("CREATE UNIQUE INDEX IF NOT EXISTS of_texts ON token_scores (model, text, kind)")
-        if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'scores'").fetchone():
-            database.execute("INSERT OR IGNORE INTO models (name) SELECT DISTINCT model FROM scores")
-            database.execute(
-                "INSERT OR IGNORE INTO token_scores SELECT number, text, moments, scores FROM scores JOIN models"
-                " ON name = model"
-            )
-            database.execute("DROP TABLE scores")
     database.execute("CREATE TEMP TABLE IF NOT EXISTS wanted (text BLOB PRIMARY KEY) WITHOUT ROWID")
 
 
@@ -245,6 +252,22 @@ def _pack(scores: TokenScores) -> bytes:
     # Bare float32 without a shape: the key says which rows there are. Ranks are the last row, int32 and as long.
     values = np.stack([row for row in rows if row is not None]).astype(np.float32).tobytes()
     return values if scores.ranks is None else values + scores.ranks.astype(np.int32).tobytes()
+
+
+def _with_check(scores: TokenScores, model: int, key: bytes) -> bytes:
+    packed = _pack(scores)
+    return packed + _check(packed, model, key, _kind(scores))
+
+
+def _checked(blob: bytes, model: int, key: bytes, kind: int) -> bytes | None:
+    """The packed scores of a row; None if they are not as they were written: the text is then scored again."""
+    packed = blob[:-_CHECK]
+    return packed if blob[-_CHECK:] == _check(packed, model, key, kind) else None
+
+
+def _check(packed: bytes, model: int, key: bytes, kind: int) -> bytes:
+    row = model.to_bytes(8, "big") + kind.to_bytes(8, "big")
+    return hashlib.blake2b(packed, key=key, person=row, digest_size=_CHECK).digest()
 
 
 def _unpack(blob: bytes, kind: int) -> TokenScores:

@@ -15,9 +15,8 @@ from heldin.audit.attack_results import AttackResult, Curve
 from heldin.audit.extraction import ExtractionFacts
 from heldin.audit.results import Results
 from heldin.audit.utility import Utility
+from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import InputError
-from heldin.base.files import write_text
-from heldin.base.strict_json import read_json
 from heldin.record.effort import EffortFacts
 from heldin.record.facts import (
     Ceiling,
@@ -30,11 +29,11 @@ from heldin.record.facts import (
     SplitFacts,
     TrainingFacts,
 )
-from heldin.record.migrations import MIGRATED, migrated
 from heldin.record.planted import PlantedFacts
 from heldin.record.precision import PrecisionFacts
 
-SCHEMA_VERSION = 10  # raise it with a step in `record.migrations`, or older records cannot be read
+SCHEMA_VERSION = 11
+_AGAIN = "run the command that wrote it again"
 INTERNAL_NOTICE = (
     "Internal document: it holds un-noised facts about private users. Do not publish it with the model; what may leave"
     " is what the command heldin export writes."
@@ -92,7 +91,7 @@ class Record(Body):
     """Everything a report prints of one run or one audit.
 
     Attributes:
-        schema_version: version of this document's schema; ``record.migrations`` reads older ones.
+        schema_version: version of this document's schema; others are refused.
         notice: who may see it.
         kind: a run, an audit of a checkpoint, or of one trained on what was planted, or of many independent trainings.
         name: that the person gave.
@@ -203,39 +202,36 @@ def write_record(record: Record, path: Path) -> None:
     # Inherited fields would come first: whoever opens the file sees the notice before any number about users.
     first = [name for name in Record.model_fields if name not in Body.model_fields and name != "environment"]
     ordered = {name: content[name] for name in (*first, *(name for name in content if name not in first))}
-    write_text(path, json.dumps(ordered, indent=1, ensure_ascii=False) + "\n")
+    write_document(path, ordered, private=False)
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"it holds {constant}, which no record does: it was changed")
+def read_record(path: Path, *, checked: bool = True) -> Record:
+    """Read a record.
 
-
-def read_record(path: Path) -> Record:
-    """Read a record, also one that an earlier heldin wrote (``record.migrations``).
+    Args:
+        path: the file.
+        checked: whether one that was changed since it was written is refused.
 
     Raises:
-        InputError: no record there, a schema that cannot be migrated, or a document that is not a record.
+        InputError: no record there, one of another schema, or a document that is not a record.
     """
     if not path.is_file():
         folder = path.parent
         cells = f"; '{folder}' is a sweep's: name one of its cells, as {folder}/cells/BLOCK/VARIANT"
         of_a_sweep = cells if (folder / "sweep.json").is_file() else ": name the folder of a finished run or audit"
         raise InputError(f"no record at '{path}'{of_a_sweep}")
-    try:
-        content = read_json(path, constant=_refuse)
-    except ValueError as error:
-        raise InputError(f"'{path}' is not JSON ({error})") from error
-    version = content.get("schema_version") if isinstance(content, dict) else None
-    # A damaged older record fails somewhere inside a migration: without this it would end as a bug of heldin.
-    if version in MIGRATED or version == SCHEMA_VERSION:
-        try:
-            content = migrated(content)
-        except (AttributeError, KeyError, TypeError) as error:
-            raise InputError(f"'{path}' is not a whole record of schema {version}: it is damaged") from error
-    else:
+    # Another version's digest may be another one, so the version comes first.
+    content = read_document(path, _AGAIN, checked=False)
+    version = content.get("schema_version")
+    if version != SCHEMA_VERSION:
+        environment = content.get("environment")
+        writer = environment.get("heldin") if isinstance(environment, dict) else None
         raise InputError(
-            f"'{path}' has record schema {version}; this heldin reads schemas {MIGRATED[0]} to {SCHEMA_VERSION}"
+            f"'{path}' has record schema {version} and was written by heldin {writer or 'of an unknown version'}; this"
+            f" heldin reads schema {SCHEMA_VERSION}: {_AGAIN}"
         )
+    if checked:
+        content = read_document(path, f"restore it, or {_AGAIN}")
     try:
         return Record.model_validate(content)
     except ValidationError as error:

@@ -1,26 +1,159 @@
-"""The parts of a record about a training set that heldin planted, and what a certified statement about it rests on."""
+"""The parts of a record about a training set that heldin planted, and what a certified statement about it rests on.
+
+All of it is facts: names, states and numbers. ``record.condition_words`` turns them into sentences.
+"""
 
 from collections.abc import Iterable
-from typing import Literal
+from enum import StrEnum
 
+from heldin.audit.control import ControlFacts
 from heldin.base.facts import Facts
-from heldin.base.wording import counted
 
-UNDECLARED = "nobody has declared it"  # the whole note of a condition that heldin cannot check
+
+class ConditionName(StrEnum):
+    """A condition of a certified statement about a training that heldin did not run (docs/theory.md)."""
+
+    FAIR_COINS = "fair_coins"
+    FIXED_BEFORE_COINS = "fixed_before_coins"
+    SCORED_WITHOUT_COINS = "scored_without_coins"
+    SET_UNCHANGED = "set_unchanged"
+    GIVEN_EVERY_ROW = "given_every_row"
+    WEIGHTED_ALIKE = "weighted_alike"
+    NOTHING_ELSE = "nothing_else"
+    STARTED_UNSEEN = "started_unseen"
+    ROW_IS_EXAMPLE = "row_is_example"
+    SERVED_ALONE = "served_alone"
+    EARLIER_LOOKS_UNUSED = "earlier_looks_unused"
+    LOOKS_PAID = "looks_paid"
+
+
+class Known(StrEnum):
+    """How a condition is known."""
+
+    CHECKED = "checked"
+    DECLARED = "declared"
+    NOT_MET = "not met"
+
+
+class Reason(StrEnum):
+    """Why a condition is known as it is."""
+
+    DRAWN_AGAIN = "drawn_again"
+    HASHES_KEPT = "hashes_kept"
+    LOOK_NOTED = "look_noted"
+    SAME_HASH = "same_hash"
+    SET_GONE = "set_gone"
+    SET_CHANGED = "set_changed"
+    SIGNED = "signed"
+    UNDECLARED = "undeclared"
+    LOG_AGREES = "log_agrees"
+    LOG_ABSENT = "log_absent"
+    LOG_DAMAGED = "log_damaged"
+    LOG_OF_OTHER_MODEL = "log_of_other_model"
+    LOG_OF_OTHER_SET = "log_of_other_set"
+    PACKED_WITHOUT_BOUNDARIES = "packed_without_boundaries"
+    TOKENS_UNSEEN = "tokens_unseen"
+    ROWS_MISSING = "rows_missing"
+    ROWS_FOREIGN = "rows_foreign"
+    ROWS_SILENT = "rows_silent"
+    CANARY_LOSS_THINNED = "canary_loss_thinned"
+    ROWS_PACKED = "rows_packed"
+    ROWS_REPEATED = "rows_repeated"
+    ROWS_SPLIT = "rows_split"
+    CANARIES_UNLEARNED = "canaries_unlearned"
+    MODEL_CHANGED_WHILE_SERVED = "model_changed_while_served"
+    LOOKS_WITHIN = "looks_within"
+    LOOKS_EXCEEDED = "looks_exceeded"
 
 
 class Condition(Facts):
     """A condition of a certified statement.
 
     Attributes:
-        condition: what must hold.
+        name: what must hold.
         known_by: checked by heldin, declared by the person who signs, or not met.
-        note: how it was checked, who declared it, or why it is not met.
+        reasons: why; several where several things contradict it.
+        look: number of the earlier look that found it broken; null otherwise.
     """
 
-    condition: str
-    known_by: Literal["checked", "declared", "not met"]
-    note: str
+    name: ConditionName
+    known_by: Known
+    reasons: list[Reason]
+    look: int | None = None
+
+
+class TrainingCounts(Facts):
+    """What the model was given in training, by the log of ``AuditCallback``, next to the rows of the planted set.
+
+    Attributes:
+        starts: number of times that the training was started: 1, and 1 for each time it went on from a checkpoint.
+        processes: largest number of processes that trained together.
+        steps: optimizer steps.
+        epochs: by the trainer's own count; null where it has none.
+        sequences: number of sequences that the model was given, over all epochs.
+        longest: tokens of the longest, without special tokens.
+        rows: number of rows in the planted set.
+        late: rows without a scored token inside the length limit, which training need not count a loss on.
+        missing: rows that were never given, at least; without ``late`` ones.
+        missing_canary_rows: how many of ``missing`` are canary users'.
+        foreign: sequences that are no row and no piece of one.
+        silent: rows that were given and never bore a loss; without ``late`` ones.
+        unlabelled: sequences whose labels were not seen.
+        unreadable: forward passes whose tokens were not seen.
+        cut: rows with more tokens than the longest sequence.
+        pieces: sequences that are a further piece of a row.
+        alike: rows that another row with another text equals once both are cut.
+        repeated: reads of rows beyond one in each epoch.
+        packed: sequences that shared a row of a batch with others.
+        fewest_reads: how often the row that was given least often was given.
+        most_reads: how often the row that was given most often was given.
+        unbounded: whether the sequences look like rows that were joined and cut, so that no row can be recognised.
+        silent_canary_users: held-in canary users none of whose rows bore a loss.
+        loss_share_canaries: mean share of a canary row's tokens that bore a loss; null where labels were not seen.
+        loss_share_others: the same for real rows.
+    """
+
+    starts: int
+    processes: int
+    steps: int
+    epochs: float | None
+    sequences: int
+    longest: int
+    rows: int
+    late: int
+    missing: int
+    missing_canary_rows: int
+    foreign: int
+    silent: int
+    unlabelled: int
+    unreadable: int
+    cut: int
+    pieces: int
+    alike: int
+    repeated: int
+    packed: int
+    fewest_reads: int
+    most_reads: int
+    unbounded: bool
+    silent_canary_users: int
+    loss_share_canaries: float | None
+    loss_share_others: float | None
+
+
+class FormFacts(Facts):
+    """How canary rows differ from real ones by their text alone, measured before the coins.
+
+    Attributes:
+        canary_rows: canary rows in the sample.
+        real_rows: real rows in the sample.
+        auroc: AUROC of a bag-of-words classifier that was fitted on other rows; null where there are too few.
+        kinds: how canary users were made.
+    """
+
+    canary_rows: int
+    real_rows: int
+    auroc: float | None
+    kinds: list[str]
 
 
 class PlantedFacts(Facts):
@@ -34,8 +167,12 @@ class PlantedFacts(Facts):
         skipped: rows of the original that could not be used.
         look: number of this look at a checkpoint, from 1.
         looks: number of looks that were paid for beforehand.
-        declared_by: who declared what the model was trained on; null: nobody.
+        evidence: what the plan asks for of the training: a log of ``AuditCallback``, or a declaration.
+        declared_by: who declared what cannot be checked; null: nobody.
         conditions: of certified statements, each with how it is known.
+        training: what the model was given; null where no log tells.
+        control: whether planted rows had an effect; null without canary users.
+        form: how canary rows differ from real ones by text alone; null without canary users.
     """
 
     planted: str
@@ -45,16 +182,28 @@ class PlantedFacts(Facts):
     skipped: int
     look: int
     looks: int
+    evidence: str
     declared_by: str | None
     conditions: list[Condition]
+    training: TrainingCounts | None = None
+    control: ControlFacts | None = None
+    form: FormFacts | None = None
+
+    def unmet(self) -> list[Condition]:
+        """Return the conditions that are not met."""
+        return [condition for condition in self.conditions if condition.known_by is Known.NOT_MET]
 
 
-def unmet(conditions: Iterable[Condition]) -> tuple[str, ...]:
-    """Why nothing is certified, in words; empty if every condition is checked or declared."""
-    left = [its for its in conditions if its.known_by == "not met"]
-    said = [f"{its.note} (condition: {its.condition})" for its in left if its.note != UNDECLARED]
-    # Counted here, since every verdict and note says this; each stands in full among the conditions.
-    if undeclared := len(left) - len(said):
-        which = counted(undeclared, "condition")
-        said.append(f"nobody has declared {which} that heldin cannot check (--declared-by NAME declares them)")
-    return tuple(said)
+def deciding(conditions: Iterable[Condition]) -> Condition | None:
+    """Return the declared condition on which a certificate depends most; None if none is declared."""
+    order = list(DECIDING)
+    declared = [condition for condition in conditions if condition.known_by is Known.DECLARED]
+    return min(declared, key=lambda condition: order.index(condition.name), default=None)
+
+
+# The condition that a mistake breaks most easily comes first.
+DECIDING = (
+    ConditionName.GIVEN_EVERY_ROW,
+    ConditionName.WEIGHTED_ALIKE,
+    *(name for name in ConditionName if name not in (ConditionName.GIVEN_EVERY_ROW, ConditionName.WEIGHTED_ALIKE)),
+)

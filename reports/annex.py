@@ -12,6 +12,7 @@ from heldin.audit.headline import TRAININGS
 from heldin.base.wording import at_most_counted, counted
 from heldin.bounds.verdict import NO_CLAIM
 from heldin.record.document import Record
+from heldin.record.planted import Known
 from heldin.record.release import release_of
 from heldin.record.requirements import epsilon_per_user
 from heldin.reports import annex_parts as parts
@@ -174,8 +175,8 @@ def quality_pairs(record: Record) -> list[list[str]]:
     if record.trainings is None:
         rows.append(["controls", parts.controls(len(record.blind), blind)])
     if record.planted is not None:
-        met = [its.known_by for its in record.planted.conditions]
-        ways = ", ".join(f"{met.count(way)} {way}" for way in ("checked", "declared", "not met") if way in met)
+        met = [condition.known_by for condition in record.planted.conditions]
+        ways = ", ".join(f"{met.count(way)} {way.value}" for way in Known if way in met)
         rows.append(["conditions of certified statements", ways])
     return rows
 

@@ -9,8 +9,10 @@ from heldin.audit.decision import Answer
 from heldin.audit.headline import PROMISES
 from heldin.base.wording import counted
 from heldin.bounds.verdict import NO_CLAIM, Outcome, Verdict, in_parentheses
+from heldin.record.condition_words import control_line, declared_line, form_line
 from heldin.record.document import Record
 from heldin.record.facts import Count
+from heldin.record.planted import ConditionName, Known, PlantedFacts
 from heldin.reports import training_findings
 from heldin.reports.certified import NONE_FOLLOWS, bounds_that_follow
 from heldin.reports.next_steps import next_step
@@ -154,10 +156,11 @@ def _origin(record: Record) -> str:
     """How the target was trained here; empty for a model trained elsewhere."""
     t, planted = record.training, record.planted
     if planted is not None:
-        by = f"declared by {planted.declared_by}" if planted.declared_by else "nobody has declared it"
+        given = next(its for its in planted.conditions if its.name is ConditionName.GIVEN_EVERY_ROW)
+        by = f"declared by {planted.declared_by}" if given.known_by is Known.DECLARED else given.known_by.value
         return (
-            f" It was trained elsewhere, on {counted(planted.rows, 'row')} that heldin wrote for it ({by}); this is"
-            f" look {planted.look} of {planted.looks} that were paid for."
+            f" It was trained elsewhere, on {counted(planted.rows, 'row')} that heldin wrote for it ({by})."
+            f" This is look {planted.look} of {planted.looks} that were paid for."
         )
     if t is None:
         return ""
@@ -241,11 +244,8 @@ def _canaries(record: Record) -> str:
             f" Of the {c.training_texts:,} training texts of those held in, defenses on the data side left"
             f" {c.trained_on:,}; numbers of documents are those before."
         )
-    if record.planted is not None and c.decision is not None and c.decision.decision.answer is not Answer.LEAKS:
-        said += (
-            " That they were learnt is not seen. Under strong DP that is what one hopes for; without it, check that"
-            " this model was trained on the planted file."
-        )
+    if record.planted is not None:
+        said += _planted_rows(record.planted)
     # Canary users of one kind are few, and fair coins may leave a side empty: then there is nothing to compare.
     for kind in sorted({g.kind for g in c.groups}):
         sides = [sum(s) for s in zip(*((g.held_in, g.held_out) for g in c.groups if g.kind == kind), strict=True)]
@@ -265,6 +265,17 @@ def _canaries(record: Record) -> str:
     )
 
 
+def _planted_rows(planted: PlantedFacts) -> str:
+    """Whether planted rows were learned, whether they bore a loss, and how they differ from real rows by text."""
+    said = ""
+    if planted.training is not None and planted.training.silent_canary_users:
+        number = counted(planted.training.silent_canary_users, "held-in canary user")
+        said += f" {number} had no row on which training counted a loss."
+    if planted.control is not None:
+        said += f" Positive control {control_line(planted.control)}."
+    return f"{said} {form_line(planted.form)}" if planted.form is not None else said
+
+
 def _of_whom(record: Record, verdict: Verdict) -> str:
     return f"{verdict.subjects}, " if record.canaries else ""
 
@@ -281,6 +292,8 @@ def _bounds(record: Record) -> str:
         found = f"{v.outcome}{in_parentheses(v.outcome, v.standing)}"
         said.append(stated if v.claim == NO_CLAIM else f"On {v.claim}: {whom}{found}. {reason}")
     said += [sentence(w) for v in judgement.verdicts for w in v.warnings]
+    if record.planted is not None and (declared := declared_line(record.planted)):
+        said.append(declared)
     # Estimates, and bounds under a condition that nobody checks (docs/theory.md#noise-family), are in the table only:
     # the best of all would often be one of them.
     bounds = [b for b in bounds_that_follow(record) if b.standing in ("certified", "indicative")]

@@ -5,6 +5,7 @@ import math
 from heldin.audit.decision import Answer, Promise
 from heldin.audit.requirement import Requirement
 from heldin.bounds.verdict import NO_CLAIM, Outcome
+from heldin.record.condition_words import statement
 from heldin.record.document import Record
 from heldin.record.requirements import Held, held_against
 from heldin.reports.sweep_words import with_names
@@ -23,9 +24,10 @@ def recommendation(record: Record) -> str:
         return "None: the comparison is not valid, so that nothing can be held against a limit."
     if record.decision.decision.promise is Promise.ABOVE:
         return "Do not release yet: the leak looks larger than the promise allows, whatever limits say."
-    unmet = [its.condition for its in record.planted.conditions if its.known_by == "not met"] if record.planted else []
-    if unmet:
-        return f"None: a condition of the audit is not met ({unmet[0]}), so that it may speak of another training."
+    if record.planted and (unmet := record.planted.unmet()):
+        return (
+            f"None: a condition of the audit is not met ({statement(unmet[0])}), so it may speak of another training."
+        )
     held = held_against(record, [its.requirement() for its in record.decision.by.require])
     if not held:
         return _without_limits(record)

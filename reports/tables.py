@@ -3,6 +3,7 @@
 from typing import Any
 
 from heldin.audit.attack_results import AttackResult
+from heldin.record.condition_words import control_line, explanation, statement, training_line
 from heldin.record.document import Record
 from heldin.reports.wording import audited_by, group_name, over_texts, percent
 
@@ -200,4 +201,10 @@ def condition_rows(record: Record) -> list[list[str]]:
     """(condition, how it is known, how it was checked or who declared it) of an audit of a planted training set."""
     if record.planted is None:
         return []
-    return [[its.condition, its.known_by, its.note] for its in record.planted.conditions]
+    facts = record.planted
+    rows = [[statement(c), c.known_by.value, explanation(c, facts)] for c in facts.conditions]
+    if facts.training is not None:
+        rows.append(["what the model was given", "measured", training_line(facts.training)])
+    if facts.control is not None:
+        rows.append(["positive control", "measured", control_line(facts.control)])
+    return rows

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heldin.audit.exposure import Exposed, read_people
+from heldin.audit.exposure import PEOPLE, Exposed, read_people
 from heldin.audit.utility import UserLoss
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
@@ -86,7 +86,7 @@ def finished_cells(
 def _read(cell: PlacedCell) -> Finished:
     record = read_record(cell.folder / "record.json")
     scores = leading_scores(cell.folder)
-    people = cell.folder / "people.parquet"
+    people = cell.folder / PEOPLE
     return Finished(
         cell,
         record,

@@ -18,6 +18,7 @@ from heldin.jobs.run.corpus import CorpusData, read_corpus
 from heldin.jobs.run.data import prepare_data
 from heldin.jobs.run.models import base_model, scored_base
 from heldin.jobs.run.references import check_references, reference_model
+from heldin.jobs.run.score_file import SCORES
 from heldin.jobs.run.scoring import score_references
 from heldin.models.loading import LanguageModel, load_language_model
 
@@ -41,7 +42,7 @@ def make_shared(folders: Sequence[Path], reporter: Reporter) -> None:
     references = [reference_model(spec, config, corpus, base_name, reporter) for spec in config.attack.references]
     for folder in folders:
         # A finished cell has scores of its own.
-        if (folder / "scores.parquet").is_file():
+        if (folder / SCORES).is_file():
             continue
         try:
             _score(folder, corpus, base_name, base, references, reporter)

@@ -58,6 +58,7 @@ def plan(training, base, **changes):
         "training": str(training),
         "columns": COLUMNS,
         "reference": str(base),
+        "evidence": "declared",
         "users": {"min_records": 8},
         "sequence_length": 32,
         "canaries": [{"kind": "unseen_token", "users": 4, "documents": [1, 3]}],

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from heldin.base.files import private_directory, text_sha256, whole_file
+from heldin.base.artefacts import artefact_file, is_whole
+from heldin.base.files import private_directory, text_sha256
 from heldin.base.progress import Advance, Reporter
 from heldin.corpus.entities.spans import CATEGORIES, EntitySource, Text, canonical, without_overlaps
 from heldin.corpus.store import CorpusStore
@@ -83,10 +84,10 @@ def find_mentions(store: CorpusStore, source: EntitySource, reporter: Reporter) 
     name = text_sha256(FORMAT_VERSION, store.fingerprint, known)[:24]
     # In the store's folder, so that clearing corpora clears what was found in them too.
     path = store.folder / "entities" / f"{name}.arrow"
-    if not path.is_file():
+    if not is_whole(path, say=reporter.say):
         private_directory(path.parent)
         with (
-            whole_file(path, private=True) as temporary,
+            artefact_file(path) as temporary,
             pa.OSFile(str(temporary), "wb") as file,
             pa.ipc.new_file(file, SCHEMA) as writer,
             reporter.track("entities: searching", len(store), "records") as advance,

@@ -34,7 +34,7 @@ from heldin.jobs.checkpoint.job import CheckpointAudit
 from heldin.jobs.config_files import first_difference
 from heldin.jobs.environment import environment
 from heldin.jobs.run.folder import take_new_folder
-from heldin.jobs.run.score_file import write_scores
+from heldin.jobs.run.score_file import SCORES, write_scores
 from heldin.jobs.run.scoring import score_users_texts, score_with_dial
 from heldin.jobs.run.scoring_precision import measured_shift
 from heldin.models.loading import same_tokens
@@ -113,7 +113,7 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
     extraction = audit_extraction(job, groups, windows, (target, reference), out, reporter)
     seconds["extraction"] = time.monotonic() - started
     of = audit_scores_name(target.fingerprint, reference.fingerprint, job.others, job.attack)
-    write_scores(statistics, out / "scores.parquet", of=of)
+    write_scores(statistics, out / SCORES, of=of)
     # A copy, so that the audit can be verified where the plan that was given is gone or has changed.
     if job.plan is not None:
         write_text(out / "plan.json", job.plan.read_text(encoding="utf-8"))

@@ -1,5 +1,6 @@
 """``heldin audit --planted``: scores of a model that was trained on a planted training set meet the coins."""
 
+import shutil
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -7,12 +8,13 @@ from pathlib import Path
 
 from heldin.attacks.table import TextStatistic
 from heldin.audit.canary_groups import kinds_of
-from heldin.audit.exposure import write_people
+from heldin.audit.control import ControlOutcome
+from heldin.audit.exposure import PEOPLE, write_people
 from heldin.audit.headline import AUDITED, USERS
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.sides import Sides
 from heldin.base.errors import InputError
-from heldin.base.files import one_process_at_a_time, private_directory
+from heldin.base.files import one_process_at_a_time, private_directory, text_sha256, whole_directory
 from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
 from heldin.bounds.claims import UnitClaim, parse_claim_of
@@ -23,12 +25,24 @@ from heldin.jobs.checkpoint.endpoint import remote_of, rule_at_endpoint
 from heldin.jobs.config_files import first_difference
 from heldin.jobs.environment import environment
 from heldin.jobs.planted.body import Described, planted_body, planted_facts
-from heldin.jobs.planted.conditions import as_seen, conditions_of, found_changed, rests_on_log
+from heldin.jobs.planted.conditions import LOG_FAULTS, Evidence, as_seen, conditions_of, found_changed
 from heldin.jobs.planted.config import PlantConfig
+from heldin.jobs.planted.control import control_of
 from heldin.jobs.planted.data import drawn_data
-from heldin.jobs.planted.folder import AUDITS, home_of, read_planted, require_models
+from heldin.jobs.planted.folder import (
+    AUDITS,
+    CONTROL,
+    LOG,
+    home_of,
+    read_form,
+    read_planted,
+    require_models,
+    unseen_hash,
+)
+from heldin.jobs.planted.log_counts import counts_of_log
 from heldin.jobs.planted.looks import Look, look_at, note_change, write_look
 from heldin.jobs.planted.plant import fingerprints
+from heldin.jobs.planted.records import copied
 from heldin.jobs.planted.target import (
     PlantedAudit,
     audited_run,
@@ -39,20 +53,22 @@ from heldin.jobs.planted.target import (
     weights_of,
     window_of,
 )
-from heldin.jobs.planted.training_log import LOG, TrainingLog, hashes_in_folder, read_log, write_log
+from heldin.jobs.planted.training_log import hashes_in_folder
+from heldin.jobs.planted.unseen import read_unseen
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.extraction import kept_extraction, measure_extraction
 from heldin.jobs.run.models import Models, model_facts
-from heldin.jobs.run.score_file import read_scores
+from heldin.jobs.run.score_file import SCORES, read_scores
 from heldin.jobs.run.scoring import score
 from heldin.jobs.run.scoring_precision import measured_shift
 from heldin.jobs.run.statistics import RunResults, canaries_alone, groups_judged, run_results
 from heldin.jobs.run.texts import Scoring, scores_name, texts_under_attack
 from heldin.jobs.run.utility import kept_losses, measure_losses
 from heldin.models.loading import LanguageModel, load_language_model, same_tokens
+from heldin.record.condition_words import NO_EFFECT, condition_lines, unmet_words
 from heldin.record.document import Body, Record, read_record, write_new_record
 from heldin.record.masking import without_names
-from heldin.record.planted import Condition, PlantedFacts, unmet
+from heldin.record.planted import PlantedFacts, Reason, TrainingCounts
 
 _LOOKED_AT = ("model", "claims", "endpoint", "precision")
 _MOST = 0.9  # of the tokens: a few bear no loss where rows are packed or end
@@ -93,7 +109,7 @@ def audit_planted(job: PlantedAudit, out: Path | None, reporter: Reporter, *, co
         target, reference = models_here(job, config, run.attack.precision)
         look = look_at(job.planted, weights_of(job, target), job.claims, precision_beside(job, run))
         folder = out or job.planted / AUDITS / str(look.number)
-        _take_folder(job, config, folder, planted_facts(manifest, look, job.declared_by, ()))
+        _take_folder(job, config, folder, planted_facts(manifest, look, job.declared_by, (), Evidence()))
         with logged(reporter, folder, command=without_names(command)) as kept:
             return _audited(_Looking(job, look, reference, target), folder, kept, command), folder
 
@@ -139,21 +155,26 @@ def _audited(its: _Looking, out: Path, reporter: Reporter, command: str) -> Reco
         per_text=not same_tokens(target.tokenizer, reference.tokenizer),
         added=rule_at_endpoint(job.remote),
     )
-    log = None if job.remote else _log(job, config, reporter)
-    if log is not None:
-        # The next training writes another one into the planted folder.
-        write_log(log, out / LOG)
-    conditions = conditions_of(job.planted, manifest, look, job.declared_by, log, described.target.endpoint)
+    late = copied(job.planted / "ledger").late
+    tensors = () if job.remote or not Path(job.model).is_dir() else hashes_in_folder(Path(job.model))
+    training, fault = counts_of_log(job.planted / LOG, tensors, manifest, data, reference.tokenizer, late, reporter)
+    _say_of_log(training, config, reporter)
+    _keep_log(job.planted / LOG, out / LOG, kept=fault in (None, Reason.LOG_DAMAGED))
+    loaded = None if its.target is None else (its.target, reference)
+    length = config.sequence_length
+    unseen = read_unseen(job.planted / "ledger", unseen_hash(job.planted))
+    control = control_of(data, late, unseen, loaded, out, reporter, length=length, of=_both(its.target, reference))
+    evidence = Evidence(training, fault, control, read_form(job.planted))
+    conditions = conditions_of(job.planted, manifest, look, job.declared_by, evidence, described.target.endpoint)
     if found_changed(conditions):
         note_change(look, job.planted)
-    for one in conditions:
-        if one.known_by != "checked":
-            reporter.say(f"{one.known_by} ({one.note}): {one.condition}")
-    found = planted_results(job, config, data, statistics, conditions, reporter)
+    facts = planted_facts(manifest, look, job.declared_by, conditions, evidence)
+    for line in condition_lines(facts):
+        reporter.say(line)
+    found = planted_results(job, config, data, statistics, facts, reporter)
     found = replace(found, losses=losses, precision=precision, extraction=extraction)
-    write_people(found.people, out / "people.parquet")
+    write_people(found.people, out / PEOPLE)
     seconds["statistics"] = time.monotonic() - started
-    facts = planted_facts(manifest, look, job.declared_by, conditions)
     body = planted_body(job.recorded(), config, data, described, found, facts)
     return write_new_record(body, environment(seconds), out, name=config.name, command=without_names(command))
 
@@ -163,7 +184,7 @@ def planted_results(
     config: PlantConfig,
     data: RunData,
     statistics: Sequence[TextStatistic],
-    conditions: Sequence[Condition],
+    facts: PlantedFacts,
     reporter: Reporter,
 ) -> RunResults:
     """Join scores with coins and judge, at the share of this look.
@@ -173,24 +194,23 @@ def planted_results(
         config: what was fixed before the coins.
         data: users and coins.
         statistics: statistics of every scored user's texts.
-        conditions: of certified statements.
+        facts: conditions of certified statements, and the positive control.
         reporter: receives the progress.
     """
-    run, fixed = audited_run(job, config), judged_as(job, config, data, conditions)
+    run, fixed = audited_run(job, config), judged_as(job, config, data, unmet_words(facts))
     texts = texts_under_attack(run, data)
-    return run_results(data, texts.texts, statistics, fixed, reporter)
+    no_effect = facts.control is not None and facts.control.outcome is ControlOutcome.NO_EFFECT
+    return run_results(data, texts.texts, statistics, fixed, reporter, flaws=[NO_EFFECT] if no_effect else [])
 
 
-def judged_as(
-    job: PlantedAudit, config: PlantConfig, data: RunData, conditions: Sequence[Condition]
-) -> Preregistration:
+def judged_as(job: PlantedAudit, config: PlantConfig, data: RunData, unmet: tuple[str, ...] = ()) -> Preregistration:
     """What is judged and at which share of the error probability, all of it fixed before scores met coins.
 
     Args:
         job: the audit, whose claims are tested.
         config: what was fixed before the coins.
         data: users and coins.
-        conditions: of certified statements.
+        unmet: why nothing is certified; empty if every condition is met.
     """
     run, claims = audited_run(job, config), [parse_claim_of(text) for text in job.claims]
     of_users = [its.claim for its in claims if its.unit == "user"]
@@ -200,7 +220,7 @@ def judged_as(
         run.attack,
         run.audit,
         run.decision,
-        Sides(Assignment.COIN, witnessed=True, unmet=unmet(conditions)),
+        Sides(Assignment.COIN, witnessed=True, unmet=unmet),
         [*of_users, *_of_groups(claims, data, people)],
         config.seed,
         # Groups of people and looks share the level; a claim about examples is tested on each group once more.
@@ -264,16 +284,28 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
         reference = reference.within(described.target.endpoint.window)
         described = replace(described, reference=model_facts(reference, config.reference))
     of = scores_name(run, texts_under_attack(run, data), described.target.fingerprint, reference.fingerprint)
-    statistics = read_scores(folder / "scores.parquet", of=of)
+    statistics = read_scores(folder / SCORES, of=of)
     if statistics is None:
         raise InputError(
             f"'{folder / 'scores.parquet'}' is missing, damaged, or of other models or texts than the record names"
         )
-    log = read_log(folder / LOG)
-    if log is None and rests_on_log(facts.conditions):
-        raise InputError(f"'{folder / LOG}' is gone, and the record rests on it: restore it")
-    now = conditions_of(job.planted, manifest, look, job.declared_by, log, described.target.endpoint)
+    late = copied(job.planted / "ledger").late
+    tensors = () if target is None or not Path(job.model).is_dir() else hashes_in_folder(Path(job.model))
+    training, fault = counts_of_log(folder / LOG, tensors, manifest, data, reference.tokenizer, late, reporter)
+    if training is None and facts.training is not None:
+        raise InputError(f"'{folder / LOG}' is gone or damaged, and the record rests on it: restore it")
+    if training is None:
+        # The log in the planted folder may have been another one since.
+        fault = next((c.reasons[0] for c in facts.conditions if c.reasons[0] in LOG_FAULTS), fault)
+    length = config.sequence_length
+    unseen = read_unseen(job.planted / "ledger", unseen_hash(job.planted))
+    control = control_of(data, late, unseen, None, folder, reporter, length=length, of=_both(target, reference))
+    if control is None and facts.control is not None:
+        raise InputError(f"'{folder / CONTROL}' is gone or damaged, and the record rests on it: restore it")
+    evidence = Evidence(training, fault, control, read_form(job.planted))
+    now = conditions_of(job.planted, manifest, look, job.declared_by, evidence, described.target.endpoint)
     conditions = as_seen(facts.conditions, now)
+    again = planted_facts(manifest, look, job.declared_by, conditions, evidence)
     losses = kept_losses(run, data, folder, target=described.target.fingerprint, base=reference.fingerprint)
     extraction = kept_extraction(
         record.extraction,
@@ -283,32 +315,31 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
         target=described.target.fingerprint,
         reference=reference.fingerprint,
     )
-    found = planted_results(job, config, data, statistics, conditions, reporter)
+    found = planted_results(job, config, data, statistics, again, reporter)
     found = replace(found, losses=losses, precision=record.precision, extraction=extraction)
-    again = planted_facts(manifest, look, job.declared_by, conditions)
     named = {**job.recorded(), "planted": asked["planted"], "model": asked["model"]}
     return planted_body(named, config, data, described, found, again)
 
 
-def _log(job: PlantedAudit, config: PlantConfig, reporter: Reporter) -> TrainingLog | None:
-    """The log of the training that the model comes from, if ``AuditCallback`` was there."""
-    log = read_log(job.planted / LOG)
-    if log is None:
-        return None
-    its = log.of_model(hashes_in_folder(Path(job.model))) if Path(job.model).is_dir() else None
-    if its is None:
-        reporter.say(f"{LOG}: of another model than '{job.model}' (or merged, or saved otherwise): not used")
-        return None
-    if its.unseen:
-        reporter.say(f"{LOG}: what the trainer was given is not known: {its.unseen}")
-    elif its.seen is not None and not its.seen.recognised:
-        reporter.say(f"{LOG}: no example has the tokens of a row: what the trainer was given is not known")
-    share = its.loss_tokens / its.tokens if its.tokens else None
-    if share is not None and (share < _MOST) == (config.score == "all"):
-        counted_on = "all tokens" if share >= _MOST else f"{100 * share:.0f} % of the tokens"
-        scored = "all of them" if config.score == "all" else f"those of {config.scored_part}"
-        reporter.say(f"{LOG}: training counted the loss on {counted_on}, and the audit scores {scored}")
-    return its
+def _say_of_log(training: TrainingCounts | None, config: PlantConfig, reporter: Reporter) -> None:
+    """Say where training counted the loss on another part of a row than the audit scores."""
+    share = None if training is None else training.loss_share_others
+    if share is None or (share < _MOST) != (config.score == "all"):
+        return
+    counted_on = "all tokens" if share >= _MOST else f"{100 * share:.0f} % of the tokens"
+    scored = "all of them" if config.score == "all" else f"those of {config.scored_part}"
+    reporter.say(f"training log: training counted the loss on {counted_on}, and the audit scores {scored}")
+
+
+def _keep_log(log: Path, to: Path, *, kept: bool) -> None:
+    """Copy the log to the audit's folder: the next training adds to the one in the planted folder."""
+    if kept and log.is_dir():
+        with whole_directory(to) as temporary:
+            shutil.copytree(log, temporary, dirs_exist_ok=True)
+
+
+def _both(target: LanguageModel | None, reference: LanguageModel) -> str:
+    return "" if target is None else text_sha256(target.fingerprint, reference.fingerprint)
 
 
 def _take_folder(job: PlantedAudit, config: PlantConfig, out: Path, facts: PlantedFacts) -> None:

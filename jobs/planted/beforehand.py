@@ -1,19 +1,36 @@
 """What ``heldin plant`` says before it writes: the price in rows, what can be certified, and what it cannot hide."""
 
 from collections import Counter
+from collections.abc import Collection
 
+from heldin.audit.canary_groups import kinds_of
+from heldin.audit.control import LEAST_CANARIES, LEAST_ROWS, detectable_auroc
 from heldin.base.wording import counted
 from heldin.bounds.power import forecast
+from heldin.canaries.kinds import Kind
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted.config import PlantConfig
-from heldin.jobs.planted.data import canary_forms
+from heldin.jobs.planted.control import ControlSample
+from heldin.jobs.planted.data import canary_forms, control_rows, taken_rows
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.jobs.run.data import RunData
-from heldin.jobs.run.statistics import canaries_alone, groups_judged
+from heldin.jobs.run.statistics import canaries_alone, groups_of
+from heldin.record.condition_words import form_line
+from heldin.record.planted import FormFacts
 
 
-def said_beforehand(config: PlantConfig, data: RunData, source: TrainingSet) -> list[str]:
-    """What the audit could certify at best, what it costs in rows, and what tells canary users all the same."""
+def said_beforehand(
+    config: PlantConfig, data: RunData, source: TrainingSet, late: int, form: FormFacts | None
+) -> list[str]:
+    """What the audit could certify at best, what it costs in rows, and what tells canary users all the same.
+
+    Args:
+        config: what was fixed.
+        data: users and coins.
+        source: the training set.
+        late: real rows without a scored token inside the length limit.
+        form: how canary rows differ from real ones by text alone.
+    """
     users, corpus = data.real(data.ledger.scored_users()), data.corpus.store
     replaced = {its.source for its in data.canaries.values() if its.source is not None}
     rows = int(corpus.counts.sum())
@@ -25,27 +42,77 @@ def said_beforehand(config: PlantConfig, data: RunData, source: TrainingSet) -> 
         f" {counted(len(replaced), 'user')} whose place canary users take), and {counted(planted, 'row')} of canary"
         f" users are; {counted(always, 'user')} always in"
         if not canaries_alone(data)
-        else f"price: {counted(planted, 'row')} of canary users more; every real user stays in with every row, and the"
-        " audit speaks of canary users alone"
+        else f"price: {counted(planted, 'row')} of canary users more; every real user stays in, and the audit speaks of"
+        " canary users alone"
     ]
-    sharing = config.looks * groups_judged(data)
-    if not canaries_alone(data):
-        lines += forecast(len(users), config.audit.delta, sharing=sharing)
-    if data.canaries:
-        lines += forecast(
-            len(data.canaries), config.audit.delta, units="canary users", one="canary user", sharing=sharing
+    if controls := len(control_rows(config, data)):
+        lines.append(
+            f"price: {counted(controls, 'real row')} are left out for the positive control (split.control_rows), drawn"
+            " at random"
         )
+    if taken := len(taken_rows(data)):
+        lines.append(f"price: {counted(taken, 'real row')} became canary users', in training or not by their coins")
+    if late:
+        lines.append(
+            f"form: {counted(late, 'real row')} have no scored token among the first {config.sequence_length:,}: a"
+            " trainer may drop them, and the log of the training need not show them"
+        )
+    lines += forecast_lines(config, len(users), len(data.canaries), kinds_of(data.canaries))
+    if form is not None:
+        lines.append(f"form: {form_line(form)}")
+    return lines + _told_by_form(config, data) + _lent(config, data, source) + _left_out(source)
+
+
+def forecast_lines(config: PlantConfig, users: int, canaries: int, kinds: Collection[Kind]) -> list[str]:
+    """Return what the audit could certify at best.
+
+    Args:
+        config: what was fixed.
+        users: number of audited real users.
+        canaries: number of canary users.
+        kinds: of them.
+    """
+    lines: list[str] = []
+    sharing = config.looks * groups_of(len(kinds), canaries_alone=not users)
+    if users:
+        lines += forecast(users, config.audit.delta, sharing=sharing)
+    if canaries:
+        lines += forecast(canaries, config.audit.delta, units="canary users", one="canary user", sharing=sharing)
     if sharing > 1:
         lines.append(
             f"power: this is at each of {counted(config.looks, 'look')}: looks and groups of people share the error"
             " probability; a claim about examples halves each share again"
         )
-    return lines + _told_by_form(config, data) + _lent(config, data, source) + _left_out(source)
+    return lines
+
+
+def control_lines(control: ControlSample, canaries: int) -> list[str]:
+    """Return what the positive control of the audit will be able to notice.
+
+    Args:
+        control: its sample.
+        canaries: number of canary users.
+    """
+    if not canaries:
+        return []
+    trained, untrained = len(control.trained), len(control.untrained)
+    if min(trained, untrained) < LEAST_ROWS or canaries < 2 * LEAST_CANARIES:
+        return [
+            f"control: the audit cannot measure whether planted rows had an effect: {trained:,} trained and"
+            f" {untrained:,} other rows, {canaries:,} canary users; name more rows under unseen, or raise"
+            " split.control_rows"
+        ]
+    least = detectable_auroc(trained, untrained, canaries)
+    return [
+        f"control: {trained:,} trained and {untrained:,} other real rows; canary rows without any effect on the model"
+        f" are noticed in 95 % of audits if it learned real rows to an AUROC of {least:.2f} or more"
+    ]
 
 
 def _told_by_form(config: PlantConfig, data: RunData) -> list[str]:
     """By what canary users can be told from others in this training set, however they are written."""
-    lines, made_up = [], [user for user, its in data.canaries.items() if its.source is None]
+    lines = []
+    made_up = [user for user, its in data.canaries.items() if its.source is None and its.kind is not Kind.REAL_ROWS]
     ledger, corpus = data.ledger, data.corpus.store
     # Of canary users whatever their coin, and of real ones as if all were held in: nothing here follows from a coin.
     audited = set(ledger.scored_users())
@@ -57,9 +124,10 @@ def _told_by_form(config: PlantConfig, data: RunData) -> list[str]:
     if alone and config.columns.user is not None:
         some = " or ".join(map(str, alone))
         lines.append(
-            f"form: no real user has {some} rows: whoever counts rows by user can tell the canary users who do"
+            f"form: no real user has {some} rows, so counting rows by user shows the canary users who do: choose"
+            f" documents from numbers that real users have, such as {_usual(real)}"
         )
-    forms = canary_forms(config, data)
+    forms = canary_forms(data)
     lent = Counter(forms[row] for user in made_up for row in ledger.parts[user][Part.TRAIN])
     if lent and config.split.canaries_only:
         lines.append(
@@ -74,10 +142,17 @@ def _told_by_form(config: PlantConfig, data: RunData) -> list[str]:
     return lines
 
 
+def _usual(numbers: set[int]) -> str:
+    """Return a few of these numbers, from small to large."""
+    ordered = sorted(numbers)
+    chosen = dict.fromkeys(ordered[len(ordered) * i // 4] for i in range(4))
+    return ", ".join(map(str, chosen))
+
+
 def _lent(config: PlantConfig, data: RunData, source: TrainingSet) -> list[str]:
     """Columns that canary rows take from rows that were set aside, so that who trains sees values of these."""
     schema, columns = source.schema, source.columns
-    made_up = any(its.source is None for its in data.canaries.values())
+    made_up = any(its.source is None and its.kind is not Kind.REAL_ROWS for its in data.canaries.values())
     own = {columns.user, columns.id, *source.text.columns}
     # Rows of JSON lines have columns of their own each.
     names = "all other columns" if schema is None else ", ".join(name for name in schema.names if name not in own)

@@ -7,6 +7,7 @@ from typing import Any
 
 from heldin.audit.utility import utility_of
 from heldin.corpus.split import Part, Role
+from heldin.jobs.planted.conditions import Evidence
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.folder import Manifest
 from heldin.jobs.planted.looks import Look
@@ -15,10 +16,11 @@ from heldin.jobs.run.data import RunData
 from heldin.jobs.run.scoring import scoring_rule
 from heldin.jobs.run.split_facts import split_facts
 from heldin.jobs.run.statistics import RunResults, canaries_alone
+from heldin.record.condition_words import unmet_words
 from heldin.record.document import Body
 from heldin.record.facts import ModelFacts, ScoredTexts, SplitFacts
 from heldin.record.masking import masked
-from heldin.record.planted import Condition, PlantedFacts, unmet
+from heldin.record.planted import Condition, PlantedFacts
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def planted_body(
 
 
 def planted_facts(
-    manifest: Manifest, look: Look, declared_by: str | None, conditions: Sequence[Condition]
+    manifest: Manifest, look: Look, declared_by: str | None, conditions: Sequence[Condition], evidence: Evidence
 ) -> PlantedFacts:
     """The record's facts about the training set and the conditions.
 
@@ -92,6 +94,7 @@ def planted_facts(
         look: the number of this look.
         declared_by: who declares what heldin cannot see; None: nobody.
         conditions: of certified statements.
+        evidence: what was seen of the training.
     """
     return PlantedFacts(
         planted=manifest.created,
@@ -101,8 +104,12 @@ def planted_facts(
         skipped=manifest.skipped,
         look=look.number,
         looks=manifest.looks,
+        evidence=manifest.evidence,
         declared_by=declared_by,
         conditions=list(conditions),
+        training=evidence.training,
+        control=evidence.control,
+        form=evidence.form,
     )
 
 
@@ -113,7 +120,7 @@ def _not_asked(config: PlantConfig) -> dict[str, Any]:
 
 
 def _split(config: PlantConfig, data: RunData, facts: PlantedFacts) -> SplitFacts:
-    ledger, missing = data.ledger, unmet(facts.conditions)
+    ledger, missing = data.ledger, unmet_words(facts)
     split = split_facts(config.run_config(Path("records")), data)
     # Also those who could not be audited; nothing is set aside of whoever stays in.
     always = [user for user in data.store.users if ledger.roles.get(user, Role.ALWAYS_IN) is Role.ALWAYS_IN]

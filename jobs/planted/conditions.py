@@ -1,33 +1,47 @@
-"""The conditions of a certified audit of somebody else's training, each with how it is known."""
+"""The conditions of a certified audit of somebody else's training, each with how it is known.
+
+What was measured decides: a condition that the log or the positive control contradicts is not met, whoever signs.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from heldin.audit.control import ControlFacts
 from heldin.base.errors import InputError
-from heldin.base.wording import counted
 from heldin.bounds.claims import parse_claim_of
 from heldin.jobs.planted.folder import TRAINING, Manifest
 from heldin.jobs.planted.looks import Look, looks_that_saw_a_change
-from heldin.jobs.planted.training_log import SeenRows, TrainingLog
 from heldin.jobs.planted.training_set import content_sha256
 from heldin.record.facts import LARGEST_DRIFT, EndpointFacts
-from heldin.record.planted import UNDECLARED, Condition
+from heldin.record.planted import (
+    Condition,
+    ConditionName,
+    FormFacts,
+    Known,
+    Reason,
+    TrainingCounts,
+)
 
-_TRAINED = (
-    "the model was trained on every row of the planted training set, and on no other text of its users or of those held"
-    " out, by people and programs that knew nothing of who was held in but these rows"
-)
-_GIVEN = "the model was trained on every row of the planted training set, and its trainer was given no other"
-_ELSE = (
-    "nothing else in its training was text of these users, and the people and programs that trained it knew nothing of"
-    " who was held in but these rows"
-)
-_STARTED = "what it was trained from, and the reference model, had not seen these users' texts"
-_UNCHANGED = "the training set is as it was written"
-_CHANGED = "was changed: its hash was"
-_EXAMPLES = "each row was one training example: not split into several, not packed with others, not written twice"
-_SERVED = "what answered at the endpoint was this model alone"
-_EARLIER = "nothing that an earlier look found had a part in this training"
+LOG_FAULTS = frozenset({Reason.LOG_ABSENT, Reason.LOG_DAMAGED, Reason.LOG_OF_OTHER_MODEL, Reason.LOG_OF_OTHER_SET})
+_THINNED = 0.5  # of other rows' share of tokens with loss, below which canary rows were not weighted alike
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What an audit could see of a training.
+
+    Attributes:
+        training: what the model was given, by its log; None where no log tells.
+        fault: why no log tells; None where one does, or where there is none.
+        control: whether planted rows had an effect; None without canary users.
+        form: how canary rows differ from real ones by text alone, which contradicts nothing; None without canary users.
+    """
+
+    training: TrainingCounts | None = None
+    fault: Reason | None = None
+    control: ControlFacts | None = None
+    form: FormFacts | None = None
 
 
 def conditions_of(
@@ -35,170 +49,147 @@ def conditions_of(
     manifest: Manifest,
     look: Look,
     declared_by: str | None,
-    log: TrainingLog | None = None,
+    evidence: Evidence,
     served: EndpointFacts | None = None,
 ) -> list[Condition]:
-    """Every condition (docs/theory.md#conditions-of-one-run), as far as a folder, a log and a signature can show it.
+    """Return every condition (docs/theory.md#conditions-of-one-run), as far as a folder, a log and a signature show it.
 
     Args:
         planted: the folder that ``heldin plant`` wrote, which was read and drawn again.
-        manifest: what it says.
+        manifest: of the planted folder.
         look: the number of this look.
         declared_by: who declares what heldin cannot see; None: nobody.
-        log: what ``AuditCallback`` wrote of the training that the audited model comes from; None: nothing.
+        evidence: what was seen of the training.
         served: how the model was reached behind an endpoint; None: it was loaded here.
     """
     of_examples = any(parse_claim_of(text).unit == "example" for text in look.claims)
+    paid = look.number <= manifest.looks
     return [
-        Condition(
-            condition="each audited user and canary user was held in by an independent fair coin under a fresh key",
-            known_by="checked",
-            note="drawn again under the key, they are those that the manifest commits to; a copied key is not seen",
-        ),
-        Condition(
-            condition="attacks, references, thresholds, canary users and who is audited were fixed before the coins",
-            known_by="checked",
-            note=f"plan and models have the hashes that were kept before they were drawn, {manifest.plan[:16]}",
-        ),
-        Condition(
-            condition="scores were made without looking at the coins",
-            known_by="checked",
-            note="the attack is given users and texts; this look was noted before they met the coins",
-        ),
+        _checked(ConditionName.FAIR_COINS, Reason.DRAWN_AGAIN),
+        _checked(ConditionName.FIXED_BEFORE_COINS, Reason.HASHES_KEPT),
+        _checked(ConditionName.SCORED_WITHOUT_COINS, Reason.LOOK_NOTED),
         _unchanged(planted, manifest, look, declared_by),
-        *_trained(manifest, declared_by, log),
-        _declared(_STARTED, declared_by),
-        *([_one_example(declared_by, log)] if of_examples else []),
+        _given(manifest, declared_by, evidence),
+        _weighted_alike(declared_by, evidence),
+        _declared(ConditionName.NOTHING_ELSE, declared_by),
+        _declared(ConditionName.STARTED_UNSEEN, declared_by),
+        *([_one_example(declared_by, evidence)] if of_examples else []),
         *([_answered(served, declared_by)] if served else []),
-        *([_declared(_EARLIER, declared_by)] if look.number > 1 else []),
-        Condition(
-            condition="no more looks were taken than were paid for beforehand",
-            known_by="checked" if look.number <= manifest.looks else "not met",
-            note=f"look {look.number} of {manifest.looks}"
-            + (", models told apart by a public text's score" if served else ""),
-        ),
+        *([_declared(ConditionName.EARLIER_LOOKS_UNUSED, declared_by)] if look.number > 1 else []),
+        _checked(ConditionName.LOOKS_PAID, Reason.LOOKS_WITHIN)
+        if paid
+        else _not_met(ConditionName.LOOKS_PAID, Reason.LOOKS_EXCEEDED),
     ]
 
 
 def found_changed(conditions: Sequence[Condition]) -> bool:
-    """Whether the training set was there and is not as it was written; one that is gone is not known to be."""
-    return any(its.condition == _UNCHANGED and _CHANGED in its.note for its in conditions)
+    """Return whether the training set was there and is not as it was written."""
+    return any(
+        condition.name is ConditionName.SET_UNCHANGED
+        and condition.reasons == [Reason.SET_CHANGED]
+        and condition.look is None
+        for condition in conditions
+    )
 
 
 def as_seen(before: Sequence[Condition], now: Sequence[Condition]) -> list[Condition]:
-    """The conditions now, with what an audit saw of a training set that has since been moved away."""
-    seen = {its.condition: its for its in before if its.condition == _UNCHANGED and its.known_by != "declared"}
-    return [seen.get(its.condition, its) if "not here any more" in its.note else its for its in now]
+    """Return the conditions now, with what an audit saw of a training set that has since been moved away."""
+    kept = next((c for c in before if c.name is ConditionName.SET_UNCHANGED and c.known_by is not Known.DECLARED), None)
+    return [kept if kept is not None and _set_is_gone(condition) else condition for condition in now]
 
 
-def rests_on_log(conditions: Sequence[Condition]) -> bool:
-    """Whether the log of a training was at hand."""
-    return any(its.condition == _GIVEN for its in conditions)
+def _set_is_gone(condition: Condition) -> bool:
+    gone = condition.look is not None or condition.reasons[0] in (Reason.SET_GONE, Reason.UNDECLARED)
+    return condition.name is ConditionName.SET_UNCHANGED and gone
 
 
 def _unchanged(planted: Path, manifest: Manifest, look: Look, declared_by: str | None) -> Condition:
-    what = _UNCHANGED
+    name = ConditionName.SET_UNCHANGED
     path = planted / TRAINING / manifest.file
-    short = manifest.sha256[:16]
     if not path.exists():
         if earlier := [number for number in looks_that_saw_a_change(planted) if number <= look.number]:
-            saw = f"it is not here any more, and look {min(earlier)} found it changed: its hash was {short}"
-            return Condition(condition=what, known_by="not met", note=saw)
+            return _not_met(name, Reason.SET_CHANGED, look=min(earlier))
+        if declared_by is None:
+            return _not_met(name, Reason.UNDECLARED)
         # What the model was trained on is declared by its hash all the same.
-        its = _declared(what, declared_by)
-        return its.model_copy(update={"note": f"{its.note}: it is not here any more, and its hash was {short}"})
+        return Condition(name=name, known_by=Known.DECLARED, reasons=[Reason.SET_GONE])
     try:
         same = content_sha256(path) == manifest.sha256
     except InputError:  # a part of a folder is missing
         same = False
-    if not same:
-        return Condition(condition=what, known_by="not met", note=f"'{path.name}' {_CHANGED} {short}")
-    return Condition(condition=what, known_by="checked", note=f"its hash is {short}")
+    return _checked(name, Reason.SAME_HASH) if same else _not_met(name, Reason.SET_CHANGED)
 
 
-def _trained(manifest: Manifest, declared_by: str | None, log: TrainingLog | None) -> list[Condition]:
-    """What the model was trained on: declared, or what the log of its training shows and declared for the rest."""
-    if log is None:
-        return [_declared(_TRAINED, declared_by)]
-    seen, epochs = log.seen, log.weights[-1].epochs
-    if log.training_set != manifest.sha256:
-        note = "by the log of its training, it was trained on another training set"
-        return [Condition(condition=_GIVEN, known_by="not met", note=note), _declared(_ELSE, declared_by)]
-    if seen is None or not seen.recognised or seen.unclear or (seen.missing and seen.foreign and not _most(seen)):
-        # Cut, packed or written otherwise, or trained on other texts: the log does not tell which.
-        return [_declared(_TRAINED, declared_by, f"; {_unknown(log)}")]
-    wrong = []
-    if seen.missing:
-        wrong.append(f"without {seen.missing:,} of {counted(seen.rows, 'row')}")
-    if seen.foreign:
-        wrong.append(f"with {counted(seen.foreign, 'example')} that are none of its rows")
-    if log.silent:
-        wrong.append(f"without loss on {log.silent:,} of the first examples")
-    if epochs < 1:
-        wrong.append(f"for {epochs:.2g} epochs, so that not every row was read")
-    found = (
-        f"by the log of its training: {counted(seen.examples, 'example')} with {counted(seen.rows, 'row')},"
-        f" {epochs:.3g} epochs"
-    )
-    if seen.cut:
-        found += f", {seen.cut:,} of them cut at {seen.longest:,} tokens"
-    if seen.repeated:
-        found += f", rows repeated {seen.repeated:,} times"
-    note = f"by the log of its training, it was trained {'; '.join(wrong)}" if wrong else found
-    given = Condition(condition=_GIVEN, known_by="not met" if wrong else "checked", note=note)
-    return [given, _declared(_ELSE, declared_by)]
-
-
-def _most(seen: SeenRows) -> bool:
-    """Whether most rows are examples as they are, so that the others are not merely written otherwise."""
-    return 2 * seen.missing <= seen.rows
-
-
-def _unknown(log: TrainingLog) -> str:
-    """What the log does not tell, in words."""
-    seen = log.seen
-    if seen is None:
-        return f"the log of its training says nothing of it: {log.unseen}"
-    if not seen.recognised:
-        return f"by the log of its training none of {counted(seen.examples, 'example')} has the tokens of a row"
-    if seen.unclear:
-        return f"by the log of its training {counted(seen.unclear, 'example')} may be the beginnings of several texts"
-    return (
-        f"by the log of its training {seen.missing:,} of {counted(seen.rows, 'row')} are no example as a whole, and"
-        f" {counted(seen.foreign, 'example')} are no row"
-    )
-
-
-def _one_example(declared_by: str | None, log: TrainingLog | None) -> Condition:
-    if log is None:
-        return _declared(_EXAMPLES, declared_by)
-    seen = log.seen
-    if seen is None or not seen.recognised or seen.unclear:
-        return _declared(_EXAMPLES, declared_by, f"; {_unknown(log)}")
+def _given(manifest: Manifest, declared_by: str | None, evidence: Evidence) -> Condition:
+    """Whether the model was given every row and nothing else: by the log where one tells, else declared."""
+    name, counts = ConditionName.GIVEN_EVERY_ROW, evidence.training
+    if counts is None:
+        # Absent and of another model: not counted as evidence where none was promised.
+        lacking = evidence.fault in (Reason.LOG_ABSENT, Reason.LOG_OF_OTHER_MODEL, None)
+        if lacking and manifest.evidence == "declared":
+            return _declared(name, declared_by)
+        return _not_met(name, evidence.fault or Reason.LOG_ABSENT)
+    if counts.unbounded:
+        # Rows that were joined and cut, or other texts: the log does not tell which.
+        return _declared(name, declared_by, Reason.PACKED_WITHOUT_BOUNDARIES)
     wrong = [
-        words
-        for count, words in (
-            (seen.packed or not log.apart, "examples stand together in sequences"),
-            (seen.repeated, "rows stand there again"),
-            (seen.foreign, "examples are no row as a whole"),
+        reason
+        for reason, count in (
+            (Reason.ROWS_MISSING, counts.missing),
+            (Reason.ROWS_FOREIGN, counts.foreign),
+            (Reason.TOKENS_UNSEEN, counts.unreadable),
+            (Reason.ROWS_SILENT, counts.silent),
         )
         if count
     ]
-    if wrong:
-        return Condition(
-            condition=_EXAMPLES, known_by="not met", note=f"by the log of its training, {' and '.join(wrong)}"
+    return _not_met(name, *wrong) if wrong else _checked(name, Reason.LOG_AGREES)
+
+
+def _weighted_alike(declared_by: str | None, evidence: Evidence) -> Condition:
+    """Whether no row was treated otherwise: declared, unless the log or the positive control contradicts it."""
+    name, wrong, counts = ConditionName.WEIGHTED_ALIKE, list[Reason](), evidence.training
+    if counts is not None and counts.loss_share_canaries is not None and counts.loss_share_others is not None:
+        thinned = counts.loss_share_canaries < _THINNED * counts.loss_share_others
+        wrong += [Reason.CANARY_LOSS_THINNED] if thinned and not counts.unbounded else []
+    if evidence.control is not None and evidence.control.outcome.contradicts:
+        wrong.append(Reason.CANARIES_UNLEARNED)
+    return _not_met(name, *wrong) if wrong else _declared(name, declared_by)
+
+
+def _one_example(declared_by: str | None, evidence: Evidence) -> Condition:
+    name, counts = ConditionName.ROW_IS_EXAMPLE, evidence.training
+    if counts is None:
+        return _declared(name, declared_by)
+    if counts.unbounded:
+        return _not_met(name, Reason.PACKED_WITHOUT_BOUNDARIES)
+    wrong = [
+        reason
+        for reason, count in (
+            (Reason.ROWS_PACKED, counts.packed),
+            (Reason.ROWS_REPEATED, counts.repeated),
+            (Reason.ROWS_SPLIT, counts.pieces),
+            (Reason.ROWS_FOREIGN, counts.foreign),
         )
-    return Condition(condition=_EXAMPLES, known_by="checked", note="by the log of its training")
+        if count
+    ]
+    return _not_met(name, *wrong) if wrong else _checked(name, Reason.LOG_AGREES)
 
 
 def _answered(served: EndpointFacts, declared_by: str | None) -> Condition:
     if served.drift > LARGEST_DRIFT:
-        moved = f"a public text's score moved by {served.drift:.2g} nats a token while it was audited"
-        return Condition(condition=_SERVED, known_by="not met", note=moved)
-    return _declared(_SERVED, declared_by)
+        return _not_met(ConditionName.SERVED_ALONE, Reason.MODEL_CHANGED_WHILE_SERVED)
+    return _declared(ConditionName.SERVED_ALONE, declared_by)
 
 
-def _declared(what: str, by: str | None, added: str = "") -> Condition:
+def _checked(name: ConditionName, reason: Reason) -> Condition:
+    return Condition(name=name, known_by=Known.CHECKED, reasons=[reason])
+
+
+def _not_met(name: ConditionName, *reasons: Reason, look: int | None = None) -> Condition:
+    return Condition(name=name, known_by=Known.NOT_MET, reasons=list(reasons), look=look)
+
+
+def _declared(name: ConditionName, by: str | None, *also: Reason) -> Condition:
     if by is None:
-        return Condition(condition=what, known_by="not met", note=f"{UNDECLARED}{added}")
-    return Condition(condition=what, known_by="declared", note=f"by {by}{added}")
+        return _not_met(name, Reason.UNDECLARED, *also)
+    return Condition(name=name, known_by=Known.DECLARED, reasons=[Reason.SIGNED, *also])

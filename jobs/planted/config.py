@@ -35,7 +35,10 @@ class PlantedSplit(Section):
     audit_pool: int | None = Field(None, ge=2)
     """Number of users who are audited, drawn by the seed; null: all, or by ``audit_fraction``."""
     canaries_only: bool = False
-    """Audit canary users alone: every real user stays in with every row, and the price is the canary users' rows."""
+    """Audit canary users alone: every real user stays in, and the price is canary rows and ``control_rows``."""
+    control_rows: int = Field(200, ge=0, le=10_000)
+    """With ``canaries_only``, real rows that are left out at random, at most a tenth of all, so that the audit can show
+    that the model learned the rows that it was given; 0: none, and the audit cannot."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
     """Share of an audited user's rows set aside for the attacker and never trained on; at least one row."""
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
@@ -69,6 +72,8 @@ class PlantColumns(Section):
     """Column with unique row ids; null: made from user and text."""
     date: str | None = None
     """Column with dates; null: none."""
+    drop: tuple[str, ...] = ()
+    """Columns to leave out of the planted training set, such as one that names people."""
 
     @model_validator(mode="after")
     def _one_text(self) -> "PlantColumns":
@@ -76,7 +81,17 @@ class PlantColumns(Section):
             raise ValueError("columns: prompt and completion go together")
         if self.messages is not None and self.prompt is not None:
             raise ValueError("columns: give prompt and completion, or messages")
+        kept = [*self.others().values(), *self.text_columns]
+        if both := sorted({*kept} & {*self.drop}):
+            raise ValueError(f"columns.drop leaves out '{both[0]}', which another key of columns names")
         return self
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """Columns that hold the text."""
+        if self.messages is not None:
+            return (self.messages,)
+        return (self.text,) if self.prompt is None or self.completion is None else (self.prompt, self.completion)
 
     def others(self) -> dict[str, str]:
         """Role to column name, of those that hold no text."""
@@ -95,6 +110,12 @@ class PlantConfig(Section):
     """Split of a folder with several, such as train."""
     copied_splits: tuple[str, ...] = ()
     """Other splits of the folder to copy as they are, with real names, such as test; nobody may train on them."""
+    evidence: Literal["callback", "declared"]
+    """How it will be known what the model was given. callback: heldin.AuditCallback or heldin.watch_training logs it,
+    and without its log nothing is certified. declared: the person who signs the audit vouches for it."""
+    unseen: ExpandedPath | None = None
+    """Rows of the same columns that no training uses, such as a test set. Next to them the audit sees what the model
+    learned of other rows, also where it was trained on the original file. null: split.control_rows are left out."""
     columns: PlantColumns = PlantColumns()
     """Which column holds what. Names of users, and ids if there are any, are replaced in what is written."""
     skip_bad_lines: bool = False
@@ -190,7 +211,7 @@ class PlantConfig(Section):
             name=self.name,
             seed=self.seed,
             corpus=CorpusConfig(source=source, users=self.users),
-            split=SplitConfig(**self.split.model_dump(exclude={"canaries_only"})),
+            split=SplitConfig(**self.split.model_dump(exclude={"canaries_only", "control_rows"})),
             model=ModelConfig(base=self.reference, revision=self.revision),
             finetune=Recipe(sequence_length=self.sequence_length),
             canaries=self.canaries,
@@ -221,19 +242,23 @@ def is_csv(path: Path) -> bool:
     return any(path.name.endswith(f".csv{packed}") for packed in PACKED)
 
 
-def load_plant(path: Path, overrides: Sequence[str] = ()) -> PlantConfig:
-    """Read the file, and apply ``a.b=value`` overrides. Raises InputError that lists every error."""
-    config = parse_plant(with_overrides(read_config(path), overrides), str(path))
-    # The audit may be asked for from another folder.
-    # The others are refused above.
-    names = [its.name for its in config.attack.references if isinstance(its, NamedReference)]
+def load_plant(config: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> PlantConfig:
+    """Read a YAML file or its content, and apply ``a.b=value`` overrides.
+
+    Raises InputError that lists every error.
+    """
+    content = config if isinstance(config, Mapping) else read_config(config)
+    checked = parse_plant(with_overrides(content, overrides), "config" if isinstance(config, Mapping) else str(config))
+    # The audit may be asked for from another folder. Other kinds of references are refused above.
+    names = [its.name for its in checked.attack.references if isinstance(its, NamedReference)]
     further = [NamedReference(kind="named", name=_resolved(name)) for name in names]
     named: dict[str, object] = {
-        "training": config.training.resolve(),
-        "reference": _resolved(config.reference),
-        "attack": config.attack.model_copy(update={"references": tuple(further)}),
+        "training": checked.training.resolve(),
+        "unseen": None if checked.unseen is None else checked.unseen.resolve(),
+        "reference": _resolved(checked.reference),
+        "attack": checked.attack.model_copy(update={"references": tuple(further)}) if further else checked.attack,
     }
-    return config.model_copy(update=named)
+    return checked.model_copy(update=named)
 
 
 def _resolved(name: str) -> str:

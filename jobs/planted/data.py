@@ -7,10 +7,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from heldin.base.coins import keyed_order
 from heldin.base.errors import InputError
+from heldin.base.files import text_digest
 from heldin.base.progress import Reporter
 from heldin.canaries.form import Forms
-from heldin.canaries.kinds import public_dice
+from heldin.canaries.kinds import Kind, public_dice
+from heldin.canaries.planted import PlantedStore
+from heldin.canaries.real_rows import takeable_rows
 from heldin.corpus.row_parts import Parts
 from heldin.corpus.split import Part, Role, UserFilter
 from heldin.jobs.config import RunConfig
@@ -18,12 +22,14 @@ from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.folder import Manifest
 from heldin.jobs.planted.parts import read_parts
 from heldin.jobs.planted.records import CORPUS, copied
-from heldin.jobs.planted.row_text import RowText
+from heldin.jobs.planted.training_set import TrainingSet
 from heldin.jobs.run.audit_pool import pool_of_users
 from heldin.jobs.run.corpus import CorpusData, read_corpus
 from heldin.jobs.run.data import RunData, prepare_data
 from heldin.jobs.run.layout import parts_of
 from heldin.models.loading import LanguageModel
+
+_CONTROL_SHARE = 10  # of all rows, one in so many is left out for the control at most
 
 
 def run_of(config: PlantConfig, out: Path) -> RunConfig:
@@ -33,7 +39,7 @@ def run_of(config: PlantConfig, out: Path) -> RunConfig:
 
 
 def planted_data(
-    config: PlantConfig, out: Path, reporter: Reporter, base: LanguageModel, text: RowText | None = None
+    config: PlantConfig, out: Path, reporter: Reporter, base: LanguageModel, source: TrainingSet | None = None
 ) -> RunData:
     """Users, set-asides, canary users and coins, drawn or read; trained on are all rows but those that coins decide.
 
@@ -42,23 +48,46 @@ def planted_data(
         out: the planted folder.
         reporter: receives the progress.
         base: the reference model, with which canary users are made.
-        text: how rows hold their text; None where canary users are there already.
+        source: the training set; None where canary users are there already.
 
     Raises:
         InputError: see ``jobs.run.data.prepare_data``.
     """
     run = run_of(config, out)
-    corpus = _corpus(config, run, reporter)
+    corpus = corpus_of(config, run, reporter)
+    forms = forms_of(config, run, corpus, source, copied(out / "ledger").late)
+    data = prepare_data(run, out, reporter, corpus, base, forms)
+    return replace(data, training_rows=rows_to_train_on(config, data))
+
+
+def forms_of(
+    config: PlantConfig, run: RunConfig, corpus: CorpusData, source: TrainingSet | None, late: frozenset[str]
+) -> Forms:
+    """Return what canary rows are made to look like, or are made of.
+
+    Args:
+        config: what was fixed.
+        run: the config of a run on the copied records.
+        corpus: the copied records.
+        source: the training set; None where canary users are there already.
+        late: digests of texts without a scored token inside the length limit.
+
+    Raises:
+        InputError: the template leaves no room for a canary user's text.
+    """
     forms = Forms(
-        corpus.store, lambda replaced: _lending(config, run, corpus, replaced), run.seed, text.made if text else str
+        corpus.store,
+        lambda replaced: _lending(config, run, corpus, replaced),
+        run.seed,
+        source.text.made if source else str,
+        lambda: _takeable(config, run, corpus, late),
     )
     if config.canaries and forms.around >= config.attack.max_characters:
         raise InputError(
             f"the template writes {forms.around} characters around the turns of a row, and the attack reads"
             f" {config.attack.max_characters}: raise attack.max_characters"
         )
-    data = prepare_data(run, out, reporter, corpus, base, forms)
-    return replace(data, training_rows=rows_to_train_on(data))
+    return forms
 
 
 def drawn_data(config: PlantConfig, manifest: Manifest, out: Path, reporter: Reporter, base: LanguageModel) -> RunData:
@@ -83,37 +112,56 @@ def drawn_data(config: PlantConfig, manifest: Manifest, out: Path, reporter: Rep
     return data if manifest.parts is None else replace(data, parts=read_parts(out / "ledger", manifest.parts))
 
 
-def rows_to_train_on(data: RunData) -> npt.NDArray[np.int64]:
-    """Rows to train on: the training part of whoever was held in, and all rows of those who are not audited."""
+def rows_to_train_on(config: PlantConfig, data: RunData) -> npt.NDArray[np.int64]:
+    """Return the rows to train on: the training part of held-in users, and all rows of those who are not audited.
+
+    Rows of the positive control, and those that became canary users', are left out.
+    """
     ledger = data.ledger
     always = [user for user in data.store.users if ledger.roles.get(user, Role.ALWAYS_IN) is Role.ALWAYS_IN]
     held_in = ledger.parts.rows_of(Part.TRAIN, ledger.users(Role.HELD_IN))
-    whole = [np.arange(its.start, its.stop) for its in map(data.store.rows, always)]
-    return np.unique(np.concatenate([held_in, *whole]))
+    whole = [np.arange(rows.start, rows.stop) for rows in map(data.store.rows, always)]
+    rows = np.unique(np.concatenate([held_in, *whole]))
+    return rows[~np.isin(rows, [*control_rows(config, data), *taken_rows(data)])]
 
 
-def canary_forms(config: PlantConfig, data: RunData) -> dict[int, int]:
-    """By row of a canary user the real row that lends it date and other columns; which ones, no coin decides.
+def control_rows(config: PlantConfig, data: RunData) -> list[int]:
+    """Return the real rows that are left out for the positive control, where no row is set aside of real users.
 
-    A made-up user's are those whose forms its records took when they were made; a changed user keeps its own.
-
-    Args:
-        config: what was fixed.
-        data: users and set-asides.
+    A user who wrote several rows keeps one at least.
     """
-    corpus, found = data.corpus.store, dict[int, int]()
-    sources = {user: its.source for user, its in data.canaries.items()}
-    for user, source in sources.items():
-        if source is not None:
-            own = {corpus.id(row): row for row in corpus.rows(source)}
-            found |= {row: own[data.store.id(row).removeprefix(f"{user}/")] for row in data.store.rows(user)}
-    made_up = {user: len(data.store.rows(user)) for user, source in sources.items() if source is None}
-    if config.split.canaries_only:
-        lending = _of_everybody(config, data.corpus)
-    else:
-        lending = spare_of({user: data.ledger.parts[user] for user in data.real(data.ledger.scored_users())})
-    lent = Forms(corpus, lambda _: lending, config.seed).rows(made_up, frozenset())
-    return found | {row: its for user in made_up for row, its in zip(data.store.rows(user), lent[user], strict=True)}
+    if not config.split.canaries_only or config.unseen is not None:
+        return []
+    corpus, taken = data.corpus.store, set(taken_rows(data))
+    alone = config.columns.user is None
+    left = ([row for row in corpus.rows(user) if row not in taken] for user in corpus.users)
+    rows = [row for own in left for row in own[0 if alone else 1 :]]
+    number = min(config.split.control_rows, len(corpus) // _CONTROL_SHARE)
+    by_id = {corpus.id(row): row for row in rows}
+    return [by_id[id_] for id_ in keyed_order(data.ledger.coins_key, "control row", list(by_id))[:number]]
+
+
+def canary_forms(data: RunData) -> dict[int, int]:
+    """Return by row of a canary user the real row that lends it date and other columns, or is that row itself.
+
+    Which ones, no coin decides. A changed real user keeps its own.
+    """
+    if not isinstance(data.store, PlantedStore):
+        return {}
+    corpus, forms = data.corpus.store, dict(data.store.lent)
+    for user, canary in data.canaries.items():
+        if canary.source is not None:
+            own = {corpus.id(row): row for row in corpus.rows(canary.source)}
+            forms |= {row: own[data.store.id(row).removeprefix(f"{user}/")] for row in data.store.rows(user)}
+    return forms
+
+
+def taken_rows(data: RunData) -> list[int]:
+    """Return the real rows that canary users of the kind ``real_rows`` were made of."""
+    if not isinstance(data.store, PlantedStore):
+        return []
+    taken = (user for user, canary in data.canaries.items() if canary.kind is Kind.REAL_ROWS)
+    return [data.store.lent[row] for user in taken for row in data.store.rows(user)]
 
 
 def spare_of(parts: Mapping[str, Parts]) -> dict[str, Sequence[int]]:
@@ -123,8 +171,8 @@ def spare_of(parts: Mapping[str, Parts]) -> dict[str, Sequence[int]]:
     }
 
 
-def _corpus(config: PlantConfig, run: RunConfig, reporter: Reporter) -> CorpusData:
-    """The corpus, of whose users none is audited where canary users alone are."""
+def corpus_of(config: PlantConfig, run: RunConfig, reporter: Reporter) -> CorpusData:
+    """Return the corpus, of whose users none is audited where canary users alone are."""
     if not config.split.canaries_only:
         return read_corpus(run, reporter)
     # Nothing is set aside of anybody, so that one row is enough.
@@ -140,6 +188,21 @@ def _of_everybody(config: PlantConfig, corpus: CorpusData) -> dict[str, Sequence
     # Nobody knows whose they are: all of them together, in a public order.
     dice = np.random.default_rng(public_dice(config.seed, "form of a canary user", "").getrandbits(64))
     return {"": dice.permutation(len(corpus.store)).tolist()}
+
+
+def _takeable(
+    config: PlantConfig, run: RunConfig, corpus: CorpusData, late: frozenset[str]
+) -> dict[str, Sequence[int]]:
+    """Rows by user that may become canary users': of users who are not audited, with a scored token in the limit."""
+    pool: frozenset[str] = frozenset()
+    if not config.split.canaries_only:
+        pool = frozenset(pool_of_users(corpus.audited.users, run.split, seed=run.seed).names)
+    store = corpus.store
+    rows_of: dict[str, Sequence[int]] = {user: store.rows(user) for user in store.users if user not in pool}
+    if config.columns.user is None:
+        rows_of = {"": range(len(store))}
+    different = takeable_rows(store, rows_of)
+    return {user: [row for row in rows if text_digest(store.text(row)) not in late] for user, rows in different.items()}
 
 
 def _lending(

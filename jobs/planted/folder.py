@@ -13,10 +13,13 @@ from heldin.base.files import file_sha256, private_directory, text_sha256, whole
 from heldin.base.purged import require_not_purged
 from heldin.base.yaml_files import read_yaml
 from heldin.jobs.planted.config import PlantConfig, parse_plant
+from heldin.record.planted import FormFacts
 
 MANIFEST, CONFIG, TRAINING, AUDITS = "manifest.json", "config.yaml", "training", "audits"
+LOG = "training-log"  # folder of what a training was given
+CONTROL = "control.parquet"  # of an audit: losses of the positive control
 SEAL = "planted.json"  # in the ledger: hashes of what was fixed
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Manifest:
         skipped: rows of the original that could not be used.
         columns: its columns by what they hold.
         looks: number of checkpoints that the audit pays for.
+        evidence: how it will be known what the model was given: "callback" or "declared".
         parts: hash of the scored parts of texts; None: whole texts are scored.
         split: of a folder with several, the one to train on.
     """
@@ -50,6 +54,7 @@ class Manifest:
     skipped: int
     columns: dict[str, str | None]
     looks: int
+    evidence: str
     parts: str | None = None
     split: str | None = None
 
@@ -92,13 +97,26 @@ def require_models(out: Path, models: Mapping[str, str]) -> None:
         raise InputError(f"'{other}' is not the reference model that it was when coins were drawn: restore it")
 
 
-def write_manifest(manifest: Manifest, out: Path) -> None:
-    """Write the manifest, and its hash to the secrets; a folder with a manifest is whole."""
+def write_manifest(manifest: Manifest, out: Path, form: FormFacts | None, unseen: str | None) -> None:
+    """Write the manifest, and to the secrets its hash and how canary rows differ; a folder with a manifest is whole."""
     text = json.dumps({"heldin_manifest": _FORMAT, **vars(manifest)}, indent=1) + "\n"
     with whole_file(out / MANIFEST) as temporary:
         temporary.write_text(text, encoding="utf-8")
         # Before the rename: a manifest whose hash is not sealed would be refused for ever.
-        _write_seal(out, {**_read_json(out / "ledger" / SEAL), "manifest": file_sha256(temporary)})
+        measured = None if form is None else form.model_dump(mode="json")
+        kept = _read_json(out / "ledger" / SEAL)
+        _write_seal(out, {**kept, "form": measured, "unseen": unseen, "manifest": file_sha256(temporary)})
+
+
+def unseen_hash(out: Path) -> str | None:
+    """Return the hash of the kept sample of unseen rows; None if the plan names none."""
+    return _read_json(out / "ledger" / SEAL).get("unseen")
+
+
+def read_form(out: Path) -> FormFacts | None:
+    """Return how canary rows differ from real ones by text alone, as ``plant`` measured it."""
+    form = _read_json(out / "ledger" / SEAL).get("form")
+    return None if form is None else FormFacts.model_validate(form)
 
 
 def read_planted(out: Path) -> tuple[PlantConfig, Manifest]:

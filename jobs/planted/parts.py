@@ -1,8 +1,7 @@
 """The scored parts of audited users' texts, where not the whole text is scored, kept in the folder of secrets."""
 
-import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, whole_file
+from heldin.base.files import file_sha256, text_digest, whole_file
+from heldin.canaries.kinds import Kind
 from heldin.corpus.sources.rows import BATCH_ROWS, BadRows
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.jobs.run.data import RunData
@@ -50,24 +50,28 @@ class KeptParts:
         return list(zip(self.begins[part].tolist(), self.ends[part].tolist(), strict=True))
 
 
-def write_parts(source: TrainingSet, data: RunData, ledger: Path) -> str:
-    """Keep the parts of every text of audited users and canary users, and return the file's hash.
+def write_parts(
+    source: TrainingSet, data: RunData, ledger: Path, texts: Iterable[str], further: Iterable[tuple[str, Spans]]
+) -> str:
+    """Keep the parts of the texts of audited users, canary users and further rows, and return the file's hash.
 
     Args:
         source: the training set.
         data: users and coins; nothing that is kept depends on a coin.
         ledger: folder of secrets.
+        texts: of further real rows: those that became canary users', and those of the positive control.
+        further: other texts with their parts.
 
     Raises:
         InputError: a canary user's row has no part that is read.
     """
-    found = itertools.chain(_of_users(source, data), _of_canaries(source, data))
+    found = itertools.chain(_of_users(source, data, frozenset(texts)), _of_canaries(source, data), further)
     with whole_file(ledger / PARTS, private=True) as temporary, pq.ParquetWriter(temporary, _SCHEMA) as writer:
         while some := list(itertools.islice(found, BATCH_ROWS)):
-            rows = [
+            kept = [
                 {"text": _hash(text), "begins": [b for b, _ in its], "ends": [e for _, e in its]} for text, its in some
             ]
-            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=_SCHEMA))
+            writer.write_batch(pa.RecordBatch.from_pylist(kept, schema=_SCHEMA))
     return file_sha256(ledger / PARTS)
 
 
@@ -90,23 +94,29 @@ def read_parts(ledger: Path, sha256: str) -> KeptParts:
     )
 
 
-def _of_users(source: TrainingSet, data: RunData) -> Iterator[tuple[str, Spans]]:
-    audited = set(data.real(data.ledger.scored_users()))
-    replaced = {its.source for its in data.canaries.values()}
+def _of_users(source: TrainingSet, data: RunData, texts: frozenset[str]) -> Iterator[tuple[str, Spans]]:
+    users = {*data.real(data.ledger.scored_users()), *(its.source for its in data.canaries.values())}
     for its, content in source.rows(BadRows(skip=True)):
-        if its["user"] in audited or its["user"] in replaced:
+        if its["user"] in users or its["text"] in texts:
             yield str(its["text"]), source.text.scored(content)
 
 
 def _of_canaries(source: TrainingSet, data: RunData) -> Iterator[tuple[str, Spans]]:
     for user, its in data.canaries.items():
-        for row in data.store.rows(user) if its.source is None else ():
+        made_up = its.source is None and its.kind is not Kind.REAL_ROWS
+        for row in data.store.rows(user) if made_up else ():
             text = data.store.text(row)
             try:
-                yield text, source.text.scored(source.text.put({}, text))
+                spans = source.text.scored(source.text.put({}, text))
             except ValueError as error:
                 raise InputError(f"canary user '{user}': {error}: raise attack.max_characters") from error
+            if not source.is_visible(text, spans):
+                raise InputError(
+                    f"canary user '{user}': no scored token of a row is among the first {source.visible}: raise"
+                    " sequence_length"
+                )
+            yield text, spans
 
 
 def _hash(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=_SIZE).digest()
+    return bytes.fromhex(text_digest(text))

@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
+
 from heldin.attacks.config import NamedReference
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, whole_directory
@@ -13,10 +15,12 @@ from heldin.base.progress import Reporter
 from heldin.base.purged import require_not_purged
 from heldin.jobs.config_files import first_difference
 from heldin.jobs.environment import version
-from heldin.jobs.planted.beforehand import said_beforehand
+from heldin.jobs.planted.beforehand import control_lines, said_beforehand
 from heldin.jobs.planted.config import PlantConfig, is_dataset
-from heldin.jobs.planted.data import planted_data, run_of
+from heldin.jobs.planted.control import ControlSample
+from heldin.jobs.planted.data import planted_data, run_of, taken_rows
 from heldin.jobs.planted.folder import (
+    CONFIG,
     MANIFEST,
     SEAL,
     TRAINING,
@@ -29,20 +33,22 @@ from heldin.jobs.planted.folder import (
     write_config,
     write_manifest,
 )
+from heldin.jobs.planted.measured import form_facts, least_by_length, length_correlations
 from heldin.jobs.planted.parts import write_parts
-from heldin.jobs.planted.records import copied, copy_records
+from heldin.jobs.planted.records import Copied, copied, copy_records
 from heldin.jobs.planted.row_text import Row
 from heldin.jobs.planted.telling import telling_of
-from heldin.jobs.planted.training_set import content_sha256, training_set
+from heldin.jobs.planted.training_set import TrainingSet, content_sha256, training_set
+from heldin.jobs.planted.unseen import unseen_rows, write_unseen
 from heldin.jobs.planted.written import planted_rows
+from heldin.jobs.run.data import RunData
 from heldin.jobs.run.extraction import require_windows
-from heldin.models.continuations import require_context
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.model_names import fingerprint_of, require_model
 
 
 def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
-    """Plant in ``out``, or go on with what a call of the same config began there.
+    """Plant in ``out``, or resume what a call of the same config began there.
 
     Args:
         config: what is planted, and everything about the audit.
@@ -52,46 +58,37 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
     Raises:
         InputError: the training set or the model cannot be used, or ``out`` holds something else.
     """
-    require_model(config.reference)
+    require_readable(config)
     require_not_purged(out)
-    # Before the folder: what cannot be read leaves nothing behind.
-    if not config.training.exists():
-        raise InputError(f"there is no training set '{config.training}': name a file or folder under 'training'")
-    is_dataset(config.training)
+    if (out / MANIFEST).is_file():
+        with one_process_at_a_time(out):
+            _take_folder(_with_attack_of(config, out), out)
+            reporter.say(f"planted before in '{out}': nothing is drawn or written again")
+            return read_planted(out)[1]
+    base = reference_model(config)
+    source = training_set(config, base.tokenizer)
+    config = _with_attack_of(config, out) if (out / CONFIG).is_file() else with_attack(config, source, base, reporter)
     with one_process_at_a_time(out):
         _take_folder(config, out)
-        if (out / MANIFEST).is_file():
-            reporter.say(f"planted before in '{out}': nothing is drawn or written anew")
-            return read_planted(out)[1]
-        # What the audit will ask of models is asked now: it cannot be mended once somebody has trained. One at a time.
-        for name in _further(config):
-            _require_scores_of(load_language_model(name, precision=config.attack.precision))
-        base = load_language_model(config.reference, revision=config.revision)
-        _require_scores_of(base)
-        if config.extraction is not None:
-            require_context(base, config.extraction.length)
-        source = training_set(config, base.tokenizer)
-        its = config.columns
-        telling = telling_of(config, frozenset({its.user, its.id, its.date, *source.text.columns}))
+        names = config.columns
+        telling = telling_of(config, frozenset({names.user, names.id, names.date, *source.text.columns}))
         kept = copy_records(source, out / "ledger", reporter, skip_bad=config.skip_bad_lines, telling=telling)
         source = replace(source, unparted=kept.unparted)
         seal_models(out, fingerprints(config))
-        data = planted_data(config, out, reporter, base, source.text)
+        data = planted_data(config, out, reporter, base, source)
         require_windows(run_of(config, out), data, base)
-        for line in said_beforehand(config, data, source):
+        form = form_facts(config, data)
+        for line in said_beforehand(config, data, source, kept.late_rows, form):
             reporter.say(line)
-        parts = write_parts(source, data, out / "ledger") if source.in_parts else None
-        with reporter.track("writing", len(data.training_rows), "rows") as advance:
-
-            def told() -> Iterator[tuple[bytes, Row]]:
-                for its in planted_rows(source, data, config, numbered=kept.numbered):
-                    yield its
-                    advance(1)
-
-            with whole_directory(out / TRAINING) as temporary:
-                sha256 = content_sha256(source.write(told(), temporary, temporary / "sorting"))
-                if content_sha256(source.path) != kept.sha256:
-                    raise InputError(f"'{source.path}' was changed while it was read: restore it, and call again")
+        unseen = list(unseen_rows(config, source))
+        control = ControlSample(data, kept.late, [text for text, _ in unseen])
+        for line in control_lines(control, len(data.canaries)):
+            reporter.say(line)
+        parts = None
+        if source.in_parts:
+            texts = [*data.store.texts_at(np.array(taken_rows(data), dtype=np.int64)), *control.texts()]
+            parts = write_parts(source, data, out / "ledger", texts, unseen)
+        sha256 = _write_training_set(source, data, out, kept, reporter)
         manifest = Manifest(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             heldin=version(),
@@ -104,11 +101,71 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
             skipped=kept.skipped,
             columns=_named(config),
             looks=config.looks,
+            evidence=config.evidence,
             parts=parts,
             split=config.dataset_split,
         )
-        write_manifest(manifest, out)
+        sample = write_unseen([text for text, _ in unseen], out / "ledger") if unseen else None
+        write_manifest(manifest, out, form, sample)
     return manifest
+
+
+def require_readable(config: PlantConfig) -> None:
+    """Raise InputError if there is no such model, training set or kind of training set; nothing is read."""
+    require_model(config.reference)
+    if not config.training.exists():
+        raise InputError(f"there is no training set '{config.training}': name a file or folder under 'training'")
+    is_dataset(config.training)
+
+
+def reference_model(config: PlantConfig) -> LanguageModel:
+    """Load the leading reference model. Raises InputError if it or another one cannot score texts."""
+    # What the audit will need of models is checked now: after a training it is too late. One at a time.
+    for name in _further(config):
+        _require_scores_of(load_language_model(name, precision=config.attack.precision))
+    base = load_language_model(config.reference, revision=config.revision)
+    _require_scores_of(base)
+    return base
+
+
+def with_attack(config: PlantConfig, source: TrainingSet, base: LanguageModel, reporter: Reporter) -> PlantConfig:
+    """Return the config with a primary attack: its own, or one that the length of texts moves little."""
+    if "primary" in config.attack.model_fields_set:
+        return config
+    correlations = length_correlations(config, source, base)
+    if not correlations:
+        return config
+    primary = least_by_length(correlations)
+    measured = ", ".join(f"{name} {correlation:+.2f}" for name, correlation in correlations.items())
+    reporter.say(
+        f"attack: {primary} is the primary attack, since the length of a text moves it little (rank correlations under"
+        f" the reference: {measured}); attack.primary names another"
+    )
+    return config.model_copy(update={"attack": config.attack.model_copy(update={"primary": primary})})
+
+
+def _with_attack_of(config: PlantConfig, out: Path) -> PlantConfig:
+    """Return the config with the primary attack that was chosen when the folder was begun, unless it names one."""
+    if "primary" in config.attack.model_fields_set or not (out / CONFIG).is_file():
+        return config
+    primary = read_plant_config(out).attack.primary
+    return config.model_copy(update={"attack": config.attack.model_copy(update={"primary": primary})})
+
+
+def _write_training_set(source: TrainingSet, data: RunData, out: Path, kept: Copied, reporter: Reporter) -> str:
+    """Write the planted training set, and return the hash of its content."""
+    with reporter.track("writing", len(data.training_rows), "rows") as advance:
+
+        def rows() -> Iterator[tuple[bytes, Row]]:
+            for row in planted_rows(source, data, numbered=kept.numbered):
+                yield row
+                advance(1)
+
+        with whole_directory(out / TRAINING) as temporary:
+            sha256 = content_sha256(source.write(rows(), temporary, temporary / "sorting"))
+            if content_sha256(source.path) != kept.sha256:
+                raise InputError(f"'{source.path}' was changed while it was read: restore it, and call again")
+    return sha256
 
 
 def fingerprints(config: PlantConfig) -> dict[str, str]:
@@ -130,7 +187,8 @@ def _require_scores_of(lm: LanguageModel) -> None:
 def _named(config: PlantConfig) -> dict[str, str | None]:
     """Columns by what they hold, without that of plain text where the text stands elsewhere."""
     plain = config.columns.messages is None and config.columns.prompt is None
-    found: dict[str, str | None] = config.columns.model_dump(exclude_none=True, exclude=set() if plain else {"text"})
+    left_out = {"drop"} if plain else {"drop", "text"}
+    found: dict[str, str | None] = config.columns.model_dump(exclude_none=True, exclude=left_out)
     # Said, since it is no default: without it a reader would look for a column of users.
     return found if config.columns.user is not None else {**found, "user": None}
 

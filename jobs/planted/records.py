@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from heldin.base.errors import InputError
-from heldin.base.files import whole_file
+from heldin.base.files import text_digest, whole_file
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.corpus.sources.rows import BATCH_ROWS, SCHEMA, BadRows
@@ -30,14 +30,20 @@ class Copied:
         skipped: rows that could not be used.
         first: place and reason of the first of them, or "".
         numbered: columns of users and ids in which all values are whole numbers.
-        unparted: numbers of the rows of which nothing is scored; None: an earlier version did not keep them.
+        unparted: numbers of the rows of which nothing is scored.
+        late: digests of texts whose first scored token is outside of what training sees.
+        late_rows: number of rows with such a text.
+        rows: number of all rows that can be used.
     """
 
     sha256: str
     skipped: int
     first: str
     numbered: frozenset[str]
-    unparted: frozenset[int] | None
+    unparted: frozenset[int]
+    late: frozenset[str]
+    late_rows: int
+    rows: int
 
 
 def copy_records(
@@ -68,9 +74,11 @@ def copy_records(
     named = {name for name in (source.columns.user, source.columns.id) if name is not None}
     with whole_file(ledger / CORPUS, private=True) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:
         unparted: list[int] = []
-        rows, total = source.rows(bad, unparted), 0
+        late: set[str] = set()
+        rows, total, late_rows = source.rows(bad, unparted, late), 0, 0
         while some := list(itertools.islice(rows, BATCH_ROWS)):
             total += len(some)
+            late_rows += sum(text_digest(record["text"] or "") in late for record, _ in some) if late else 0
             named = {column for column in named if all(isinstance(row[column], int) for _, row in some)}
             if telling is not None:
                 for record, row in some:
@@ -79,14 +87,10 @@ def copy_records(
         if not total:
             why = f"; the first: {bad.first}" if bad.first else ""
             raise InputError(f"'{source.path}' has no row that can be used{why}")
-        if telling is not None and (column := telling.column()):
-            # The name of a person who stands in a canary row, and nowhere else, would say who is held out.
-            raise InputError(
-                f"'{source.path}': column '{column}' names people, or numbers them, and canary rows take it from"
-                " others' rows, whom that would show: name it under 'columns' if it is an id, else leave it out"
-            )
+        if telling is not None and (problem := telling.problem()):
+            raise InputError(f"'{source.path}': {problem}")
         about = {"sha256": sha256, "skipped": bad.skipped, "first": bad.first, "numbered": sorted(named)}
-        about["unparted"] = unparted
+        about |= {"unparted": unparted, "late": sorted(late), "late_rows": late_rows, "rows": total}
         writer.add_key_value_metadata({_ABOUT: json.dumps(about)})
     if bad.skipped:
         reporter.say(f"training set: {counted(bad.skipped, 'row')} left out, the first: {bad.first}")
@@ -100,7 +104,9 @@ def copied(ledger: Path) -> Copied:
         raise InputError(f"'{path}' is missing: plant in a new folder")
     try:
         about: dict[str, Any] = json.loads((pq.read_metadata(path).metadata or {})[_ABOUT.encode()])
-        unparted = frozenset(about["unparted"]) if "unparted" in about else None
-        return Copied(about["sha256"], about["skipped"], about["first"], frozenset(about["numbered"]), unparted)
+        sets = {name: frozenset(about[name]) for name in ("numbered", "unparted", "late")}
+        return Copied(
+            about["sha256"], about["skipped"], about["first"], late_rows=about["late_rows"], rows=about["rows"], **sets
+        )
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise InputError(f"'{path}' is damaged: plant in a new folder") from error

@@ -84,12 +84,14 @@ class Completion:
         completion: column of the completion.
         alone: whether the completion alone is scored.
         most: characters of a text that are read.
+        room: characters of a made-up prompt, at most; None: half of the text.
     """
 
     prompt: str
     completion: str
     alone: bool = False
     most: int = DEFAULT_MAX_CHARACTERS
+    room: int | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -106,13 +108,17 @@ class Completion:
 
     def put(self, row: Row, text: str) -> Row:
         """The row with the halves of the text."""
-        place = _middle(text, self.most)
+        place = _middle(text, self.most, self.room)
         return {**row, self.prompt: text[:place], self.completion: text[place:]}
 
     def scored(self, row: Row) -> Spans:
         """The completion, or all. Raises ValueError where the completion is empty or begins too late."""
         begin, end = len(_text(row, self.prompt)) if self.alone else 0, len(self.of(row))
         return _read([(begin, end)], self.most, f"column '{self.completion}'")
+
+    def within(self, tokens: int, tokenizer: PreTrainedTokenizerBase) -> "Completion":
+        """Return the same, with made-up prompts so short that a completion begins within so many tokens."""
+        return replace(self, room=_room(tokens, ""))
 
 
 @dataclass(frozen=True)
@@ -125,6 +131,7 @@ class Chat:
         system: content of the system message that all rows begin with; None: there is none.
         role: whose turns alone are scored; None: all of the text is.
         most: characters of a text that are read.
+        room: characters of a made-up first turn, at most; None: half of the text.
     """
 
     column: str
@@ -132,6 +139,7 @@ class Chat:
     system: str | None = None
     role: str | None = None
     most: int = DEFAULT_MAX_CHARACTERS
+    room: int | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -145,7 +153,7 @@ class Chat:
     def made(self, text: str) -> str:
         """A conversation of two turns: the halves of the text."""
         before, between, after = self._frame
-        place = _middle(text, self.most - len(before) - len(between))
+        place = _middle(text, self.most - len(before) - len(between), self.room)
         return f"{before}{text[:place].strip()}{between}{text[place:].strip()}{after}"
 
     def put(self, row: Row, text: str) -> Row:
@@ -170,6 +178,12 @@ class Chat:
             if isinstance(messages := row.get(self.column), list) and messages and _is_message(messages[0])
         }
         return replace(self, system=first.pop() if len(first) == 1 else None)
+
+    def within(self, tokens: int, tokenizer: PreTrainedTokenizerBase) -> "Chat":
+        """Return the same, with made-up first turns so short that the second begins within so many tokens."""
+        before, between, _ = self._frame
+        taken = len(tokenizer(before + between, add_special_tokens=False)["input_ids"])
+        return replace(self, room=_room(tokens - taken, ", since the template with its system message is longer"))
 
     def _messages(self, row: Row) -> list[Row]:
         messages = row.get(self.column)
@@ -295,9 +309,19 @@ def _read(spans: Spans, most: int, what: str) -> Spans:
     return spans
 
 
-def _middle(text: str, most: int) -> int:
+def _room(tokens: int, taken: str) -> int:
+    """Return how many characters surely take fewer tokens than these. Raises InputError if there is no room."""
+    if tokens < 2:
+        raise InputError(f"sequence_length leaves no room for what is scored of a row{taken}: raise it")
+    # Each token has a character of its own, but for a few of the rarest characters.
+    return tokens - 1
+
+
+def _middle(text: str, most: int, room: int | None) -> int:
     """Before a blank near the middle, or of the characters that are read; the middle itself where there is none."""
     half = max(1, min(len(text), most) // 2)
+    if room is not None and half > room:
+        return room
     place = text.rfind(" ", 1, half + 1)
     place = place if place > 0 else text.find(" ", half, most)
     return place if place > 0 else half

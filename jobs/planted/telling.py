@@ -51,14 +51,26 @@ class Telling:
                 if whose[0] != seen[0]:
                     whose[0] = _SHARED
 
-    def column(self) -> str | None:
-        """The first column of which the values, or a part of them, stand in several rows of one user each."""
+    def columns(self) -> list[str]:
+        """Return the columns of which the values, or a part of them, are in several rows of one user each."""
+        telling: dict[str, None] = {}
         for (name, _), values in self._values.items():
             total = sum(count for _, count in values.values())
             alone = sum(count for whose, count in values.values() if whose != _SHARED)
             if len(self._rows) > 1 and total >= max(_LEAST, 2 * len(values)) and alone >= _MOST * total:
-                return name
-        return None
+                telling[name] = None
+        return list(telling)
+
+    def problem(self) -> str | None:
+        """Return what is wrong with these columns, and what to do; None if none of them tells."""
+        if not (names := self.columns()):
+            return None
+        # The name of a person who is in a canary row, and nowhere else, would say who is held out.
+        return (
+            f"column {', '.join(map(repr, names))} names people, or numbers them, and canary rows take it from others'"
+            f" rows, which would show whose: name it under 'columns' if it is an id, or leave it out with"
+            f" columns: {{drop: [{', '.join(names)}]}}"
+        )
 
 
 def telling_of(config: PlantConfig, own: frozenset[str | None]) -> Telling | None:

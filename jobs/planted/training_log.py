@@ -1,193 +1,311 @@
-"""What a trainer was given, as ``AuditCallback`` wrote it down: rows, loss, epochs, and the weights that came of it."""
+"""The log of a training on a planted set: every sequence that the model was given, and the weights that came of it.
+
+The log is a folder with two files for each start of a training and each of its processes, a *segment*:
+``segment-0001-0.json`` (who wrote it, and its checkpoints) and ``segment-0001-0.reads`` (one ``READ`` per sequence, in
+order). A segment names the one before by its digest, so a segment that was taken away is noticed. The log is a plain
+file: whoever signs vouches for it (docs/other-trainings.md).
+"""
 
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from heldin.base.errors import InputError
-from heldin.base.files import write_text
+from heldin.base.files import text_sha256, write_text
 
-LOG = "training-log.json"
-_FORMAT = 1
-_SIZE = 16  # bytes of a hash
+_FORMAT = 2
+_SIZE = 16  # bytes of a hash: enough that no two texts meet by chance
+# A sequence: hash and number of its own tokens, how many of them bear loss (-1: labels were not seen), and how many
+# sequences share its row of the batch.
+READ = np.dtype([("hash", f"S{_SIZE}"), ("tokens", "<u4"), ("loss_tokens", "<i4"), ("packed", "<u4")])
+Reads = NDArray[np.void]
+
+
+class DamagedLogError(InputError):
+    """A segment of the log is missing, or is not as it was written."""
 
 
 @dataclass(frozen=True)
-class SeenRows:
-    """The examples that a trainer was given beside the rows of a training set, by their tokens.
+class Header:
+    """What a process knew when a training started.
 
     Attributes:
-        examples: number of examples.
-        rows: number of rows in the training set.
-        missing: rows that no example holds.
-        repeated: how often a row stands in examples beyond its first time.
-        foreign: examples, or parts of packed ones, that are no row and no beginning of one.
-        cut: rows of which examples hold the beginning alone.
-        unclear: examples that may be the beginnings of several texts: of rows that begin alike, or once too often.
-        packed: examples that hold several rows.
-        longest: tokens of the longest example, start and end left out.
+        number: of the start, from 1.
+        process: which of the processes wrote this.
+        processes: number of processes that trained together.
+        token: random, so that no two starts have the same digest.
+        previous: digest of this process's header of the start before; "" for the first.
+        training_set: hash of the training set.
+        ends: token ids that may be added around a row's own: start, end and padding.
+        step: optimizer steps that were done before.
+        tensors: hashes of the trainable weights at the start; empty where they could not be hashed.
+        versions: of the libraries at work.
     """
 
-    examples: int
-    rows: int
-    missing: int
-    repeated: int
-    foreign: int
-    cut: int
-    unclear: int
-    packed: int
-    longest: int
+    number: int
+    process: int
+    processes: int
+    token: str
+    previous: str
+    training_set: str
+    ends: tuple[int, ...]
+    step: int
+    tensors: tuple[str, ...]
+    versions: Mapping[str, str]
 
-    @property
-    def all_and_no_other(self) -> bool:
-        """Whether every row was there and nothing else."""
-        return not (self.missing or self.foreign or self.unclear)
-
-    @property
-    def recognised(self) -> bool:
-        """Whether any row was found; if not, the trainer's tokens are written otherwise than expected."""
-        return self.missing < self.rows
+    def digest(self) -> str:
+        """Return the hash by which the next start names this one."""
+        return text_sha256(json.dumps(asdict(self), sort_keys=True))
 
 
 @dataclass(frozen=True)
-class Weights:
-    """A model's trained parameters at a step.
+class Checkpoint:
+    """Weights that were saved, and what had been read by then.
 
     Attributes:
         step: optimizer steps so far.
-        epochs: how often the trainer had gone through its examples.
-        tensors: hashes of the parameters, sorted; empty where they could not be hashed.
+        epochs: how often the trainer had gone through its examples, by its own count; None where nobody counts.
+        reads: number of reads of this segment and process so far.
+        sha256: hash of these reads.
+        unreadable: forward passes so far whose tokens could not be seen.
+        tensors: hashes of the trainable weights, sorted; empty where they could not be hashed.
     """
 
     step: int
-    epochs: float
+    epochs: float | None
+    reads: int
+    sha256: str
+    unreadable: int
     tensors: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class TrainingLog:
-    """What the callback saw of one training.
+class Segment:
+    """What one process wrote between one start and the next.
 
     Attributes:
-        training_set: hash of the training set when the callback was made.
-        seen: its rows beside the trainer's examples; None: the examples could not be read.
-        unseen: why not; "" where they could.
-        loss_tokens: of the first examples, how many tokens bear loss.
-        tokens: of how many.
-        silent: of the first examples, how many bear no loss at all.
-        apart: whether each of the first examples is a sequence of its own.
-        ended: whether training came to its end.
-        weights: of every checkpoint that was saved, and of the model at the end.
-        versions: of the libraries at work.
+        header: what was known at the start.
+        checkpoints: in the order in which they were saved.
     """
 
-    training_set: str
-    seen: SeenRows | None
-    unseen: str
-    loss_tokens: int
-    tokens: int
-    silent: int = 0
-    apart: bool = False
-    ended: bool = False
-    weights: tuple[Weights, ...] = ()
-    versions: Mapping[str, str] | None = None
-
-    def of_model(self, tensors: Iterable[str]) -> "TrainingLog | None":
-        """The log of the first checkpoint that has these tensors and no others; None: there is none."""
-        held = set(tensors)
-        # The first: a best model that is loaded at the end is that of an earlier step.
-        fitting = [its for its in self.weights if its.tensors and held == set(its.tensors)]
-        return replace(self, weights=(fitting[0],)) if fitting else None
+    header: Header
+    checkpoints: tuple[Checkpoint, ...] = ()
 
 
-def write_log(log: TrainingLog, path: Path) -> None:
-    """Write the log, whole or not at all."""
-    write_text(path, json.dumps({"heldin_training_log": _FORMAT, **asdict(log)}, indent=1) + "\n")
+@dataclass(frozen=True)
+class History:
+    """What the audited weights were trained with, over all starts and processes.
+
+    Attributes:
+        reads: every sequence.
+        ends: see ``Header``.
+        training_sets: hashes of the training sets of all starts.
+        starts: number of starts.
+        processes: largest number of processes that trained together.
+        steps: optimizer steps.
+        epochs: see ``Checkpoint``.
+        unreadable: forward passes whose tokens could not be seen.
+    """
+
+    reads: Reads
+    ends: frozenset[int]
+    training_sets: frozenset[str]
+    starts: int
+    processes: int
+    steps: int
+    epochs: float | None
+    unreadable: int
 
 
-def read_log(path: Path) -> TrainingLog | None:
-    """The log in a file; None where there is none. Raises InputError if it is damaged."""
-    if not path.is_file():
-        return None
+def segment_path(folder: Path, number: int, process: int) -> Path:
+    """Return the path of a segment's JSON file; its reads have the same name with the ending ``.reads``."""
+    return folder / f"segment-{number:04d}-{process}.json"
+
+
+def write_segment(segment: Segment, folder: Path) -> None:
+    """Write the JSON file of a segment, readable by its owner only."""
+    content = json.dumps(asdict(segment), sort_keys=True)
+    document = {"heldin_training_log": _FORMAT, "sha256": text_sha256(content), "segment": json.loads(content)}
+    path = segment_path(folder, segment.header.number, segment.header.process)
+    write_text(path, json.dumps(document, indent=1, sort_keys=True) + "\n", private=True)
+
+
+def read_segment(path: Path) -> Segment:
+    """Read a segment. Raises DamagedLogError if it is not as it was written."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content.pop("heldin_training_log") != _FORMAT:
-            raise InputError(f"'{path}' is of another heldin: audit with the one whose callback wrote it")
-        seen, weights = content.pop("seen"), content.pop("weights")
-        return TrainingLog(
-            seen=None if seen is None else SeenRows(**seen),
-            weights=tuple(Weights(its["step"], its["epochs"], tuple(its["tensors"])) for its in weights),
-            **content,
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document["heldin_training_log"] != _FORMAT:
+            raise InputError(f"'{path}' was written by another version of heldin: audit with that version")
+        content: dict[str, Any] = document["segment"]
+        if text_sha256(json.dumps(content, sort_keys=True)) != document["sha256"]:
+            raise DamagedLogError(f"'{path}' was changed after it was written: restore it")
+        header, checkpoints = content["header"], content["checkpoints"]
+        lists = {name: tuple(header[name]) for name in ("ends", "tensors")}
+        return Segment(
+            Header(**{**header, **lists}),
+            tuple(Checkpoint(**{**kept, "tensors": tuple(kept["tensors"])}) for kept in checkpoints),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"'{path}' is damaged: restore it, or remove it and declare what it showed") from error
+        if isinstance(error, InputError):
+            raise
+        raise DamagedLogError(f"'{path}' is damaged: restore it") from error
 
 
-def seen_rows(
-    examples: Iterable[Sequence[Sequence[int]]], rows: Iterable[Sequence[int]], *, ends: frozenset[int]
-) -> SeenRows:
-    """Compare the examples of a trainer with the rows of the training set.
+def read_log(folder: Path) -> tuple[tuple[Segment, ...], ...] | None:
+    """Read all segments: by start, those of its processes; None where there is no log.
 
-    A row counts as found if an example holds all its tokens, or as many of its first ones as the longest example has.
+    Raises:
+        DamagedLogError: a segment is missing, damaged, or does not follow the one before.
+    """
+    if not folder.is_dir():
+        return None
+    starts: dict[int, list[Segment]] = {}
+    for path in sorted(folder.glob("segment-*.json")):
+        segment = read_segment(path)
+        if path != segment_path(folder, segment.header.number, segment.header.process):
+            raise DamagedLogError(f"'{path}' is another segment than its name says: restore it")
+        starts.setdefault(segment.header.number, []).append(segment)
+    if not starts:
+        raise DamagedLogError(f"'{folder}' holds no segment: restore it")
+    previous: dict[int, str] = {}
+    for number in range(1, max(starts) + 1):
+        members = {segment.header.process: segment for segment in starts.get(number, [])}
+        expected = members[0].header.processes if 0 in members else 1
+        lost = next((process for process in range(expected) if process not in members), None)
+        if lost is not None:
+            raise DamagedLogError(f"'{segment_path(folder, number, lost)}' is missing: restore it")
+        for process, segment in sorted(members.items()):
+            if segment.header.previous != previous.get(process, ""):
+                path = segment_path(folder, number, process)
+                raise DamagedLogError(f"'{path}' does not follow the segment before: one was removed or exchanged")
+            previous[process] = segment.header.digest()
+    return tuple(tuple(starts[number]) for number in sorted(starts))
+
+
+def last_header(folder: Path, process: int) -> Header | None:
+    """Return the header of the latest start that this process logged; None before the first."""
+    paths = sorted(folder.glob(f"segment-*-{process}.json"))
+    return read_segment(paths[-1]).header if paths else None
+
+
+def history_of(starts: Sequence[Sequence[Segment]], tensors: Iterable[str], folder: Path) -> History | None:
+    """Collect what led to these weights, through every start that the training went on from.
 
     Args:
-        examples: of each its parts, of which each is one row in a packing that says where rows end.
-        rows: tokens of every row of the training set, without special tokens.
-        ends: tokens that stand before or after a row's own: start, end, padding.
+        starts: see ``read_log``.
+        tensors: hashes of the audited weights.
+        folder: of the log.
+
+    Returns:
+        None if no checkpoint has these weights.
+
+    Raises:
+        DamagedLogError: reads are missing or damaged, or a training went on from a checkpoint that no segment has.
     """
-    total = packed = longest = 0
-    found: list[bytes] = []
-    for parts in examples:
-        total += 1
-        packed += len(parts) > 1
-        for part in parts:
-            tokens = _own(part, ends)
-            longest = max(longest, len(tokens))
-            found.append(_hash_of(tokens))
-    wanted, begun_as = list[bytes](), list[bytes]()
-    for row in rows:
-        tokens = _own(row, ends)
-        # Where a row is cut another end may come to stand.
-        wanted.append(_hash_of(_own(tokens[:longest], ends)))
-        if len(tokens) > longest:
-            begun_as.append(wanted[-1] + _hash_of(tokens))
-    # Sorted hashes with their counts: a set of a million rows is 16 MB.
-    of_rows, rows_each = np.unique(np.array(wanted, dtype=f"S{_SIZE}"), return_counts=True)
-    # Of rows that are cut, the beginnings, each as often as rows go on from it otherwise.
-    beginnings = np.array([its[:_SIZE] for its in set(begun_as)], dtype=f"S{_SIZE}")
-    begun, ways = np.unique(beginnings, return_counts=True)
-    cut_here = np.isin(of_rows, begun)
-    of_parts, parts_each = np.unique(np.array(found, dtype=f"S{_SIZE}"), return_counts=True)
-    _, at_rows, at_parts = np.intersect1d(of_rows, of_parts, assume_unique=True, return_indices=True)
-    both_rows, both_parts = rows_each[at_rows], parts_each[at_parts]
-    surplus = np.maximum(both_parts - both_rows, 0)
-    return SeenRows(
-        examples=total,
-        rows=len(wanted),
-        missing=len(wanted) - int(np.minimum(both_rows, both_parts).sum()),
-        repeated=int(surplus[~cut_here[at_rows]].sum()),
-        foreign=len(found) - int(both_parts.sum()),
-        cut=len(begun_as),
-        # A beginning once too often may be another text that begins alike.
-        unclear=int(rows_each[np.isin(of_rows, begun[ways > 1])].sum() + surplus[cut_here[at_rows]].sum()),
-        packed=packed,
-        longest=longest,
+    wanted = frozenset(tensors)
+    place = _find(starts, wanted, len(starts))
+    if place is None:
+        return None
+    lineage = [place]
+    while True:
+        first = starts[lineage[-1][0]][0].header
+        earlier = _find(starts, frozenset(first.tensors), lineage[-1][0])
+        if earlier is None:
+            break
+        lineage.append(earlier)
+    if first.step:
+        raise DamagedLogError(
+            f"'{folder}': start {first.number} went on from step {first.step}, and no segment has that checkpoint"
+        )
+    reads: list[Reads] = []
+    unreadable, training_sets, ends = 0, set[str](), set[int]()
+    for start, step in lineage:
+        for segment in starts[start]:
+            kept = _at(segment, step, folder)
+            reads.append(_reads(segment, kept, folder))
+            unreadable += kept.unreadable
+            training_sets.add(segment.header.training_set)
+            ends.update(segment.header.ends)
+    last = _at(starts[place[0]][0], place[1], folder)
+    # A training that began again from the weights of another counts its epochs anew.
+    one_count = all(starts[start][0].header.step for start, _ in lineage[:-1])
+    return History(
+        np.concatenate(reads),
+        frozenset(ends),
+        frozenset(training_sets),
+        len(lineage),
+        max(segment.header.processes for start, _ in lineage for segment in starts[start]),
+        last.step,
+        last.epochs if one_count else None,
+        unreadable,
     )
 
 
+def _find(starts: Sequence[Sequence[Segment]], wanted: frozenset[str], before: int) -> tuple[int, int] | None:
+    """Return the last start before ``before`` that saved these weights, and the step at which it first did."""
+    if not wanted:
+        return None
+    for number in reversed(range(before)):
+        for kept in starts[number][0].checkpoints:
+            # The first: a best model that is loaded at the end is that of an earlier step.
+            if wanted == frozenset(kept.tensors):
+                return number, kept.step
+    return None
+
+
+def _at(segment: Segment, step: int, folder: Path) -> Checkpoint:
+    kept = next((kept for kept in segment.checkpoints if kept.step == step), None)
+    if kept is None:
+        path = segment_path(folder, segment.header.number, segment.header.process)
+        raise DamagedLogError(f"'{path}' has no checkpoint of step {step}, which another process saved: restore it")
+    return kept
+
+
+def _reads(segment: Segment, kept: Checkpoint, folder: Path) -> Reads:
+    path = segment_path(folder, segment.header.number, segment.header.process).with_suffix(".reads")
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(kept.reads * READ.itemsize)
+    except OSError as error:
+        raise DamagedLogError(f"'{path}' cannot be read: restore it") from error
+    if hashlib.sha256(content).hexdigest() != kept.sha256:
+        raise DamagedLogError(f"'{path}' is not as it was written: restore it")
+    return np.frombuffer(content, dtype=READ)
+
+
+def own_bounds(tokens: Sequence[int], ends: frozenset[int]) -> tuple[int, int]:
+    """Return where a row's own tokens begin and end among those that a trainer puts around them."""
+    first, last = 0, len(tokens)
+    while first < last and tokens[first] in ends:
+        first += 1
+    while last > first and tokens[last - 1] in ends:
+        last -= 1
+    return first, last
+
+
+def hash_of(tokens: Sequence[int]) -> bytes:
+    """Return a hash of token ids."""
+    return hashlib.blake2b(np.asarray(tokens, dtype=np.int64).tobytes(), digest_size=_SIZE).digest()
+
+
 def tensor_hashes(tensors: Iterable[torch.Tensor]) -> tuple[str, ...]:
-    """Hashes of tensors by shape and values, whatever their precision: a smaller one is exact in float32."""
-    return tuple(sorted(_tensor_hash(its) for its in tensors if its.is_floating_point()))
+    """Return hashes of tensors by shape and values, whatever their precision: a smaller one is exact in float32."""
+    return tuple(sorted(_tensor_hash(tensor) for tensor in tensors if tensor.is_floating_point()))
 
 
 def hashes_in_folder(folder: Path) -> tuple[str, ...]:
-    """Hashes of the tensors that a model's or adapter's folder is loaded from. Raises InputError for damaged files."""
+    """Return hashes of the tensors that a model's or adapter's folder is loaded from.
+
+    Raises InputError for damaged files.
+    """
 
     def tensors() -> Iterator[torch.Tensor]:
         for path in _loaded(folder):
@@ -217,19 +335,6 @@ def _loaded(folder: Path) -> list[Path]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"'{index}' is damaged: save the model again") from error
     return [folder / name for name in sorted(names)]
-
-
-def _own(tokens: Sequence[int], ends: frozenset[int]) -> Sequence[int]:
-    first, last = 0, len(tokens)
-    while first < last and tokens[first] in ends:
-        first += 1
-    while last > first and tokens[last - 1] in ends:
-        last -= 1
-    return tokens[first:last]
-
-
-def _hash_of(tokens: Sequence[int]) -> bytes:
-    return hashlib.blake2b(np.asarray(tokens, dtype=np.int64).tobytes(), digest_size=_SIZE).digest()
 
 
 def _tensor_hash(tensor: torch.Tensor) -> str:

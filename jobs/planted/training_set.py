@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from transformers import PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, text_sha256
+from heldin.base.files import file_sha256, text_digest, text_sha256
 from heldin.corpus.sorting import ROWS_PER_BATCH, make_table, sorting_database, take_in
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.rows import (
@@ -30,7 +30,8 @@ from heldin.corpus.sources.rows import (
 )
 from heldin.corpus.sources.text_files import csv_header, rows_of_file
 from heldin.jobs.planted.config import PlantColumns, PlantConfig, is_csv, is_dataset
-from heldin.jobs.planted.row_text import Chat, Row, RowText, row_text
+from heldin.jobs.planted.row_text import Chat, Completion, Row, RowText, row_text
+from heldin.models.scored_parts import Spans, scored_tokens
 
 _DICT = "dataset_dict.json"
 _LINES = pa.schema([("line", pa.large_string())])
@@ -38,6 +39,7 @@ _PLACE = pa.field("heldin place", pa.large_binary())
 _PACKED = {".gz": "gzip", ".zst": "zstd"}
 _FIRST = 1000  # rows that are asked whether they share a system message
 _TO_NAME = "name yours under 'columns'"
+ENDS = 2  # tokens that a trainer may put around a row: start and end
 _LEAST_BITS = 32  # of a column that takes new numbers for users or rows
 
 
@@ -52,7 +54,9 @@ class TrainingSet:
         split: of a folder with several.
         copied_splits: others of them, to be copied as they are.
         in_parts: whether parts of texts are scored, so that a row without any cannot be used.
-        unparted: numbers of the rows without any, as an earlier pass found them; None: each pass asks anew.
+        unparted: numbers of the rows without any, as an earlier pass found them; None: each pass checks again.
+        visible: tokens of a row that training sees, start and end token included.
+        tokenizer: of the reference model; None where no row is read.
     """
 
     path: Path
@@ -62,10 +66,26 @@ class TrainingSet:
     copied_splits: tuple[str, ...] = ()
     in_parts: bool = False
     unparted: frozenset[int] | None = None
+    visible: int = 0
+    tokenizer: PreTrainedTokenizerBase | None = None
 
     @property
     def schema(self) -> pa.Schema | None:
-        """Its columns; None for JSON lines, of which each row has its own. Raises InputError for a damaged file."""
+        """Its columns without those that are dropped; None for JSON lines, of which each row has its own.
+
+        Raises InputError for a damaged file, or a column to drop that is not there.
+        """
+        schema = self._whole_schema
+        if schema is None:
+            return None
+        if absent := [name for name in self.columns.drop if name not in schema.names]:
+            raise InputError(f"'{self.path}' has no column '{absent[0]}', which columns.drop names: leave it out there")
+        for name in self.columns.drop:
+            schema = schema.remove(schema.get_field_index(name))
+        return schema
+
+    @property
+    def _whole_schema(self) -> pa.Schema | None:
         if is_dataset(self.path):
             return self._dataset().features.arrow_schema
         if is_csv(self.path):
@@ -130,12 +150,15 @@ class TrainingSet:
         its = self.path / _DICT
         return tuple(_json(its)["splits"]) if its.is_file() else ()
 
-    def rows(self, bad: BadRows, unparted: list[int] | None = None) -> Iterator[tuple[dict[str, str | None], Row]]:
+    def rows(
+        self, bad: BadRows, unparted: list[int] | None = None, late: set[str] | None = None
+    ) -> Iterator[tuple[dict[str, str | None], Row]]:
         """The record (user, text, id, date) and all columns of every row that can be used, in order.
 
         Args:
-            bad: told of rows that cannot be used.
+            bad: counts rows that cannot be used.
             unparted: takes the numbers of those of which nothing is scored.
+            late: takes the texts' digests of those whose first scored token is outside of what training sees.
 
         Raises:
             InputError: a bad row that is not to be skipped, or a column that the first row lacks.
@@ -157,7 +180,7 @@ class TrainingSet:
                 checked = True
             try:
                 text = self.text.of(row)
-                self._check_parts(row, number, unparted)
+                self._check_parts(row, text, number, unparted, late)
             except ValueError as error:
                 bad.report(where, str(error))
                 continue
@@ -167,7 +190,7 @@ class TrainingSet:
             if wrong:
                 bad.report(where, wrong)
             else:
-                yield record, row
+                yield record, {name: value for name, value in row.items() if name not in self.columns.drop}
 
     def _to_name(self, present: Sequence[str]) -> str:
         """What to do where a column is not among those present."""
@@ -180,17 +203,25 @@ class TrainingSet:
             " counts as a person and nothing is known of people who wrote several"
         )
 
-    def _check_parts(self, row: Row, number: int, unparted: list[int] | None) -> None:
-        """Raises ValueError for a row of which nothing is scored, and notes its number."""
+    def _check_parts(self, row: Row, text: str, number: int, unparted: list[int] | None, late: set[str] | None) -> None:
+        """Raise ValueError for a row of which nothing is scored, and note its number; note texts scored too late."""
         if not self.in_parts or (self.unparted is not None and number not in self.unparted):
             # A template that marks turns is rendered and tokenized for the answer: a millisecond for each turn.
             return
         try:
-            self.text.scored(row)
+            spans = self.text.scored(row)
         except ValueError:
             if unparted is not None:
                 unparted.append(number)
             raise
+        if late is not None and not self.is_visible(text, spans):
+            late.add(text_digest(text))
+
+    def is_visible(self, text: str, spans: Spans) -> bool:
+        """Return whether training sees a scored token of a text."""
+        assert self.tokenizer is not None
+        (scored,) = scored_tokens(self.tokenizer, [text], [spans])
+        return bool(scored[: max(0, self.visible - ENDS)].any())
 
     def write(self, rows: Iterable[tuple[bytes, Row]], folder: Path, scratch: Path) -> Path:
         """Write rows in the order of their keys, in the same form and under the same name.
@@ -244,8 +275,9 @@ class TrainingSet:
         import datasets
 
         datasets.disable_progress_bars()  # heldin shows its own
+        features = {name: kind for name, kind in self._dataset().features.items() if name not in self.columns.drop}
         written = datasets.Dataset.from_parquet(
-            str(rows), features=self._dataset().features, cache_dir=str(scratch / "cache"), keep_in_memory=False
+            str(rows), features=datasets.Features(features), cache_dir=str(scratch / "cache"), keep_in_memory=False
         )
         if self.splits():
             others = {name: HuggingFace(str(self.path), name).load() for name in self.copied_splits}
@@ -271,13 +303,22 @@ def training_set(config: PlantConfig, tokenizer: PreTrainedTokenizerBase) -> Tra
         most=config.attack.max_characters,
     )
     found = TrainingSet(
-        config.training, config.columns, text, config.dataset_split, config.copied_splits, config.score != "all"
+        config.training,
+        config.columns,
+        text,
+        config.dataset_split,
+        config.copied_splits,
+        config.score != "all",
+        visible=config.sequence_length,
+        tokenizer=tokenizer,
     )
     found.check()
-    if not isinstance(found.text, Chat):
-        return found
-    first = [row for _, row in itertools.islice(found.rows(BadRows(skip=True)), _FIRST)]
-    return replace(found, text=found.text.with_system(first))
+    if isinstance(found.text, Chat):
+        first = [row for _, row in itertools.islice(found.rows(BadRows(skip=True)), _FIRST)]
+        found = replace(found, text=found.text.with_system(first))
+    if found.in_parts and isinstance(found.text, Chat | Completion):
+        found = replace(found, text=found.text.within(config.sequence_length - ENDS, tokenizer))
+    return found
 
 
 def content_sha256(path: Path) -> str:

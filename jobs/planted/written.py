@@ -8,17 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from heldin.base.coins import keyed_digest
+from heldin.canaries.kinds import Kind
 from heldin.corpus.sources.rows import BadRows
-from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.data import canary_forms
 from heldin.jobs.planted.row_text import Row
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.jobs.run.data import RunData
 
 
-def planted_rows(
-    source: TrainingSet, data: RunData, config: PlantConfig, *, numbered: frozenset[str]
-) -> Iterator[tuple[bytes, Row]]:
+def planted_rows(source: TrainingSet, data: RunData, *, numbered: frozenset[str]) -> Iterator[tuple[bytes, Row]]:
     """Key and columns of every row to be trained on: real ones as they were but for names, and canary users'.
 
     Names of users and ids are replaced for all, and rows sorted by a keyed hash, so that neither tells a canary user.
@@ -27,7 +25,6 @@ def planted_rows(
     Args:
         source: the training set.
         data: users and coins.
-        config: what was fixed.
         numbered: columns of users and ids in which all values are whole numbers, and are numbers again.
     """
     corpus = data.corpus.store
@@ -37,7 +34,7 @@ def planted_rows(
     of_canaries = rows[rows >= real].tolist()
     trained = np.zeros(real, dtype=np.bool_)
     trained[rows[rows < real]] = True
-    forms = canary_forms(config, data)
+    forms = canary_forms(data)
     # A few thousand at most: rows of which canary rows take the other columns.
     wanted, found = {forms[row] for row in of_canaries}, dict[int, Row]()
     seen: dict[str, int] = {}
@@ -53,7 +50,9 @@ def planted_rows(
             yield names.key(id_), names.given(content, row, user, id_)
     for row in of_canaries:
         record = data.store.record(row)
-        content = source.text.put(found[forms[row]], record.text)
+        content = found[forms[row]]
+        if data.canaries[record.user].kind is not Kind.REAL_ROWS:
+            content = source.text.put(content, record.text)
         yield names.key(record.id), names.given(content, row, record.user, record.id)
 
 

@@ -7,7 +7,6 @@ key for cohorts and noise, are HMACs of both.
 import contextlib
 import copy
 import functools
-import json
 import math
 import multiprocessing
 import shutil
@@ -23,10 +22,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from heldin.base.artefacts import read_document, write_document
 from heldin.base.coins import fair_coin, keyed_digest
 from heldin.base.errors import InputError, ResumableError
-from heldin.base.files import private_directory, text_sha256, write_text
-from heldin.base.strict_json import read_json
+from heldin.base.files import private_directory, text_sha256
 from heldin.base.workers import start_worker
 from heldin.defenses.choices import NoiseGenerator
 from heldin.defenses.mechanism import Mechanism
@@ -193,7 +192,7 @@ def run_trainings(
 def write_result(job: TrainingJob, training: Training, folder: Path) -> None:
     """Write the training's file, whole or not at all, with a hash of what it is the result of."""
     content = {**asdict(training), "of": _name(job, training.number)}
-    write_text(_path(folder, training.number), json.dumps(content) + "\n", private=True)
+    write_document(_path(folder, training.number), content)
 
 
 def read_results(job: TrainingJob, runs: int, folder: Path) -> dict[int, Training]:
@@ -206,8 +205,8 @@ def read_results(job: TrainingJob, runs: int, folder: Path) -> dict[int, Trainin
         path = _path(folder, number)
         if not path.is_file():
             continue
+        content = read_document(path, "remove it, and its training is done again")
         try:
-            content = read_json(path)
             of = content.pop("of")
             training = Training(**content)
             # Not finite if either is not; a text in place of a number raises TypeError, and the file is damaged.

@@ -83,7 +83,7 @@ def measure_extraction(
     target, reference = models
     texts = _texts(config, data, asked)
     of = probabilities_name(asked, texts, target.fingerprint, reference.fingerprint)
-    found = read_probabilities(out / FILE, of=of)
+    found = read_probabilities(out / FILE, of=of, say=reporter.say)
     if found is None:
         windows = windows_of_run(config, data, target.tokenizer)
         among = Among(_training(data), data.public_texts() or None)

@@ -1,16 +1,17 @@
 """extraction.parquet: the probability that each text is emitted. Owner-only: it has user names, but no membership."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from heldin.attacks.extraction import TextProbabilities
 from heldin.base.errors import InputError
-from heldin.base.files import whole_file
+from heldin.base.table_files import read_table, write_table
 
 FILE = "extraction.parquet"
+MARKS = "marks.parquet"  # of the marks of canary users
 _MARKS = ("in_others", "in_public")
 
 
@@ -22,19 +23,21 @@ def write_probabilities(found: TextProbabilities, path: Path, *, of: str) -> Non
     for name in _MARKS:
         if (marks := getattr(found, name)) is not None:
             columns[name] = pa.array(marks, pa.bool_())
-    with whole_file(path, private=True) as temporary:
-        pq.write_table(pa.table(columns).replace_schema_metadata({"of": of}), temporary)
+    write_table(columns, path, made_from=of)
 
 
-def read_probabilities(path: Path, *, of: str) -> TextProbabilities | None:
-    """What ``write_probabilities`` wrote; None if there is nothing, or probabilities of other models or texts."""
-    if not path.is_file():
-        return None
-    try:
-        kept = pq.read_table(path)
-    except (OSError, pa.ArrowException):
-        return None
-    if (kept.schema.metadata or {}).get(b"of") != of.encode():
+def read_probabilities(
+    path: Path, *, of: str, say: Callable[[str], object] = lambda _: None
+) -> TextProbabilities | None:
+    """Read what ``write_probabilities`` wrote; None if there is nothing, or probabilities of other models or texts.
+
+    Args:
+        path: the file.
+        of: what it must belong to.
+        say: receives a line where the file is there and is not as it was written.
+    """
+    kept = read_table(path, made_from=of, say=say)
+    if kept is None:
         return None
     columns = {name: np.asarray(kept[name]) for name in kept.column_names if name != "user"}
     return TextProbabilities(

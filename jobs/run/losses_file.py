@@ -1,13 +1,13 @@
 """losses.parquet: held-out users' losses on their test texts. Owner-only: it has user names."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from heldin.audit.utility import UserLoss
 from heldin.base.errors import InputError
-from heldin.base.files import whole_file
+from heldin.base.table_files import read_table, write_table
 
 FILE = "losses.parquet"
 
@@ -21,21 +21,21 @@ def write_losses(losses: dict[str, UserLoss], path: Path, *, of: str) -> None:
         "loss": pa.array([user.loss for user in its], pa.float64()),
         "base_loss": pa.array([user.base_loss for user in its], pa.float64()),
     }
-    with whole_file(path, private=True) as temporary:
-        pq.write_table(pa.table(columns).replace_schema_metadata({"of": of}), temporary)
+    write_table(columns, path, made_from=of)
 
 
-def losses_of(path: Path, *, of: str | None) -> dict[str, UserLoss] | None:
-    """What ``write_losses`` wrote; None for no file, or one of other models or texts, whichever if ``of`` is None."""
-    if not path.is_file():
-        return None
-    try:
-        table = pq.read_table(path)
-        if of is not None and (table.schema.metadata or {}).get(b"of") != of.encode():
-            return None
-        return {row["user"]: UserLoss(**row) for row in table.to_pylist()}
-    except (OSError, TypeError, pa.ArrowException):
-        return None
+def losses_of(
+    path: Path, *, of: str | None, say: Callable[[str], object] = lambda _: None
+) -> dict[str, UserLoss] | None:
+    """Read what ``write_losses`` wrote; None for no file, or one of other models or texts.
+
+    Args:
+        path: the file.
+        of: what it must belong to; None: whatever it does.
+        say: receives a line where the file is there and is not as it was written.
+    """
+    table = read_table(path, made_from=of, say=say)
+    return None if table is None else {row["user"]: UserLoss(**row) for row in table.to_pylist()}
 
 
 def read_losses(out: Path) -> dict[str, UserLoss]:

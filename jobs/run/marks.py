@@ -12,19 +12,20 @@ from typing import assert_never
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from heldin.attacks.marks import MarkScores
 from heldin.base.coins import keyed_order
 from heldin.base.errors import InputError
-from heldin.base.files import text_sha256, whole_file
+from heldin.base.files import text_sha256
 from heldin.base.progress import Reporter
+from heldin.base.table_files import read_table, write_table
 from heldin.canaries.candidates import people, phrases, prefixes, signatures, substrings
 from heldin.canaries.config import (
     HighTemperatureCanaries,
     NamedPersonCanaries,
     RarePhraseCanaries,
+    RealRowCanaries,
     SubstringCanaries,
     UnseenTokenCanaries,
 )
@@ -33,12 +34,12 @@ from heldin.corpus.split import Part
 from heldin.corpus.store import texts_of
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData
+from heldin.jobs.run.extraction_file import MARKS
 from heldin.jobs.run.planting import MadeUp, made_up_names
 from heldin.jobs.run.rare_pool import rare_pool, spoken_tokens
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 
-FILE = "marks.parquet"
 CANDIDATES = 1000
 _PURPOSE = "marks never planted"
 
@@ -64,15 +65,15 @@ def measure_marks(
     Raises:
         InputError: a model is broken.
     """
-    if not data.canaries:
+    if all(canary.kind is Kind.REAL_ROWS for canary in data.canaries.values()):
         return None
     target, reference = models
     of = _name(data, target.fingerprint, reference.fingerprint)
-    found = _read(out / FILE, of=of)
+    found = _read(out / MARKS, of=of, say=reporter.say)
     if found is None:
         drawn = _Recipes(config, data, base()).drawn()
         found = _scored(data, drawn, models, reporter)
-        _write(found, out / FILE, of=of)
+        _write(found, out / MARKS, of=of)
     return found
 
 
@@ -88,10 +89,10 @@ def kept_marks(data: RunData, out: Path, *, target: str, reference: str) -> Mark
     Raises:
         InputError: the file is missing or damaged, or of other models or canary users.
     """
-    found = _read(out / FILE, of=_name(data, target, reference))
+    found = _read(out / MARKS, of=_name(data, target, reference))
     if found is None:
         raise InputError(
-            f"'{out / FILE}' is missing, damaged, or of other models or canary users than the record names"
+            f"'{out / MARKS}' is missing, damaged, or of other models or canary users than the record names"
         )
     return found
 
@@ -121,7 +122,7 @@ class _Recipes:
                     users = [user for user, its in canaries if its.kind is Kind.SUBSTRING and its.length == length]
                     if users and f"substring of {length}" not in found:
                         found[f"substring of {length}"] = (users, self._substrings(length))
-            else:
+            elif not isinstance(spec, RealRowCanaries):  # which have no mark
                 users = [user for user, _ in canaries if user.startswith(made_up_names(spec, number))]
                 found[f"{spec.kind} {number}"] = (users, self._made_up(spec, number))
         return found
@@ -225,19 +226,13 @@ def _write(found: MarkScores, path: Path, *, of: str) -> None:
         "target": pa.array(found.target, pa.float64()),
         "reference": pa.array(found.reference, pa.float64()),
     }
-    with whole_file(path, private=True) as temporary:
-        pq.write_table(pa.table(columns).replace_schema_metadata({"of": of}), temporary)
+    write_table(columns, path, made_from=of)
 
 
-def _read(path: Path, *, of: str) -> MarkScores | None:
+def _read(path: Path, *, of: str, say: Callable[[str], object] = lambda _: None) -> MarkScores | None:
     """What ``_write`` wrote; None if there is nothing, or scores of other models or canary users."""
-    if not path.is_file():
+    kept = read_table(path, made_from=of, say=say)
+    if kept is None:
         return None
-    try:
-        kept = pq.read_table(path)
-        if (kept.schema.metadata or {}).get(b"of") != of.encode():
-            return None
-        columns = {name: np.asarray(kept[name]) for name in ("planted", "target", "reference")}
-        return MarkScores(kept["recipe"].to_pylist(), kept["user"].to_pylist(), **columns)
-    except (OSError, KeyError, pa.ArrowException):
-        return None
+    columns = {name: np.asarray(kept[name]) for name in ("planted", "target", "reference")}
+    return MarkScores(kept["recipe"].to_pylist(), kept["user"].to_pylist(), **columns)

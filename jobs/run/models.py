@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from heldin.base.artefacts import is_whole
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
@@ -45,7 +46,7 @@ def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tup
     recipe = config.model.pretrain.recipe
     folder = pretrained_folder(texts, config.model.pretrain.shape, recipe, cache_directory())
     # A folder with a config is whole: it is renamed into place when training has ended (``train_once``).
-    if told((folder / "config.json").is_file()):
+    if told(is_whole(folder, say=reporter.say)):
         reporter.say("base model: already pre-trained on the same public texts")
         return str(folder), load_language_model(str(folder))
     with reporter.track("pre-training", recipe.steps(len(texts)) if texts else 0, "steps") as advance:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from heldin.audit.exposure import write_people
+from heldin.audit.exposure import PEOPLE, write_people
 from heldin.audit.preregistration import Preregistration
 from heldin.base.files import cache_directory, one_process_at_a_time, private_directory
 from heldin.base.log_file import logged
@@ -209,5 +209,5 @@ def _measure(config: RunConfig, trained: _Trained, out: Path, reporter: Reporter
             precision=precision,
             extraction=extraction,
         )
-        write_people(found.people, out / "people.parquet")
+        write_people(found.people, out / PEOPLE)
     return run_body(config, data, trained.mechanism, trained.result, models, found)

@@ -17,6 +17,7 @@ from heldin.canaries.config import (
     HighTemperatureCanaries,
     NamedPersonCanaries,
     RarePhraseCanaries,
+    RealRowCanaries,
     SubstringCanaries,
     UnseenTokenCanaries,
     check_enough_users,
@@ -28,9 +29,10 @@ from heldin.canaries.craft import (
 )
 from heldin.canaries.form import Forms, formed
 from heldin.canaries.inject import canary_of_user, has_document_of
-from heldin.canaries.kinds import CanaryUser
+from heldin.canaries.kinds import CanaryUser, Kind
 from heldin.canaries.people import named_people
 from heldin.canaries.planted import PlantedStore, load_canaries, save_canaries
+from heldin.canaries.real_rows import real_row_users
 from heldin.corpus.split import records_to_train_on, set_aside_sizes
 from heldin.corpus.store import CorpusStore, texts_of
 from heldin.jobs.config import RunConfig
@@ -98,7 +100,7 @@ def plant(
     return planted
 
 
-def made_up_names(spec: MadeUp, number: int) -> str:
+def made_up_names(spec: MadeUp | RealRowCanaries, number: int) -> str:
     """How the names of the canary users of a config's section begin."""
     return f"canary/{spec.kind}/{number}/"
 
@@ -109,7 +111,7 @@ def _formed(made: list[CanaryUser], config: RunConfig, forms: Forms) -> list[Can
     wanted = {
         user.canary.user: records_to_train_on(user.canary.documents or 0, **fractions)
         for user in made
-        if user.canary.source is None
+        if user.canary.source is None and user.canary.kind is not Kind.REAL_ROWS
     }
     rows = forms.rows(wanted, frozenset(user.canary.source for user in made if user.canary.source is not None))
     return [formed(its, rows[name], forms) if (name := its.canary.user) in rows else its for its in made]
@@ -199,15 +201,35 @@ class _Maker:
                         seed=self.config.seed,
                     )
                 ]
+            case RealRowCanaries():
+                return self._of_real_rows(spec)
             case _:
                 assert_never(spec)
+
+    def _of_real_rows(self, spec: RealRowCanaries) -> list[CanaryUser]:
+        if self.forms is None:
+            raise InputError("canaries: real_rows is for heldin plant: choose another kind")
+        rows_of = self.forms.takeable()
+        # Those with most documents first, since fewer users have so many rows.
+        return [
+            user
+            for documents, names in reversed(list(self._names(spec)))
+            for user in real_row_users(
+                self._store,
+                names,
+                rows_of,
+                documents=documents,
+                needed=records_to_train_on(documents, **_fractions(self.config)),
+                seed=self.config.seed,
+            )
+        ]
 
     def _texts(self, documents: int) -> int:
         """How many texts to make for a user who is to have so many documents in training."""
         records = records_to_train_on(documents, **_fractions(self.config))
         return self.forms.pieces(records) if self.forms else records
 
-    def _names(self, spec: MadeUp) -> Iterator[tuple[int, list[str]]]:
+    def _names(self, spec: MadeUp | RealRowCanaries) -> Iterator[tuple[int, list[str]]]:
         """Names by number of documents; they are public constants."""
         # By config alone: the pool of canary users is fixed whatever the corpus holds.
         for documents in sorted(set(spec.documents)):

@@ -20,7 +20,7 @@ from heldin.base.progress import Reporter
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.references import reference_model
-from heldin.jobs.run.score_file import read_scores, write_scores
+from heldin.jobs.run.score_file import SCORES, read_scores, write_scores
 from heldin.jobs.run.shadows import shadow_statistics
 from heldin.jobs.run.texts import Scoring, known_texts, texts_under_attack
 from heldin.jobs.run.utility import utility_texts
@@ -46,7 +46,7 @@ def score(its: Scoring, out: Path, reporter: Reporter) -> list[TextStatistic]:
     Raises InputError for a model that cannot be used, or a primary attack that does not go with the reference's
     tokenizer.
     """
-    kept = read_scores(out / "scores.parquet", of=its.of)
+    kept = read_scores(out / SCORES, of=its.of, say=reporter.say)
     if kept is not None:
         return kept
     config, attack, texts = its.config, its.config.attack, its.texts
@@ -64,7 +64,7 @@ def score(its: Scoring, out: Path, reporter: Reporter) -> list[TextStatistic]:
     if attack.shadow_models:
         others += shadow_statistics(its, statistics, out, reporter)
     # One file, written once: with a part of the scores a resumed run would judge another family.
-    write_scores(statistics + others, out / "scores.parquet", of=its.of)
+    write_scores(statistics + others, out / SCORES, of=its.of)
     return statistics + others
 
 

@@ -23,7 +23,7 @@ from heldin.base.progress import LineReporter, Reporter, SilentReporter
 from heldin.corpus.split import Role
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData, defended
-from heldin.jobs.run.score_file import read_scores, write_scores
+from heldin.jobs.run.score_file import SHADOW, read_scores, write_scores
 from heldin.jobs.run.texts import Scoring
 from heldin.jobs.run.training import finetune
 from heldin.models.loading import load_language_model
@@ -47,13 +47,13 @@ def shadow_statistics(
     users = data.ledger.scored_users()
     included = _included(users, config.attack.shadow_models, config.seed)  # (K, n)
     attack, aggregation = config.attack.primary, config.attack.aggregations[0]
-    folder = private_directory(out / "shadow")
+    folder = private_directory(out / SHADOW)
     scores = []
     with reporter.track(DIAL, len(included), "models") as advance:
         for number, members in enumerate(included):
             # A file for each, so that a run that is killed trains only the one it was at again.
             path = folder / f"{number:03}.parquet"
-            kept = read_scores(path, of=its.of)
+            kept = read_scores(path, of=its.of, say=reporter.say)
             if kept is None:
                 shadow = _shadow_run(config, data, its.models.base_name, users, members, number)
                 kept = _trained_and_scored(its, shadow, path)

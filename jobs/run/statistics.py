@@ -59,6 +59,7 @@ def run_results(
     statistics: Sequence[TextStatistic],
     fixed: Preregistration,
     reporter: Reporter,
+    flaws: Sequence[str] = (),
 ) -> RunResults:
     """Join scores with membership and judge.
 
@@ -68,21 +69,22 @@ def run_results(
         statistics: statistics of every scored user's texts.
         fixed: what was fixed before any score was seen.
         reporter: receives the progress.
+        flaws: why the comparison is not valid, whatever the scores show.
     """
     if canaries_alone(data):
-        return _canaries_alone(data, texts, statistics, fixed, reporter)
+        return _canaries_alone(data, texts, statistics, fixed, reporter, flaws)
     # But for the curves of training this is the one place where scores meet roles.
     table = scored_users(statistics, data.ledger.membership(without=data.canaries))
     of_people = {user: texts[user] for user in table.users}
     parts = parts_of(len(variants_of(table.attacks, fixed.attack))) + 1 + bool(data.canaries)
     with reporter.track("statistics", parts, "parts") as advance:
         # Canary users first: a claim that they violate is violated for the training, and the answer must say so.
-        canaries, judgements = _canaries(data, texts, statistics, fixed)
+        canaries, judgements = _canaries(data, texts, statistics, fixed, flaws)
         if fixed.example_claims:
-            judgements += _of_one_example(data, statistics, fixed)
+            judgements += _of_one_example(data, statistics, fixed, flaws)
         if data.canaries:
             advance(1)
-        real = results_of(table, of_people, fixed, beside=judgements, advance=advance)
+        real = results_of(table, of_people, fixed, beside=judgements, flaws=flaws, advance=advance)
         people = people_of(fixed, data, table)
         advance(1)
     exposure = ExposureFacts(
@@ -102,9 +104,13 @@ def canaries_alone(data: RunData) -> bool:
 
 def groups_judged(data: RunData) -> int:
     """Groups of people on whom claims are tested side by side, each at its share of the level."""
-    kinds = len(kinds_of(data.canaries))
+    return groups_of(len(kinds_of(data.canaries)), canaries_alone=canaries_alone(data))
+
+
+def groups_of(kinds: int, *, canaries_alone: bool) -> int:
+    """Return the number of groups of people, for so many kinds of canary users."""
     # Canary users alone: all of them, and each kind where there are several.
-    return 1 if canaries_alone(data) and kinds == 1 else 1 + kinds
+    return 1 if canaries_alone and kinds == 1 else 1 + kinds
 
 
 def preregistered(config: RunConfig, data: RunData, plan: Mechanism) -> Preregistration:
@@ -159,7 +165,9 @@ def _canary_claims(plan: Mechanism, canaries: Mapping[str, Canary]) -> dict[str,
     return found
 
 
-def _of_one_example(data: RunData, statistics: Sequence[TextStatistic], fixed: Preregistration) -> list[Judgement]:
+def _of_one_example(
+    data: RunData, statistics: Sequence[TextStatistic], fixed: Preregistration, flaws: Sequence[str]
+) -> list[Judgement]:
     """Verdicts on claims about single examples, on users and canary users with exactly one row to train on."""
     # To leave out such a user is to leave out one example; of others the claim promises nothing by itself.
     one = {user for user in data.ledger.scored_users() if len(data.for_training(user)) == 1}
@@ -179,6 +187,7 @@ def _of_one_example(data: RunData, statistics: Sequence[TextStatistic], fixed: P
             replace(fixed, claims=fixed.example_claims),
             blind=[],
             subjects=f"{subjects} with one training example",
+            flawed=bool(flaws),
         )
         # Their bounds would be about a part of those of whom the others are.
         refused = () if judged.verdicts else judged.refused
@@ -192,19 +201,20 @@ def _canaries_alone(
     statistics: Sequence[TextStatistic],
     fixed: Preregistration,
     reporter: Reporter,
+    flaws: Sequence[str],
 ) -> RunResults:
     """Judge canary users in the place of real users, by scores minus their group's median."""
     table = scored_users(centred_statistics(statistics, data.canaries, fixed), data.canary_membership())
     of_people = {user: texts[user] for user in table.users}
     parts = parts_of(len(variants_of(table.attacks, fixed.attack))) + 1
     with reporter.track("statistics", parts, "parts") as advance:
-        canaries, by_kind = _canaries(data, texts, statistics, fixed)
+        canaries, by_kind = _canaries(data, texts, statistics, fixed, flaws)
         # Of one kind the judgement would be that of all, and their answer is the answer.
         judgements = by_kind if len(by_kind) > 1 else []
         if fixed.example_claims:
-            judgements += _of_one_example(data, statistics, fixed)
+            judgements += _of_one_example(data, statistics, fixed, flaws)
         advance(1)
-        found = results_of(table, of_people, fixed, beside=judgements, advance=advance)
+        found = results_of(table, of_people, fixed, beside=judgements, flaws=flaws, advance=advance)
     assert canaries is not None
     facts = canaries.model_copy(update={"decision": None, "blind": []})
     whole = found.model_copy(update={"canaries": facts})
@@ -212,7 +222,11 @@ def _canaries_alone(
 
 
 def _canaries(
-    data: RunData, texts: Mapping[str, Sequence[str]], statistics: Sequence[TextStatistic], fixed: Preregistration
+    data: RunData,
+    texts: Mapping[str, Sequence[str]],
+    statistics: Sequence[TextStatistic],
+    fixed: Preregistration,
+    flaws: Sequence[str],
 ) -> tuple[CanaryFacts | None, list[Judgement]]:
     if not data.canaries:
         return None, []
@@ -226,4 +240,5 @@ def _canaries(
         training_texts=len(training),
         # Rows are unique: what a defense on the data side left of them.
         trained_on=int(np.isin(data.training_rows, training).sum()),
+        flaws=flaws,
     )

@@ -7,6 +7,7 @@ from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
+from heldin.base.artefacts import State, folder_digest, state_of
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256, write_text
 from heldin.base.progress import Reporter
@@ -23,6 +24,7 @@ from heldin.finetune.ranks import first_process_first, rank
 from heldin.finetune.recipe import Select
 from heldin.finetune.sharding import spread
 from heldin.finetune.token_store import TokenStore, token_store
+from heldin.finetune.training import discard_model
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData, curve_texts
@@ -76,8 +78,11 @@ def finetune(
         )
     evaluate = CurveEvaluation(curves, base, private=private is not None, spread=its is not None)
     at_end = closing(private.source) if private else nullcontext()
+    final = out / "checkpoints" / "final"
+    if final.is_dir() and not is_model_of_training(out, data.ledger.key):
+        discard_model(final, recipe, reporter.say)
     with at_end, reporter.track("fine-tuning", mechanism.steps, "steps") as advance:
-        return train(
+        result = train(
             base,
             sequences,
             recipe,
@@ -91,6 +96,33 @@ def finetune(
             say=reporter.say,
             spread=its,
         )
+    if rank() == 0 and not result.halted:
+        write_text(out / "ledger" / "model", _model_commitment(data.ledger.key, final), private=True)
+    return result
+
+
+def is_model_of_training(run: Path, key: bytes) -> bool:
+    """Return whether the final model is the one that training left, by its digest and by the keyed hash of that.
+
+    A model without a hash is one that a killed call finished: its digest alone counts.
+    """
+    final, kept = run / "checkpoints" / "final", run / "ledger" / "model"
+    if state_of(final) is not State.WHOLE:
+        return False
+    return not kept.is_file() or kept.read_text(encoding="utf-8") == _model_commitment(key, final)
+
+
+def require_model_of_training(run: Path) -> None:
+    """Raise InputError unless the final model is the one that training left."""
+    ledger = load_ledger(run / "ledger")
+    if ledger is None or not is_model_of_training(run, ledger.key):
+        raise InputError(
+            f"'{run / 'checkpoints' / 'final'}' is not the model that training left: restore it, or run it again"
+        )
+
+
+def _model_commitment(key: bytes, final: Path) -> str:
+    return hmac.digest(key, b"model" + folder_digest(final).encode(), "sha256").hex()
 
 
 def measured_clip_norm(

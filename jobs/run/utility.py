@@ -37,7 +37,7 @@ def measure_losses(
     """
     texts = utility_texts(config, data)
     of = _name(texts, target.fingerprint, base.fingerprint)
-    kept = losses_of(out / FILE, of=of)
+    kept = losses_of(out / FILE, of=of, say=reporter.say)
     if kept is not None:
         return kept
     flat = texts.flat()

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from heldin.api import account as account
     from heldin.api.audits import AuditResult as AuditResult
     from heldin.api.audits import audit_model as audit_model
+    from heldin.api.audits import audit_planted as audit_planted
     from heldin.api.audits import load_record as load_record
+    from heldin.api.audits import plant as plant
     from heldin.api.audits import run as run
     from heldin.api.claims import claim as claim
     from heldin.api.claims import plan_claim as plan_claim
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from heldin.bounds.verdict import Claim as Claim
     from heldin.defenses.mechanism import Mechanism as Mechanism
     from heldin.jobs.planted.callback import AuditCallback as AuditCallback
+    from heldin.jobs.planted.watching import watch_training as watch_training
 
 # where each name lives; `account` is a module
 _HOMES = {
@@ -37,13 +40,16 @@ _HOMES = {
     "TooFewUsers": "base.errors",
     "account": "api",
     "audit_model": "api.audits",
+    "audit_planted": "api.audits",
     "audit_trainer": "api.trainer",
     "bound": "api.numbers",
     "claim": "api.claims",
     "load_record": "api.audits",
     "plan_claim": "api.claims",
+    "plant": "api.audits",
     "power": "api.numbers",
     "run": "api.audits",
+    "watch_training": "jobs.planted.watching",
 }
 __all__ = sorted(_HOMES)
 

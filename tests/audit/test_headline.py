@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from heldin.audit.decision import Answer, DecisionConfig, Promise, RateEvidence, ScoreEvidence, decide, users_needed
-from heldin.audit.headline import AUDITED, CANARIES, TRAININGS, USERS, headline, in_todays_words, notes
+from heldin.audit.headline import CANARIES, TRAININGS, headline, notes
 from tests.made_facts import decision_of, evidence, score
 
 BY = DecisionConfig()
@@ -133,36 +133,6 @@ def test_a_rate_that_cannot_be_shown_excludes_nothing():
         "Inconclusive: no leak was found, but whether many held-in users can be named at 5 % false positives cannot be"
         " seen with so few; about "
     )
-
-
-def before_today(its, decided, by, what=USERS):
-    """The sentence of earlier versions, which records quote."""
-    open_ = []
-    if decided.excluded_auroc >= by.auroc:
-        open_.append(f"an AUROC of up to {round(decided.excluded_auroc, 3):.2f}")
-    at = f"at {100 * by.fpr:g} % false positives"
-    if decided.excluded_tpr is None:
-        open_.append(f"naming many {what.member} {at}, a rate so few cannot show")
-    elif decided.excluded_tpr >= by.tpr:
-        open_.append(f"naming up to {100 * round(decided.excluded_tpr, 3):.0f} % of {what.member} {at}")
-    return f"Inconclusive: no leak was found, but {' and '.join(open_)} is not excluded;"
-
-
-@pytest.mark.parametrize("what", [USERS, AUDITED["both"], CANARIES])
-@pytest.mark.parametrize("at_most", [0.55, 0.66])
-@pytest.mark.parametrize("tpr", [None, 0.05, 0.12])
-def test_a_headline_of_before_is_read_in_todays_words(what, at_most, tpr):
-    its = evidence(score(0.52, at_most=at_most, tpr=tpr or 0.05), users=120)
-    if tpr is None:
-        its = evidence(ScoreEvidence("x", 0.5, 0.45, at_most, at_most, 1.0, ()), users=24)
-    decided = decide(its, BY)
-    now = headline(its, decided, BY, what)
-    assert in_todays_words(now) == now
-    if decided.answer is Answer.INCONCLUSIVE:
-        _, _, end = now.partition(";")
-        assert in_todays_words(before_today(its, decided, BY, what) + end) == now
-    else:
-        assert (at_most, tpr) == (0.55, 0.05)
 
 
 def test_a_promise_is_compared_with_a_leak_alone_and_a_violated_claim_is_one():

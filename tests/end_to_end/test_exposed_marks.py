@@ -163,23 +163,6 @@ def test_verify_ranks_again_from_what_the_folder_keeps(fresh, call):
 
 
 @pytest.mark.slow
-def test_a_record_of_the_schema_before_ranks_no_marks_and_is_verified(fresh):
-    content = json.loads((fresh / "record.json").read_text(encoding="utf-8"))
-    del content["extraction"]["marks"]
-    (fresh / "record.json").write_text(json.dumps({**content, "schema_version": 9}), encoding="utf-8")
-    (fresh / "marks.parquet").unlink()
-    record = read_record(fresh / "record.json")
-    assert (record.schema_version, record.extraction.marks, marks_line(record), marks_table(record)) == (
-        10,
-        None,
-        "",
-        {},
-    )
-    assert verify(fresh, QUIET).differences == ()
-    write_report(fresh)
-
-
-@pytest.mark.slow
 def test_with_another_leading_reference_the_same_models_are_verified(exposed, tmp_path, monkeypatch):
     monkeypatch.setenv("HELDIN_CACHE_DIR", str(exposed.parents[1] / "cache"))
     other = save_base_of(exposed, tmp_path / "other")

@@ -1,9 +1,8 @@
-"""The callback of Trainer and TRL: what it notices of a training, and what the audit then need not be told."""
+"""What the log of a training shows, for honest and for wrong trainers, and what the audit says then."""
 
 import importlib.util
 import json
 import shutil
-from dataclasses import replace
 
 import pytest
 import torch
@@ -19,22 +18,24 @@ import heldin
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.jobs.planted.audit import audit_planted
-from heldin.jobs.planted.conditions import rests_on_log
+from heldin.jobs.planted.folder import LOG
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.target import PlantedAudit
-from heldin.jobs.planted.training_log import LOG, hashes_in_folder, read_log, write_log
+from heldin.jobs.planted.training_log import hashes_in_folder, read_log, segment_path
 from heldin.jobs.verify import verify
+from heldin.record.planted import ConditionName, Known, Reason
 from tests.planted_sets import base, lines, plan, read_lines, rows, write_lines
 
 __all__ = ["base", "lines", "rows"]  # fixtures
 
 QUIET = LineReporter(lambda line: None)
+EXAMPLE = "epsilon=8,delta=1e-6,unit=example"
 
 
 @pytest.fixture
 def planted(lines, base, tmp_path):
     out = tmp_path / "planted"
-    plant(plan(lines, base), out, QUIET)
+    plant(plan(lines, base, evidence="callback"), out, QUIET)
     return out
 
 
@@ -49,67 +50,463 @@ class _Texts(torch.utils.data.Dataset):
         return {"input_ids": self._ids[number], "attention_mask": [1] * len(self._ids[number])}
 
 
-def _fine_tune(planted, base, to, *, texts=None, callback=None, epochs=1.0, most=32, **settings):
-    """By transformers' Trainer; returns what the callback wrote."""
+def _tokenizer(base):
     tokenizer = AutoTokenizer.from_pretrained(base)
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    texts = texts or [row["body"] for row in read_lines(planted / "training" / "mine.jsonl")]
-    trainer = Trainer(
+    return tokenizer
+
+
+def _planted_texts(planted):
+    return [row["body"] for row in read_lines(planted / "training" / "mine.jsonl")]
+
+
+def _trainer(planted, base, to, *, texts=None, most=32, kind=Trainer, collator=None, callback=None, **settings):
+    tokenizer = _tokenizer(base)
+    texts = texts or _planted_texts(planted)
+    given = {"per_device_train_batch_size": 32, "learning_rate": 1e-3, "save_strategy": "no", "num_train_epochs": 1}
+    return kind(
         AutoModelForCausalLM.from_pretrained(base),
-        TrainingArguments(
-            str(to),
-            num_train_epochs=epochs,
-            report_to=[],
-            use_cpu=True,
-            disable_tqdm=True,
-            **{"per_device_train_batch_size": 32, "learning_rate": 1e-3, "save_strategy": "no", **settings},
-        ),
+        TrainingArguments(str(to), report_to=[], use_cpu=True, disable_tqdm=True, **{**given, **settings}),
         train_dataset=_Texts(tokenizer, texts, most),
-        data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),
+        eval_dataset=_Texts(tokenizer, texts[:8]),
+        data_collator=collator or DataCollatorForLanguageModeling(tokenizer, mlm=False),
         processing_class=tokenizer,
         callbacks=[callback or heldin.AuditCallback(planted)],
     )
+
+
+def _fine_tune(planted, base, to, **settings):
+    trainer = _trainer(planted, base, to, **settings)
     trainer.train()
     trainer.save_model(str(to))
-    return read_log(planted / LOG)
+    return to
 
 
-def _conditions(planted, model, said=QUIET, claims=()):
-    record, folder = audit_planted(PlantedAudit(planted, str(model), claims, "R. Signer"), None, said, command="test")
-    return record.planted.conditions, folder
+def _audit(planted, model, *claims, say=QUIET, by="R. Signer"):
+    record, folder = audit_planted(PlantedAudit(planted, str(model), claims, by), None, say, command="test")
+    return record.planted, folder
 
 
-def test_a_training_that_the_callback_saw_needs_less_to_be_declared(planted, base, tmp_path):
-    log = _fine_tune(planted, base, tmp_path / "model")
-    count = len(read_lines(planted / "training" / "mine.jsonl"))
-    assert log.ended
-    assert (log.seen.examples, log.seen.rows, log.seen.missing, log.seen.foreign) == (count, count, 0, 0)
-    assert log.loss_tokens == log.tokens > 0
-    assert log.of_model(hashes_in_folder(tmp_path / "model")).weights[0].epochs == 1
-    found, folder = _conditions(planted, tmp_path / "model", claims=("epsilon=8,delta=1e-6,unit=example",))
-    by = {its.condition: its for its in found}
-    given = next(its for its in found if "every row of the planted training set" in its.condition)
-    assert (given.known_by, "by the log of its training" in given.note) == ("checked", True)
-    assert next(its for its in by.values() if its.condition.startswith("each row was one")).known_by == "checked"
-    assert next(its for its in by.values() if its.condition.startswith("nothing else in its")).known_by == "declared"
+def _condition(facts, name):
+    return next(condition for condition in facts.conditions if condition.name is name)
+
+
+def _given(planted, model):
+    facts, _ = _audit(planted, model)
+    condition = _condition(facts, ConditionName.GIVEN_EVERY_ROW)
+    return condition.known_by, set(condition.reasons), facts.training
+
+
+def test_a_training_that_was_logged_needs_less_to_be_declared(planted, base, tmp_path):
+    model = _fine_tune(planted, base, tmp_path / "model", num_train_epochs=2)
+    facts, folder = _audit(planted, model, EXAMPLE)
+    count = len(_planted_texts(planted))
+    training = facts.training
+    assert (training.sequences, training.rows, training.epochs, training.starts) == (2 * count, count, 2, 1)
+    assert (training.missing, training.foreign, training.silent, training.unreadable) == (0, 0, 0, 0)
+    assert (training.fewest_reads, training.most_reads, training.repeated) == (2, 2, 0)
+    assert training.loss_share_canaries > 0.9
+    assert _condition(facts, ConditionName.GIVEN_EVERY_ROW).known_by is Known.CHECKED
+    assert _condition(facts, ConditionName.ROW_IS_EXAMPLE).known_by is Known.CHECKED
+    # What the log does not show stays declared.
+    for name in (ConditionName.WEIGHTED_ALIKE, ConditionName.NOTHING_ELSE, ConditionName.STARTED_UNSEEN):
+        assert _condition(facts, name).known_by is Known.DECLARED
     assert not verify(folder, QUIET).differences
-    # The log of the next training takes its place in the planted folder, and nothing from this audit.
-    (planted / LOG).unlink()
+    # The next training adds to the log in the planted folder, and the audit keeps its own.
+    shutil.rmtree(planted / LOG)
     assert not verify(folder, QUIET).differences
-    (folder / LOG).unlink()
+    shutil.rmtree(folder / LOG)
     with pytest.raises(InputError, match="the record rests on it: restore it"):
         verify(folder, QUIET)
 
 
-def test_it_needs_no_ledger_and_never_reads_one(planted, base, tmp_path):
+def test_it_needs_no_ledger_and_the_log_is_its_owners_alone(planted, base, tmp_path):
     handed_on = tmp_path / "handed on"
     handed_on.mkdir()
     shutil.copy(planted / "manifest.json", handed_on)
     shutil.copytree(planted / "training", handed_on / "training")
-    log = _fine_tune(handed_on, base, tmp_path / "model")
-    assert log.seen.all_and_no_other
-    shutil.copy(handed_on / LOG, planted)
-    assert rests_on_log(_conditions(planted, tmp_path / "model")[0])
+    model = _fine_tune(handed_on, base, tmp_path / "model")
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (handed_on / LOG).iterdir())
+    shutil.copytree(handed_on / LOG, planted / LOG)
+    assert _given(planted, model)[0] is Known.CHECKED
+
+
+def test_watching_changes_no_weight(planted, base, tmp_path):
+    _fine_tune(planted, base, tmp_path / "watched")
+
+    class Nothing(heldin.AuditCallback):
+        def on_train_begin(self, *_, **__):
+            pass
+
+    _fine_tune(planted, base, tmp_path / "alone", callback=Nothing(planted))
+    assert hashes_in_folder(tmp_path / "watched") == hashes_in_folder(tmp_path / "alone")
+
+
+@pytest.mark.parametrize(
+    ("change", "settings", "reasons", "counts"),
+    [
+        (lambda texts: texts[20:], {}, {Reason.ROWS_MISSING}, {"missing": 20}),
+        (
+            lambda texts: [*texts, "a text of somebody else", "and of another"],
+            {},
+            {Reason.ROWS_FOREIGN},
+            {"foreign": 2},
+        ),
+        (lambda texts: texts, {"max_steps": 2}, {Reason.ROWS_MISSING}, {"steps": 2}),
+        (lambda texts: texts, {"dataloader_drop_last": True}, {Reason.ROWS_MISSING}, {}),
+    ],
+)
+def test_what_the_log_contradicts_is_not_met_whoever_signs(change, settings, reasons, counts, planted, base, tmp_path):
+    texts = change(_planted_texts(planted))
+    model = _fine_tune(planted, base, tmp_path / "model", texts=texts, **settings)
+    known_by, found, training = _given(planted, model)
+    assert (known_by, found) == (Known.NOT_MET, reasons)
+    assert {name: getattr(training, name) for name in counts} == counts
+
+
+@pytest.mark.parametrize("alike", [0, 1, 40])
+def test_the_original_file_in_place_of_the_planted_one_is_not_met_however_many_rows_begin_alike(
+    alike, rows, base, tmp_path
+):
+    # Rows of different users that are one text once they are cut hid what was missing.
+    same = " ".join(f"w{i}" for i in range(40))
+    for number in range(2 * alike):
+        rows = [*rows]
+        rows[number] = {**rows[number], "body": f"{same} {number}"}
+    original = write_lines(rows, tmp_path / "mine.jsonl")
+    planted = tmp_path / "planted"
+    canaries = [{"kind": "unseen_token", "users": 20, "documents": [4]}]
+    plant(plan(original, base, split={"canaries_only": True}, evidence="callback", canaries=canaries), planted, QUIET)
+    texts = [row["body"] for row in read_lines(original)]
+    model = _fine_tune(planted, base, tmp_path / "model", texts=texts, num_train_epochs=3)
+    known_by, reasons, training = _given(planted, model)
+    assert known_by is Known.NOT_MET
+    assert Reason.ROWS_MISSING in reasons
+    assert training.missing_canary_rows > 20
+    assert training.missing >= training.missing_canary_rows
+    assert training.silent_canary_users > 5
+    assert (training.alike > 0) is (alike > 0)
+
+
+def test_rows_written_twice_are_no_single_examples(rows, base, tmp_path):
+    short = write_lines(
+        [{**row, "body": f"{row['body'][:6]} {i}"} for i, row in enumerate(rows)], tmp_path / "mine.jsonl"
+    )
+    planted = tmp_path / "planted"
+    plant(plan(short, base, canaries=[], evidence="callback"), planted, QUIET)
+    texts = _planted_texts(planted)
+    model = _fine_tune(planted, base, tmp_path / "model", texts=texts + texts[:3])
+    facts, _ = _audit(planted, model, EXAMPLE)
+    assert (facts.training.cut, facts.training.repeated) == (0, 3)
+    assert _condition(facts, ConditionName.ROW_IS_EXAMPLE).reasons == [Reason.ROWS_REPEATED]
+    assert _condition(facts, ConditionName.GIVEN_EVERY_ROW).known_by is Known.CHECKED
+
+
+def test_rows_that_are_cut_are_known_by_what_is_left_of_them(planted, base, tmp_path):
+    model = _fine_tune(planted, base, tmp_path / "model", most=12)
+    known_by, _, training = _given(planted, model)
+    assert known_by is Known.CHECKED
+    assert training.cut > 100
+    tokenizer = _tokenizer(base)
+    tokenizer.truncation_side = "left"
+    ids = [tokenizer(text, truncation=True, max_length=12)["input_ids"] for text in _planted_texts(planted)]
+    trainer = _trainer(planted, base, tmp_path / "left")
+    trainer.train_dataset._ids = ids
+    trainer.train()
+    trainer.save_model(str(tmp_path / "left"))
+    assert _given(planted, tmp_path / "left")[0] is Known.CHECKED
+
+
+def test_rows_that_are_split_into_pieces_were_all_given_and_are_no_single_examples(planted, base, tmp_path):
+    trainer = _trainer(planted, base, tmp_path / "model")
+    trainer.train_dataset._ids = [ids[i : i + 16] for ids in trainer.train_dataset._ids for i in range(0, len(ids), 16)]
+    trainer.train()
+    trainer.save_model(str(tmp_path / "model"))
+    facts, _ = _audit(planted, tmp_path / "model", EXAMPLE)
+    assert _condition(facts, ConditionName.GIVEN_EVERY_ROW).known_by is Known.CHECKED
+    assert _condition(facts, ConditionName.ROW_IS_EXAMPLE).reasons == [Reason.ROWS_SPLIT]
+
+
+class _Masking(Trainer):
+    """Counts no loss on some rows: those that ``masks`` picks by their tokens."""
+
+    masks = staticmethod(lambda ids: False)
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        for ids, labels in zip(inputs["input_ids"], inputs["labels"], strict=True):
+            if self.masks(ids):
+                labels[:] = -100
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+
+class _ByText(_Masking):
+    masks = staticmethod(lambda ids: len(set(ids.tolist())) < 12)
+
+
+class _ByLength(_Masking):
+    masks = staticmethod(lambda ids: int((ids != ids[-1]).sum()) > 28)
+
+
+@pytest.mark.parametrize("kind", [_ByText, _ByLength])
+def test_rows_whose_loss_is_masked_are_not_met(kind, planted, base, tmp_path):
+    model = _fine_tune(planted, base, tmp_path / "model", kind=kind)
+    known_by, reasons, training = _given(planted, model)
+    assert (known_by, reasons) == (Known.NOT_MET, {Reason.ROWS_SILENT})
+    assert training.silent > 0
+
+
+def test_a_loss_that_is_counted_on_few_tokens_of_canary_rows_is_not_met(planted, base, tmp_path):
+    class Thinning(Trainer):
+        def compute_loss(self, model, inputs, *args, **kwargs):
+            for ids, labels in zip(inputs["input_ids"], inputs["labels"], strict=True):
+                if len(set(ids.tolist())) < 12:
+                    labels[4:] = -100
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
+    model = _fine_tune(planted, base, tmp_path / "model", kind=Thinning)
+    facts, _ = _audit(planted, model)
+    assert _condition(facts, ConditionName.WEIGHTED_ALIKE).reasons == [Reason.CANARY_LOSS_THINNED]
+
+
+def test_a_sampler_that_skips_rows_is_not_met(planted, base, tmp_path):
+    class Skipping(Trainer):
+        def _get_train_sampler(self, *_):
+            return torch.utils.data.SubsetRandomSampler(range(40, len(self.train_dataset)))
+
+    known_by, reasons, training = _given(planted, _fine_tune(planted, base, tmp_path / "model", kind=Skipping))
+    assert (known_by, reasons, training.missing) == (Known.NOT_MET, {Reason.ROWS_MISSING}, 40)
+
+
+def _checkpoints(folder):
+    return sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+
+
+def test_a_training_that_went_on_from_a_checkpoint_is_judged_as_a_whole(planted, base, tmp_path):
+    to = tmp_path / "model"
+    steps = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+    _trainer(planted, base, to, **steps).train()
+    early = _checkpoints(to)[0]
+    # Neither half read every row.
+    assert _given(planted, early)[0] is Known.NOT_MET
+    total = -(-len(_planted_texts(planted)) // 32)
+    assert total > 5
+    for until in (5, total):
+        _trainer(planted, base, to, save_strategy="steps", save_steps=1, max_steps=until).train(
+            resume_from_checkpoint=str(_checkpoints(to)[-1])
+        )
+    facts, _ = _audit(planted, _checkpoints(to)[-1])
+    assert (facts.training.starts, facts.training.steps, facts.training.missing) == (3, total, 0)
+    assert facts.training.epochs == 1
+    assert _condition(facts, ConditionName.GIVEN_EVERY_ROW).known_by is Known.CHECKED
+
+
+def test_a_part_of_the_log_that_is_missing_or_altered_is_not_met(planted, base, tmp_path):
+    to, steps = tmp_path / "model", {"save_strategy": "steps", "save_steps": 5, "max_steps": 5}
+    _trainer(planted, base, to, **steps).train()
+    _trainer(planted, base, to, save_strategy="steps", save_steps=1, max_steps=20).train(
+        resume_from_checkpoint=str(_checkpoints(to)[-1])
+    )
+    model, kept = _checkpoints(to)[-1], tmp_path / "kept"
+    shutil.copytree(planted / LOG, kept)
+    assert _given(planted, model)[0] is Known.CHECKED
+
+    def cut(path):
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+    def flip(path):
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(bytes(content))
+
+    names = [segment_path(kept, number, 0).with_suffix(end).name for number in (1, 2) for end in (".json", ".reads")]
+    for name in names:
+        for damage in (cut, flip, lambda path: path.unlink()):
+            shutil.rmtree(planted / LOG)
+            shutil.copytree(kept, planted / LOG)
+            damage(planted / LOG / name)
+            known_by, reasons, training = _given(planted, model)
+            assert (known_by, training) == (Known.NOT_MET, None), (name, damage)
+            assert reasons <= {Reason.LOG_DAMAGED, Reason.LOG_OF_OTHER_MODEL}
+    shutil.rmtree(planted / LOG)
+    assert _given(planted, model)[:2] == (Known.NOT_MET, {Reason.LOG_ABSENT})
+
+
+def test_the_first_segment_renamed_to_the_second_is_not_met(planted, base, tmp_path):
+    _fine_tune(planted, base, tmp_path / "one")
+    model = _fine_tune(planted, base, tmp_path / "two", num_train_epochs=2)
+    log = planted / LOG
+    for end in (".json", ".reads"):
+        segment_path(log, 1, 0).with_suffix(end).unlink()
+        segment_path(log, 2, 0).with_suffix(end).rename(segment_path(log, 1, 0).with_suffix(end))
+    assert _given(planted, model)[:2] == (Known.NOT_MET, {Reason.LOG_DAMAGED})
+
+
+def test_the_log_of_another_run_is_not_met_where_a_log_was_promised(lines, base, tmp_path):
+    known = {}
+    for evidence in ("callback", "declared"):
+        planted = tmp_path / evidence
+        plant(plan(lines, base, evidence=evidence), planted, QUIET)
+        _fine_tune(planted, base, tmp_path / f"{evidence} other")
+        unlogged = tmp_path / f"{evidence} unlogged"
+        trainer = _trainer(planted, base, unlogged, num_train_epochs=2)
+        trainer.remove_callback(heldin.AuditCallback)
+        trainer.train()
+        trainer.save_model(str(unlogged))
+        known[evidence] = _given(planted, unlogged)
+    assert known["callback"][:2] == (Known.NOT_MET, {Reason.LOG_OF_OTHER_MODEL})
+    assert known["declared"][:2] == (Known.DECLARED, {Reason.SIGNED})
+
+
+def test_the_log_of_another_planted_set_is_not_met(lines, base, tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    for out in (one, other):
+        plant(plan(lines, base), out, QUIET)
+    model = _fine_tune(one, base, tmp_path / "model")
+    shutil.copytree(one / LOG, other / LOG)
+    assert _given(other, model)[:2] == (Known.NOT_MET, {Reason.LOG_OF_OTHER_SET})
+
+
+def test_a_log_that_contradicts_counts_also_where_none_was_promised(lines, base, tmp_path):
+    planted = tmp_path / "planted"
+    plant(plan(lines, base, evidence="declared"), planted, QUIET)
+    model = _fine_tune(planted, base, tmp_path / "model", texts=_planted_texts(planted)[20:])
+    assert _given(planted, model)[0] is Known.NOT_MET
+
+
+def test_the_best_model_that_is_loaded_at_the_end_has_the_reads_of_its_own_step(planted, base, tmp_path):
+    trainer = _trainer(planted, base, tmp_path / "model")
+    watch = heldin.AuditCallback(planted)
+    early, late = (AutoModelForCausalLM.from_pretrained(base) for _ in range(2))
+    with torch.no_grad():
+        late.get_input_embeddings().weight.mul_(1.1)
+    state = trainer.state
+    watch.on_train_begin(trainer.args, state, None, model=early, processing_class=trainer.processing_class)
+    for state.global_step, state.epoch, model in ((2, 0.4, early), (5, 1.0, late)):
+        watch.on_save(trainer.args, state, None, model=model)
+    # With load_best_model_at_end the trainer loads the best checkpoint before it says that training has ended.
+    watch.on_train_end(trainer.args, state, None, model=early)
+    early.save_pretrained(tmp_path / "best")
+    trainer.processing_class.save_pretrained(tmp_path / "best")
+    facts, _ = _audit(planted, tmp_path / "best")
+    assert (facts.training.steps, facts.training.epochs) == (2, 0.4)
+
+
+class _Joined:
+    """A collator that makes one sequence of all examples, and says where each begins, or does not."""
+
+    def __init__(self, *, boundaries):
+        self.boundaries = boundaries
+
+    def __call__(self, examples):
+        ids = [token for its in examples for token in its["input_ids"]]
+        batch = {"input_ids": torch.tensor([ids]), "labels": torch.tensor([ids])}
+        if self.boundaries:
+            batch["position_ids"] = torch.tensor([[i for its in examples for i in range(len(its["input_ids"]))]])
+        return batch
+
+
+class _Wrapped:
+    """A collator that joins examples and cuts them at one length, as packing without boundaries does."""
+
+    def __init__(self):
+        self.left = []
+
+    def __call__(self, examples):
+        self.left += [token for its in examples for token in [*its["input_ids"], 0]]
+        count = max(1, len(self.left) // 24)
+        rows, self.left = self.left[: 24 * count], self.left[24 * count :]
+        ids = torch.tensor(rows).reshape(count, -1)
+        return {"input_ids": ids, "labels": ids.clone()}
+
+
+def test_packing_with_boundaries_is_known_and_without_them_stays_declared(planted, base, tmp_path):
+    settings = {"per_device_train_batch_size": 1, "max_steps": -1}
+    model = _fine_tune(planted, base, tmp_path / "apart", collator=_Joined(boundaries=True), **settings)
+    assert _given(planted, model)[0] is Known.CHECKED
+    # GPT-Neo of these tests reads 32 tokens.
+    model = _fine_tune(planted, base, tmp_path / "wrapped", collator=_Wrapped(), per_device_train_batch_size=8)
+    facts, _ = _audit(planted, model, EXAMPLE)
+    condition = _condition(facts, ConditionName.GIVEN_EVERY_ROW)
+    assert condition.known_by is Known.DECLARED
+    assert Reason.PACKED_WITHOUT_BOUNDARIES in condition.reasons
+    assert _condition(facts, ConditionName.ROW_IS_EXAMPLE).known_by is Known.NOT_MET
+
+
+def test_weights_that_lie_next_to_those_that_are_loaded_count_for_nothing(planted, base, tmp_path):
+    one = _fine_tune(planted, base, tmp_path / "one")
+    other = tmp_path / "other"
+    shutil.copytree(base, other)
+    shutil.copy(one / "model.safetensors", other / "old.safetensors")
+    tensors = set(read_log(planted / LOG)[0][0].checkpoints[-1].tensors)
+    assert set(hashes_in_folder(one)) == tensors
+    assert set(hashes_in_folder(other)) != tensors
+
+
+def test_another_training_set_and_damaged_files_are_refused_in_one_line(planted, tmp_path):
+    with pytest.raises(InputError, match="name the folder that heldin plant wrote"):
+        heldin.AuditCallback(tmp_path / "nowhere")
+    training = planted / "training" / "mine.jsonl"
+    training.write_text(training.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    with pytest.raises(InputError, match="is not the training set of the manifest: restore it"):
+        heldin.AuditCallback(planted)
+    training.unlink()
+    with pytest.raises(InputError, match="is missing: keep the training set"):
+        heldin.AuditCallback(planted)
+
+
+def _loop(planted, base, to, watch_at=None, *, processes=1):
+    """A training loop of somebody's own, in accelerate's manner."""
+    from accelerate import Accelerator
+
+    accelerator, tokenizer = Accelerator(cpu=True), _tokenizer(base)
+    data = _Texts(tokenizer, _planted_texts(planted))
+    loader = torch.utils.data.DataLoader(
+        data, batch_size=32, shuffle=True, collate_fn=DataCollatorForLanguageModeling(tokenizer, mlm=False)
+    )
+    model = AutoModelForCausalLM.from_pretrained(base)
+    model, optimizer, loader = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-3), loader)
+    with heldin.watch_training(planted, model, tokenizer) as watch:
+        for step, batch in enumerate(loader, start=1):
+            accelerator.backward(model(**batch).loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            with torch.no_grad():  # an evaluation is no training
+                model(**batch)
+            if step == watch_at:
+                watch.checkpoint(step)
+    model.save_pretrained(to)
+    tokenizer.save_pretrained(to)
+    return to
+
+
+def test_a_loop_of_ones_own_is_watched_like_a_trainer(planted, base, tmp_path):
+    model = _loop(planted, base, tmp_path / "model", watch_at=3)
+    facts, _ = _audit(planted, model, EXAMPLE)
+    assert (facts.training.sequences, facts.training.epochs) == (facts.training.rows, None)
+    for name in (ConditionName.GIVEN_EVERY_ROW, ConditionName.ROW_IS_EXAMPLE):
+        assert _condition(facts, name).known_by is Known.CHECKED
+
+
+def test_processes_log_their_own_reads_and_all_of_them_count(planted, base, tmp_path):
+    from heldin.jobs.planted.watching import Watch
+
+    tokenizer, model = _tokenizer(base), AutoModelForCausalLM.from_pretrained(base)
+    data = _Texts(tokenizer, _planted_texts(planted))
+    collate = DataCollatorForLanguageModeling(tokenizer, mlm=False)
+    watches = [Watch(planted) for _ in range(2)]
+    # One after the other in this process: what is read by which of them is what counts.
+    for process, watch in enumerate(watches):
+        watch.start(model, tokenizer, process=process, processes=2)
+        for start in range(process * 16, len(data), 32):
+            model(**collate([data[i] for i in range(start, min(start + 16, len(data)))]))
+        watch.checkpoint(5)
+        watch.stop()
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    known_by, _, training = _given(planted, tmp_path / "model")
+    assert (known_by, training.processes, training.missing) == (Known.CHECKED, 2, 0)
+    segment_path(planted / LOG, 1, 1).unlink()
+    assert _given(planted, tmp_path / "model")[:2] == (Known.NOT_MET, {Reason.LOG_DAMAGED})
 
 
 @pytest.mark.slow
@@ -117,11 +514,11 @@ def test_checkpoints_audited_afterwards_show_the_auroc_over_steps(lines, base, t
     planted = tmp_path / "planted"
     plant(plan(lines, base, looks=3), planted, QUIET)
     saves = {"save_strategy": "steps", "save_steps": 100, "learning_rate": 5e-3, "per_device_train_batch_size": 16}
-    log = _fine_tune(planted, base, tmp_path / "model", epochs=24, **saves)
-    steps = [its.step for its in log.weights]
+    _fine_tune(planted, base, tmp_path / "model", num_train_epochs=24, **saves)
+    steps = [checkpoint.step for checkpoint in read_log(planted / LOG)[0][0].checkpoints]
     assert steps[:3] == [100, 200, 300]
-    # Nothing of a score, and no user, stands in what was written while training.
-    written = (planted / LOG).read_text(encoding="utf-8")
+    # Nothing of a score, and no user, is in what was written while training.
+    written = segment_path(planted / LOG, 1, 0).read_text(encoding="utf-8")
     assert not any(word in written for word in ("auroc", "score", "@", "canary", "user"))
     folders = [tmp_path / "model" / f"checkpoint-{step}" for step in steps[:3]]
     models = [word for folder in folders for word in ("--model", folder)]
@@ -141,224 +538,6 @@ def test_checkpoints_audited_afterwards_show_the_auroc_over_steps(lines, base, t
         assert standings == {"certified" if number < 4 else "indicative"}
 
 
-def test_watching_changes_no_weight(planted, base, tmp_path):
-    _fine_tune(planted, base, tmp_path / "watched")
-
-    class Nothing(heldin.AuditCallback):
-        def on_train_begin(self, *_, **__):
-            pass
-
-    _fine_tune(planted, base, tmp_path / "alone", callback=Nothing(planted))
-    assert hashes_in_folder(tmp_path / "watched") == hashes_in_folder(tmp_path / "alone")
-
-
-@pytest.mark.parametrize(
-    ("change", "settings", "note"),
-    [
-        (lambda texts: texts[20:], {}, "without 20 of"),
-        (lambda texts: [*texts, "a text of somebody else", "and of another"], {}, "with 2 examples that are none"),
-        (lambda texts: texts, {"max_steps": 2}, "epochs, so that not every row was read"),
-    ],
-)
-def test_what_the_log_contradicts_is_not_met_whoever_signs(change, settings, note, planted, base, tmp_path):
-    texts = [row["body"] for row in read_lines(planted / "training" / "mine.jsonl")]
-    _fine_tune(planted, base, tmp_path / "model", texts=change(texts), **settings)
-    found, _ = _conditions(planted, tmp_path / "model")
-    given = next(its for its in found if "every row of the planted training set" in its.condition)
-    assert given.known_by == "not met"
-    assert note in given.note
-
-
-def test_rows_written_twice_are_no_single_examples(rows, base, tmp_path):
-    short = write_lines(
-        [{**row, "body": f"{row['body'][:6]} {i}"} for i, row in enumerate(rows)], tmp_path / "mine.jsonl"
-    )
-    planted = tmp_path / "planted"
-    plant(plan(short, base, canaries=[]), planted, QUIET)
-    texts = [row["body"] for row in read_lines(planted / "training" / "mine.jsonl")]
-    log = _fine_tune(planted, base, tmp_path / "model", texts=texts + texts[:3])
-    assert (log.seen.cut, log.seen.repeated) == (0, 3)
-    found, _ = _conditions(planted, tmp_path / "model", claims=("epsilon=8,delta=1e-6,unit=example",))
-    assert {its.known_by for its in found if its.condition.startswith("each row was one")} == {"not met"}
-    given = next(its for its in found if "every row of the planted training set" in its.condition)
-    assert (given.known_by, "rows repeated 3 times" in given.note) == ("checked", True)
-
-
-def test_the_log_of_another_training_set_is_not_met_whatever_it_shows(planted, base, tmp_path):
-    for seen in (_fine_tune(planted, base, tmp_path / "model").seen, None):
-        log = replace(read_log(planted / LOG), training_set="another", seen=seen)
-        write_log(log, planted / LOG)
-        given = next(its for its in _conditions(planted, tmp_path / "model")[0] if "every row of the" in its.condition)
-        assert (given.known_by, "trained on another training set" in given.note) == ("not met", True)
-
-
-def test_the_log_of_another_model_is_not_used(planted, base, tmp_path):
-    _fine_tune(planted, base, tmp_path / "one")
-    _fine_tune(planted, base, tmp_path / "other", epochs=2.0)
-    said = []
-    found, _ = _conditions(planted, tmp_path / "one", LineReporter(said.append))
-    assert not rests_on_log(found)
-    assert any(line.startswith("training-log.json: of another model than") for line in said)
-
-
-def _trainer(planted, base, to, *, texts=None, batch=32, collator=None, **settings):
-    tokenizer = AutoTokenizer.from_pretrained(base)
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    texts = texts or [row["body"] for row in read_lines(planted / "training" / "mine.jsonl")]
-    return Trainer(
-        AutoModelForCausalLM.from_pretrained(base),
-        TrainingArguments(
-            str(to), per_device_train_batch_size=batch, report_to=[], use_cpu=True, disable_tqdm=True, **settings
-        ),
-        train_dataset=_Texts(tokenizer, texts),
-        eval_dataset=_Texts(tokenizer, texts[:8]),
-        data_collator=collator or DataCollatorForLanguageModeling(tokenizer, mlm=False),
-        processing_class=tokenizer,
-        callbacks=[heldin.AuditCallback(planted)],
-    )
-
-
-def test_checkpoints_on_the_way_are_known_and_what_went_on_from_one_is_not(planted, base, tmp_path):
-    to = tmp_path / "model"
-    _trainer(planted, base, to, num_train_epochs=2, save_strategy="epoch").train()
-    first, second = sorted(to.glob("checkpoint-*"), key=lambda its: int(its.name.split("-")[1]))
-    log = read_log(planted / LOG)
-    assert [its.epochs for its in log.weights] == [1, 2]
-    assert log.of_model(hashes_in_folder(first)).weights[0].epochs == 1
-    assert log.of_model(hashes_in_folder(second)).weights[0].epochs == 2
-    # Whatever was trained before the checkpoint, nobody watched it.
-    _trainer(planted, base, to, num_train_epochs=3, save_strategy="epoch").train(resume_from_checkpoint=str(first))
-    log = read_log(planted / LOG)
-    assert (log.seen, log.unseen) == (None, "it went on from a checkpoint, and what came before is not known")
-    assert log.of_model(hashes_in_folder(first)) is None
-
-
-def test_the_best_model_that_is_loaded_at_the_end_has_the_epochs_of_its_own_step(planted, base, tmp_path):
-    trainer = _trainer(planted, base, tmp_path / "model", num_train_epochs=1, save_strategy="no")
-    callback, state = heldin.AuditCallback(planted), trainer.state
-    early, late = (AutoModelForCausalLM.from_pretrained(base) for _ in range(2))
-    with torch.no_grad():
-        late.get_input_embeddings().weight.mul_(1.1)
-    given = {"train_dataloader": trainer.get_train_dataloader(), "processing_class": trainer.processing_class}
-    callback.on_train_begin(trainer.args, state, None, **given)
-    for state.global_step, state.epoch, model in ((2, 0.4, early), (5, 1.0, late)):
-        callback.on_save(trainer.args, state, None, model=model)
-    # With load_best_model_at_end the trainer loads the best checkpoint before it says that training has ended.
-    callback.on_train_end(trainer.args, state, None, model=early)
-    early.save_pretrained(tmp_path / "best")
-    trainer.processing_class.save_pretrained(tmp_path / "best")
-    assert read_log(planted / LOG).of_model(hashes_in_folder(tmp_path / "best")).weights[0].epochs == 0.4
-    given = next(its for its in _conditions(planted, tmp_path / "best")[0] if "every row of the" in its.condition)
-    assert (given.known_by, "so that not every row was read" in given.note) == ("not met", True)
-
-
-class _Pieces:
-    """A collator that makes sequences of four tokens."""
-
-    def __call__(self, examples):
-        tokens = [token for its in examples for token in its["input_ids"]]
-        rows = torch.tensor(tokens[: len(tokens) // 4 * 4]).reshape(-1, 4)
-        return {"input_ids": rows, "labels": rows.clone()}
-
-
-class _Joined:
-    """A collator that makes one sequence of all examples."""
-
-    def __call__(self, examples):
-        rows = torch.tensor([[token for its in examples[:1] for token in its["input_ids"]]])
-        rows = torch.tensor([[token for its in examples for token in its["input_ids"]]]) if len(examples) > 4 else rows
-        return {"input_ids": rows, "labels": rows.clone()}
-
-
-class _Silent(DataCollatorForLanguageModeling):
-    """A collator that counts no loss on most examples."""
-
-    def __call__(self, examples, **more):
-        batch = super().__call__(examples, **more)
-        batch["labels"][4:] = -100
-        return batch
-
-
-def test_collators_and_loaders_that_change_what_is_trained_on_are_noticed(planted, base, tmp_path):
-    def log_of(**settings):
-        trainer = _trainer(planted, base, tmp_path / "model", num_train_epochs=1, save_strategy="no", **settings)
-        callback = heldin.AuditCallback(planted)
-        return callback._began(trainer.state, trainer.get_train_dataloader(), trainer.processing_class)
-
-    assert log_of(collator=_Pieces()).unseen == "its collator makes other sequences of the examples"
-    joined = log_of(collator=_Joined())
-    assert (joined.seen.all_and_no_other, joined.apart) == (True, False)
-    tokenizer = AutoTokenizer.from_pretrained(base)
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    assert log_of(collator=_Silent(tokenizer, mlm=False)).silent == 60
-    dropping = log_of(dataloader_drop_last=True, batch=108)
-    assert dropping.unseen == "it drops the last examples of an epoch (dataloader_drop_last)"
-    assert log_of().apart
-    trainer = _trainer(planted, base, tmp_path / "model", num_train_epochs=1, save_strategy="no")
-    loader, callback = trainer.get_train_dataloader(), heldin.AuditCallback(planted)
-    some = torch.utils.data.SubsetRandomSampler(range(40))
-    own = torch.utils.data.DataLoader(loader.dataset, batch_size=8, sampler=some, collate_fn=loader.collate_fn)
-    assert (
-        callback._began(trainer.state, own, trainer.processing_class).unseen
-        == "it draws its examples in a way of its own"
-    )
-
-
-def test_a_dataset_that_fails_ends_no_training(planted, base, tmp_path):
-    trainer = _trainer(planted, base, tmp_path / "model", num_train_epochs=1, save_strategy="no")
-    loader = trainer.get_train_dataloader()
-
-    class Failing(_Texts):
-        def __getitem__(self, number):
-            raise OSError("gone")
-
-    failing = Failing(trainer.processing_class, ["a b"])
-    own = torch.utils.data.DataLoader(failing, batch_size=8, collate_fn=loader.collate_fn)
-    log = heldin.AuditCallback(planted)._began(trainer.state, own, trainer.processing_class)
-    assert log.unseen == "its examples cannot be read (OSError: gone)"
-
-
-def test_weights_that_lie_beside_those_that_are_loaded_count_for_nothing(planted, base, tmp_path):
-    _fine_tune(planted, base, tmp_path / "one")
-    other = tmp_path / "other"
-    shutil.copytree(base, other)
-    shutil.copy(tmp_path / "one" / "model.safetensors", other / "old.safetensors")
-    assert read_log(planted / LOG).of_model(hashes_in_folder(other)) is None
-    assert read_log(planted / LOG).of_model(hashes_in_folder(tmp_path / "one")) is not None
-
-
-def test_a_dataset_that_cannot_be_read_is_said_and_declared(planted, base, tmp_path):
-    class Raw(_Texts):
-        def __getitem__(self, number):
-            its = super().__getitem__(number)
-            return {"tokens": its["input_ids"]}
-
-    tokenizer = AutoTokenizer.from_pretrained(base)
-    texts = [row["body"] for row in read_lines(planted / "training" / "mine.jsonl")]
-    callback = heldin.AuditCallback(planted)
-    assert callback.seen(Raw(tokenizer, texts), tokenizer) == (
-        None,
-        "the trainer's examples have no input_ids: they are tokenized later",
-    )
-    assert callback.seen(iter(texts), tokenizer)[1] == "the trainer reads its examples as a stream"
-    assert callback.seen(Raw(tokenizer, texts), None)[1].startswith("the trainer was given no tokenizer")
-
-
-def test_another_training_set_and_damaged_files_are_refused_in_one_line(planted, tmp_path):
-    with pytest.raises(InputError, match="name the folder that heldin plant wrote"):
-        heldin.AuditCallback(tmp_path / "nowhere")
-    training = planted / "training" / "mine.jsonl"
-    training.write_text(training.read_text(encoding="utf-8") + "\n", encoding="utf-8")
-    with pytest.raises(InputError, match="is not the training set of the manifest: restore it"):
-        heldin.AuditCallback(planted)
-    training.unlink()
-    with pytest.raises(InputError, match="is missing: keep the training set beside its manifest"):
-        heldin.AuditCallback(planted)
-    (tmp_path / LOG).write_text("{}", encoding="utf-8")
-    with pytest.raises(InputError, match=r"training-log.json' is damaged"):
-        read_log(tmp_path / LOG)
-
-
 @pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL (the extra 'trainers') is missing")
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # of TRL's own default settings
 @pytest.mark.parametrize("packing", [False, True])
@@ -367,8 +546,7 @@ def test_a_lora_training_by_trl_is_recognised_and_packing_is_said(packing, plant
     from peft import LoraConfig
     from trl import SFTConfig, SFTTrainer
 
-    tokenizer = AutoTokenizer.from_pretrained(base)
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    tokenizer = _tokenizer(base)
     data = load_dataset(
         "json", data_files=str(planted / "training" / "mine.jsonl"), split="train", cache_dir=str(tmp_path / "cache")
     ).rename_column("body", "text")
@@ -386,9 +564,8 @@ def test_a_lora_training_by_trl_is_recognised_and_packing_is_said(packing, plant
     )  # fmt: skip
     trainer.train()
     trainer.save_model(str(tmp_path / "adapter"))
-    log = read_log(planted / LOG)
-    assert log.seen.all_and_no_other
-    assert (log.seen.packed > 0) is packing
-    assert log.of_model(hashes_in_folder(tmp_path / "adapter")) is not None
-    assert {"trl", "peft", "transformers", "torch"} <= set(log.versions)
-    assert "ledger" not in json.dumps(log.versions)
+    known_by, _, training = _given(planted, tmp_path / "adapter")
+    assert known_by is Known.CHECKED
+    assert (training.packed > 0) is packing
+    versions = read_log(planted / LOG)[0][0].header.versions
+    assert {"trl", "peft", "transformers", "torch"} <= set(versions)

@@ -29,7 +29,7 @@ from heldin.jobs.user_scores import leading_scores
 from heldin.jobs.verify import verify
 from heldin.models.loading import load_language_model
 from heldin.record.document import read_record
-from heldin.record.planted import unmet
+from heldin.record.planted import ConditionName, Known, Reason
 from heldin.reports.facts import facts
 from heldin.reports.findings import findings
 from heldin.reports.tables import condition_rows
@@ -74,6 +74,14 @@ def audited(fresh, *claims, by="R. Signer", model=None):
     )
 
 
+def _condition(record, name):
+    return next(condition for condition in record.planted.conditions if condition.name is name)
+
+
+def _declared(record):
+    return {condition.name for condition in record.planted.conditions if condition.known_by is Known.DECLARED}
+
+
 def test_a_model_that_knows_its_rows_is_found_and_a_claim_that_it_breaks_is_violated_and_certified(fresh):
     record, folder = audited(fresh, CLAIM)
     assert record.kind == "planted"
@@ -83,11 +91,11 @@ def test_a_model_that_knows_its_rows_is_found_and_a_claim_that_it_breaks_is_viol
     assert (verdict.outcome, verdict.standing) == ("violated", "certified")
     assert record.judgement.exit_code == 3
     assert max(b.epsilon_lower for b in record.judgement.bounds) > 0
-    assert {c.known_by for c in record.planted.conditions} == {"checked", "declared"}
+    assert {c.known_by for c in record.planted.conditions} == {Known.CHECKED, Known.DECLARED}
     assert record.split.certifiable
     said = dict(findings(record).paragraphs)["What was audited"]
     assert "declared by R. Signer" in said
-    assert len(condition_rows(record)) == len(record.planted.conditions)
+    assert len(condition_rows(record)) == len(record.planted.conditions) + (record.planted.control is not None)
     # The numbers follow from the folder again, and the scores are of the ledger's users.
     assert folder == fresh[0] / "audits" / "1"
     assert verify(folder, QUIET).differences == ()
@@ -105,11 +113,11 @@ def test_without_a_declaration_the_same_violation_is_indicative_and_says_why(fre
     record, _ = audited(fresh, CLAIM, by=None)
     verdict = record.judgement.verdicts[0]
     assert (verdict.outcome, verdict.standing) == ("violated", "indicative")
-    assert verdict.reason.startswith("nobody has declared 2 conditions that heldin cannot check (")
+    assert verdict.reason.startswith("nobody has declared 4 conditions that heldin cannot check (")
     assert record.judgement.exit_code == 4
     assert not record.split.certifiable
     warnings = findings(record).warnings
-    assert any(line.startswith("Indicative only: nobody has declared 2 conditions") for line in warnings)
+    assert any(line.startswith("Indicative only: nobody has declared 4 conditions") for line in warnings)
     # Of canary users as well, whose coins heldin drew all the same.
     assert {b.standing for b in record.judgement.bounds} <= {"indicative", "estimate", "conditional"}
 
@@ -132,7 +140,7 @@ def test_a_training_set_that_was_changed_is_noticed_also_once_it_is_gone(fresh):
     path.write_text(text.replace(" number ", " numbed ", 1), encoding="utf-8")
     record, folder = audited(fresh, CLAIM)
     assert record.judgement.verdicts[0].standing == "indicative"
-    assert "'mine.jsonl' was changed" in record.judgement.verdicts[0].reason
+    assert "the file was changed" in record.judgement.verdicts[0].reason
     path.unlink()
     # What that look saw stays in its record, and no later look is certified by a signature alone.
     assert verify(folder, QUIET).differences == ()
@@ -140,7 +148,8 @@ def test_a_training_set_that_was_changed_is_noticed_also_once_it_is_gone(fresh):
     later, _ = audited(fresh, "epsilon=0.1,delta=1e-5,unit=user")
     for record in (again, later):
         assert record.judgement.verdicts[0].standing == "indicative"
-        assert "not here any more, and look 1 found it changed" in record.judgement.verdicts[0].reason
+        unchanged = _condition(record, ConditionName.SET_UNCHANGED)
+        assert (unchanged.known_by, unchanged.look) == (Known.NOT_MET, 1)
     # Restored as it was written, it is checked.
     path.write_text(text, encoding="utf-8")
     restored, _ = audited(fresh, CLAIM)
@@ -151,7 +160,7 @@ def test_a_training_set_that_is_gone_is_said(fresh):
     (fresh[0] / "training" / "mine.jsonl").unlink()
     record, _ = audited(fresh, CLAIM)
     assert record.judgement.verdicts[0].standing == "certified"
-    assert any("not here any more" in c.note and c.known_by == "declared" for c in record.planted.conditions)
+    assert _condition(record, ConditionName.SET_UNCHANGED).reasons == [Reason.SET_GONE]
     nobody, _ = audited(fresh, CLAIM, by=None)
     again, _ = audited(fresh, CLAIM)
     assert [its.judgement.verdicts[0].standing for its in (nobody, again)] == ["indicative", "certified"]
@@ -195,14 +204,14 @@ def test_a_mechanism_of_examples_is_tested_on_users_of_several_at_the_curve_of_s
     assert (about["real users"].outcome, about["real users"].standing) == ("violated", "certified")
     one = about["unseen-token canary users with one training example"]
     assert one.claim == f"{stated.claim.label}"
-    assert "each row was one training example" in " ".join(its.condition for its in record.planted.conditions)
+    assert _condition(record, ConditionName.ROW_IS_EXAMPLE).known_by is Known.DECLARED
     assert verify(folder, QUIET).differences == ()
     # A user's own promise is one curve, whatever the number of rows.
     record, _ = audited(fresh, STATED.replace("=example", "=user"))
     assert {v.claim for v in record.judgement.verdicts} == {
         parse_claim_of(STATED.replace("=example", "=user")).claim.label
     }
-    assert not any("each row was one" in its.condition for its in record.planted.conditions)
+    assert ConditionName.ROW_IS_EXAMPLE not in {c.name for c in record.planted.conditions}
 
 
 @pytest.mark.parametrize(
@@ -293,7 +302,7 @@ def test_every_look_pays_with_groups_and_units(planted):
     lm = load_language_model(str(planted[1].parent / "base"))
     data = planted_data(config, out, QUIET, lm)
     for claims, share in (((CLAIM,), 6), ((CLAIM, CLAIM.replace("user", "example")), 12)):
-        fixed = judged_as(PlantedAudit(out, str(planted[1]), claims, "R. Signer"), config, data, [])
+        fixed = judged_as(PlantedAudit(out, str(planted[1]), claims, "R. Signer"), config, data)
         assert fixed.judged == share  # looks x (real users and one kind of canary users) x units
         assert (fixed.decision.auroc_level, fixed.decision.tpr_level) == (0.04 / 3, 0.01 / 3)
         assert fixed.decision.redraws == 3 * DecisionConfig().redraws
@@ -323,13 +332,16 @@ def test_another_reference_than_before_the_coins_is_refused(planted, make_lm, tm
 
 def test_what_is_declared_depends_on_unit_and_look(fresh):
     record, _ = audited(fresh, CLAIM)
-    declared = {c.condition for c in record.planted.conditions if c.known_by == "declared"}
-    assert len(declared) == 2
-    assert all("example" not in its for its in declared)
+    declared = _declared(record)
+    assert declared == {
+        ConditionName.GIVEN_EVERY_ROW,
+        ConditionName.WEIGHTED_ALIKE,
+        ConditionName.NOTHING_ELSE,
+        ConditionName.STARTED_UNSEEN,
+    }
     record, _ = audited(fresh, CLAIM.replace("user", "example"))
-    more = {c.condition for c in record.planted.conditions if c.known_by == "declared"} - declared
     # The second look, at a claim about examples.
-    assert {its.split(" ")[0] for its in more} == {"each", "nothing"}
+    assert _declared(record) - declared == {ConditionName.ROW_IS_EXAMPLE, ConditionName.EARLIER_LOOKS_UNUSED}
     # More looks than were paid for: its tests share nothing with this one, so that "leaks" is indicative too.
     assert not record.decision.decision.exact
     assert "(indicative only: a condition is not met)" in record.decision.headline
@@ -380,21 +392,8 @@ def test_a_folder_that_was_moved_is_verified_and_audited_where_it_is(fresh, tmp_
 def test_a_training_set_that_is_gone_is_declared_by_a_person_or_by_nobody(fresh):
     shutil.rmtree(fresh[0] / "training")
     record, _ = audited(fresh, CLAIM, by=None)
-    about = next(c for c in record.planted.conditions if c.condition == "the training set is as it was written")
-    assert about.known_by == "not met"
-    assert about.note.startswith("nobody has declared it")
-
-
-def test_a_record_whose_reasons_named_each_undeclared_condition_reads_and_verifies_as_it_would_be_written_today(fresh):
-    record, folder = audited(fresh, CLAIM, by=None)
-    left = [its for its in record.planted.conditions if its.known_by == "not met"]
-    before = "; ".join(f"{its.note} ({its.condition})" for its in left)
-    path = folder / "record.json"
-    today = path.read_text(encoding="utf-8")
-    assert today.count("; ".join(unmet(left))) >= 2
-    path.write_text(today.replace("; ".join(unmet(left)), before), encoding="utf-8")
-    assert read_record(path) == record
-    assert verify(folder, QUIET).differences == ()
+    about = _condition(record, ConditionName.SET_UNCHANGED)
+    assert (about.known_by, about.reasons) == (Known.NOT_MET, [Reason.UNDECLARED])
 
 
 def test_a_purge_that_was_killed_goes_on_with_the_audits(fresh, monkeypatch):

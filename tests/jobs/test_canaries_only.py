@@ -27,6 +27,7 @@ __all__ = ["base", "lines"]  # fixtures
 
 QUIET = LineReporter(lambda line: None)
 CANARIES = [{"kind": "unseen_token", "users": 30, "documents": [2, 8]}]
+SPLIT = {"canaries_only": True, "control_rows": 0}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def rows():
 @pytest.fixture(scope="module")
 def planted(rows, base, tmp_path_factory):
     folder = tmp_path_factory.mktemp("canaries")
-    config = plan(write_lines(rows, folder / "mine.jsonl"), base, split={"canaries_only": True}, canaries=CANARIES)
+    config = plan(write_lines(rows, folder / "mine.jsonl"), base, split=SPLIT, canaries=CANARIES)
     said = []
     manifest = plant(config, folder / "out", LineReporter(said.append))
     return config, manifest, folder / "out", said
@@ -84,19 +85,19 @@ def test_one_kind_is_judged_once_and_several_each_at_their_share(planted, base, 
     config, manifest, out, _ = planted
     data = drawn_data(config, manifest, out, QUIET, load_language_model(config.reference))
     job = PlantedAudit(out, "model", ("epsilon=1,delta=1e-6,unit=user",))
-    assert judged_as(job, config, data, []).judged == 1
+    assert judged_as(job, config, data).judged == 1
     two = plan(
         lines, base, split={"canaries_only": True}, canaries=[*CANARIES, {"kind": "rare_phrase", "users": 8}], looks=2
     )
     its = plant(two, tmp_path / "two", QUIET)
     data = drawn_data(two, its, tmp_path / "two", QUIET, load_language_model(two.reference))
-    assert judged_as(job, two, data, []).judged == 2 * 3
+    assert judged_as(job, two, data).judged == 2 * 3
 
 
 def test_groups_are_compared_within_themselves_whichever_side_users_are_on(planted):
     config, manifest, out, _ = planted
     data = drawn_data(config, manifest, out, QUIET, load_language_model(config.reference))
-    fixed = judged_as(PlantedAudit(out, "model"), config, data, [])
+    fixed = judged_as(PlantedAudit(out, "model"), config, data)
     generator = np.random.default_rng(0)
     # A group of eight documents scores higher whoever is held in.
     statistics = [

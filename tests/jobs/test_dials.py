@@ -4,7 +4,6 @@ import contextlib
 import json
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -52,21 +51,6 @@ def test_statistics_are_read_back_with_their_dials(tmp_path):
     write_scores(turned, tmp_path / "scores.parquet", of="models")
     assert read_scores(tmp_path / "scores.parquet", of="models") == turned
     assert read_scores(tmp_path / "scores.parquet", of="others") is None
-
-
-def test_a_file_from_before_dials_had_columns_is_read(tmp_path):
-    columns = {
-        "user": ["a", "a", "b"],
-        "text": [0, 1, 0],
-        "attack": ["likelihood-ratio", "likelihood-ratio [reference: org/gpt: [v2]]", "reference-alone"],
-        "statistic": [1.0, 2.0, 3.0],
-    }
-    pq.write_table(pa.table(columns).replace_schema_metadata({"of": "models"}), tmp_path / "scores.parquet")
-    assert read_scores(tmp_path / "scores.parquet", of="models") == [
-        TextStatistic("a", 0, "likelihood-ratio", 1.0),
-        TextStatistic("a", 1, "likelihood-ratio", 2.0, Dial("reference", "org/gpt: [v2]")),
-        TextStatistic("b", 0, "reference-alone", 3.0),
-    ]
 
 
 def _statistics(gaps, users=400, texts=3):

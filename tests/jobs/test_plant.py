@@ -273,6 +273,7 @@ def test_secrets_are_their_owners_and_the_manifest_tells_no_side(lines, base, tm
         "skipped",
         "columns",
         "looks",
+        "evidence",
         "parts",
         "split",
     }
@@ -284,7 +285,10 @@ def test_what_it_costs_and_can_certify_is_said_before_it_is_written(lines, base,
     plant(config, tmp_path / "out", LineReporter(said.append))
     price = next(line for line in said if line.startswith("price: "))
     data = planted_data(config, tmp_path / "out", QUIET, load_language_model(str(base)))
-    assert said_beforehand(config, data, training_set(config, load_language_model(str(base)).tokenizer))[0] == price
+    assert (
+        said_beforehand(config, data, training_set(config, load_language_model(str(base)).tokenizer), 0, None)[0]
+        == price
+    )
     kept = sum(row < 480 for row in data.training_rows)
     assert f"{480 - kept:,} of 480 rows are not trained on" in price
     assert said.index(price) < next(i for i, line in enumerate(said) if line.startswith("writing"))

@@ -39,14 +39,14 @@ MADE_UP = [
 def _again(config, out, base):
     lm = load_language_model(str(base))
     source = training_set(config, lm.tokenizer)
-    return source, planted_data(config, out, QUIET, lm, source.text)
+    return source, planted_data(config, out, QUIET, lm, source)
 
 
 def _written_by_user(config, source, data, out):
     """By user the rows that are written, each with its place's key, whatever the order."""
     found = {}
     numbered = copied(out / "ledger").numbered
-    for key, row in planted_rows(source, data, config, numbered=numbered):
+    for key, row in planted_rows(source, data, numbered=numbered):
         found.setdefault(row["author"], set()).add((key, json.dumps(row)))
     return found
 
@@ -74,7 +74,7 @@ def test_one_coin_changes_the_rows_of_its_own_user_and_no_other_byte(numbers, sp
         was = data.ledger.roles[user]
         now = Role.HELD_OUT if was is Role.HELD_IN else Role.HELD_IN
         other = replace(data, ledger=replace(data.ledger, roles={**data.ledger.roles, user: now}))
-        other = replace(other, training_rows=rows_to_train_on(other))
+        other = replace(other, training_rows=rows_to_train_on(config, other))
         after = _written_by_user(config, source, other, out)
         differing = {name for name in before | after if before.get(name) != after.get(name)}
         assert len(differing) == 1, user
@@ -88,7 +88,7 @@ def test_a_canary_row_takes_length_date_and_columns_of_one_row_that_is_never_wri
     config = plan(lines, base, canaries=MADE_UP, split={"audit_fraction": 0.7})
     plant(config, out, QUIET)
     _, data = _again(config, out, base)
-    forms, real = canary_forms(config, data), len(rows)
+    forms, real = canary_forms(data), len(rows)
     assert not set(forms.values()) & {row for row in data.training_rows if row < real}
     written = read_lines(out / "training" / "mine.jsonl")
     # ``tags`` is another in each row: no two rows share it, canary rows included, while there are rows to lend.
@@ -206,7 +206,7 @@ def test_what_form_tells_all_the_same_is_said_beforehand(base, tmp_path):
     plant(config, tmp_path / "out", LineReporter(said.append))
     lent = next(line for line in said if "lend" in line)
     source, data = _again(config, tmp_path / "out", base)
-    assert lent in said_beforehand(config, data, source)
+    assert lent in said_beforehand(config, data, source, 0, None)
     assert lent.startswith(f"form: {12 * 3} rows set aside lend date and columns to {24 * 21} canary rows")
 
 

@@ -19,6 +19,7 @@ from heldin.models.endpoint import EndpointModel
 from heldin.models.endpoint_answers import Style
 from heldin.models.endpoint_client import Endpoint
 from heldin.models.loading import load_language_model
+from heldin.record.planted import ConditionName, Known, Reason
 from tests.completions_server import CompletionsServer, serving
 from tests.planted_sets import base, plan, read_lines, rows, train, write_lines
 
@@ -72,8 +73,8 @@ def test_the_endpoint_says_what_the_folder_says_and_gets_no_text_of_one_side_alo
     assert {its.attack for its in here.attacks} - {its.attack for its in there.attacks} == {"min-k++"}
     assert there.utility is None
     assert (folder / "losses.parquet").exists() is False
-    by = {its.condition: its.known_by for its in there.planted.conditions}
-    assert by["what answered at the endpoint was this model alone"] == "declared"
+    by = {condition.name: condition.known_by for condition in there.planted.conditions}
+    assert by[ConditionName.SERVED_ALONE] is Known.DECLARED
     assert "behind the endpoint windows are two tokens shorter" in there.scoring_rule
     # The utility stage would ask for held-out users' test texts alone.
     words = served.tokenizer.batch_decode([body["prompt"] for body in server.asked if isinstance(body["prompt"], list)])
@@ -163,8 +164,8 @@ def test_a_model_that_changes_while_it_is_scored_certifies_nothing_and_its_score
     server.tamper = changing
     with serving(server) as url:
         mixed, _ = _audit(out, model, url, concurrency=1)
-        served = next(its for its in mixed.planted.conditions if its.condition.startswith("what answered"))
-        assert (served.known_by, "a public text's score moved by" in served.note) == ("not met", True)
+        served = next(its for its in mixed.planted.conditions if its.name is ConditionName.SERVED_ALONE)
+        assert (served.known_by, served.reasons) == (Known.NOT_MET, [Reason.MODEL_CHANGED_WHILE_SERVED])
         assert not mixed.split.certifiable
         server.models["tuned"] = first
         again, _ = _audit(out, model, url)

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -11,12 +10,10 @@ import pytest
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part
-from heldin.jobs.planted import plant as engine
 from heldin.jobs.planted.audit import audit_planted
 from heldin.jobs.planted.data import drawn_data
 from heldin.jobs.planted.folder import read_planted
 from heldin.jobs.planted.plant import plant
-from heldin.jobs.planted.records import copy_records
 from heldin.jobs.planted.row_text import Chat, Completion
 from heldin.jobs.planted.target import PlantedAudit
 from heldin.models.loading import load_language_model
@@ -259,11 +256,6 @@ def test_rows_without_a_completion_are_found_once_and_left_out_of_every_pass(row
     # Once each, and once more those whose parts are kept; the three that have none are asked for why.
     assert len(apart) + audited <= len(asked) <= len(apart) + audited + 3 * 3
     assert all(row["answer"] for row in read_lines(tmp_path / "out" / "training" / "mine.jsonl"))
-    # A copy of an earlier version did not keep them: asked anew, they are left out all the same.
-    monkeypatch.setattr(engine, "copy_records", lambda *a, **o: replace(copy_records(*a, **o), unparted=None))
-    plant(config, tmp_path / "again", QUIET)
-    written = read_lines(tmp_path / "again" / "training" / "mine.jsonl")
-    assert all(row["answer"] for row in written)
 
 
 def test_canary_users_of_long_rows_are_parted_within_what_is_read(rows, base, tmp_path):

@@ -68,6 +68,7 @@ def test_an_id_that_is_not_named_is_refused_before_any_coin_and_named_it_is_repl
         "columns": columns,
         "reference": str(tmp_path / "example" / "base"),
         "sequence_length": 64,
+        "evidence": "declared",
         "canaries": [{"kind": "rare_phrase", "users": 10, "documents": [2]}],
     }
     (tmp_path / "plant.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")

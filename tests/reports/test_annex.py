@@ -9,9 +9,9 @@ import pytest
 from heldin.audit.canary_groups import CanaryGroup
 from heldin.audit.results import TrainingsFacts
 from heldin.defenses.guarantee import NO_PROTECTION
-from heldin.record.document import read_record
+from heldin.record.document import read_record, write_record
 from heldin.record.facts import CellFacts
-from heldin.record.planted import Condition, PlantedFacts
+from heldin.record.planted import Condition, Known, PlantedFacts
 from heldin.reports.annex import annex, scenarios
 from heldin.reports.annex_parts import NOT_ANONYMITY
 from heldin.reports.next_steps import TERMS
@@ -51,10 +51,11 @@ def _trainings(record):
 
 
 def _planted(record, look=1, **changes):
-    condition = Condition(condition="coins before training", known_by="declared", note="R. Signer")
+    condition = Condition(name="given_every_row", known_by="declared", reasons=["signed"])
     facts = PlantedFacts(
         planted="2026-11-23", plan="a" * 64, training_set="b" * 64, rows=90, skipped=0, look=look, looks=3,
-        declared_by="R. Signer", conditions=[condition, condition.model_copy(update={"known_by": "checked"})],
+        evidence="declared", declared_by="R. Signer",
+        conditions=[condition, condition.model_copy(update={"known_by": Known.CHECKED})],
     )  # fmt: skip
     made = {"kind": "planted", "planted": facts.model_dump(), "training": None, "exposure": None, **changes}
     return decided_record(record, LEAK, **made)
@@ -230,7 +231,7 @@ def _released(record):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_record_has_an_annex_that_is_typeset(record, kind, tmp_path):
     made = KINDS[kind](record)
-    (tmp_path / "record.json").write_text(made.model_dump_json(), encoding="utf-8")
+    write_record(made, tmp_path / "record.json")
     printed = pages(write_report(tmp_path))
     (number,) = [i for i, page in enumerate(printed, start=1) if page.says("Annex for those who sign")]
     assert any(page.says(f"stand in the annex (page {number})") for page in printed[:3])

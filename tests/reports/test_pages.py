@@ -7,7 +7,7 @@ import pytest
 import heldin.reports.drawing
 from heldin.audit.canary_groups import CanaryGroup
 from heldin.audit.results import TrainingsFacts
-from heldin.record.document import read_record
+from heldin.record.document import read_record, write_record
 from heldin.record.facts import Ceiling, GradientNorms
 from heldin.reports.certified import certified
 from heldin.reports.figures import figures
@@ -89,7 +89,7 @@ _NAMES = ("likelihood-ratio", "likelihood-ratio-per-token", "loss", "zlib", "min
 @pytest.fixture(scope="module")
 def printed(made, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
-    (folder / "record.json").write_text(made.model_dump_json(), encoding="utf-8")
+    write_record(made, folder / "record.json")
     return pages(write_report(folder))
 
 
@@ -217,7 +217,7 @@ def test_the_best_attack_is_always_drawn_and_the_caption_says_which_are(record, 
     weak = [attack_result(0.5 + 0.01 * i, 0.4, 0.6, attack=name) for i, name in enumerate(_NAMES)]
     alone = [a if i == 0 else a.model_copy(update={"curve": None}) for i, a in enumerate(weak)]
     its = decided_record(record, evidence(score()), attacks=[a.model_dump() for a in alone])
-    (tmp_path / "record.json").write_text(its.model_dump_json(), encoding="utf-8")
+    write_record(its, tmp_path / "record.json")
     whole = " ".join(page.text for page in pages(write_report(tmp_path)))
     assert "Of7scorestheleadingattackisshown,ingroupsoftenusersormore" in "".join(whole.split())
     strong = [*weak[:2], attack_result(0.7, 0.6, 0.8, attack="loss"), *weak[3:]]
@@ -226,7 +226,7 @@ def test_the_best_attack_is_always_drawn_and_the_caption_says_which_are(record, 
     its = its.model_copy(
         update={"attacks": [a if i in (0, 2) else a.model_copy(update={"curve": None}) for i, a in enumerate(strong)]}
     )
-    (tmp_path / "record.json").write_text(its.model_dump_json(), encoding="utf-8")
+    write_record(its, tmp_path / "record.json")
     whole = "".join(" ".join(page.text for page in pages(write_report(tmp_path))).split())
     assert "Of7scorestheleadingattackandtheonethattheheadlinenamesareshown" in whole
 
@@ -238,7 +238,7 @@ def test_a_canary_caption_speaks_of_a_substring_only_where_there_is_one(record, 
     ]
     facts = canary_facts(groups, decision=decision_of(evidence(LEAK)))
     its = decided_record(record, evidence(LEAK), canaries=facts.model_dump())
-    (tmp_path / "record.json").write_text(its.model_dump_json(), encoding="utf-8")
+    write_record(its, tmp_path / "record.json")
     whole = "".join(" ".join(page.text for page in pages(write_report(tmp_path))).split())
     assert "oncanaryusersbytheirtrainingdocuments," in whole
     assert "sharedsubstring" not in whole

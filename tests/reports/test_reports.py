@@ -12,7 +12,7 @@ import typst
 from heldin.audit.canary_groups import CanaryGroup
 from heldin.bounds.verdict import Outcome, Standing, Verdict
 from heldin.jobs.run.training_facts import promise_facts
-from heldin.record.document import SCHEMA_VERSION, read_record
+from heldin.record.document import SCHEMA_VERSION, read_record, write_record
 from heldin.reports.facts import facts
 from heldin.reports.figures import alternatives, figures
 from heldin.reports.findings import BOUNDS, HOW_WELL, answer_line, findings
@@ -210,14 +210,12 @@ def test_held_in_and_held_out_differ_in_grey(record):
 
 
 def test_a_report_without_training_leaves_no_hole(record, tmp_path):
-    (tmp_path / "record.json").write_text(
-        changed_record(record, training=None, blind=[]).model_dump_json(), encoding="utf-8"
-    )
+    write_record(changed_record(record, training=None, blind=[]), tmp_path / "record.json")
     assert write_report(tmp_path).read_bytes().startswith(b"%PDF")
 
 
 def test_a_report_that_fails_leaves_the_old_one(record, tmp_path, monkeypatch):
-    (tmp_path / "record.json").write_text(record.model_dump_json(), encoding="utf-8")
+    write_record(record, tmp_path / "record.json")
     before = write_report(tmp_path).read_bytes()
 
     def fail(*arguments, **options):

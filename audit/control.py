@@ -1,0 +1,142 @@
+"""The positive control of a planted audit: whether planted rows had the effect on the model that real rows had.
+
+A canary user that was trained on is meant to be at least as easy to find as a real row that was trained on as often. If
+real rows were plainly learned and canary users were not, they were not trained on like the other rows.
+"""
+
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from heldin.audit.coarse import brief
+from heldin.base.facts import Facts
+from heldin.bounds.roc import placements
+
+Gains = NDArray[np.float64]
+
+LEVEL = 0.01
+LEAST_ROWS = 20  # of each kind of real rows, below which their AUROC says little
+LEAST_CANARIES = 4  # on each side
+
+
+class ControlOutcome(StrEnum):
+    """What the positive control shows (docs/theory.md#positive-control)."""
+
+    PASSED = "passed"
+    NO_EFFECT = "no_effect"
+    WEAKENED = "weakened"
+    UNDECIDED = "undecided"
+    UNUSABLE = "unusable"
+    NOT_MEASURED = "not_measured"
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether canary rows were not learned like other rows."""
+        return self in (ControlOutcome.NO_EFFECT, ControlOutcome.WEAKENED)
+
+
+class ControlFacts(Facts):
+    """Whether planted rows had an effect, next to real rows of the same training.
+
+    A row's gain is the reference's loss on it minus the audited model's, nats a token.
+
+    Attributes:
+        outcome: passed if held-in canary users gained more than held-out ones; weakened if they did, but less plainly
+            than single real rows; no effect if they did not and real rows did more plainly than chance explains;
+            undecided if chance may explain the difference; unusable if trained real rows gained no more than others;
+            not measured with too few rows or canary users.
+        trained_rows: real rows in the sample that were trained on.
+        untrained_rows: real rows in the sample that were not.
+        rows_auroc: probability that a trained row gained more than an untrained one; null where not measured.
+        rows_lower: its lower limit.
+        held_in: held-in canary users.
+        held_out: held-out canary users.
+        canary_auroc: probability that a held-in canary user's rows gained more than a held-out one's.
+        canary_lower: its lower limit.
+        difference_lower: lower limit of ``rows_auroc`` minus ``canary_auroc``.
+        level: probability that a limit is wrong.
+    """
+
+    outcome: ControlOutcome
+    trained_rows: int
+    untrained_rows: int
+    rows_auroc: float | None = None
+    rows_lower: float | None = None
+    held_in: int
+    held_out: int
+    canary_auroc: float | None = None
+    canary_lower: float | None = None
+    difference_lower: float | None = None
+    level: float = LEVEL
+
+
+def positive_control(
+    trained: Gains, untrained: Gains, held_in: Gains, held_out: Gains, level: float = LEVEL
+) -> ControlFacts:
+    """Compare canary users with real rows by how much each gained.
+
+    Args:
+        trained: gains of real rows that were trained on, shape (rows,).
+        untrained: gains of comparable real rows that were not.
+        held_in: mean gain of each held-in canary user's rows, shape (users,).
+        held_out: the same for held-out ones.
+        level: error probability of each limit.
+    """
+    counts = {
+        "trained_rows": trained.size,
+        "untrained_rows": untrained.size,
+        "held_in": held_in.size,
+        "held_out": held_out.size,
+    }
+    if min(trained.size, untrained.size) < LEAST_ROWS or min(held_in.size, held_out.size) < LEAST_CANARIES:
+        return ControlFacts(outcome=ControlOutcome.NOT_MEASURED, level=level, **counts)
+    z = float(stats.norm.ppf(1 - level))
+    rows, rows_error = _auroc(trained, untrained)
+    canaries, canaries_error = _auroc(held_in, held_out)
+    rows_lower, canary_lower = rows - z * rows_error, canaries - z * canaries_error
+    difference_lower = rows - canaries - z * float(np.hypot(rows_error, canaries_error))
+    found = canary_lower > 0.5
+    if rows_lower > 0.5 and difference_lower > 0:
+        outcome = ControlOutcome.WEAKENED if found else ControlOutcome.NO_EFFECT
+    elif found:
+        outcome = ControlOutcome.PASSED
+    else:
+        outcome = ControlOutcome.UNDECIDED if rows_lower > 0.5 else ControlOutcome.UNUSABLE
+    return ControlFacts(
+        outcome=outcome,
+        rows_auroc=brief(rows),
+        rows_lower=brief(rows_lower),
+        canary_auroc=brief(canaries),
+        canary_lower=brief(canary_lower),
+        difference_lower=brief(difference_lower),
+        level=level,
+        **counts,
+    )
+
+
+def detectable_auroc(trained: int, untrained: int, canaries: int, level: float = LEVEL, power: float = 0.95) -> float:
+    """Return how plainly real rows must be learned for the control to notice that canary rows had no effect.
+
+    Args:
+        trained: real rows that were trained on, in the sample.
+        untrained: real rows that were not.
+        canaries: canary users, half of them held in.
+        level: error probability of each limit.
+        power: probability to notice it.
+    """
+    in_, out = canaries - canaries // 2, canaries // 2
+    error = np.hypot(_error_at_chance(trained, untrained), _error_at_chance(in_, out))
+    return float(0.5 + (stats.norm.ppf(1 - level) + stats.norm.ppf(power)) * error)
+
+
+def _error_at_chance(above: int, below: int) -> float:
+    return float(np.sqrt((above + below + 1) / (12 * above * below)))
+
+
+def _auroc(above: Gains, below: Gains) -> tuple[float, float]:
+    """Return the AUROC, and its standard error: the larger of DeLong's and that of scores at chance."""
+    mine, others = placements(above, below)
+    by_placements = np.sqrt(mine.var(ddof=1) / above.size + others.var(ddof=1) / below.size)
+    return float(mine.mean()), max(_error_at_chance(above.size, below.size), float(by_placements))

@@ -1,0 +1,193 @@
+"""Artefacts: what a command writes for a later one to read. Each is kept with its digest and what it was made from.
+
+| artefact | where its digest is |
+|---|---|
+| a file | ``artefacts.json`` in its folder (``artefact_file``) |
+| a folder that is written whole, such as a model | ``artefacts.json`` inside of it (``artefact_folder``) |
+| a JSON document | in the document itself (``write_document``) |
+
+A digest shows damage and careless changes. It stops nobody who changes the digest as well: what rests on somebody's
+honesty is said to be declared.
+"""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from heldin.base.errors import InputError
+from heldin.base.files import file_sha256, text_sha256, whole_directory, whole_file, write_text
+
+INDEX = "artefacts.json"
+_DIGEST = "sha256"
+
+
+class State(StrEnum):
+    """What is known of an artefact."""
+
+    WHOLE = "whole"
+    ABSENT = "absent"
+    CHANGED = "changed"
+    UNLISTED = "unlisted"
+    OTHER = "made from something else"
+
+
+@contextlib.contextmanager
+def artefact_file(path: Path, *, made_from: str = "", private: bool = True) -> Iterator[Path]:
+    """Yield a temporary name; on success list the file with its digest and rename it to ``path``.
+
+    Args:
+        path: the file; its folder's index is changed.
+        made_from: name or hash of what its content follows from.
+        private: whether the file is readable by its owner only.
+    """
+    with whole_file(path, private=private) as temporary:
+        yield temporary
+        # Before the rename: after a crash in between the old file is made again, and no file is trusted unlisted.
+        _write_index(path.parent, {**_index(path.parent), path.name: [file_sha256(temporary), made_from]})
+
+
+@contextlib.contextmanager
+def artefact_folder(path: Path, *, made_from: str = "") -> Iterator[Path]:
+    """Yield a temporary folder; on success list its files in it and rename it to ``path``."""
+    with whole_directory(path) as temporary:
+        yield temporary
+        seal(temporary, made_from=made_from)
+
+
+def seal(folder: Path, *, made_from: str = "") -> None:
+    """List the files of a folder, with their digests, in the folder."""
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != INDEX)
+    _write_index(folder, {path.name: [file_sha256(path), made_from] for path in files})
+
+
+def state_of(path: Path, made_from: str | None = None) -> State:
+    """Compare a file or folder with its digest.
+
+    Args:
+        path: an artefact.
+        made_from: what it must have been made from; None: whatever it was.
+    """
+    if path.is_dir():
+        listed = _index(path)
+        names = {child.name for child in path.iterdir() if child.is_file() and child.name != INDEX}
+        if not listed:
+            return State.UNLISTED
+        # A further file may change what a folder is: an adapter's config beside a model's weights.
+        if names != listed.keys() or any(file_sha256(path / name) != listed[name][0] for name in names):
+            return State.CHANGED
+        origins = {entry[1] for entry in listed.values()}
+        return State.WHOLE if made_from is None or origins == {made_from} else State.OTHER
+    if not path.is_file():
+        return State.ABSENT
+    entry = _index(path.parent).get(path.name)
+    if entry is None:
+        return State.UNLISTED
+    if file_sha256(path) != entry[0]:
+        return State.CHANGED
+    return State.WHOLE if made_from is None or entry[1] == made_from else State.OTHER
+
+
+def is_whole(path: Path, made_from: str | None = None, say: Callable[[str], object] = lambda _: None) -> bool:
+    """Return whether an artefact can be read; say so where it is there and is not as it was written."""
+    state = state_of(path, made_from)
+    if state in (State.CHANGED, State.UNLISTED):
+        say(f"'{path}' is not as it was written: it is made again")
+    return state is State.WHOLE
+
+
+def require_whole(path: Path, made_from: str | None = None, remedy: str = "restore it") -> None:
+    """Raise InputError if an artefact is missing, was changed, or was made from something else."""
+    match state_of(path, made_from):
+        case State.WHOLE:
+            return
+        case State.ABSENT:
+            raise InputError(f"'{path}' is missing: {remedy}")
+        case State.OTHER:
+            raise InputError(f"'{path}' was made from something else than it has to be here: {remedy}")
+        case State.CHANGED | State.UNLISTED:
+            raise InputError(f"'{path}' is not as it was written: {remedy}")
+
+
+def inspect(folder: Path) -> dict[str, State]:
+    """Return the state of every file below a folder, by its relative path; the lists of digests are left out."""
+    states: dict[str, State] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.is_symlink() and path.name != INDEX and not path.name.endswith(".tmp"):
+            states[path.relative_to(folder).as_posix()] = _state_of_file(path)
+        elif path.is_dir():
+            lost = (name for name in _index(path) if not (path / name).exists())
+            states |= {(path / name).relative_to(folder).as_posix(): State.ABSENT for name in lost}
+    states |= {name: State.ABSENT for name in _index(folder) if not (folder / name).exists()}
+    return states
+
+
+def _state_of_file(path: Path) -> State:
+    state = state_of(path)
+    if state is not State.UNLISTED or path.suffix != ".json":
+        return state
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return State.CHANGED
+    if not isinstance(content, dict) or _DIGEST not in content:
+        return State.UNLISTED
+    return State.WHOLE if content.pop(_DIGEST) == _digest(content) else State.CHANGED
+
+
+def folder_digest(folder: Path) -> str:
+    """Return one digest of a whole artefact folder."""
+    return file_sha256(folder / INDEX)
+
+
+def write_document(path: Path, content: dict[str, Any], *, private: bool = True) -> None:
+    """Write a JSON object with a digest of its content as its first key."""
+    text = json.dumps({_DIGEST: _digest(content), **content}, indent=1, ensure_ascii=False, allow_nan=False)
+    write_text(path, text + "\n", private=private)
+
+
+def read_document(path: Path, remedy: str = "restore it", *, checked: bool = True) -> dict[str, Any]:
+    """Read what ``write_document`` wrote.
+
+    Args:
+        path: the file.
+        remedy: what to do if it is damaged.
+        checked: whether a content that does not fit its digest is refused.
+
+    Raises:
+        InputError: the file cannot be read, is not a JSON object, or was changed.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"'{path}' is damaged: {remedy}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"'{path}' is damaged: {remedy}")
+    digest = content.pop(_DIGEST, None)
+    if checked and digest != _digest(content):
+        raise InputError(f"'{path}' is not as it was written: {remedy}")
+    return content
+
+
+def _refuse(constant: str) -> None:
+    # Infinity and "not a number", which are null in what is written.
+    raise ValueError(constant)
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return text_sha256(json.dumps(content, sort_keys=True, ensure_ascii=False))
+
+
+def _index(folder: Path) -> dict[str, list[str]]:
+    """By name of a file its digest and what it was made from; empty if there is no index, or it is damaged."""
+    try:
+        files = json.loads((folder / INDEX).read_text(encoding="utf-8"))["files"]
+        return {str(name): [str(entry[0]), str(entry[1])] for name, entry in files.items()}
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return {}
+
+
+def _write_index(folder: Path, files: dict[str, list[str]]) -> None:
+    write_text(folder / INDEX, json.dumps({"files": files}, indent=1, sort_keys=True) + "\n", private=True)

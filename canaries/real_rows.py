@@ -1,0 +1,74 @@
+"""Canary users made of real rows: what they write is real text in its real form, so no filter on text singles them out.
+
+The rows leave the users who wrote them, so a row is trained on if, and only if, its canary user is held in.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from heldin.base.coins import first_in_keyed_order, keyed_order, seed_key
+from heldin.base.errors import InputError
+from heldin.canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind
+from heldin.corpus.store import CorpusStore
+
+
+def real_row_users(
+    store: CorpusStore,
+    names: Sequence[str],
+    rows_of: dict[str, Sequence[int]],
+    *,
+    documents: int,
+    needed: int,
+    seed: int,
+) -> list[CanaryUser]:
+    """Take rows for canary users, those of one from one real user, who keeps one row at least.
+
+    Args:
+        store: the corpus.
+        names: of the canary users.
+        rows_of: rows that may be taken, by user; users who lent some are removed. Where nobody knows who wrote a row,
+            all are one user's.
+        documents: see ``Canary``.
+        needed: rows of each, set-asides included.
+        seed: public; which rows are taken follows from it and from their ids, and from no coin.
+
+    Raises:
+        InputError: too few users have so many rows.
+    """
+    key, unknown = seed_key(seed), len(rows_of) == 1
+    waiting = keyed_order(key, f"lenders of {documents} rows", list(rows_of))
+    made: list[CanaryUser] = []
+    for name in names:
+        lender = next((user for user in waiting if len(rows_of.get(user, ())) > needed), None)
+        if lender is None:
+            raise InputError(
+                f"canaries: {len(names)} canary users of {documents} real rows, with {needed - documents} set aside of"
+                f" each, take as many users who are not audited and have {needed + 1} different rows;"
+                f" {len(made)} were found: lower users or documents, or audit fewer real users"
+            )
+        rows = rows_of.pop(lender)
+        order = first_in_keyed_order(key, f"rows of {name}", [store.id(row) for row in rows], needed)
+        taken = [rows[place] for place in order]
+        if unknown:
+            gone = set(taken)
+            rows_of[lender] = [row for row in rows if row not in gone]
+        records = (store.record(row) for row in taken)
+        made.append(
+            CanaryUser(
+                Canary(name, Kind.REAL_ROWS, None, documents, None, ""),
+                tuple(
+                    CanaryRecord(f"{name}/{number:05d}", record.text, record.date, None, record.row)
+                    for number, record in enumerate(records)
+                ),
+            )
+        )
+    return made
+
+
+def takeable_rows(store: CorpusStore, rows_of: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
+    """Return the rows whose text no other row of the corpus has: a text that stays in another row is never left out."""
+    seen: set[str] = set()
+    twice: set[str] = set()
+    for row in range(len(store)):
+        text = store.text(row)
+        (twice if text in seen else seen).add(text)
+    return {user: [row for row in rows if store.text(row) not in twice] for user, rows in rows_of.items()}

@@ -1,0 +1,155 @@
+"""``heldin plant --check``: everything that would stop a planting, at once, and what it could certify."""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from heldin.audit.canary_groups import kinds_of
+from heldin.base.errors import InputError
+from heldin.base.progress import Reporter
+from heldin.base.wording import counted
+from heldin.canaries.kinds import Canary
+from heldin.corpus.sources.rows import BadRows
+from heldin.corpus.store import Corpus
+from heldin.jobs.planted.beforehand import forecast_lines
+from heldin.jobs.planted.config import PlantConfig
+from heldin.jobs.planted.data import corpus_of, forms_of
+from heldin.jobs.planted.plant import reference_model, require_readable, with_attack
+from heldin.jobs.planted.records import CORPUS, Copied, copy_records
+from heldin.jobs.planted.telling import telling_of
+from heldin.jobs.planted.training_set import TrainingSet, training_set
+from heldin.jobs.run.layout import Layout, laid_out
+from heldin.jobs.run.planting import plant as make_canaries
+from heldin.models.loading import LanguageModel
+
+
+@dataclass(frozen=True)
+class CheckedPlan:
+    """The result of a check.
+
+    Attributes:
+        problems: what would stop the planting, one line each; may be empty.
+        rows: rows that can be used; None where the training set could not be read.
+        late_rows: rows without a scored token inside the length limit.
+        audited: real users who would be audited.
+        canaries: canary users who would be planted, each of whose rows has a scored token inside the length limit.
+        primary_attack: the attack that would be judged.
+        lines: what it costs and could certify, to be read.
+    """
+
+    problems: tuple[str, ...]
+    rows: int | None = None
+    late_rows: int = 0
+    audited: int = 0
+    canaries: int = 0
+    primary_attack: str | None = None
+    lines: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields by name, for JSON."""
+        return {"ok": not self.problems, **asdict(self)}
+
+
+def check_plan(config: PlantConfig, reporter: Reporter) -> CheckedPlan:
+    """Check file and plan; no coin is thrown, and nothing is written outside of the cache.
+
+    Args:
+        config: what is planted.
+        reporter: receives the progress.
+    """
+    try:
+        require_readable(config)
+        base = reference_model(config)
+        source = training_set(config, base.tokenizer)
+    except InputError as error:
+        return CheckedPlan((str(error),))
+    problems: list[str] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        check = _Check(with_attack(config, source, base, reporter), source, base, Path(temporary), reporter, problems)
+        kept = check.records()
+        laid = None if kept is None else check.layout(kept)
+    primary = check.config.attack.primary
+    if kept is None:
+        return CheckedPlan(tuple(problems), primary_attack=primary)
+    found = CheckedPlan(tuple(problems), kept.rows, kept.late_rows, primary_attack=primary)
+    if laid is None:
+        return found
+    layout, canaries = laid
+    users = len(layout.pool.names)
+    lines = forecast_lines(check.config, users, len(canaries), kinds_of(canaries))
+    return replace(found, audited=users, canaries=len(canaries), lines=tuple(lines))
+
+
+def lines(found: CheckedPlan) -> list[str]:
+    """Return the result as lines for a terminal."""
+    late = f", {found.late_rows:,} of them without a scored token inside the length limit" if found.late_rows else ""
+    return [
+        f"training set: {found.rows or 0:,} rows{late}",
+        f"audited: {counted(found.audited, 'real user')} and {counted(found.canaries, 'canary user')}",
+        "canary rows: each has a scored token inside the length limit",
+        f"primary attack: {found.primary_attack}",
+        *found.lines,
+        "nothing was drawn or written",
+    ]
+
+
+@dataclass(frozen=True)
+class _Check:
+    """A planting up to its coins.
+
+    Attributes:
+        config: what is planted.
+        source: the training set.
+        base: the reference model.
+        folder: temporary.
+        reporter: receives the progress.
+        problems: takes what is wrong.
+    """
+
+    config: PlantConfig
+    source: TrainingSet
+    base: LanguageModel
+    folder: Path
+    reporter: Reporter
+    problems: list[str]
+
+    def records(self) -> Copied | None:
+        """Copy the records, and note bad rows and columns that name people; None if no row can be used."""
+        columns = self.config.columns
+        telling = telling_of(
+            self.config, frozenset({columns.user, columns.id, columns.date, *self.source.text.columns})
+        )
+        try:
+            kept = copy_records(self.source, self.folder / "ledger", self.reporter, skip_bad=True, telling=None)
+        except InputError as error:
+            self.problems.append(str(error))
+            return None
+        if kept.skipped and not self.config.skip_bad_lines:
+            self.problems.append(
+                f"{counted(kept.skipped, 'row')} cannot be used, the first: {kept.first}: correct them, or set"
+                " skip_bad_lines: true to leave them out"
+            )
+        if telling is not None:
+            for record, row in self.source.rows(BadRows(skip=True)):
+                telling.look(record["user"] or "", row)
+            if problem := telling.problem():
+                self.problems.append(f"'{self.source.path}': {problem}")
+        return kept
+
+    def layout(self, kept: Copied) -> tuple[Layout, Mapping[str, Canary]] | None:
+        """Return who would be audited, and the canary users; None, with the reason noted, if that cannot be."""
+        run = self.config.run_config(self.folder / "ledger" / CORPUS)
+        try:
+            corpus = corpus_of(self.config, run, self.reporter)
+            store: Corpus = corpus.store
+            canaries: Mapping[str, Canary] = {}
+            if run.canaries:
+                forms = forms_of(self.config, run, corpus, self.source, kept.late)
+                store = planted = make_canaries(run, corpus, self.base, self.folder, self.reporter, forms)
+                canaries = planted.canaries
+            return laid_out(run, corpus, store, canaries, self.reporter, None)[0], canaries
+        except InputError as error:
+            self.problems.append(str(error))
+            return None

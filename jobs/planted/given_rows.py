@@ -1,0 +1,244 @@
+"""What a model was given in training, next to the rows of its planted training set: which were read, and how often.
+
+Tokens are compared, as the reference's tokenizer makes them. A row that a trainer cuts is known by the tokens that are
+left of it: the first ones, the last ones, or pieces one after the other.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heldin.jobs.planted.training_log import READ, History, Reads, hash_of, own_bounds
+from heldin.record.planted import TrainingCounts
+
+_HASH = READ["hash"]
+_ENOUGH = 20  # rows that read like no other: so many show how often the whole set was read
+_PACKED = 0.95  # share of sequences as long as the longest, from which a set of them looks packed without boundaries
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the planted training set.
+
+    Attributes:
+        tokens: of its text, without special tokens.
+        required: whether training must count a loss on it: some scored token is inside the length limit.
+        canary_user: name of the canary user who wrote it; None for a real row.
+    """
+
+    tokens: Sequence[int]
+    required: bool = True
+    canary_user: str | None = None
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """All rows, as arrays of shape (rows,).
+
+    Attributes:
+        keys: hash of the own tokens, cut at the longest sequence.
+        texts: hash of all own tokens.
+        ends_read: hash of the last own tokens, as many as the longest sequence has; that of ``keys`` for other rows.
+        tokens: number of own tokens, at most that of the longest sequence.
+        cut: whether a row has more tokens than the longest sequence.
+        required: see ``Row``.
+        canary: number of the canary user, from 0; -1 for real rows.
+        pieces: hashes of all other pieces of rows that are longer, sorted, shape (pieces,).
+    """
+
+    keys: NDArray[np.bytes_]
+    texts: NDArray[np.bytes_]
+    ends_read: NDArray[np.bytes_]
+    tokens: NDArray[np.int64]
+    cut: NDArray[np.bool_]
+    required: NDArray[np.bool_]
+    canary: NDArray[np.int64]
+    pieces: NDArray[np.bytes_]
+
+
+def count_given(history: History, rows: Iterable[Row]) -> TrainingCounts:
+    """Compare what the model was given with the rows.
+
+    Rows that read alike once they are cut share their reads. Every count of rows that are missing is a lower limit.
+
+    Args:
+        history: what was logged.
+        rows: of the planted training set.
+    """
+    reads = history.reads
+    longest = int(reads["tokens"].max(initial=0))
+    table = _table(rows, history.ends, longest)
+    keys, members, sizes = np.unique(table.keys, return_inverse=True, return_counts=True)
+    totals = _totals(reads, keys)
+    foreign, pieces = _others(reads, keys, table)
+    # A row that is cut at its beginning is known by its last tokens.
+    last, at_end = np.unique(table.ends_read, return_inverse=True)
+    by_end = _totals(reads, last)
+    passes = _passes(totals.reads, sizes, history.epochs)
+    read = _shared_out(totals.reads, sizes, members, passes)
+    read = np.where((read == 0) & table.cut, by_end.reads[at_end], read)
+    bore = _shared_out(totals.bearing, sizes, members, passes)
+    bore = np.where((bore == 0) & table.cut, by_end.bearing[at_end], bore)
+    known = not totals.unlabelled
+    silent = (read > 0) & (bore == 0) & table.required & known
+    share = totals.share[members]
+    is_canary = table.canary >= 0
+    expected = passes if history.epochs is None else max(1, int(np.ceil(history.epochs - 1e-6)))
+    heard = (
+        np.unique(table.canary[is_canary & (bore > 0)]) if known else np.unique(table.canary[is_canary & (read > 0)])
+    )
+    return TrainingCounts(
+        starts=history.starts,
+        processes=history.processes,
+        steps=history.steps,
+        epochs=history.epochs,
+        sequences=len(reads),
+        longest=longest,
+        rows=len(read),
+        late=int((~table.required).sum()),
+        missing=int(((read == 0) & table.required).sum()),
+        missing_canary_rows=int(((read == 0) & table.required & is_canary).sum()),
+        foreign=foreign,
+        silent=int(silent.sum()),
+        unlabelled=int((reads["loss_tokens"] < 0).sum()),
+        unreadable=history.unreadable,
+        cut=int(table.cut.sum()),
+        pieces=pieces,
+        alike=int(_differing(members, table.texts).sum()),
+        repeated=int(np.maximum(totals.reads - sizes * (expected + (history.epochs is None)), 0).sum()),
+        packed=int((reads["packed"] > 1).sum()),
+        fewest_reads=int(read[table.required].min(initial=np.iinfo(np.int64).max)) if table.required.any() else 0,
+        most_reads=int(read.max(initial=0)),
+        unbounded=_looks_unbounded(reads, longest, foreign),
+        silent_canary_users=int(np.unique(table.canary[is_canary]).size - heard.size),
+        loss_share_canaries=_mean(share[is_canary & (read > 0)]) if known else None,
+        loss_share_others=_mean(share[~is_canary & (read > 0)]) if known else None,
+    )
+
+
+@dataclass(frozen=True)
+class _Totals:
+    """Reads by key, shape (keys,).
+
+    Attributes:
+        reads: number of reads.
+        bearing: number of those with a loss.
+        share: share of their tokens that bear a loss; 0 without reads.
+        unlabelled: whether labels of some read were not seen.
+    """
+
+    reads: NDArray[np.int64]
+    bearing: NDArray[np.int64]
+    share: NDArray[np.float64]
+    unlabelled: bool
+
+
+def _totals(reads: Reads, keys: NDArray[np.bytes_]) -> _Totals:
+    places = np.minimum(np.searchsorted(keys, reads["hash"]), max(len(keys) - 1, 0))
+    fits = keys[places] == reads["hash"] if len(keys) else np.zeros(len(reads), dtype=bool)
+    there, loss = places[fits], reads["loss_tokens"][fits].astype(np.int64)
+    count = np.bincount(there, minlength=len(keys))
+    bearing = np.bincount(there[loss != 0], minlength=len(keys))
+    tokens = np.bincount(there, weights=np.maximum(reads["tokens"][fits].astype(np.int64), 1), minlength=len(keys))
+    lossy = np.bincount(there, weights=np.maximum(loss, 0), minlength=len(keys))
+    return _Totals(count, bearing, lossy / np.maximum(tokens, 1), bool((reads["loss_tokens"] < 0).any()))
+
+
+def _others(reads: Reads, keys: NDArray[np.bytes_], table: _Rows) -> tuple[int, int]:
+    """Return how many reads are no row nor piece of one, and how many are a further piece of a row."""
+    rest = reads["hash"][~np.isin(reads["hash"], keys)]
+    rest = rest[~np.isin(rest, table.ends_read)]
+    pieces = np.isin(rest, table.pieces)
+    return int((~pieces).sum()), int(pieces.sum())
+
+
+def _passes(reads: NDArray[np.int64], sizes: NDArray[np.int64], epochs: float | None) -> int:
+    """Return how often the whole set was read, at least; 1 where it was not."""
+    alone = reads[(sizes == 1) & (reads > 0)]
+    if not alone.size:
+        return 1
+    # Of few rows all may have been read in a last epoch that was broken off.
+    whole = int(epochs) if epochs is not None else int(reads.sum() // sizes.sum())
+    return max(1, int(alone.min()) if epochs is None and alone.size >= _ENOUGH else min(int(alone.min()), whole))
+
+
+def _shared_out(
+    reads: NDArray[np.int64], sizes: NDArray[np.int64], members: NDArray[np.int64], passes: int
+) -> NDArray[np.int64]:
+    """Share the reads of each key out among its rows: as many rows as were read once in each pass, shape (rows,)."""
+    found = np.minimum(sizes, -(-reads // passes))
+    order = np.argsort(members, kind="stable")
+    first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    rank = np.empty(len(members), dtype=np.int64)
+    rank[order] = np.arange(len(members)) - first[members[order]]
+    each = reads // np.maximum(found, 1)
+    return np.where(rank < found[members], each[members], 0)
+
+
+def _differing(members: NDArray[np.int64], texts: NDArray[np.bytes_]) -> NDArray[np.bool_]:
+    """Return for each row whether a row of the same key has another text."""
+    distinct, number = np.unique(texts, return_inverse=True)
+    ways = np.bincount(np.unique(members * len(distinct) + number) // max(1, len(distinct)))
+    return ways[members] > 1
+
+
+def _looks_unbounded(reads: Reads, longest: int, foreign: int) -> bool:
+    """Return whether sequences look like rows that were joined and cut at one length, which no row survives whole."""
+    if not foreign or foreign < _PACKED * len(reads):
+        return False
+    # Special tokens at either end were left out of the count.
+    return bool((reads["tokens"] + 2 >= longest).mean() >= _PACKED)
+
+
+def _mean(values: NDArray[np.float64]) -> float | None:
+    return float(values.mean()) if values.size else None
+
+
+def _table(rows: Iterable[Row], ends: frozenset[int], longest: int) -> _Rows:
+    keys: list[bytes] = []
+    texts: list[bytes] = []
+    last: list[bytes] = []
+    pieces: set[bytes] = set()
+    tokens: list[int] = []
+    cut: list[bool] = []
+    required: list[bool] = []
+    canary: list[int] = []
+    numbers: dict[str, int] = {}
+    for row in rows:
+        own = _own(row.tokens, ends)
+        texts.append(hash_of(own))
+        is_cut = len(own) > longest
+        # Where a row is cut another end may come to stand at its border.
+        keys.append(hash_of(_own(own[:longest], ends)) if is_cut else texts[-1])
+        last.append(hash_of(_own(own[-longest:], ends)) if is_cut and longest else keys[-1])
+        pieces.update(_pieces(own, ends, longest) if is_cut and longest else ())
+        tokens.append(min(len(own), longest))
+        cut.append(is_cut)
+        required.append(row.required)
+        user = row.canary_user
+        canary.append(-1 if user is None else numbers.setdefault(user, len(numbers)))
+    return _Rows(
+        np.array(keys, dtype=_HASH),
+        np.array(texts, dtype=_HASH),
+        np.array(last, dtype=_HASH),
+        np.array(tokens, dtype=np.int64),
+        np.array(cut, dtype=np.bool_),
+        np.array(required, dtype=np.bool_),
+        np.array(canary, dtype=np.int64),
+        np.array(sorted(pieces), dtype=_HASH),
+    )
+
+
+def _pieces(own: Sequence[int], ends: frozenset[int], longest: int) -> Iterator[bytes]:
+    """Yield hashes of what comes of a long row that is cut into pieces of one length, with a start token or without."""
+    for early in (0, 1):
+        begins = [0, *range(longest - early, len(own), longest)]
+        for begin, end in zip(begins, [*begins[1:], len(own)], strict=True):
+            yield hash_of(_own(own[begin:end], ends))
+
+
+def _own(tokens: Sequence[int], ends: frozenset[int]) -> Sequence[int]:
+    first, last = own_bounds(tokens, ends)
+    return tokens[first:last]

@@ -1,0 +1,282 @@
+"""Watch what a model is given while it is trained, whoever trains it: every sequence of every training step.
+
+A hook before the model's forward pass sees what the loss is computed on, after sampler, collator, packing and any
+change that the trainer makes to labels. It changes no weight and draws no random number. It needs the manifest and the
+training set, which anyone who trains has, and never the ledger.
+"""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import itertools
+import json
+import secrets
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+
+from heldin.base.errors import InputError
+from heldin.base.files import private_directory
+from heldin.jobs.planted.folder import LOG, MANIFEST, TRAINING
+from heldin.jobs.planted.training_log import (
+    READ,
+    Checkpoint,
+    Header,
+    Segment,
+    hash_of,
+    last_header,
+    own_bounds,
+    segment_path,
+    tensor_hashes,
+    write_segment,
+)
+from heldin.jobs.planted.training_set import content_sha256
+
+_PENDING = 16  # forward passes whose tokens wait on their device, so that a GPU is waited for once for all of them
+_IGNORED = -100  # label of a token without loss
+
+
+class Watch:
+    """Log every sequence that a model is given in training, and the weights of its checkpoints.
+
+    Forward passes without gradients (evaluation, generation) are not logged.
+
+    Args:
+        planted: the folder that ``heldin plant`` wrote, or a copy of its ``manifest.json`` and ``training``.
+        log: folder of the log; None: ``training-log`` in ``planted``, where the audit looks for it.
+
+    Raises:
+        InputError: the folder has no manifest or training set, or the training set is not that of the manifest.
+    """
+
+    def __init__(self, planted: str | Path, log: str | Path | None = None) -> None:
+        self._planted = Path(planted)
+        self._folder = self._planted / LOG if log is None else Path(log)
+        self._training_set = _training_set(self._planted)
+        self._segment: Segment | None = None
+        self._model: torch.nn.Module | None = None
+        self._hook: Any = None
+        self._pending: list[tuple[torch.Tensor | None, ...]] = []
+        self._reads, self._unreadable, self._digest = 0, 0, hashlib.sha256()
+
+    def start(
+        self, model: torch.nn.Module, tokenizer: Any, *, step: int = 0, process: int = 0, processes: int = 1
+    ) -> None:
+        """Begin a segment of the log.
+
+        Args:
+            model: the model whose forward pass is called in training, adapters included.
+            tokenizer: its start, end and padding tokens may be added around a row.
+            step: optimizer steps that were done before, where the training goes on from a checkpoint.
+            process: number of this process among those that train together, from 0.
+            processes: their number.
+        """
+        self.stop()
+        private_directory(self._folder)
+        earlier = last_header(self._folder, process)
+        names = ("bos_token_id", "eos_token_id", "pad_token_id")
+        ends = {int(token) for name in names if (token := getattr(tokenizer, name, None)) is not None}
+        header = Header(
+            1 if earlier is None else earlier.number + 1,
+            process,
+            processes,
+            secrets.token_hex(8),
+            "" if earlier is None else earlier.digest(),
+            self._training_set,
+            tuple(sorted(ends)),
+            step,
+            _trainable_hashes(model) if process == 0 else (),
+            _versions(),
+        )
+        self._segment, self._model = Segment(header), model
+        self._reads, self._unreadable, self._digest = 0, 0, hashlib.sha256()
+        self._reads_path.write_bytes(b"")
+        self._reads_path.chmod(0o600)
+        write_segment(self._segment, self._folder)
+        self._hook = model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
+
+    def checkpoint(self, step: int, epochs: float | None = None, model: torch.nn.Module | None = None) -> None:
+        """Log the weights as they are now, and what had been read by then.
+
+        Args:
+            step: optimizer steps so far.
+            epochs: how often the trainer has gone through its examples; None where nobody counts.
+            model: the model that is saved; None: the one that is watched.
+        """
+        if self._segment is None:
+            return
+        self._drain()
+        saved = model if model is not None else self._model
+        tensors = _trainable_hashes(saved) if saved is not None and self._segment.header.process == 0 else ()
+        kept = self._segment.checkpoints
+        # Saved again at one step, or loaded again as the best at the end: logged already.
+        if any(checkpoint.step == step or (tensors and checkpoint.tensors == tensors) for checkpoint in kept):
+            return
+        now = Checkpoint(step, epochs, self._reads, self._digest.hexdigest(), self._unreadable, tensors)
+        self._segment = Segment(self._segment.header, (*kept, now))
+        write_segment(self._segment, self._folder)
+
+    def stop(self) -> None:
+        """End the segment: later forward passes are not logged."""
+        if self._hook is not None:
+            self._hook.remove()
+        self._hook = self._model = self._segment = None
+        self._pending.clear()
+
+    @property
+    def _reads_path(self) -> Path:
+        assert self._segment is not None
+        header = self._segment.header
+        return segment_path(self._folder, header.number, header.process).with_suffix(".reads")
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _before_forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not torch.is_grad_enabled():
+            return
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        if not isinstance(ids, torch.Tensor) or ids.ndim != 2:
+            self._unreadable += 1
+            return
+        # Copies: what the trainer changes afterwards in place is not what the model was given.
+        others = (kwargs.get(name) for name in ("labels", "attention_mask", "position_ids"))
+        kept = (its if isinstance(its, torch.Tensor) and its.shape == ids.shape else None for its in others)
+        self._pending.append(tuple(None if its is None else its.detach().clone() for its in (ids, *kept)))
+        if len(self._pending) >= _PENDING:
+            self._drain()
+
+    def _drain(self) -> None:
+        """Write the sequences that wait."""
+        if not self._pending or self._segment is None:
+            return
+        ends = frozenset(self._segment.header.ends)
+        reads = np.array([read for batch in self._pending for read in _reads_of(batch, ends)], dtype=READ).tobytes()
+        self._pending.clear()
+        with self._reads_path.open("ab") as stream:
+            stream.write(reads)
+        self._digest.update(reads)
+        self._reads += len(reads) // READ.itemsize
+
+
+class watch_training(contextlib.AbstractContextManager["watch_training"]):
+    """Watch a training loop of one's own, as ``AuditCallback`` watches a Trainer.
+
+    ::
+
+        with heldin.watch_training("planted", model, tokenizer) as watch:
+            for step, batch in enumerate(loader, start=1):
+                ...
+                if step % 100 == 0:
+                    model.save_pretrained(f"checkpoint-{step}")
+                    watch.checkpoint(step)
+
+    The weights at the end of the block are logged. In several processes each gives its number.
+
+    Args:
+        planted: see ``Watch``.
+        model: see ``Watch.start``.
+        tokenizer: see ``Watch.start``.
+        step: see ``Watch.start``.
+        process: see ``Watch.start``.
+        processes: see ``Watch.start``.
+        log: see ``Watch``.
+
+    Raises:
+        InputError: see ``Watch``.
+    """
+
+    def __init__(
+        self,
+        planted: str | Path,
+        model: torch.nn.Module,
+        tokenizer: Any,
+        *,
+        step: int = 0,
+        process: int = 0,
+        processes: int = 1,
+        log: str | Path | None = None,
+    ) -> None:
+        self._watch, self._step = Watch(planted, log), step
+        self._watch.start(model, tokenizer, step=step, process=process, processes=processes)
+
+    def checkpoint(self, step: int, epochs: float | None = None) -> None:
+        """Log the weights at a step that is saved; see ``Watch.checkpoint``."""
+        self._step = max(self._step, step)
+        self._watch.checkpoint(step, epochs)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Log the weights at the end, unless the block failed."""
+        if kind is None:
+            # A step after the last that was named: nobody said how many there were.
+            self._watch.checkpoint(self._step + 1)
+        self._watch.stop()
+
+
+def _reads_of(batch: tuple[torch.Tensor | None, ...], ends: frozenset[int]) -> Iterator[tuple[bytes, int, int, int]]:
+    """Yield the reads of a forward pass: one for each sequence of a row of the batch."""
+    ids, labels, mask, positions = (None if its is None else its.cpu().numpy() for its in batch)
+    assert ids is not None
+    for number, tokens in enumerate(ids):
+        bears = None if labels is None else labels[number] != _IGNORED
+        bounds = _bounds(len(tokens), None if positions is None else positions[number])
+        if mask is not None and len(bounds) == 2:
+            real = np.flatnonzero(mask[number])
+            bounds = [int(real[0]), int(real[-1]) + 1] if real.size else [0, 0]
+        parts = []
+        for begin, end in itertools.pairwise(bounds):
+            sequence = tokens[begin:end].tolist()
+            first, last = own_bounds(sequence, ends)
+            if first < last:
+                # The first token of a sequence is predicted by nothing.
+                loss_tokens = -1 if bears is None else int(bears[begin + max(first, 1) : begin + last].sum())
+                parts.append((hash_of(sequence[first:last]), last - first, loss_tokens))
+        for part in parts:
+            yield (*part, len(parts))
+
+
+def _bounds(length: int, positions: np.ndarray[Any, np.dtype[Any]] | None) -> Sequence[int]:
+    """Return where the sequences of a row begin, and the row's end: position ids are 0 where another begins."""
+    if positions is None:
+        return [0, length]
+    return [0, *(np.flatnonzero(positions[1:] == 0) + 1).tolist(), length]
+
+
+def _training_set(planted: Path) -> str:
+    """Return the hash of the training set, which is the manifest's."""
+    path = planted / MANIFEST
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        training, stated = planted / TRAINING / manifest["file"], str(manifest["sha256"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"'{path}' is missing or damaged: name the folder that heldin plant wrote") from error
+    if not training.exists():
+        raise InputError(f"'{training}' is missing: keep the training set next to its manifest")
+    if content_sha256(training) != stated:
+        raise InputError(f"'{training}' is not the training set of the manifest: restore it")
+    return stated
+
+
+def _trainable_hashes(model: torch.nn.Module) -> tuple[str, ...]:
+    """Return hashes of what will be saved: an adapter's tensors or all parameters; none if they are spread."""
+    if hasattr(model, "peft_config"):
+        from peft import get_peft_model_state_dict
+
+        tensors = list(get_peft_model_state_dict(model).values())
+    else:
+        tensors = [parameter.data for parameter in model.parameters()]
+    if any(type(tensor) is not torch.Tensor or not tensor.numel() for tensor in tensors):
+        return ()
+    return tensor_hashes(tensors)
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for name in ("transformers", "trl", "peft", "torch"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions

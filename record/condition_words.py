@@ -1,0 +1,231 @@
+"""The conditions of an audit of a planted training set as sentences, for terminal and report."""
+
+from heldin.audit.control import ControlFacts, ControlOutcome
+from heldin.base.wording import counted
+from heldin.record.planted import (
+    Condition,
+    ConditionName,
+    FormFacts,
+    Known,
+    PlantedFacts,
+    Reason,
+    TrainingCounts,
+    deciding,
+)
+
+NO_EFFECT = "the planted rows had no effect on this model, though it learned other rows"
+EASILY_TOLD = 0.8  # AUROC of canary rows against real ones, by text alone, from which a report warns
+
+STATEMENTS = {
+    ConditionName.FAIR_COINS: "an independent fair coin under a fresh key decided each audited user and canary user",
+    ConditionName.FIXED_BEFORE_COINS: (
+        "attacks, references, thresholds, canary users and the audited users were fixed before the coins"
+    ),
+    ConditionName.SCORED_WITHOUT_COINS: "scores were computed without the coins",
+    ConditionName.SET_UNCHANGED: "the training set is as heldin wrote it",
+    ConditionName.GIVEN_EVERY_ROW: "the model was given every row of the planted training set, and nothing else",
+    ConditionName.WEIGHTED_ALIKE: (
+        "every row was weighted alike: no mask, weight, filter or clipping depended on a row's text or user"
+    ),
+    ConditionName.NOTHING_ELSE: (
+        "no other training of this model used text of these users, and nobody who trained it knew who was held in"
+    ),
+    ConditionName.STARTED_UNSEEN: (
+        "the model before training and the reference model had not been trained on text of these users"
+    ),
+    ConditionName.ROW_IS_EXAMPLE: "each row was one training example: not split, not packed with others, not repeated",
+    ConditionName.SERVED_ALONE: "the endpoint served this model and no other",
+    ConditionName.EARLIER_LOOKS_UNUSED: "this training used nothing that an earlier look found",
+    ConditionName.LOOKS_PAID: "no more looks were taken than were paid for before",
+}
+
+
+def statement(condition: Condition) -> str:
+    """Return what must hold."""
+    return STATEMENTS[condition.name]
+
+
+def explanation(condition: Condition, facts: PlantedFacts) -> str:
+    """Return why the condition is known as it is."""
+    return "; ".join(_reason(reason, condition, facts) for reason in condition.reasons)
+
+
+def unmet_words(facts: PlantedFacts) -> tuple[str, ...]:
+    """Return why nothing is certified, a sentence part for each reason; empty if no condition is unmet."""
+    unmet = facts.unmet()
+    # Undeclared ones are counted, since every verdict and note repeats this; each is listed among the conditions.
+    undeclared = [condition for condition in unmet if condition.reasons == [Reason.UNDECLARED]]
+    parts = [
+        f"{explanation(condition, facts)} (condition not met: {statement(condition)})"
+        for condition in unmet
+        if condition not in undeclared
+    ]
+    if undeclared:
+        parts.append(
+            f"nobody has declared {counted(len(undeclared), 'condition')} that heldin cannot check (--declared-by NAME"
+            " declares them)"
+        )
+    return tuple(parts)
+
+
+def declared_line(facts: PlantedFacts) -> str | None:
+    """Return how many conditions are declared, by whom, and the deciding one; None if none is."""
+    decisive = deciding(facts.conditions)
+    if decisive is None:
+        return None
+    declared = sum(condition.known_by is Known.DECLARED for condition in facts.conditions)
+    return (
+        f"{declared} of {len(facts.conditions)} conditions are declared by {facts.declared_by}, among them that"
+        f" {statement(decisive)}."
+    )
+
+
+def condition_lines(facts: PlantedFacts) -> list[str]:
+    """Return a line for each condition that heldin did not check itself, and the counts where one is not met."""
+    lines = [
+        f"{condition.known_by.value} ({explanation(condition, facts)}): {statement(condition)}"
+        for condition in facts.conditions
+        if condition.known_by is not Known.CHECKED
+    ]
+    if facts.training is not None and any(Reason.LOG_AGREES not in c.reasons for c in facts.unmet()):
+        lines.append(f"training log: {training_line(facts.training)}")
+    if facts.control is not None:
+        lines.append(f"positive control: {control_line(facts.control)}")
+    return lines
+
+
+def training_line(counts: TrainingCounts) -> str:
+    """Return what the model was given in training, with every count."""
+    epochs = "" if counts.epochs is None else f", {counts.epochs:.3g} epochs"
+    starts = "" if counts.starts == 1 else f" over {counts.starts} starts"
+    parts = [
+        f"{counted(counts.sequences, 'sequence')} for {counted(counts.rows, 'row')}{epochs}{starts}",
+        f"missing {counts.missing:,} ({counts.missing_canary_rows:,} of canary users)",
+        f"foreign {counts.foreign:,}",
+        f"without loss {counts.silent:,}",
+        f"alike once cut {counts.alike:,}",
+    ]
+    optional = {
+        f"cut at {counts.longest:,} tokens": counts.cut,
+        "further pieces of rows": counts.pieces,
+        "packed": counts.packed,
+        "repeated": counts.repeated,
+        "no scored token inside the length limit": counts.late,
+        "labels not seen": counts.unlabelled,
+        "tokens not seen": counts.unreadable,
+        "held-in canary users without loss": counts.silent_canary_users,
+    }
+    parts += [f"{name} {count:,}" for name, count in optional.items() if count]
+    return "; ".join(parts)
+
+
+def control_line(control: ControlFacts) -> str:
+    """Return what the positive control shows."""
+    rows = f"AUROC {control.rows_auroc} for {control.trained_rows:,} trained and {control.untrained_rows:,} other rows"
+    canaries = f"AUROC {control.canary_auroc} for {control.held_in:,} held-in and {control.held_out:,} held-out"
+    match control.outcome:
+        case ControlOutcome.NOT_MEASURED:
+            return "not measured: too few canary users, or too few real rows on one side"
+        case ControlOutcome.UNUSABLE:
+            return f"could not be used: the model did not measurably learn real rows ({rows})"
+        case ControlOutcome.NO_EFFECT:
+            return (
+                f"failed: the model learned real rows ({rows}) and did not learn canary rows ({canaries} canary users)"
+            )
+        case ControlOutcome.WEAKENED:
+            return f"failed: the model learned canary rows ({canaries} canary users) less than real rows ({rows})"
+        case ControlOutcome.UNDECIDED:
+            return (
+                f"undecided: the model learned real rows ({rows}); chance may explain what it learned of canary rows"
+                f" ({canaries} canary users)"
+            )
+        case ControlOutcome.PASSED:
+            return f"passed: the model learned canary rows ({canaries} canary users; {rows})"
+
+
+def form_line(form: FormFacts) -> str:
+    """Return how canary users were made, and how easily text alone tells their rows from real ones."""
+    kinds = ", ".join(kind.replace("_", "-") for kind in form.kinds)
+    if form.auroc is None:
+        return f"Canary users are of the kind {kinds}; too few rows to measure whether text alone tells them."
+    warning = ""
+    if form.auroc >= EASILY_TOLD:
+        warning = (
+            " A training that filters or weights rows by text could single them out, so the audit rests on the"
+            " declaration that none did."
+        )
+    return (
+        f"Canary users are of the kind {kinds}. A bag-of-words classifier tells canary rows from real rows with AUROC"
+        f" {form.auroc:.2f} (0.5 is guessing).{warning}"
+    )
+
+
+def _reason(reason: Reason, condition: Condition, facts: PlantedFacts) -> str:
+    by_log = "by the log of the training"
+    counts = facts.training
+    if counts is not None and reason in _COUNTED:
+        return f"{by_log}, {_COUNTED[reason](counts)}"
+    match reason:
+        case Reason.DRAWN_AGAIN:
+            return "drawn again under the key, they are those that the manifest commits to; a copied key is not noticed"
+        case Reason.HASHES_KEPT:
+            return f"plan and models have the hashes that were kept before the coins, {facts.plan[:16]}"
+        case Reason.LOOK_NOTED:
+            return "the attack is given users and texts; this look was noted before scores met coins"
+        case Reason.SAME_HASH:
+            return f"its hash is {facts.training_set[:16]}"
+        case Reason.SET_GONE:
+            return f"signed by {facts.declared_by}: the file is gone, and its hash was {facts.training_set[:16]}"
+        case Reason.SET_CHANGED:
+            look = "" if condition.look is None else f", as look {condition.look} found"
+            return f"the file was changed after heldin wrote it{look}: its hash was {facts.training_set[:16]}"
+        case Reason.SIGNED:
+            return f"signed by {facts.declared_by}"
+        case Reason.UNDECLARED:
+            return "nobody has declared it"
+        case Reason.LOG_ABSENT:
+            return "the plan asks for a log of the training, and there is none"
+        case Reason.LOG_DAMAGED:
+            return "the log of the training is damaged, or a part of it is missing"
+        case Reason.LOG_OF_OTHER_MODEL:
+            return (
+                "the log of the training has no checkpoint with these weights (another run, or a model that was merged"
+                " or saved otherwise)"
+            )
+        case Reason.LOG_OF_OTHER_SET:
+            return f"{by_log}, the model was trained on another planted set"
+        case Reason.MODEL_CHANGED_WHILE_SERVED:
+            return "a public text's score moved while the endpoint was audited"
+        case Reason.LOOKS_WITHIN | Reason.LOOKS_EXCEEDED:
+            return f"look {facts.look} of {facts.looks}"
+        case Reason.CANARIES_UNLEARNED:
+            return "the planted rows had no effect on the model, though other rows had"
+        case _:
+            return by_log
+
+
+_COUNTED = {
+    Reason.LOG_AGREES: lambda c: (
+        f"{counted(c.sequences, 'sequence')} with all {counted(c.rows, 'row')}, each given {c.fewest_reads} to"
+        f" {c.most_reads} times"
+    ),
+    Reason.PACKED_WITHOUT_BOUNDARIES: lambda c: (
+        f"{counted(c.sequences, 'sequence')} of one length hold no row as a whole: rows seem to be joined and cut"
+    ),
+    Reason.TOKENS_UNSEEN: lambda c: f"the tokens of {c.unreadable:,} forward passes were not seen",
+    Reason.ROWS_MISSING: lambda c: (
+        f"{c.missing:,} of {counted(c.rows, 'row')} were never given, {c.missing_canary_rows:,} of them canary users'"
+    ),
+    Reason.ROWS_FOREIGN: lambda c: f"{c.foreign:,} of {counted(c.sequences, 'sequence')} are no row of the set",
+    Reason.ROWS_SILENT: lambda c: (
+        f"{counted(c.silent, 'row')} never bore a loss, and {counted(c.silent_canary_users, 'held-in canary user')} had"
+        " no row that did"
+    ),
+    Reason.CANARY_LOSS_THINNED: lambda c: (
+        f"loss was counted on {100 * (c.loss_share_canaries or 0):.0f} % of the tokens of canary rows and on"
+        f" {100 * (c.loss_share_others or 0):.0f} % of other rows' tokens"
+    ),
+    Reason.ROWS_PACKED: lambda c: f"{c.packed:,} sequences shared a row of a batch with others",
+    Reason.ROWS_REPEATED: lambda c: f"rows were repeated {c.repeated:,} times within epochs",
+    Reason.ROWS_SPLIT: lambda c: f"{c.pieces:,} sequences are further pieces of rows",
+}

@@ -1,0 +1,139 @@
+"""The rows of a planted set next to what a model was given, by their tokens, and weights by their values."""
+
+import numpy as np
+import pytest
+import torch
+
+from heldin.jobs.planted.given_rows import Row, count_given
+from heldin.jobs.planted.training_log import READ, History, hash_of, own_bounds, tensor_hashes
+
+ENDS = frozenset({0})
+ROWS = [[1, 2, 3], [4, 5, 6, 7, 8], [9], [1, 2, 3]]
+
+
+def _counts(examples, rows=ROWS, *, epochs=None, loss=None, late=(), canary=()):
+    """Counts for sequences, each a list of tokens, or a list of several that share a row of a batch."""
+    reads = []
+    for number, example in enumerate(examples):
+        parts = example if isinstance(example[0], list) else [example]
+        for part in parts:
+            first, last = own_bounds(part, ENDS)
+            tokens = part[first:last]
+            bears = len(tokens) if loss is None else loss[number]
+            reads.append((hash_of(tokens), len(tokens), bears, len(parts)))
+    history = History(np.array(reads, dtype=READ), ENDS, frozenset("s"), 1, 1, 1, epochs, 0)
+    given = [
+        Row(tokens, number not in late, f"canary {number}" if number in canary else None)
+        for number, tokens in enumerate(rows)
+    ]
+    return count_given(history, given)
+
+
+@pytest.mark.parametrize(
+    ("examples", "missing", "repeated", "foreign", "cut", "pieces", "packed"),
+    [
+        (ROWS, 0, 0, 0, 0, 0, 0),
+        ([[0, 1, 2, 3, 0, 0], [4, 5, 6, 7, 8, 0], [9, 0], [1, 2, 3]], 0, 0, 0, 0, 0, 0),
+        (list(reversed(ROWS)), 0, 0, 0, 0, 0, 0),
+        # All cut at three tokens, at the end and at the beginning.
+        ([tokens[:3] for tokens in ROWS], 0, 0, 0, 1, 0, 0),
+        ([tokens[-3:] for tokens in ROWS], 0, 0, 0, 1, 0, 0),
+        (ROWS[1:], 1, 0, 0, 0, 0, 0),
+        ([*ROWS, [9]], 0, 1, 0, 0, 0, 0),
+        ([*ROWS, [7, 7]], 0, 0, 1, 0, 0, 0),
+        # Another row of as many tokens in the place of one.
+        ([[1, 2, 4], *ROWS[1:]], 1, 0, 1, 0, 0, 0),
+        ([[[1, 2, 3], [9]], [[4, 5, 6, 7, 8]], [[1, 2, 3]]], 0, 0, 0, 0, 0, 2),
+        # A row in pieces: as they are, and with a start token that the first piece has room for.
+        ([[1, 2, 3], [4, 5, 6], [7, 8], [9], [1, 2, 3]], 0, 0, 0, 1, 1, 0),
+        ([[1, 2, 3], [0, 4, 5], [6, 7, 8], [9], [1, 2, 3]], 0, 0, 0, 1, 1, 0),
+    ],
+)
+def test_rows_are_counted_by_their_tokens(examples, missing, repeated, foreign, cut, pieces, packed):
+    counts = _counts(examples, epochs=1.0)
+    assert (counts.missing, counts.repeated, counts.foreign, counts.cut, counts.pieces, counts.packed) == (
+        missing,
+        repeated,
+        foreign,
+        cut,
+        pieces,
+        packed,
+    )
+    assert counts.rows == 4
+    assert not counts.unbounded
+
+
+def test_rows_that_were_joined_and_cut_look_so():
+    joined = [token for _ in range(20) for row in ROWS for token in row]
+    counts = _counts([joined[i : i + 7] for i in range(0, 7 * 20, 7)])
+    assert counts.unbounded
+    assert counts.foreign == 20
+    # A few foreign ones do not.
+    assert not _counts([*ROWS, [8, 8, 8, 8, 8]]).unbounded
+
+
+def test_texts_that_begin_alike_must_each_be_read_in_every_epoch():
+    common = [[5] * 30 + [i, i + 1] for i in range(20)]
+    cut = [tokens[:30] for tokens in common]
+    for epochs in (1, 3):
+        counts = _counts(cut * epochs, common)
+        assert (counts.alike, counts.cut, counts.missing, counts.foreign) == (20, 20, 0, 0)
+    # With rows of their own that show how often the set was read, one row less in each epoch is seen.
+    apart = [[i] * 20 for i in range(6, 40)]
+    counts = _counts([*(apart * 3), *(cut[1:] * 3)], [*apart, *common])
+    assert (counts.missing, counts.foreign) == (1, 0)
+    # In the third epoch a part was read: nothing is missing.
+    assert _counts([*(apart * 2), *apart[:4], *(cut * 2), *cut[:9]], [*apart, *common]).missing == 0
+
+
+def test_the_same_text_in_two_rows_must_be_read_twice():
+    assert _counts(ROWS[:3]).missing == 1
+    assert _counts([*ROWS[:3], *ROWS[:3]], epochs=2.0).missing == 1
+    # Nobody counts epochs, and three rows are too few to show them.
+    assert _counts([*ROWS[:3], *ROWS[:3]]).missing == 0
+    assert _counts([*ROWS, *ROWS]).missing == 0
+
+
+def test_rows_without_loss_are_silent_unless_no_token_of_them_is_scored():
+    counts = _counts(ROWS, loss=[3, 0, 1, 3], canary={1, 2})
+    assert (counts.silent, counts.silent_canary_users, counts.missing) == (1, 1, 0)
+    assert counts.loss_share_canaries == pytest.approx(0.5)
+    assert counts.loss_share_others == pytest.approx(1)
+    assert _counts(ROWS, loss=[3, 0, 1, 3], late={1}).silent == 0
+    assert _counts([ROWS[0], *ROWS[2:]], late={1}).missing == 0
+    # In one of two epochs it bore a loss.
+    assert _counts([*ROWS, *ROWS], loss=[3, 0, 1, 3, 3, 5, 1, 3]).silent == 0
+    unseen = _counts(ROWS, loss=[-1] * 4, canary={1})
+    assert (unseen.silent, unseen.unlabelled, unseen.loss_share_canaries) == (0, 4, None)
+
+
+def test_an_end_that_comes_to_stand_where_a_row_is_cut_is_taken_off_on_both_sides():
+    counts = _counts([[1, 2, 0], [5, 6, 7]], [[1, 2, 0, 3, 4], [5, 6, 7]])
+    assert (counts.missing, counts.foreign) == (0, 0)
+
+
+def test_nothing_read_is_everything_missing():
+    history = History(np.zeros(0, dtype=READ), ENDS, frozenset("s"), 1, 1, 0, 0.0, 0)
+    counts = count_given(history, [Row(tokens) for tokens in ROWS])
+    assert (counts.missing, counts.foreign, counts.sequences) == (4, 0, 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_trainings_are_counted_as_a_slow_count_has_them(seed):
+    """Rows that differ in their first tokens, read in several epochs, some left out and some added."""
+    dice = np.random.default_rng(seed)
+    rows = [[i + 1, *dice.integers(1, 50, dice.integers(1, 12)).tolist()] for i in range(60)]
+    left_out, epochs = set(dice.choice(60, 7, replace=False).tolist()), int(dice.integers(1, 4))
+    examples = [row for i, row in enumerate(rows) if i not in left_out] * epochs
+    foreign = [[99, *dice.integers(1, 50, 5).tolist()] for _ in range(int(dice.integers(0, 4)))]
+    counts = _counts([*examples, *foreign], rows)
+    assert counts.missing == sum(not any(row == example for example in examples) for row in rows)
+    assert counts.foreign == len(foreign)
+    assert counts.most_reads == epochs
+
+
+def test_tensors_are_known_by_their_values_in_every_precision():
+    tensors = [torch.arange(6.0).reshape(2, 3), torch.zeros(2), torch.arange(3)]
+    assert tensor_hashes(tensors) == tensor_hashes([tensor.to(torch.bfloat16) for tensor in tensors[:2]])
+    assert tensor_hashes([torch.arange(6.0).reshape(3, 2)]) != tensor_hashes(tensors[:1])
+    assert len(tensor_hashes(tensors)) == 2  # of numbers that are trained
