@@ -134,6 +134,25 @@ def test_a_run_with_a_number_beyond_its_limit_names_the_key(call, tmp_path, smal
         assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("deep", ["[" * 100_000, '{"a": ' * 100_000])
+def test_json_that_is_nested_without_end_is_one_line(call, tmp_path, deep):
+    for name in ("plan.json", "record.json", "sweep.json", "comparison.json", "lines.jsonl"):
+        (tmp_path / name).write_text(deep, encoding="utf-8")
+    scores = tmp_path / "scores.csv"
+    scores.write_text("user,score,member\na,1,1\nb,2,0\n", encoding="utf-8")
+    plan = tmp_path / "plan.json"
+    for words in (
+        ("account", plan),
+        ("bound", scores, "--plan", plan),
+        ("report", tmp_path),
+        ("verify", tmp_path),
+        ("compare", tmp_path, tmp_path),
+        ("corpus", "build", tmp_path / "lines.jsonl"),
+    ):
+        code, _, err = call(*words)
+        assert (code, len(err.splitlines())) == (2, 1), (words, err)
+
+
 @pytest.mark.parametrize("text", ["1_5", "_1", "1_000.5", "1__0"])
 def test_an_underscore_is_no_part_of_a_number_in_a_text(call, tmp_path, text):
     for reader in (number_in, whole_number_in):
