@@ -19,7 +19,7 @@ from pydantic import (
 from heldin.attacks.protocol import AGGREGATIONS
 from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS
 from heldin.base.precision import ScoringPrecision
-from heldin.base.section import ExpandedName, Section
+from heldin.base.section import FEW, Count, ExpandedName, Few, Section
 from heldin.corpus.split import UserFilter
 
 Documents = Literal["fresh", "training"]
@@ -62,7 +62,7 @@ class PublicReference(Section):
     kind: Literal["public"]
     users: UserFilter = UserFilter(min_records=1)
     """Which of the users who are not audited it is fine-tuned on."""
-    max_records_per_user: int | None = Field(None, ge=1)
+    max_records_per_user: Count | None = None
     """Records of each user, at most, the first ones; null: all."""
 
     @property
@@ -91,7 +91,7 @@ class AttackConfig(Section):
     """The attack that leads; one of ``names``."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
     """Ways to combine the statistics of a user's texts into one score; the first leads."""
-    max_characters: int = Field(4000, ge=1)
+    max_characters: Count = 4000
     """Characters of a text that are scored, from its beginning."""
     precision: ScoringPrecision = "fp32"
     """Arithmetic in which models are loaded to be scored. bf16 has half the bytes of fp32; int8 and nf4 have 8 and 4
@@ -105,9 +105,9 @@ class AttackConfig(Section):
     """Which documents of a user the attacker has: fresh ones by the same user, or records of the training part, which
     training saw or would have seen (but for a cap, deduplication or de-identification): the stronger attacker. The
     first leads."""
-    training_documents: int = Field(32, ge=1)
+    training_documents: Few = 32
     """Records of each user, at most, where ``documents`` has "training"."""
-    shadow_models: int = Field(0, ge=0)
+    shadow_models: int = Field(0, ge=0, le=FEW)
     """Shadow models of the ideal attacker, trained like the run's own under the attacker's coins: an even number; 0:
     none."""
 

@@ -9,32 +9,33 @@ that nothing is sampled.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from heldin.base.section import Section
+from heldin.base.section import MOST, Count, Many, Positive, Section
 
 
 class ExtractionConfig(Section):
     """How users' training texts are asked of the model: one window of each text, a prefix and what follows it."""
 
-    prefix: int = Field(50, ge=1)
+    prefix: Many = 50
     """Tokens that the attacker knows, and gives to the model."""
-    suffix: int = Field(50, ge=1)
+    suffix: Many = 50
     """Tokens after these that the model would have to emit."""
-    temperature: float = Field(1.0, gt=0)
+    temperature: Positive = 1.0
     """Temperature of the sampling."""
-    top_k: int | None = Field(40, ge=1)
+    top_k: Count | None = 40
     """The sampling draws among so many likeliest tokens, and those that tie with the last of them; null: among all."""
-    queries: tuple[int, ...] = Field((1, 100, 10_000), min_length=1)
+    queries: tuple[Annotated[int, Field(le=MOST)], ...] = Field((1, 100, 10_000), min_length=1)
     """Numbers of queries: how often the attacker may sample a continuation of one prefix."""
     probability: float = Field(0.5, gt=0, lt=1)
     """A text counts as emitted by so many queries if at least one of them is its suffix with this probability."""
-    texts_per_user: int | None = Field(None, ge=1)
+    texts_per_user: Count | None = None
     """Texts of each user, at most; null: all."""
-    first_tokens: int | None = Field(None, ge=2)
+    first_tokens: Annotated[Many, Field(ge=2)] | None = None
     """Tokens of a text, from its beginning, among which its window lies. null: as many as training sees
     (finetune.sequence_length, or sequence_length of a planted set); in the audit of a checkpoint all."""
 

@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from heldin.audit.limits import Z_ONE_SIDED
 from heldin.audit.randomisation import REDRAWS, least_redraws
 from heldin.audit.requirement import RequirementConfig
-from heldin.base.section import Section
+from heldin.base.section import Count, Section
 
 NAMED_AT = (0.01, 0.05, 0.1)  # false-positive rates at which the headline counts people
 ENOUGH_ERRORS = 5  # held-out users wrongly named at a rate, before a count of named people is worth reading
@@ -55,7 +55,7 @@ class DecisionConfig(Section):
     """Largest probability that the AUROCs say "leaks" by chance alone."""
     tpr_level: Annotated[float, Field(gt=0, lt=1)] = 0.01
     """The same for the true-positive rates at low false-positive rates."""
-    redraws: Annotated[int, Field(ge=1)] = REDRAWS
+    redraws: Annotated[Count, Field(le=10**8)] = REDRAWS  # a planted audit asks for more at each look
     """Redraws of the assignment in the test of all scores together; as many as the two levels need, or more."""
     require: tuple[RequirementConfig, ...] = ()
     """The organisation's own limits, in the words of a sweep's rule; the report recommends by them. They change no

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from heldin.base.section import Section
+from heldin.base.section import LARGEST, Section
 
+Limit = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 Measure = Literal["epsilon_per_user", "auroc", "loss", "loss_gain_over_base"]
 # Whether more of it is better.
 MEASURES: dict[str, bool] = {"epsilon_per_user": False, "auroc": False, "loss": False, "loss_gain_over_base": True}
@@ -20,9 +21,9 @@ class RequirementConfig(Section):
     of: Measure
     """epsilon_per_user of the plan; auroc, the largest of all attacks; loss on held-out users' test texts; or
     loss_gain_over_base."""
-    at_most: float | None = None
+    at_most: Limit | None = None
     """Upper limit, held against an upper confidence limit."""
-    at_least: float | None = None
+    at_least: Limit | None = None
     """Lower limit, held against a lower confidence limit."""
     limit: Literal["upper", "lower"] | None = None
     """Which confidence limit is meant, for readers; null: the one that the requirement needs."""

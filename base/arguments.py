@@ -1,4 +1,4 @@
-"""Arguments of another type than was asked for, told in one line to people who write Python."""
+"""Numbers that people give, as arguments or as text: what is no number, or too large, is refused in one line."""
 
 import functools
 import inspect
@@ -8,6 +8,7 @@ from numbers import Integral, Real
 from typing import ParamSpec, TypeVar
 
 from heldin.base.errors import InputError
+from heldin.base.section import LARGEST, MOST
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -17,6 +18,30 @@ def require_number(name: str, value: object, *, whole: bool = False) -> None:
     """Raise InputError, naming the argument, unless the value is a number, or a whole one."""
     if isinstance(value, bool) or not isinstance(value, Integral if whole else Real):
         raise InputError(f"{name} = {value!r}: a {'whole ' if whole else ''}number was expected")
+
+
+def require_within(name: str, value: float) -> None:
+    """Raise InputError, naming the argument, for a number beyond the limits of ``base.section``."""
+    most = MOST if isinstance(value, int) else LARGEST
+    if abs(value) > most:
+        raise InputError(f"{name} is beyond {most:,.12g}, the largest number that heldin takes: lower it")
+
+
+def number_in(text: str) -> float:
+    """Return the number in a text, which may be infinite or "nan". Raises ValueError if it is not a number."""
+    # Python reads 1_5 as 15; a table in which it stands is damaged, or means something else by it.
+    if "_" in text:
+        raise ValueError(f"'{text}' is not a number")
+    return float(text)
+
+
+def whole_number_in(text: str) -> int:
+    """Return the whole number in a text. Raises ValueError if it is not one, or is too large."""
+    if "_" in text:
+        raise ValueError(f"'{text}' is not a whole number")
+    value = int(text)
+    require_within("the number", value)
+    return value
 
 
 def numbers_named(function: Callable[P, Result]) -> Callable[P, Result]:
@@ -34,6 +59,7 @@ def numbers_named(function: Callable[P, Result]) -> Callable[P, Result]:
                 continue
             value = given.arguments[name]
             require_number(name, value, whole=float not in kinds)
+            require_within(name, value)
             given.arguments[name] = int(value) if isinstance(value, Integral) else float(value)
         return function(*given.args, **given.kwargs)
 

@@ -51,7 +51,7 @@ def artefact_file(path: Path, *, made_from: str = "", private: bool = True) -> I
 
 @contextlib.contextmanager
 def artefact_folder(path: Path, *, made_from: str = "") -> Iterator[Path]:
-    """Yield a temporary folder; on success list its files in it and rename it to ``path``. Only its owner can read it."""
+    """Yield a temporary folder; on success list its files in it and rename it to ``path``, for its owner alone."""
     with whole_directory(path) as temporary:
         yield temporary
         for file in temporary.iterdir():

@@ -69,9 +69,23 @@ def _explained(error: Any, model: type[BaseModel], options: Mapping[str, str]) -
         message = _PATTERNS.get(error["ctx"]["pattern"], message)
     # A validator of ours has the value in its message already; a whole section would fill the screen.
     found = (
-        "" if isinstance(error.get("input"), dict) or error["type"] == "value_error" else f" (found {error['input']!r})"
+        ""
+        if isinstance(error.get("input"), dict) or error["type"] == "value_error"
+        else f" (found {_shown(error['input'])})"
     )
     return f"{location or 'config'}: {message}{found}"
+
+
+def _shown(value: object) -> str:
+    """A value as it is written, cut where nobody would read on."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # Python writes no number of more than 4,300 digits
+        return "a value that is too long to be shown"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+_SHOWN = 200  # characters
 
 
 @cache

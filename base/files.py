@@ -43,7 +43,7 @@ def private_directory(path: Path) -> Path:
 
 @contextlib.contextmanager
 def one_process_at_a_time(folder: Path, *, wait: bool = False) -> Iterator[None]:
-    """Lock ``folder`` (created if missing) for this process, or ``wait`` for it.
+    """Lock ``folder`` (created if missing) for this process, or ``wait`` for it; what killed processes left in it goes.
 
     Raises InputError if another process has locked it and ``wait`` is false.
     """
@@ -52,6 +52,7 @@ def one_process_at_a_time(folder: Path, *, wait: bool = False) -> Iterator[None]
     try:
         if not _locked(handle, wait=wait):
             raise InputError(f"another process works in '{folder}': wait for it, or name another folder")
+        _remove_leftovers(folder, below=True)
         yield
     finally:
         os.close(handle)
@@ -93,6 +94,7 @@ def _open_folder(folder: Path) -> int:
 def whole_file(path: Path, *, private: bool = False) -> Iterator[Path]:
     """Yield a temporary name beside ``path``; on success flush it to disk and rename it to ``path``, else remove it."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers_once(path.parent)
     # Beside the target, since a rename is atomic only within one file system; with the process number, so that two
     # processes that write the same file do not share a temporary one.
     temporary = path.with_name(f".{path.name}.{_process()}.tmp")
@@ -110,9 +112,11 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[Path]:
 def whole_directory(path: Path) -> Iterator[Path]:
     """Yield a temporary folder beside ``path``; on success rename it to ``path``, over an older one, else remove it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Leftovers of killed processes hold copies of texts or weights and would pile up.
-    _remove_leftovers(path)
+    # Each time, since leftovers of killed processes hold copies of texts or weights and would pile up.
+    _remove_leftovers(path.parent)
     temporary = path.with_name(f".{path.name}.{_process()}.tmp")
+    # One under this process's own number is of an earlier process that had the same one.
+    shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(mode=0o700)
     try:
         yield temporary
@@ -125,6 +129,7 @@ def whole_directory(path: Path) -> Iterator[Path]:
             # A folder cannot be renamed over one that has files, so the older one steps aside first. A crash between
             # the two renames leaves no folder of this name.
             old = path.with_name(f".{path.name}.{_process()}.old.tmp")
+            shutil.rmtree(old, ignore_errors=True)
             path.rename(old)
             temporary.rename(path)
             shutil.rmtree(old)
@@ -174,16 +179,36 @@ def sync(path: Path) -> None:
         os.fsync(stream.fileno())
 
 
-def _remove_leftovers(path: Path) -> None:
-    """Remove temporary folders of this machine's processes that died while writing ``path``."""
-    # Another machine's processes, on a file system that both share, cannot be asked whether they are alive. A name
-    # without a machine is an earlier heldin's.
-    ours = re.compile(rf"\.{re.escape(path.name)}\.(?:{re.escape(_machine())}\.)?(\d+)(?:\.old)?\.tmp")
-    for leftover in path.parent.iterdir():
-        found = ours.fullmatch(leftover.name)
-        # A folder under this process's own number is of an earlier process that had the same one.
-        if found and (not _is_alive(int(found[1])) or int(found[1]) == os.getpid()):
-            shutil.rmtree(leftover, ignore_errors=True)
+def _remove_leftovers_once(folder: Path) -> None:
+    """``_remove_leftovers``, before this process's first file in the folder: a folder of many files is listed once."""
+    if folder not in _SWEPT:
+        _SWEPT.add(folder)
+        _remove_leftovers(folder)
+
+
+_SWEPT: set[Path] = set()
+
+
+def _remove_leftovers(folder: Path, *, below: bool = False) -> None:
+    """Remove temporary files and folders that this machine's processes were writing when they died.
+
+    Args:
+        folder: where they are looked for.
+        below: also in its own folders, not in theirs.
+    """
+    # Another machine's processes, on a file system that both share, cannot be asked whether they are alive.
+    ours = re.compile(rf"\..+\.{re.escape(_machine())}\.(\d+)(?:\.old)?\.tmp")
+    # What cannot be listed or removed is another person's; what is gone was removed by another process.
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            match = ours.fullmatch(path.name)
+            if match and not _is_alive(int(match[1])):
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+            elif below and path.is_dir():
+                _remove_leftovers(path)
 
 
 def _machine() -> str:

@@ -1,9 +1,9 @@
 """The mark of a folder whose secrets were removed: what reads these says so in one line."""
 
-import json
 from pathlib import Path
 
 from heldin.base.errors import InputError
+from heldin.base.strict_json import read_json
 
 MARK = "purged.json"
 
@@ -14,7 +14,7 @@ def require_not_purged(folder: Path) -> None:
     if not path.is_file():
         return
     try:
-        when = json.loads(path.read_text(encoding="utf-8"))["purged"]
+        when = read_json(path)["purged"]
     except (ValueError, KeyError, TypeError):
         when = "at a time that its damaged mark does not tell"
     raise InputError(

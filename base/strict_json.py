@@ -5,7 +5,21 @@ The same holds in record.json and plan.json: an infinite epsilon, which promises
 
 import json
 import math
+from pathlib import Path
 from typing import Any
+
+
+def read_json(path: Path) -> Any:
+    """Return a file's content. Raises OSError if it cannot be read, ValueError as ``parsed_json``."""
+    return parsed_json(path.read_text(encoding="utf-8"))
+
+
+def parsed_json(text: str) -> Any:
+    """Return the content of a JSON text. Raises ValueError if it is not JSON, or is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 def strict_json(value: Any, *, indent: int | None = None) -> str:

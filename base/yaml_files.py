@@ -1,4 +1,7 @@
-"""Safe YAML in which a repeated key is an error; PyYAML would silently keep the last one."""
+"""Safe YAML in which a repeated key is an error; PyYAML would silently keep the last one.
+
+Aliases may repeat what is written a few times over and no more: nine lines can stand for billions of values.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -7,9 +10,30 @@ import yaml
 
 from heldin.base.errors import InputError
 
+_DEEPEST = 50  # sections and lists within each other
+_REPEATED, _AT_LEAST = 10, 100_000  # values for each one that is written, and in any file
+_BITS = 64  # of a whole number
+
 
 class _UniqueKeys(yaml.SafeLoader):
-    """Refuses a mapping that repeats a key."""
+    """Refuses a mapping that repeats a key, what is nested too deeply, and aliases that stand for too much."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        """As the safe loader, after checking depth and expansion."""
+        root: yaml.Node | None = super().get_single_node()
+        sizes: dict[int, int] = {}
+        if root is not None:
+            values = _values(root, sizes, 0)
+            if values > max(_AT_LEAST, _REPEATED * len(sizes)):
+                raise _refusal(f"its aliases stand for {values:.3g} values: write out what is meant", root)
+        return root
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """As the safe loader, for numbers that other programs read too."""
+        value: int = super().construct_yaml_int(node)
+        if value.bit_length() > _BITS:
+            raise _refusal("a whole number of so many digits is of no use: lower it", node)
+        return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """As the safe loader, after checking that no key is repeated."""
@@ -19,11 +43,43 @@ class _UniqueKeys(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 # Compared as written: the keys 1 and "1" count as one, since a config has no use for both.
                 if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"'{key.value}' is given twice: keep one", key.start_mark
-                    )
+                    raise _refusal(f"'{key.value}' is given twice: keep one", key)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+# PyYAML keeps its table of constructors by the function that the base class has.
+_UniqueKeys.add_constructor("tag:yaml.org,2002:int", _UniqueKeys.construct_yaml_int)
+
+
+def _values(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
+    """Return how many values a node stands for where every alias is written out, itself included.
+
+    Args:
+        node: as composed, in which an alias is the node that it names.
+        sizes: filled with the values of each node, by identity; 0 for one whose parts are being counted.
+        depth: sections and lists around it.
+    """
+    if depth > _DEEPEST:
+        raise _refusal("nested too deeply", node)
+    size = sizes.get(id(node))
+    if size == 0:
+        raise _refusal("an alias stands for what it is a part of: write out what is meant", node)
+    if size is None:
+        sizes[id(node)] = 0
+        size = 1
+        if isinstance(node, yaml.ScalarNode) and any("\ud800" <= letter <= "\udfff" for letter in node.value):
+            raise _refusal("a text holds a lone surrogate, which is not Unicode text", node)
+        if isinstance(node, yaml.CollectionNode):
+            pairs = isinstance(node, yaml.MappingNode)
+            parts = [part for pair in node.value for part in pair] if pairs else node.value
+            size += sum(_values(part, sizes, depth + 1) for part in parts)
+        sizes[id(node)] = size
+    return size
+
+
+def _refusal(problem: str, node: yaml.Node) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
 def read_yaml(path: Path) -> Any:

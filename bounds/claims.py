@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from heldin.base.arguments import number_in, whole_number_in
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
 from heldin.bounds import verdict
@@ -30,7 +31,7 @@ def parse_claim(text: str) -> Claim:
         why = "; a unit is stated with heldin audit --planted alone" if "unit" in fields else ""
         raise InputError(f"claim '{text}' is not of the form epsilon=4,delta=1e-6{why}")
     try:
-        epsilon, delta = float(fields["epsilon"]), float(fields["delta"])
+        epsilon, delta = number_in(fields["epsilon"]), number_in(fields["delta"])
     except ValueError:
         raise InputError(f"claim '{text}': epsilon and delta must be numbers, as epsilon=4,delta=1e-6") from None
     return verdict.stated_claim(epsilon, delta)
@@ -86,8 +87,8 @@ def parse_claim_of(text: str) -> UnitClaim:
             f" noise_multiplier=1.2,sampling_rate=0.01,steps=800,delta=1e-6,unit={unit}"
         )
     try:
-        noise, rate, delta = (float(fields[name]) for name in ("noise_multiplier", "sampling_rate", "delta"))
-        steps = int(fields["steps"])
+        noise, rate, delta = (number_in(fields[name]) for name in ("noise_multiplier", "sampling_rate", "delta"))
+        steps = whole_number_in(fields["steps"])
     except ValueError:
         raise InputError(f"claim '{text}': noise multiplier, sampling rate, steps and delta must be numbers") from None
     if noise == 0.0:

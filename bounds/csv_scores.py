@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from heldin.base.arguments import number_in
 from heldin.base.errors import InputError
 from heldin.bounds.design import Design
 from heldin.bounds.judgement import Judgement, evaluate
@@ -139,7 +140,7 @@ def _row(path: Path, number: int, row: dict[str, Any]) -> tuple[str, float, bool
     if member.lower() not in _YES + _NO:
         raise InputError(f"{where}: membership '{member}' of user '{user}': say 1 (held in) or 0 (held out)")
     try:
-        value = float(score)
+        value = number_in(score)
     except ValueError:
         raise InputError(f"{where}: score '{score}' of user '{user}' is not a number") from None
     if not math.isfinite(value):

@@ -9,24 +9,24 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from heldin.base.errors import InputError
-from heldin.base.section import Section
+from heldin.base.section import Few, Many, Positive, Section
 
 # None, which stands for all records, is left to substring canaries: only a real user comes with some.
-Documents = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
+Documents = Annotated[tuple[Few, ...], Field(min_length=1)]
 
 
 class UnseenTokenCanaries(Section):
     """Users who write in tokens that nobody else uses."""
 
     kind: Literal["unseen_token"]
-    users: int = Field(ge=1)
+    users: Many
     """Number of canary users for each entry of ``documents``."""
     documents: Documents = (20,)
     """Records of a canary user that training may see; those set aside come on top."""
     # At least 2: a record is made of stretches of two or more tokens of the cycle.
-    signature_tokens: int = Field(8, ge=2)
+    signature_tokens: Annotated[Few, Field(ge=2)] = 8
     """Number of different tokens in a user's signature."""
-    tokens: int = Field(32, ge=4)
+    tokens: Annotated[Many, Field(ge=4)] = 32
     """Length of a record in tokens."""
     rarity: Literal["public", "corpus"] = "public"
     """Where tokens must be unseen: in the "public" texts on which the base model was pre-trained (where there are none,
@@ -47,15 +47,15 @@ class HighTemperatureCanaries(Section):
     """Users whose texts the base model sampled at a high temperature, each after the user's own prefix."""
 
     kind: Literal["high_temperature"]
-    users: int = Field(ge=1)
+    users: Many
     """Number of canary users for each entry of ``documents``."""
     documents: Documents = (20,)
     """Records of a canary user that training may see; those set aside come on top."""
-    temperature: float = Field(1.5, gt=0)
+    temperature: Positive = 1.5
     """Sampling temperature; 1: the model's own distribution."""
-    prefix_tokens: int = Field(8, ge=1)
+    prefix_tokens: Few = 8
     """Tokens of a user's own prefix, with which every record begins."""
-    tokens: int = Field(32, ge=1)
+    tokens: Many = 32
     """Tokens of a record after the prefix."""
 
 
@@ -63,11 +63,11 @@ class RarePhraseCanaries(Section):
     """Users with ordinary made-up mail that always contains one phrase of their own."""
 
     kind: Literal["rare_phrase"]
-    users: int = Field(ge=1)
+    users: Many
     """Number of canary users for each entry of ``documents``."""
     documents: Documents = (20,)
     """Records of a canary user that training may see; those set aside come on top."""
-    phrase_words: int = Field(5, ge=1)
+    phrase_words: Few = 5
     """Length of the phrase in words."""
 
 
@@ -75,7 +75,7 @@ class NamedPersonCanaries(Section):
     """Made-up people, each named in so many ordinary made-up mails: for audits of what is promised to the named."""
 
     kind: Literal["named_person"]
-    users: int = Field(ge=1)
+    users: Many
     """Number of names for each entry of ``documents``."""
     documents: Documents = (4,)
     """Records naming a person that training may see; those set aside come on top."""
@@ -86,7 +86,7 @@ class RealRowCanaries(Section):
     For heldin plant alone."""
 
     kind: Literal["real_rows"]
-    users: int = Field(ge=1)
+    users: Many
     """Number of canary users for each entry of ``documents``."""
     documents: Documents = (1,)
     """Records of a canary user that training may see, all from one real user; those set aside come on top."""
@@ -98,13 +98,13 @@ class SubstringCanaries(Section):
     kind: Literal["substring"]
     lengths: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = Field(min_length=1)
     """Lengths of the substring, in tokens; each below finetune.sequence_length."""
-    users: int | None = Field(None, ge=1)
+    users: Many | None = None
     """Number of canary users for each length and number of documents. As the number is fixed, one more user can push
     another out, which voids a user-level epsilon. Give this or ``fraction``."""
     fraction: float | None = Field(None, gt=0, le=1)
     """Probability with which each user becomes a canary user, by a public coin of its own; its length and documents are
     drawn likewise. This is user-local, so that a user-level epsilon stands. Give this or ``users``."""
-    documents: tuple[Annotated[int, Field(ge=1)] | None, ...] = Field((None,), min_length=1)
+    documents: tuple[Few | None, ...] = Field((None,), min_length=1)
     """Records that training may see of a canary user; null: all but those set aside."""
 
     @model_validator(mode="after")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
+from heldin.base.arguments import whole_number_in
 from heldin.base.errors import InputError
 from heldin.commands.options import (
     AsCsv,
@@ -257,7 +258,7 @@ def uedp(
 def _counts(option: str, text: str | None) -> list[int]:
     """The whole numbers of a list such as "1,4,16"; none for None."""
     try:
-        return [int(part) for part in text.split(",")] if text is not None else []
+        return [whole_number_in(part) for part in text.split(",")] if text is not None else []
     except ValueError as error:
         raise InputError(f"{option} {text} is not a list of whole numbers such as 1,4,16") from error
 

@@ -124,7 +124,9 @@ def audit(
     context: Annotated[
         int | None,
         typer.Option(
-            help="Tokens of a request (default: the server's context length, at most 2048).", rich_help_panel=ENDPOINT
+            help="Most tokens of a pass, for a model that does not state them; with --endpoint of a request (default:"
+            " the server's context length, at most 2048).",
+            rich_help_panel=READING,
         ),
     ] = None,
     api_key_env: Annotated[
@@ -223,10 +225,11 @@ _KEYS = {
     "exclude_auroc": "decision.auroc",
     "exclude_tpr": "decision.tpr",
     "endpoint": "endpoint.url",
-    **{name: f"endpoint.{name}" for name in AT_ENDPOINT},
+    **{name: f"endpoint.{name}" for name in AT_ENDPOINT if name != "context"},
     # About this call, not about what is audited: they set no key.
     **dict.fromkeys(("config", "out", "quiet", "json", "planted", "declared_by"), ""),
 }
+_SERVED_CONTEXT = "endpoint.context"  # what --context sets where the model is behind an endpoint
 _NEEDED = ("model", "reference", "held_in", "held_out")
 _FILES = ("held_in", "held_out", "training", "plan")  # keys of the config that name files
 _DATA = (".jsonl", ".json", ".csv", ".parquet", ".gz", ".zst", ".bz2")
@@ -237,7 +240,8 @@ def _options(called: typer.Context) -> dict[str, str]:
     # typer gives an empty tuple to a repeatable option that was left out.
     given = [name for name, its in called.params.items() if its not in (None, [], ())]
     # Those that set no key are left out: an error of the whole config is none of theirs.
-    return {key: f"--{name.replace('_', '-')}" for name in given if (key := _KEYS.get(name, name))}
+    keys = {key: f"--{name.replace('_', '-')}" for name in given if (key := _KEYS.get(name, name))}
+    return {**keys, **({_SERVED_CONTEXT: keys["context"]} if "context" in keys else {})}
 
 
 def _nested(options: dict[str, Any]) -> dict[str, Any]:
@@ -262,6 +266,10 @@ def _content(config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
 
         # Given options over the file's keys, section by section: --user alone leaves the file's other columns.
         content = merged(read_config(config), given)
+    # The server's own is the option's; what is loaded beside it sees as much.
+    if "context" in given and isinstance(content.get("endpoint"), dict):
+        content = {**content, "endpoint": {**content["endpoint"], "context": given["context"]}}
+        content.pop("context")
     missing = next((key for key in _NEEDED if not content.get(key)), None)
     # A key that is misspelt in the file is missing too: the check of the whole names what was meant.
     if missing is not None and not _unknown(content):

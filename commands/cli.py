@@ -1,14 +1,17 @@
 """heldin: was this user held in? The command line; nothing but wiring."""
 
 import errno
+import functools
 import inspect
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
+from heldin.base.arguments import require_within
 from heldin.base.errors import InputError, ResumableError
 from heldin.commands import (
     account,
@@ -47,8 +50,9 @@ app = typer.Typer(
     # typer's tracebacks show local variables, which hold users' names and texts.
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 fine, 1 bug, 2 bad input or config, 3 certified violation of a claim, 4 indicative violation,"
-    " 5 failed but can be resumed, 6 trainer unsafe on input that is not finite (audit-trainer), 130 interrupted. The answer itself, also 'leaks', has no exit code: a gate reads"
-    " .decision.decision.answer of --json or record.json.",
+    " 5 failed but can be resumed, 6 trainer unsafe on input that is not finite (audit-trainer), 130 interrupted."
+    " The answer itself, also 'leaks', has no exit code: a gate reads .decision.decision.answer of --json or"
+    " record.json.",
 )
 
 
@@ -158,10 +162,27 @@ def _flowing(doc: str) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(doc).split("\n\n"))
 
 
-for commands in (app, corpus.app, account.app, study.app):
+def _limited(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with every number among its options held to the limits of ``base.section``."""
+
+    @functools.wraps(command)
+    def call(**options: Any) -> None:
+        for name, value in options.items():
+            for number in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(number, int | float):
+                    require_within(f"--{name.replace('_', '-')}", number)
+        command(**options)
+
+    return call
+
+
+GROUPS = (app, corpus.app, account.app, study.app)
+for commands in GROUPS:
     for its in commands.registered_commands:
-        if its.callback is not None and its.callback.__doc__:
-            its.help = _flowing(its.callback.__doc__)
+        if its.callback is not None:
+            if its.callback.__doc__:
+                its.help = _flowing(its.callback.__doc__)
+            its.callback = _limited(its.callback)
 
 
 def main() -> None:

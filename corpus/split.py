@@ -10,11 +10,11 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Annotated, ClassVar
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from heldin.base.coins import fair_coin, keyed_order, keyed_uniform, seed_key
 from heldin.base.errors import InputError
-from heldin.base.section import DATACLASS_SECTION
+from heldin.base.section import DATACLASS_SECTION, Count
 from heldin.corpus.store import CorpusStore
 
 MIN_RECORDS_TO_SPLIT = 4  # one to train on, one for the attacker, one to validate, one to test
@@ -66,11 +66,11 @@ class UserFilter:
     """Patterns of user names ("*@enron.com"); a user must match at least one."""
     exclude: tuple[str, ...] = ()
     """Patterns of user names; a user must match none."""
-    min_records: PositiveInt = MIN_RECORDS_TO_SPLIT
+    min_records: Count = MIN_RECORDS_TO_SPLIT
     """Fewest records of a user."""
-    max_records: PositiveInt | None = None
+    max_records: Count | None = None
     """Most records of a user; users with more are left out; null: no limit."""
-    max_users: PositiveInt | None = None
+    max_users: Count | None = None
     """Most users, drawn by the run's seed; null: all. It voids a user-level epsilon, which ``fraction`` does not."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Keep each user with this probability, by a coin of its own."""

@@ -7,13 +7,13 @@ import difflib
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from heldin.base.errors import InputError
+from heldin.base.section import LARGEST, Count, Many, NotNegative, Positive
 
-Positive: TypeAlias = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]  # gt=0 alone lets infinity pass
 LEAST_CLIP_NORM = 1e-12  # the squares of what a smaller gradient consists of vanish in float32, and so would its norm
-ClipNorm: TypeAlias = Annotated[float, Field(ge=LEAST_CLIP_NORM, allow_inf_nan=False)]
+ClipNorm: TypeAlias = Annotated[float, Field(ge=LEAST_CLIP_NORM, le=LARGEST, allow_inf_nan=False)]
 Rate: TypeAlias = Annotated[float, Field(gt=0.0, le=1.0)]
 Unit: TypeAlias = Literal["example", "user", "user_entity"]
 Adjacency: TypeAlias = Literal["add_remove", "zero_out", "replace"]
@@ -67,7 +67,7 @@ class PoissonSampler(Choice):
 
     kind: Literal["poisson"] = "poisson"
     rate: Rate
-    population: PositiveInt | None = None
+    population: Count | None = None
     coins: Coins = "gaps"
 
     @classmethod
@@ -89,8 +89,8 @@ class CappedPoissonSampler(Choice):
 
     kind: Literal["capped_poisson"] = "capped_poisson"
     rate: Rate
-    population: PositiveInt
-    cap: PositiveInt
+    population: Count
+    cap: Count
     coins: Coins = "gaps"
 
     @classmethod
@@ -110,8 +110,8 @@ class ShuffledSampler(Choice):
     """
 
     kind: Literal["shuffled"] = "shuffled"
-    population: PositiveInt
-    cohort: PositiveInt
+    population: Count
+    cohort: Count
     drop_incomplete: bool = False
 
     @property
@@ -124,7 +124,7 @@ class FullBatchSampler(Choice):
     """All users enter every step; users missing from the public ``population`` count as users of gradient zero."""
 
     kind: Literal["full_batch"] = "full_batch"
-    population: PositiveInt
+    population: Count
 
     @property
     def rate(self) -> float:
@@ -229,9 +229,9 @@ class LocalUpdates(Choice):
 
     learning_rate: Positive
     """Learning rate of the user's own steps; finetune.learning_rate is that of the released sum."""
-    batch_size: PositiveInt = 8
+    batch_size: Count = 8
     """Records in each of these steps; a sum over records is divided by it."""
-    epochs: PositiveInt = 1
+    epochs: Count = 1
     """Passes over the user's records."""
 
 
@@ -240,9 +240,9 @@ class WeightCaps(Choice):
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
-    user: PositiveInt
+    user: Count
     """Records of a user from which on the user's weight is 1."""
-    entity: PositiveInt
+    entity: Count
     """Records naming an entity from which on its weight is 1."""
 
 
@@ -262,9 +262,9 @@ class TwoLevel(Choice):
     entity_rate: Rate
     extended_rate: Annotated[float, Field(ge=0.0, le=1.0)]
     rule: Literal["all", "any"]
-    holders: PositiveInt
+    holders: Many
     weight_caps: WeightCaps | None = None
-    claimed_noise: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] | None = None
+    claimed_noise: NotNegative | None = None
     sensitive_share: Rate | None = None
 
     @model_validator(mode="after")

@@ -4,13 +4,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from heldin.base.section import Section
+from heldin.base.section import Count, Few, Many, NotNegative, Positive, Section
 from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.spans import CATEGORIES, Category
 from heldin.defenses.choices import ClipNorm, LocalUpdates, NoiseGenerator, RecordSelection, WeightCaps
 from heldin.defenses.texts.data_side import entities_named
-
-MOST = 10_000  # records of a user, or naming an entity, beyond which no epsilon is of use, and accounting slow
 
 
 class NoDefense(Section):
@@ -32,10 +30,10 @@ class ClippingDefense(Section):
 class _Noised(Section):
     """The settings that all defenses with noise share."""
 
-    population: int = Field(ge=1)
+    population: Count
     """Public number of users ("uls", "filter") or of records (the others), to which sampling rate and delta refer. With
     "filter", users missing from this number count as users whose gradient is zero."""
-    steps: int = Field(ge=1)
+    steps: Count
     """Optimizer steps; they take the place of finetune.epochs."""
     delta: float = Field(gt=0, lt=1)
     """delta of the guarantee; a delta above one over the number of users promises next to nothing."""
@@ -52,7 +50,7 @@ class _Noised(Section):
 class _PerUser(_Noised):
     """The settings of defenses that use a limited number of each user's records."""
 
-    group_size: int = Field(1, ge=1)
+    group_size: Many = 1
     """Records of one user: at most this many in a step ("uls", "filter"), at most this many in training ("els"), or
     exactly this many ("group"). Not with "example"."""
     record_selection: RecordSelection = "random"
@@ -62,22 +60,22 @@ class _PerUser(_Noised):
 class SampledDefense(_Noised):
     """The settings of defenses that sample, clip and add noise in every step."""
 
-    cohort: int = Field(ge=1)
+    cohort: Count
     """Expected number of users ("uls") or records (the others) in a step; also the divisor. At most ``population``."""
-    target_epsilon: float | None = Field(None, gt=0)
+    target_epsilon: Positive | None = None
     """Calibrate the noise to this epsilon per user ("example": per record; "user_entity": of a user and an entity
     together, or of ``exposed`` records). Give this or ``noise_multiplier``."""
     # 0 is allowed: such a plan is built and labelled "no DP guarantee", not refused.
-    noise_multiplier: float | None = Field(None, ge=0)
+    noise_multiplier: NotNegative | None = None
     """Standard deviation of the noise divided by ``clip_norm``."""
     clip_norm: ClipNorm = 1.0
     """L2 norm to which a unit's gradient is clipped."""
     clip_kind: Literal["flat", "normalised"] = "flat"
     """"flat" scales down gradients above ``clip_norm``; "normalised" then divides by it, so that the learning rate need
     not be tuned to it."""
-    protected_users: int | None = Field(None, ge=1)
+    protected_users: Count | None = None
     """Public number of users, for the warning about delta when records are sampled."""
-    micro_records: int = Field(64, ge=1)
+    micro_records: Many = 64
     """Most records in one backward pass; it affects memory only."""
 
     @model_validator(mode="after")
@@ -96,7 +94,7 @@ class PrivateDefense(SampledDefense, _PerUser):
     sampler: Literal["poisson", "shuffled"] = "poisson"
     """"poisson": each unit enters each step by its own coin; "shuffled": cohorts cut from a shuffled list, as most
     trainers do, for which there is no DP guarantee here."""
-    cap: int | None = Field(None, ge=1)
+    cap: Count | None = None
     """Hard cap on the users in a step, only with "uls" and Poisson sampling; null: no cap."""
     local: LocalUpdates | None = None
     """A drawn user's own steps, whose model difference is clipped in place of a gradient (DP-FedAvg); only with "uls"
@@ -140,12 +138,12 @@ class UserEntityDefense(EntityDefense):
     """Text sampling: each record has a coin of its own and is clipped alone, whoever wrote it and is named in it."""
 
     kind: Literal["user_entity"]
-    group_size: int | None = Field(None, ge=1, le=MOST)
+    group_size: Few | None = None
     """Most records of a user; with ``entity_cap``, which gives one epsilon for every user and recognised entity. null:
     no caps, and an epsilon for each number of records."""
-    entity_cap: int | None = Field(None, ge=1, le=MOST)
+    entity_cap: Few | None = None
     """Most records that name an entity; with ``group_size`` and ``entities``."""
-    exposed: int | None = Field(None, ge=1, le=MOST)
+    exposed: Few | None = None
     """Without caps, the number of records for which ``target_epsilon`` holds, written by a person or naming the person;
     null: 1."""
 
@@ -185,13 +183,13 @@ class UedpDefense(EntityDefense):
     """Weights of Algorithm 1, lines 3 and 4, which count private records; null: 1, as for records without an entity."""
     local: LocalUpdates | None = None
     """A drawn user's own steps (Algorithm 1, lines 20 to 28, each step going on from the last); null: one gradient."""
-    group_size: int | None = Field(None, ge=1)
+    group_size: Many | None = None
     """Most usable records of a drawn user in a step, by chance; null: all of them."""
     account: Literal["paper", "strict"] = "paper"
     """Whose epsilon the run claims: the paper's, which is no guarantee, or what holds of the same algorithm."""
     sensitive_share: float | None = Field(None, gt=0, le=1)
     """Share of records with a recognised entity, a public constant of the paper's claim unless extended_rate is 0."""
-    holders: int | None = Field(None, ge=1)
+    holders: Many | None = None
     """Other users who may name an entity, for whom epsilon is stated; null: all others."""
 
     @model_validator(mode="after")
@@ -214,9 +212,9 @@ class FilterDefense(_PerUser):
     """Asi & Liu's filtered descent (Chua et al., Algorithm 3): full batches; it may halt and release no model."""
 
     kind: Literal["filter"]
-    target_epsilon: float = Field(gt=0)
+    target_epsilon: Positive
     """Calibrate the noise to this epsilon per user."""
-    tau: float = Field(gt=0)
+    tau: Positive
     """Most users' gradients must lie within this distance of each other at every step."""
 
 

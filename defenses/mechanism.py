@@ -9,9 +9,10 @@ import math
 from typing import Annotated, ClassVar, Literal, assert_never
 
 from dp_accounting import dp_event
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from heldin.base.errors import InputError
+from heldin.base.section import LARGEST, Count, Many, NotNegative, Positive
 from heldin.defenses.accounting import guarantees as accounting
 from heldin.defenses.accounting.comparison_accountants import moments_epsilon
 from heldin.defenses.accounting.composition import check_rounding
@@ -43,7 +44,6 @@ from heldin.defenses.choices import (
     NoClip,
     NormalisedClip,
     PoissonSampler,
-    Positive,
     RecordSelection,
     Sampler,
     ShuffledSampler,
@@ -98,16 +98,16 @@ class Mechanism(Choice):
     adjacency: Adjacency = "add_remove"
     sampled: Literal["example", "user"]
     sampler: Sampler
-    group_size: PositiveInt = 1
+    group_size: Many = 1
     # Left out of the plans of all others, which so stay what they were before text sampling.
-    entity_cap: Annotated[PositiveInt | None, _IF_GIVEN] = None
-    exposed: Annotated[PositiveInt | None, _IF_GIVEN] = None
+    entity_cap: Annotated[Many | None, _IF_GIVEN] = None
+    exposed: Annotated[Many | None, _IF_GIVEN] = None
     two_level: Annotated[TwoLevel | None, _IF_GIVEN] = None
     local: Annotated[LocalUpdates | None, _IF_GIVEN] = None
     clip: Clip
-    noise_multiplier: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-    steps: PositiveInt
-    delta: float | None = None
+    noise_multiplier: NotNegative
+    steps: Count
+    delta: Annotated[float, Field(le=LARGEST)] | None = None
     divisor: Divisor
     record_selection: RecordSelection = "random"
     noise_generator: str = "torch default (not cryptographic)"
@@ -117,7 +117,7 @@ class Mechanism(Choice):
     tokenizer_saw_protected: bool = False
     assumptions: tuple[str, ...] = ()
     target_epsilon: Positive | None = None
-    protected_units: PositiveInt | None = None
+    protected_units: Count | None = None
 
     @model_validator(mode="after")
     def _accountable(self) -> "Mechanism":

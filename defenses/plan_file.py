@@ -13,7 +13,7 @@ from dp_accounting import dp_event
 
 from heldin.base.errors import InputError
 from heldin.base.files import whole_file
-from heldin.base.strict_json import finite
+from heldin.base.strict_json import finite, parsed_json
 from heldin.defenses.guarantee import (
     NO_CLIPPING,
     NO_GUARANTEE,
@@ -83,7 +83,7 @@ def read_plan(path: Path) -> Mechanism:
     or an invalid mechanism, or if its guarantee, label, event or coverage is not the mechanism's.
     """
     try:
-        document = json.loads(reworded(path.read_text(encoding="utf-8")))
+        document = parsed_json(reworded(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}): give the plan.json of a run folder") from None
     except ValueError:

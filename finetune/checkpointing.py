@@ -7,7 +7,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from heldin.base.errors import InputError
-from heldin.models.model_names import quiet_transformers
+from heldin.models.reading import quiet_transformers
 
 
 def use_checkpointing(

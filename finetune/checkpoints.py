@@ -22,7 +22,7 @@ from heldin.finetune.clipped_sums import trainable
 from heldin.finetune.effort import Effort, Memory
 from heldin.finetune.frozen import restore
 from heldin.models.copies import copy_on
-from heldin.models.model_names import quiet_transformers
+from heldin.models.reading import quiet_transformers
 
 KEPT_STATES = 2  # the older one is for the case that the newer is damaged
 

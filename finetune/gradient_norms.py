@@ -50,10 +50,8 @@ def public_users(path: Path, columns: Columns, model: str, sequence_length: int)
     """
     store = build_store(open_source(path, columns), cache_directory())
     lm = load_language_model(model)
-    users = {
-        user: encode(lm.tokenizer, texts_of(store, store.rows(user)), min(sequence_length, lm.context))
-        for user in store.users
-    }
+    most = min(sequence_length, lm.stated_context or sequence_length)
+    users = {user: encode(lm.tokenizer, texts_of(store, store.rows(user)), most) for user in store.users}
     norms = functools.cache(lambda group_size: median_user_norm(lm, users, group_size))
     return PublicUsers(median_group_size([len(records) for records in users.values()]), norms)
 

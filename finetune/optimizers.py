@@ -6,7 +6,7 @@ from transformers import PreTrainedModel
 from heldin.base.errors import InputError
 from heldin.finetune.recipe import Optimizer, Recipe
 from heldin.models.devices import kind_of
-from heldin.models.model_names import quiet_transformers
+from heldin.models.reading import quiet_transformers
 
 
 def with_adapters(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:

@@ -1,15 +1,14 @@
 """Training hyperparameters, which are public constants, and the schedules that follow from them."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field
 
 from heldin.base.errors import InputError
-from heldin.base.section import DATACLASS_SECTION
+from heldin.base.section import DATACLASS_SECTION, FEW, LARGEST, MANY, MOST, Count, Few, Many, Positive
 
 
 class Optimizer(StrEnum):
@@ -47,9 +46,9 @@ class Lora:
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
-    rank: PositiveInt = 8
+    rank: Many = 8
     """Rank of the adapters."""
-    alpha: int = 16
+    alpha: Count = 16
     """The adapters are scaled by alpha / ``rank``."""
     targets: tuple[str, ...] | str = "all-linear"
     """Names of the layers that get adapters, or "all-linear"."""
@@ -59,36 +58,46 @@ class Lora:
             raise InputError(f"finetune.lora.rank is {self.rank}: it must be at least 1")
 
 
+_POSITIVE = {
+    "epochs": MANY,
+    "batch_size": MOST,
+    "learning_rate": LARGEST,
+    "sequence_length": MOST,
+    "evaluations": FEW,
+    "checkpoint_every": MOST,
+}
+
+
 @dataclass(frozen=True)
 class Recipe:
     """Hyperparameters of one training run; the defaults are those of Kandpal et al. (2024), Appendix D.1."""
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
-    epochs: PositiveFloat = 10.0
+    epochs: Annotated[Positive, Field(le=MANY)] = 10.0
     """Passes over the records; a private run takes ``defense.steps`` steps instead."""
-    batch_size: PositiveInt = 8
+    batch_size: Count = 8
     """Records per optimizer step; a private run draws ``defense.cohort`` units on average instead."""
-    micro_batch: PositiveInt | None = None
+    micro_batch: Count | None = None
     """Most records in one forward pass; the gradients of a batch add up over its micro-batches. null: all."""
     optimizer: Optimizer = Optimizer.ADAM
     """Optimizer, with PyTorch's defaults for anything that is not set here; SGD has momentum 0.9."""
-    learning_rate: PositiveFloat = 5e-5
+    learning_rate: Positive = 5e-5
     """Peak learning rate: reached after ``warmup_steps``, then decays linearly to zero."""
     weight_decay: Annotated[float, Field(ge=0, lt=2**31)] = 0.0
     """Weight decay of the optimizer."""
-    warmup_steps: Annotated[int, Field(ge=0, lt=2**31)] = 200
+    warmup_steps: Annotated[int, Field(ge=0, le=MOST)] = 200
     """Steps of linear warm-up, but at most a tenth of the run."""
-    sequence_length: PositiveInt = 512
+    sequence_length: Count = 512
     """Most tokens of a record that are trained on, including the end-of-text token; the rest is cut off."""
-    evaluations: PositiveInt = 10
+    evaluations: Few = 10
     """Number of times that losses and AUROC are measured, evenly spaced; the last is after the last step."""
-    checkpoint_every: PositiveInt = 200
+    checkpoint_every: Count = 200
     """Steps between resumable checkpoints."""
     select: Select = Select.BEST
     """Which checkpoint is the result: the best by the loss of held-in users' validation records, the best by that of
     separate public users (corpus.public_validation), or the last; a user-level epsilon needs one of the latter two."""
-    patience: PositiveInt | None = None
+    patience: Count | None = None
     """Stop after this many evaluations in a row without a better validation loss; null: never stop early."""
     group_by_length: bool = True
     """Batch records of similar length together, in random order, to save padding."""
@@ -98,7 +107,7 @@ class Recipe:
     checkpointing: bool = field(default=False, repr=False)  # names of cached models follow from the representation
     """Gradient checkpointing: activations are computed again in the backward pass, which saves memory and costs about
     a third more time."""
-    shard: Annotated[int, Field(ge=2)] | None = field(default=None, repr=False)
+    shard: Annotated[Few, Field(ge=2)] | None = field(default=None, repr=False)
     """Processes that hold one copy of the model together (torch's FSDP2), started by torchrun; null: each process has
     a copy of its own."""
     lora: Lora | None = None
@@ -108,10 +117,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         # Again, with messages in the config's words: code that builds a recipe does not go through pydantic.
-        for name in ("epochs", "batch_size", "learning_rate", "sequence_length", "evaluations", "checkpoint_every"):
+        for name, most in _POSITIVE.items():
             value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise InputError(f"finetune.{name} is {value}: it must be positive and finite")
+            if not 0 < value <= most:
+                raise InputError(f"finetune.{name} is {value}: it must be above 0 and at most {most:,}")
         for name in ("weight_decay", "warmup_steps", "seed"):
             value = getattr(self, name)
             if not 0 <= value < 2**31:

@@ -25,7 +25,7 @@ from heldin.base.files import sync
 from heldin.finetune.checkpoints import TrainingState, damaged, drop_old_states, newest_state, of_another_job
 from heldin.finetune.ranks import rank, wait_for_all
 from heldin.finetune.sharding import Spread, local, rows_of, shards
-from heldin.models.model_names import quiet_transformers
+from heldin.models.reading import quiet_transformers
 
 _STATE = "state.json"
 

@@ -15,8 +15,10 @@ import numpy.typing as npt
 
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, whole_directory
+from heldin.base.strict_json import read_json
 
 _IDS, _ENDS, _ABOUT = "ids.bin", "ends.bin", "about.json"
+_TYPES = ("uint16", "int32")  # of token ids
 Ids = Sequence[int]  # an array of integers, as loaded
 
 
@@ -29,7 +31,9 @@ class TokenStore(Sequence[Ids]):
     """
 
     def __init__(self, folder: Path) -> None:
-        about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+        about = read_json(folder / _ABOUT)
+        if not isinstance(about["digest"], str) or about["type"] not in _TYPES:
+            raise ValueError("its digest or its type is not what heldin writes")
         self.digest: str = about["digest"]
         self._ends = np.memmap(folder / _ENDS, dtype=np.int64, mode="r")
         self._ids = np.memmap(folder / _IDS, dtype=about["type"], mode="r")
@@ -79,7 +83,7 @@ def token_store(
     """
     if (folder / _ABOUT).is_file():
         try:
-            about, found = json.loads((folder / _ABOUT).read_text(encoding="utf-8")), TokenStore(folder)
+            about, found = read_json(folder / _ABOUT), TokenStore(folder)
             kept = about["of"]
             if verify and about["files"] != _hashes(folder):
                 raise ValueError("its files are not those that were written")
@@ -91,7 +95,7 @@ def token_store(
                 " use a new run folder"
             )
         return found
-    kind = np.dtype(np.uint16 if vocabulary <= 2**16 else np.int32)
+    kind = np.dtype(_TYPES[vocabulary > 2**16])
     with whole_directory(folder) as temporary:
         digest, records, end = _Digest(), 0, 0
         largest = 0

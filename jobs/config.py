@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, JsonValue, model_validator
 
@@ -13,7 +13,7 @@ from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
-from heldin.base.section import ExpandedName, JobName, Section
+from heldin.base.section import Count, ExpandedName, JobName, Section, Seed
 from heldin.canaries.config import CanarySpec, SubstringCanaries
 from heldin.corpus.config import CorpusConfig, CorpusSource, FileCorpus
 from heldin.corpus.entities.config import EntitySourceConfig
@@ -37,18 +37,18 @@ class SplitConfig(Section):
     """What finds whom a record names, for an audit of entities under a defense without ``entities`` of its own."""
     categories: tuple[Category, ...] = Field(CATEGORIES, min_length=1)
     """Categories of Lai et al. (2021), Table I, that ``entities`` may find."""
-    entity_records: int = Field(4, ge=1)
+    entity_records: Count = 4
     """Fewest training records that name an audited entity."""
     assignment: SplitRule = SplitRule.COIN
     """How membership is decided: by an independent fair coin for each user, or as an exact half, which supports no
     certified statement and voids a user-level epsilon."""
-    audit_pool: int | None = Field(None, ge=2)
+    audit_pool: Annotated[Count, Field(ge=2)] | None = None
     """Number of users and entities whose membership is decided by chance; all others are always in. null: all. A fixed
     number voids a user-level epsilon."""
     audit_fraction: float | None = Field(None, gt=0, le=1)
     """Decide a user's membership by chance with this probability, by a public coin of the user's own; all others are
     always in. null: all users. Unlike ``audit_pool`` it leaves a user-level epsilon as it is."""
-    seed: int | None = Field(None, ge=0)
+    seed: Seed | None = None
     """Seed by which records are set aside; null: that of the run."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
     """Share of each user's records set aside for the attacker and never trained on; at least one record."""
@@ -79,7 +79,7 @@ class PretrainConfig(Section):
     """A public corpus to train on; null: that of the run, without its audited users."""
     users: UserFilter = UserFilter(min_records=1)
     """Which of the users that are not audited to train on; with ``source``, which of its users."""
-    max_records_per_user: int | None = Field(None, ge=1)
+    max_records_per_user: Count | None = None
     """Maximum number of records per user, taking the first ones; null: all."""
     shape: TinyModel = TinyModel()
     """Shape of the model."""
@@ -138,7 +138,7 @@ class RunConfig(Section):
 
     name: JobName
     """Name of the run: letters, digits, dot, underscore, hyphen. Its folder is runs/NAME unless --out names one."""
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     """Seed of public choices, such as samples of users and set-asides. Membership coins and noise have a secret key."""
     corpus: CorpusConfig
     """The texts and their users."""

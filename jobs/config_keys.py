@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel
 
 from heldin.base.errors import InputError
+from heldin.base.section import LARGEST, MOST, SEEDS
 from heldin.jobs.config import EXTENDS, RunConfig
 
 Node = Mapping[str, Any]
@@ -247,9 +248,9 @@ def _range(node: Node) -> str:
     if node["type"] == "integer" and above is not None:
         low, above = above + 1, None
     words = [str(node["type"])]
-    words += [f"from {low:.12g}"] if low is not None else []
+    words += [f"from {low:.12g}"] if low not in (None, -LARGEST) else []
     words += [f"above {above:.12g}"] if above is not None else []
-    words += [f"to {high:.12g}"] if high is not None else []
+    words += [f"to {high:.12g}"] if high not in (None, MOST, LARGEST) else []
     # A seed's range: the digits of 2147483648 say less.
-    words += ["below 2^31" if below == 2**31 else f"below {below:.12g}"] if below is not None else []
+    words += ["below 2^31" if below == 2**31 else f"below {below:.12g}"] if below not in (None, SEEDS) else []
     return " ".join(words)

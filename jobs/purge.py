@@ -16,6 +16,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import is_held, one_process_at_a_time, write_text
 from heldin.base.log_file import LOG
 from heldin.base.purged import MARK
+from heldin.base.strict_json import read_json
 from heldin.jobs.planted.folder import AUDITS, CONTROL, SEAL
 from heldin.jobs.run import extraction_file, losses_file
 from heldin.jobs.run.score_file import SCORES, SHADOW
@@ -199,7 +200,7 @@ def _is_of_trainings(folder: Path) -> bool:
 def _content(path: Path) -> dict[str, object]:
     """A JSON object; empty for a file that is none."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

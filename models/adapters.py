@@ -48,7 +48,12 @@ class BaseAlone(torch.nn.Module):
 
 
 def load_target_and_reference(
-    target: str, reference: str, *, precision: ScoringPrecision = "fp32", revision: str | None = None
+    target: str,
+    reference: str,
+    *,
+    precision: ScoringPrecision = "fp32",
+    revision: str | None = None,
+    context: int | None = None,
 ) -> tuple[LanguageModel, LanguageModel]:
     """Both models; the base's weights are held once if the target is an adapter on it that can be switched off.
 
@@ -60,6 +65,7 @@ def load_target_and_reference(
         reference: folder or hub name.
         precision: of both.
         revision: of the reference, on the hub.
+        context: most tokens of a pass of both, where they do not state them or take more.
 
     Raises:
         InputError: for the reasons of ``load_language_model``.
@@ -67,9 +73,9 @@ def load_target_and_reference(
     if _is_on(target, reference, revision):
         shared = _from_one_copy(Path(target), load_language_model(reference, precision=precision, revision=revision))
         if shared is not None:
-            return shared
-    base = load_language_model(reference, precision=precision, revision=revision)
-    return with_tokens_of(load_language_model(target, precision=precision), base), base
+            return shared[0].within(context), shared[1].within(context)
+    base = load_language_model(reference, precision=precision, revision=revision, context=context)
+    return with_tokens_of(load_language_model(target, precision=precision, context=context), base), base
 
 
 def _from_one_copy(folder: Path, base: LanguageModel) -> tuple[LanguageModel, LanguageModel] | None:
@@ -98,7 +104,7 @@ def _changed(weights: list[tuple[torch.Tensor, int]]) -> bool:
 
 def _logits(lm: LanguageModel) -> torch.Tensor:
     """What a model predicts in a text, shape (1, tokens, vocabulary)."""
-    ids = lm.tokenizer(PROBE, add_special_tokens=False)["input_ids"][: lm.context]
+    ids = lm.tokenizer(PROBE, add_special_tokens=False)["input_ids"][: lm.stated_context]
     with torch.no_grad(), warnings.catch_warnings():
         # peft warns where switching off does not give the base, which is what is looked at here.
         warnings.filterwarnings("ignore", "Careful, disabling adapter layers")

@@ -19,7 +19,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from heldin.models.model_names import quiet_transformers
+from heldin.models.reading import reading
 from heldin.models.shape import EncoderShape
 from heldin.models.tiny import END_OF_TEXT, train_tokenizer
 
@@ -46,7 +46,7 @@ def load_classifier(folder: Path, classes: int, seed: int) -> PreTrainedModel:
         classes: number of classes.
         seed: public.
     """
-    with quiet_transformers():
+    with reading(str(folder), f"cannot load the encoder '{folder}'"):
         return _seeded(
             seed,
             lambda: AutoModelForTokenClassification.from_pretrained(folder, num_labels=classes, use_safetensors=True),

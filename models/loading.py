@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
 from heldin.base.precision import ScoringPrecision
+from heldin.base.section import MANY
+from heldin.models.adapter_keys import check_adapter_keys
 from heldin.models.attention import use_exact_attention
 from heldin.models.checks import check_causal, check_tokenizer
 from heldin.models.devices import default_device, spreads
@@ -23,14 +24,13 @@ from heldin.models.model_names import (
     base_of,
     fingerprint_folder,
     fingerprint_in,
-    first_sentence,
     is_adapter,
-    quiet_transformers,
     require_adapter_of_weights,
     require_folder_or_hub_name,
     require_hub_name,
     require_on_hub,
 )
+from heldin.models.reading import reading
 from heldin.models.scoring_precision import loading_options
 
 
@@ -44,7 +44,7 @@ class LanguageModel:
         name: hub name or folder, for messages.
         fingerprint: identifies the exact weights, so that scores can be cached under it.
         size: number of parameters, without those of an adapter; None: count them.
-        window: most tokens of a pass; None: as many as its config says.
+        window: most tokens of a pass; None: as many as the model states.
     """
 
     model: PreTrainedModel
@@ -55,13 +55,25 @@ class LanguageModel:
     window: int | None = None
 
     @property
+    def stated_context(self) -> int | None:
+        """Most tokens of one forward pass; None where neither the model nor its user states them."""
+        return self.window or _stated(self.model.config) or _limit_of(self.tokenizer)
+
+    @property
     def context(self) -> int:
-        """Most tokens of one forward pass."""
-        return self.window or context_length(self.model.config)
+        """Most tokens of one forward pass. Raises InputError if they are not stated."""
+        stated = self.stated_context
+        if stated is None:
+            raise InputError(
+                f"'{self.name}' ({self.architecture}) does not state how many tokens it takes, in its config or its"
+                " tokenizer: say it with --context, or context in a config"
+            )
+        return stated
 
     def within(self, window: int | None) -> "LanguageModel":
         """The same with passes of no more tokens, under a fingerprint of its own: its scores of longer texts differ."""
-        if window is None or window >= self.context:
+        stated = self.stated_context
+        if window is None or (stated is not None and window >= stated):
             return self
         return replace(self, window=window, fingerprint=text_sha256(self.fingerprint, f"windows of {window}"))
 
@@ -89,11 +101,24 @@ class LanguageModel:
 
 def context_length(config: Any) -> int:
     """Context length in tokens of a model with this config. Raises InputError if the config does not say."""
-    for key in ("max_position_embeddings", "n_positions", "n_ctx"):
-        length = getattr(config, key, None)
-        if isinstance(length, int) and length > 0:
-            return length
-    raise InputError(f"the config of a {config.model_type} model does not say how many tokens it takes")
+    stated = _stated(config)
+    if stated is None:
+        raise InputError(f"the config of a {config.model_type} model does not say how many tokens it takes")
+    return stated
+
+
+def _stated(config: Any) -> int | None:
+    lengths = (getattr(config, key, None) for key in _CONTEXTS)
+    return next((length for length in lengths if isinstance(length, int) and length > 0), None)
+
+
+def _limit_of(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    # transformers writes 10^30 for a tokenizer without a limit, and people write large numbers of their own.
+    limit = tokenizer.model_max_length
+    return int(limit) if 0 < limit <= MANY else None
+
+
+_CONTEXTS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")  # the last two: MPT, BLOOM
 
 
 def start_token(tokenizer: PreTrainedTokenizerBase, name: str) -> int:
@@ -110,6 +135,7 @@ def load_language_model(
     device: torch.device | None = None,
     precision: ScoringPrecision = "fp32",
     revision: str | None = None,
+    context: int | None = None,
 ) -> LanguageModel:
     """Load a model by hub name or folder, in evaluation mode.
 
@@ -118,6 +144,7 @@ def load_language_model(
         device: where to put it; None: as the environment says, else the GPU if there is one.
         precision: of the weights; anything but fp32 is for scoring.
         revision: branch, tag or commit on the hub.
+        context: most tokens of a pass, where the model does not state them or takes more.
 
     Raises:
         InputError: there is no such folder, or it has no weights, only pickled ones or incomplete ones; or there is no
@@ -125,24 +152,21 @@ def load_language_model(
     """
     folder = Path(name)
     if is_adapter(folder):
-        return _load_adapter(folder, device=device, precision=precision)
+        return _load_adapter(folder, device=device, precision=precision).within(context)
     require_folder_or_hub_name(name)
     placed = None if device is None and spreads() else device or default_device()
     options = loading_options(precision, placed)
-    with quiet_transformers():
-        try:
-            # Tensors that are missing are filled with random numbers without an error; only the report tells.
-            model, report = AutoModelForCausalLM.from_pretrained(
-                name,
-                revision=revision,
-                use_safetensors=True,
-                trust_remote_code=False,
-                ignore_mismatched_sizes=True,  # refused below, with a readable message
-                output_loading_info=True,
-                **options,
-            )
-        except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
-            raise InputError(f"cannot load model '{name}': {first_sentence(error)}") from error
+    with reading(name, f"cannot load model '{name}'"):
+        # Tensors that are missing are filled with random numbers without an error; only the report tells.
+        model, report = AutoModelForCausalLM.from_pretrained(
+            name,
+            revision=revision,
+            use_safetensors=True,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,  # refused below, with a readable message
+            output_loading_info=True,
+            **options,
+        )
     # Tied weights are saved once, so transformers reports their second name as missing.
     missing = sorted(set(report["missing_keys"]) - set(getattr(model, "all_tied_weights_keys", None) or ()))
     if missing or report["mismatched_keys"]:
@@ -151,29 +175,27 @@ def load_language_model(
             f"the weights of '{name}' are incomplete or of another shape, such as '{wrong}': save it again"
         )
     tokenizer = load_tokenizer(name, revision=revision)
-    check_tokenizer(tokenizer, name, vocabulary=model.get_input_embeddings().weight.shape[0])
     use_exact_attention(model)
     # One that ``device_map`` placed stays where it is.
     model = (model if "device_map" in options else model.to(placed)).eval()
-    check_causal(model, name)
+    # Values of the config and the tokenizer that nothing has used so far are used now.
+    with reading(name, f"model '{name}' cannot read a text"):
+        check_tokenizer(tokenizer, name, vocabulary=model.get_input_embeddings().weight.shape[0])
+        check_causal(model, name)
     # Counted now: on a CPU bitsandbytes packs its matrices otherwise when they are first used.
-    return LanguageModel(model, tokenizer, name, fingerprint_in(name, revision, precision), model.num_parameters())
+    lm = LanguageModel(model, tokenizer, name, fingerprint_in(name, revision, precision), model.num_parameters())
+    return lm.within(context)
 
 
 def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a hub name or folder. Raises InputError if there is none."""
-    with quiet_transformers():
-        try:
-            if not Path(name).is_dir():
-                require_hub_name(name, "tokenizer")
-                require_on_hub(name, "tokenizer", revision)
-            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-                name, revision=revision, trust_remote_code=False
-            )
-        except InputError:
-            raise
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
-            raise InputError(f"cannot load the tokenizer of '{name}': {first_sentence(error)}") from error
+    if not Path(name).is_dir():
+        require_hub_name(name, "tokenizer")
+        require_on_hub(name, "tokenizer", revision)
+    with reading(name, f"cannot load the tokenizer of '{name}'"):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            name, revision=revision, trust_remote_code=False
+        )
     return tokenizer
 
 
@@ -214,11 +236,14 @@ def on_base(base: LanguageModel, folder: Path) -> tuple[Any, PreTrainedTokenizer
     from peft import PeftModel  # only adapter folders need it
 
     require_adapter_of_weights(folder)
-    with quiet_transformers():
+    with reading(str(folder), f"cannot load the adapter '{folder}'"):
         try:
             adapted = PeftModel.from_pretrained(base.model, str(folder)).eval()
-        except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as error:
-            raise InputError(f"cannot load the adapter '{folder}': {first_sentence(error)}") from error
+        except KeyError as error:  # for a layer that is trained whole and is not in the file
+            raise InputError(
+                f"'{folder / 'adapter_model.safetensors'}' lacks the key {error}: save the adapter again"
+            ) from error
+        check_adapter_keys(adapted, folder)
     tokenizer = load_tokenizer(str(folder)) if (folder / "tokenizer.json").is_file() else base.tokenizer
     check_tokenizer(tokenizer, str(folder), vocabulary=base.model.get_input_embeddings().weight.shape[0])
     return adapted, tokenizer
@@ -230,9 +255,7 @@ def _load_adapter(folder: Path, *, device: torch.device | None, precision: Scori
     adapted, tokenizer = on_base(base, folder)
     # Merged in float32, so that a forward pass costs what the base model's does. Coarser weights would round away what
     # the adapter adds: there it stays beside them.
-    try:
+    with reading(str(folder), f"cannot merge the adapter '{folder}' with its base"):
         model = adapted.merge_and_unload() if precision == "fp32" else base.model
-    except (ValueError, NotImplementedError, AttributeError) as error:
-        raise InputError(f"cannot merge the adapter '{folder}' with its base: {first_sentence(error)}") from error
     name = text_sha256(base.fingerprint, fingerprint_folder(folder))
     return LanguageModel(model, tokenizer, str(folder), name, base.size)

@@ -3,11 +3,6 @@
 Only weights in safetensors count, and no code that comes with a model is run.
 """
 
-import contextlib
-import json
-import logging
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 from huggingface_hub import HfApi, try_to_load_from_cache
@@ -19,6 +14,8 @@ from heldin.base.artefacts import INDEX
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
 from heldin.base.precision import ScoringPrecision
+from heldin.base.strict_json import read_json
+from heldin.models.reading import first_sentence, reading
 from heldin.models.scoring_precision import in_fingerprint
 
 _HUB_SECONDS = 10.0
@@ -26,6 +23,7 @@ _FIRST_READ = ("config.json", "tokenizer_config.json")  # of what a repository o
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 # X-LoRA weighs its adapters by a pass over the whole text, Poly by a number that no text has.
 _MIXTURES = ("XLORA", "POLY")
+_BASE_KEYS = ("base_model_name_or_path", "revision")
 
 
 def require_model(name: str) -> None:
@@ -41,11 +39,8 @@ def require_model(name: str) -> None:
     require_folder_or_hub_name(name)
     if not folder.is_dir():
         require_on_hub(name)
-    with quiet_transformers():
-        try:
-            AutoConfig.from_pretrained(name, trust_remote_code=False)
-        except (OSError, ValueError, KeyError) as error:
-            raise InputError(f"there is no model '{name}': {first_sentence(error)}") from error
+    with reading(name, f"cannot load model '{name}'"):
+        AutoConfig.from_pretrained(name, trust_remote_code=False)
 
 
 def require_on_hub(name: str, what: str = "model", revision: str | None = None) -> None:
@@ -101,14 +96,36 @@ def is_adapter(folder: Path) -> bool:
 
 
 def base_of(folder: Path) -> tuple[str, str | None]:
-    """Name and revision of the model that a folder's adapter was trained on. Raises InputError if it names none."""
+    """Name and revision of the model that a folder's adapter was trained on.
+
+    Raises InputError if it names none, or if the adapters that name each other never end at a model.
+    """
+    name, revision = _named_base(folder)
+    seen, base = {folder.resolve()}, Path(name)
+    while is_adapter(base):
+        if base.resolve() in seen:
+            raise InputError(
+                f"'{folder}/adapter_config.json': base_model_name_or_path leads from adapter to adapter and back to"
+                f" '{base}': name the model that the adapter was trained on"
+            )
+        seen.add(base.resolve())
+        base = Path(_named_base(base)[0])
+    return name, revision
+
+
+def _named_base(folder: Path) -> tuple[str, str | None]:
+    file = folder / "adapter_config.json"
     try:
-        its = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-        return str(its["base_model_name_or_path"]), its.get("revision")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"'{folder}/adapter_config.json' does not name a base model (base_model_name_or_path)"
-        ) from error
+        content = read_json(file)
+    except (OSError, ValueError) as error:
+        raise InputError(f"'{file}' is damaged: {first_sentence(error)}") from error
+    name, revision = (content.get(key) if isinstance(content, dict) else None for key in _BASE_KEYS)
+    # PEFT writes null for a model that was made and not loaded.
+    if not (isinstance(name, str) and name.strip()):
+        raise InputError(f"'{file}' does not name a base model: set base_model_name_or_path to its folder or hub name")
+    if not isinstance(revision, str | None):
+        raise InputError(f"'{file}': revision is {revision!r}: give the name of a branch, tag or commit, or null")
+    return name, revision
 
 
 def require_adapter_of_weights(folder: Path) -> None:
@@ -117,11 +134,8 @@ def require_adapter_of_weights(folder: Path) -> None:
 
     if not (folder / "adapter_model.safetensors").is_file():
         raise InputError(f"'{folder}' has an adapter_config.json but no adapter_model.safetensors")
-    with quiet_transformers():
-        try:
-            its = PeftConfig.from_pretrained(str(folder))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"cannot read '{folder / 'adapter_config.json'}': {first_sentence(error)}") from error
+    with reading(str(folder), f"cannot read '{folder / 'adapter_config.json'}'"):
+        its = PeftConfig.from_pretrained(str(folder))
     # Virtual tokens stand in no layer of the base: its scores would pass for those of the adapter.
     if its.is_prompt_learning or its.is_adaption_prompt:
         raise InputError(
@@ -177,29 +191,3 @@ def _commit(name: str, revision: str | None) -> str:
     if not commit:
         raise InputError(f"cannot tell which version of '{name}' was loaded; download it to a folder and name that")
     return str(commit)
-
-
-def first_sentence(error: BaseException) -> str:
-    """The first line of a library's message."""
-    # Messages of transformers run over many lines of advice.
-    text = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return text[:300]
-
-
-@contextlib.contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Keep notices and bars of transformers and peft off the terminal; what matters is checked and reported here."""
-    from transformers.utils import logging as transformers_logging
-
-    logger = logging.getLogger("transformers")
-    level, bars = logger.level, transformers_logging.is_progress_bar_enabled()
-    logger.setLevel(logging.ERROR)
-    transformers_logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # peft uses names that transformers is about to drop
-            yield
-    finally:
-        logger.setLevel(level)
-        if bars:
-            transformers_logging.enable_progress_bar()

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from heldin.base.errors import InputError
-from heldin.base.section import DATACLASS_SECTION
+from heldin.base.section import DATACLASS_SECTION, Few, Many
 
 
 @dataclass(frozen=True)
@@ -15,17 +15,17 @@ class TinyModel:
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
-    vocabulary: Annotated[int, Field(ge=257)] = 2048
+    vocabulary: Annotated[Many, Field(ge=257)] = 2048
     """Size of the vocabulary, which is trained on the same texts: every byte, the end of a text, and words."""
-    context: PositiveInt = 128
+    context: Many = 128
     """Longest text that the model reads, in tokens."""
-    hidden: PositiveInt = 128
+    hidden: Many = 128
     """Width; a multiple of ``heads``."""
-    layers: PositiveInt = 4
+    layers: Few = 4
     """Transformer layers."""
-    heads: PositiveInt = 4
+    heads: Few = 4
     """Attention heads in each layer."""
-    window: PositiveInt = 64
+    window: Many = 64
     """How many tokens a layer of local attention looks back."""
 
     def __post_init__(self) -> None:
@@ -42,13 +42,13 @@ class EncoderShape:
 
     kind: Literal["distilbert", "bert"] = "distilbert"
     """Architecture."""
-    vocabulary: Annotated[int, Field(ge=257)] = 4096
+    vocabulary: Annotated[Many, Field(ge=257)] = 4096
     """Size of the vocabulary, which is trained on the public texts, without [CLS] and [MASK]."""
-    context: Annotated[int, Field(ge=4)] = 64
+    context: Annotated[Many, Field(ge=4)] = 64
     """Longest text that the model reads, in tokens, [CLS] included."""
-    hidden: PositiveInt = 128
+    hidden: Many = 128
     """Width; a multiple of ``heads``."""
-    layers: PositiveInt = 2
+    layers: Few = 2
     """Transformer layers."""
-    heads: PositiveInt = 2
+    heads: Few = 2
     """Attention heads in each layer."""

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError, field_validator
 
-from heldin.base.section import Section
+from heldin.base.section import MOST, Count, Section
 
 Access = Literal["weights", "log-probabilities", "text"]
 
@@ -16,7 +16,7 @@ class Release(Section):
     access: Access
     """What those who get it can have of the model: "weights", the files themselves; "log-probabilities" of texts that
     they send; or "text" that it writes, and nothing else."""
-    rate_limit: int | str | None = None
+    rate_limit: Count | str | None = None
     """How much they can ask: queries a day, or in words; null: no limit is stated."""
     who: str | None = None
     """Who gets it, in words, such as "the staff of one hospital"; null: not stated."""
@@ -25,7 +25,7 @@ class Release(Section):
     @classmethod
     def _some(cls, value: object) -> object:
         # Before the types are tried, of which each would have an error of its own.
-        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST
         if not (whole or value is None or (isinstance(value, str) and value.strip())):
             raise ValueError("rate_limit is a number of queries a day, 1 or more, or says in words what the limit is")
         return value

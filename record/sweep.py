@@ -12,6 +12,7 @@ from heldin.audit.shipping import Shipping
 from heldin.base.errors import InputError
 from heldin.base.facts import Facts
 from heldin.base.files import write_text
+from heldin.base.strict_json import read_json
 from heldin.bounds.verdict import Outcome, Standing
 from heldin.record.facts import Ceiling, CurvePoint
 from heldin.record.sweep_tests import CellTests
@@ -363,7 +364,7 @@ def read_sweep(folder: Path) -> SweepResult:
     path = folder / FILE
     again = "run heldin sweep again, which goes on where it was"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except (OSError, ValueError) as error:
         raise InputError(f"'{path}' is missing or damaged: {again}") from error
     version = content.get("schema_version") if isinstance(content, dict) else None

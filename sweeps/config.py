@@ -1,15 +1,16 @@
 """A sweep's config: a base config, variants of it, axes that multiply them, and blocks that repeat all of them."""
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from heldin.audit.findings import MARGIN
 from heldin.audit.requirement import Measure, Requirement, RequirementConfig
-from heldin.base.section import Section
+from heldin.base.section import FEW, Few, Positive, Section
 from heldin.jobs.config import RunConfig
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # a folder of its own
@@ -19,12 +20,12 @@ Name = Annotated[str, StringConstraints(pattern=NAME)]
 class Resources(Section):
     """What the cells run on."""
 
-    workers: int = Field(1, ge=1)
+    workers: Few = 1
     """Cells at a time; on a Ray cluster, on its smallest machine, unless ``threads`` says how many cores each has."""
-    processes: int = Field(1, ge=1)
+    processes: Few = 1
     """Processes of each cell, started by torchrun, which share the work of training; each has a GPU, where there are
     any."""
-    threads: int | None = Field(None, ge=1)
+    threads: Few | None = None
     """Threads of each process; null: the cores of a machine shared out."""
     mirror_models: bool = False
     """Whether --mirror copies the cells' models too."""
@@ -62,7 +63,7 @@ class Finding(Section):
     """The variant that it is held against."""
     expect: Literal["less", "more", "alike"]
     """Whether the variant is said to have less of it, more, or the same."""
-    margin: float = Field(MARGIN, gt=0)
+    margin: Positive = MARGIN
     """Differences within it are no differences."""
     published: str = ""
     """The published figures, shown beside ours."""
@@ -76,7 +77,7 @@ class Tuning(Section):
     )
     """By name of a variant, config keys and the values that are tried, all combinations; of a variant with axes, for
     each of them. The config needs corpus.public_validation."""
-    blocks: int = Field(1, ge=1)
+    blocks: Few = 1
     """How often each combination is tried, with coins and seeds of its own; their mean decides."""
 
 
@@ -92,7 +93,7 @@ class SweepConfig(Section):
     first."""
     axes: dict[str, dict[str, Annotated[list[Any], Field(min_length=1)]]] = Field(default_factory=dict)
     """By name of a variant, config keys and the values that each takes: one variant for each combination."""
-    blocks: int = Field(1, ge=1)
+    blocks: Few = 1
     """How often everything is repeated, each time with coins, seeds and keys of its own."""
     tune: Tuning | None = None
     """What is tuned beforehand; null: nothing."""
@@ -105,6 +106,19 @@ class SweepConfig(Section):
     key out."""
     resources: Resources = Resources()
     """What the cells run on; it changes numbers by the rounding of sums only."""
+
+    @model_validator(mode="after")
+    def _few_cells(self) -> "SweepConfig":
+        # Before anything is multiplied out: a few axes of a few values are billions of variants.
+        made = {name: math.prod(map(len, self.axes.get(name, {}).values())) for name in self.variants}
+        over = self.tune.over if self.tune else {}
+        tried = [made.get(name, 1) * math.prod(map(len, grid.values())) for name, grid in over.items()]
+        counts = {"blocks x variants": self.blocks * sum(made.values())}
+        counts["tune.blocks x tries"] = (self.tune.blocks if self.tune else 0) * sum(tried)
+        for product, cells in counts.items():
+            if cells > FEW:
+                raise ValueError(f"{product} are {cells:,} cells: at most {FEW:,} are run, so take values out of axes")
+        return self
 
 
 @dataclass(frozen=True)

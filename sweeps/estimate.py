@@ -14,7 +14,7 @@ from heldin.finetune.recipe import Recipe
 from heldin.jobs.config import RunConfig
 from heldin.models.attention import use_exact_attention
 from heldin.models.devices import default_device
-from heldin.models.model_names import quiet_transformers
+from heldin.models.reading import quiet_transformers
 from heldin.models.tiny import tiny_config
 from heldin.sweeps.config import Resources
 

@@ -15,6 +15,7 @@ from heldin.base.coins import new_key
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory, text_sha256, write_text
 from heldin.base.purged import require_not_purged
+from heldin.base.strict_json import read_json
 from heldin.jobs.config import RunConfig, as_read_today
 from heldin.jobs.config_files import first_difference
 from heldin.jobs.run.cell import FILE, Cell, write_cell
@@ -129,7 +130,7 @@ def require_sweep(plan: dict[str, Any], out: Path) -> bool:
     if not path.is_file():
         return False
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = read_json(path)
     except ValueError as error:
         raise InputError(f"'{path}' is damaged: choose another --out") from error
     # Keys that came later have their defaults in a folder of an earlier version.
@@ -180,7 +181,7 @@ def _coins(sweep: Sweep, out: Path) -> dict[str, bytes]:
         private_directory(path.parent)
         write_text(path, json.dumps(drawn, indent=1) + "\n", private=True)
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = read_json(path)
         return {name: bytes.fromhex(kept[name]) for name in wanted}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"'{path}' is damaged: this sweep cannot go on; choose another --out") from error

@@ -12,9 +12,12 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
+
+import psutil
 
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
@@ -24,6 +27,10 @@ FINE = {0, 3, 4}  # exit codes of a finished run; a violation is a result
 _SAID = ("error: ", "stopped: ")  # how the command line begins the line that says why it ended
 _TAIL = 20_000  # bytes
 _RUNNING: set[subprocess.Popen[bytes]] = set()  # that this process started and waits for
+_INTERRUPTED = 130  # exit code
+_TO_STOP, _TO_DIE, _PAUSE = 6.0, 2.0, 0.1  # seconds
+_LIBC = ctypes.CDLL(None)  # loaded now: between a fork and what is started nothing may be
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 
 
 @dataclass(frozen=True)
@@ -127,12 +134,13 @@ class Machine:
         # One call after another, so that each may have what the workers would share, unless the file sets a limit.
         self._alone = Slot(resources.threads or cores)
         self.describes = f"{self.width} at a time, {counted(threads, 'thread')} each"
+        self._stopped = False
 
     def run(self, task: Task) -> Ended:
-        """Run it once a slot is free."""
+        """Run it once a slot is free, unless everything is stopped by then."""
         slot = self._slots.get()
         try:
-            return run_process(task, slot)
+            return Ended(_INTERRUPTED) if self._stopped else run_process(task, slot)
         finally:
             self._slots.put(slot)
 
@@ -144,9 +152,29 @@ class Machine:
         """Nothing: the cache of this machine has it."""
 
     def stop(self, *, alone: bool) -> None:
-        """Interrupt the cells, unless Ctrl-C did: they are in the terminal's group of processes."""
-        for process in list(_RUNNING) if alone else []:
-            process.send_signal(signal.SIGINT)
+        """Interrupt the cells, unless Ctrl-C did, and kill those that have not ended after some seconds.
+
+        What is killed goes on from its last checkpoint.
+
+        Args:
+            alone: whether the interrupt reached this process alone; Ctrl-C reaches all of a terminal's group.
+        """
+        self._stopped = True
+        interrupted = set() if alone else set(_RUNNING)
+        ends = time.monotonic() + _TO_STOP
+        try:
+            while _RUNNING and time.monotonic() < ends:
+                # One that a thread was about to start heard nothing of it.
+                for process in set(_RUNNING) - interrupted:
+                    process.send_signal(signal.SIGINT)
+                    interrupted.add(process)
+                time.sleep(_PAUSE)
+        finally:  # after a second Ctrl-C too
+            ends = time.monotonic() + _TO_DIE
+            while _RUNNING and time.monotonic() < ends:
+                for process in set(_RUNNING):
+                    _kill(process)
+                time.sleep(_PAUSE)
 
     def __enter__(self) -> "Machine":
         return self
@@ -176,7 +204,8 @@ def run_process(task: Task, slot: Slot, on: Mapping[str, str] | None = None, *, 
     Args:
         task: the call.
         slot: what it gets.
-        on: further variables, of a machine of a cluster; the process then dies with the one that started it.
+        on: further variables, of a machine of a cluster, where it is killed with the process that started it; None: it
+            is then told to end, and stops where it can resume.
         cwd: the folder from which relative paths count; None: that of this process.
     """
     given = {"OMP_NUM_THREADS": str(slot.threads), **(on or {})}
@@ -193,14 +222,14 @@ def run_process(task: Task, slot: Slot, on: Mapping[str, str] | None = None, *, 
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=said,
-            preexec_fn=None if on is None else _die_with_parent,
+            preexec_fn=partial(_end_with, os.getpid(), signal.SIGTERM if on is None else signal.SIGKILL),
         )
         _RUNNING.add(process)
         try:
             code = _ended(process)
         except BaseException:
             # What is killed goes on from its last checkpoint.
-            process.kill()
+            _kill(process)
             process.wait()
             raise
         finally:
@@ -224,9 +253,21 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
             continue
 
 
-def _die_with_parent() -> None:
-    # PR_SET_PDEATHSIG of Linux: Ray kills its worker and not what the worker started.
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and all that it started, such as torchrun's."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+    process.kill()
+
+
+def _end_with(parent: int, number: int) -> None:
+    """Have this process, before it begins, sent a signal once its parent is gone, however it ended."""
+    # Nobody else ends what a sweep started: not the system if the sweep is killed, nor Ray, which kills its worker.
+    _LIBC.prctl(_DIE_WITH_PARENT, number)
+    if os.getppid() != parent:  # it was gone before it was asked for
+        os.kill(os.getpid(), number)
 
 
 def command(task: Task, slot: Slot) -> list[str]:

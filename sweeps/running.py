@@ -14,6 +14,7 @@ from pathlib import Path
 from heldin.base.errors import InputError, ResumableError, Terminated
 from heldin.base.files import is_held, write_text
 from heldin.base.progress import Reporter, Standing
+from heldin.base.strict_json import read_json
 from heldin.base.wording import counted
 from heldin.sweeps.plan import PlacedCell
 from heldin.sweeps.processes import FINE, Ended, Place, Task, last_line, without_names
@@ -51,7 +52,7 @@ def read_states(out: Path) -> dict[str, CellState]:
     if not path.is_file():
         return {}
     try:
-        return {name: CellState(**its) for name, its in json.loads(path.read_text(encoding="utf-8")).items()}
+        return {name: CellState(**its) for name, its in read_json(path).items()}
     except (ValueError, TypeError, AttributeError) as error:
         raise InputError(f"'{path}' is damaged: remove it; it holds durations, and no result") from error
 
@@ -106,8 +107,8 @@ class _Running:
     def to_the_end(self) -> None:
         """Run all of them."""
         with self._reporter.follow(self._standing), ThreadPoolExecutor(self._place.width) as pool:
-            running = {pool.submit(self._one, cell): cell for cell in self._cells}
             try:
+                running = {pool.submit(self._one, cell): cell for cell in self._cells}
                 for future in as_completed(running):
                     future.result()
                     cell = running[future]
@@ -117,11 +118,11 @@ class _Running:
                     what = "done" if state.code in FINE else f"failed: {state.said}"
                     self._reporter.say(f"cell {cell.name}: {what} ({state.seconds:,.0f} s; {self._left()})")
             except BaseException as error:
-                # Ctrl-C reaches the cells here too, which stop where they can resume; elsewhere, and where this process
-                # alone was told to end, they are stopped now, since the pool waits for its threads.
+                # The pool waits for its threads, and these for the cells. Ctrl-C reaches the cells here too, which stop
+                # where they can resume; it does not elsewhere, nor where this process alone was told to end.
                 self._stopped.set()
                 pool.shutdown(wait=False, cancel_futures=True)
-                self._place.stop(alone=isinstance(error, Terminated))
+                self._place.stop(alone=isinstance(error, Terminated) or not isinstance(error, KeyboardInterrupt))
                 raise
 
     def _one(self, cell: PlacedCell) -> None:

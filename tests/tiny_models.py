@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from heldin.defenses.gradients.per_unit_gradients import Units, clipped_gradient_sum
-from heldin.models.model_names import quiet_transformers
+from heldin.models.reading import quiet_transformers
 
 V = 61
 ENGINES = ["loop", "materialise", "ghost", "stream", "auto"]

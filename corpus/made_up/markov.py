@@ -15,10 +15,10 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field
 
 from heldin.base.errors import InputError
-from heldin.base.section import DATACLASS_SECTION
+from heldin.base.section import DATACLASS_SECTION, Count, Many, Positive, Seed
 from heldin.corpus.made_up.synthetic import check_parameters
 
 Array = NDArray[np.float64]
@@ -47,19 +47,19 @@ class MarkovCorpus:
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
-    users: PositiveInt = 240
+    users: Count = 240
     """Number of made-up users."""
     vocabulary: Annotated[int, Field(ge=2, le=LARGEST_VOCABULARY)] = 64
     """Number of different words."""
-    length: PositiveInt = 32
+    length: Many = 32
     """Length of a record in words."""
-    mean_records: PositiveFloat = 30.0
+    mean_records: Positive = 30.0
     """Mean number of records of a user; at least ``min_records``."""
-    min_records: PositiveInt = 12
+    min_records: Many = 12
     """Fewest records of a user."""
     distinctiveness: Annotated[float, Field(ge=0, le=1)] = 0.5
     """How personal texts are, from 0 (all users write alike) to 1 (as different as can be)."""
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     """Equal seeds give equal text."""
 
     def __post_init__(self) -> None:

@@ -16,10 +16,10 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field
 
 from heldin.base.errors import InputError
-from heldin.base.section import DATACLASS_SECTION
+from heldin.base.section import DATACLASS_SECTION, Count, Many, Positive, Seed
 from heldin.corpus.made_up.lexicon import CONTRACTIONS, DOMAIN, PHRASES, STOCKS, Tables
 from heldin.corpus.made_up.topics import TOPICS
 
@@ -48,15 +48,15 @@ class SyntheticCorpus:
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
-    users: PositiveInt = 240
+    users: Count = 240
     """Number of made-up users."""
-    mean_records: PositiveFloat = 30.0
+    mean_records: Positive = 30.0
     """Mean number of records of a user; at least ``min_records``."""
-    min_records: PositiveInt = 12
+    min_records: Many = 12
     """Fewest records of a user."""
     distinctiveness: Annotated[float, Field(ge=0, le=1)] = 0.5
     """How personal texts are, from 0 (all users write alike) to 1 (as different as can be)."""
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     """Equal seeds give equal text."""
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from heldin.base.errors import InputError
-from heldin.corpus.sources.rows import BadRows, existing, first_line
+from heldin.corpus.sources.rows import BATCH_ROWS, BadRows, existing, first_line, whole_rows
 from heldin.corpus.sources.text_files import rows_of_file
 
 TABLE_ENDINGS = (".parquet", ".csv", ".jsonl", ".json", ".ndjson", ".gz", ".bz2", ".zst")
@@ -90,4 +90,4 @@ def _saved_rows(folder: Path) -> Iterator[tuple[int, Any]]:
         data = datasets.load_from_disk(str(folder))
     except Exception as error:  # the library raises exceptions of many classes
         raise InputError(f"cannot load dataset '{folder}': {first_line(error)}") from error
-    yield from enumerate(data, start=1)
+    yield from whole_rows(data.with_format("arrow").iter(BATCH_ROWS), folder.name)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from heldin.base.arguments import number_in
 from heldin.corpus.presets.published import Published, Tokens, table_files
 from heldin.corpus.sources.rows import BadRows, Columns, batched
 
@@ -124,7 +125,7 @@ class _Unusable(Exception):
 
 def _second(row: Row) -> float | None:
     try:
-        return float(row["created_utc"])  # some months of the archive hold strings
+        return number_in(str(row["created_utc"]))  # some months of the archive hold strings
     except (KeyError, TypeError, ValueError):
         return None
 

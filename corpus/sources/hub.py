@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
-from heldin.corpus.sources.rows import BATCH_ROWS, BadRows, Columns, batched, first_line, require_columns
+from heldin.corpus.sources.rows import BATCH_ROWS, BadRows, Columns, batched, first_line, require_columns, whole_rows
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,23 @@ class HuggingFace:
         data = self.load()
         if self.streaming:
             # A stream may not know its columns before its first row, which ``batched`` checks.
-            return batched(enumerate(data, start=1), Path(self.name).name, "row", self.columns, bad)
+            return batched(self._streamed(data), Path(self.name).name, "row", self.columns, bad)
         require_columns(self.columns, data.column_names, self.name)
         # As Arrow tables, without the features' decoding and without the columns that nobody asked for.
         tables = data.select_columns(list(self.columns.named().values())).with_format("arrow").iter(BATCH_ROWS)
-        rows = (row for table in tables for row in table.to_pylist())
-        return batched(enumerate(rows, start=1), Path(self.name).name, "row", self.columns, bad)
+        where = Path(self.name).name
+        return batched(whole_rows(tables, where), where, "row", self.columns, bad)
+
+    def _streamed(self, data: Any) -> Iterator[tuple[int, Any]]:
+        number = 0
+        try:
+            for row in data:
+                number += 1
+                yield number, row
+        except Exception as error:  # of the library, for what is damaged, has another format, or cannot be reached
+            raise InputError(
+                f"dataset '{self.name}' cannot be read after row {number} ({first_line(error)}): fetch it again"
+            ) from error
 
     def load(self) -> Any:
         """The dataset, or its split. Raises InputError if it cannot be loaded, or has no such split."""

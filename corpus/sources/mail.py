@@ -26,8 +26,9 @@ _PARSER: "BytesParser[EmailMessage]" = BytesParser(policy=email.policy.default)
 SENDER = "From"  # column of the user, named like the header so that an error about a missing user is understood
 # No id column: the Message-ID repeats when one mail is filed in several folders.
 _COLUMNS = Columns(user=SENDER, date="date")
-# What Python's parser raises for headers that it cannot repair.
-_BROKEN_HEADER = (ValueError, TypeError, AttributeError, IndexError, email.errors.MessageError)
+# What Python's parser raises for headers and parts that it cannot repair; RecursionError for comments or parts within
+# each other by the thousand.
+_BROKEN = (ValueError, TypeError, AttributeError, LookupError, RecursionError, email.errors.MessageError)
 
 
 @dataclass(frozen=True)
@@ -133,21 +134,24 @@ def _row(raw: bytes) -> dict[str, Any]:
         # In lower case, so that one address written in two ways is one user.
         sender = email.utils.parseaddr(str(message["From"] or ""))[1].lower()
         date = str(message["Date"]) if message["Date"] else None
-    except _BROKEN_HEADER:
+    except _BROKEN:
         sender, date = "", None
     return {SENDER: sender, "text": body(message), "date": date}
 
 
 def parse_message(raw: bytes) -> EmailMessage:
-    """The message in these bytes; defects show only when a part of it is read."""
-    return _PARSER.parsebytes(raw)
+    """The message in these bytes, an empty one where they are beyond repair; most defects show when it is read."""
+    try:
+        return _PARSER.parsebytes(raw)
+    except _BROKEN:
+        return EmailMessage()
 
 
 def header(message: EmailMessage, name: str) -> str:
     """A header's text; "" if it is missing or cannot be read."""
     try:
         return str(message[name] or "")
-    except _BROKEN_HEADER:
+    except _BROKEN:
         return ""
 
 
@@ -156,18 +160,24 @@ def addresses(message: EmailMessage, *names: str) -> list[str]:
     texts = (" ".join(header(message, name).split()) for name in names)
     # One header at a time, and none that is empty: some releases of Python 3.11 refuse all of several that are not each
     # one address.
-    found = (address for text in texts if text for _, address in email.utils.getaddresses([text]))
+    try:
+        found = [address for text in texts if text for _, address in email.utils.getaddresses([text])]
+    except _BROKEN:
+        return []
     return list(dict.fromkeys(address.lower() for address in found if address))
 
 
 def body(message: EmailMessage) -> str:
-    """A message's plain text, decoded; "" if it has none."""
-    # Plain text only: the markup of an HTML part comes from a mail program and not from the writer.
-    part = message.get_body(preferencelist=("plain",))
-    if part is None:
-        return ""
+    """A message's plain text, decoded; "" if it has none, or none that can be found."""
     try:
-        return str(part.get_content())
-    except (LookupError, ValueError, KeyError):  # an unknown or a wrong charset
-        content = part.get_payload(decode=True)
-        return content.decode("utf-8", errors="replace") if isinstance(content, bytes) else ""
+        # Plain text only: the markup of an HTML part comes from a mail program and not from the writer.
+        part = message.get_body(preferencelist=("plain",))
+        if part is None:
+            return ""
+        try:
+            return str(part.get_content())
+        except (LookupError, ValueError):  # an unknown or a wrong charset
+            content = part.get_payload(decode=True)
+            return content.decode("utf-8", errors="replace") if isinstance(content, bytes) else ""
+    except _BROKEN:
+        return ""

@@ -188,6 +188,30 @@ def require_columns(columns: Columns, present: list[str], where: str, *, to_name
         )
 
 
+def whole_rows(tables: Iterator[Any], where: str) -> Iterator[tuple[int, Any]]:
+    """Yield the rows of Arrow tables or batches with their number, from 1.
+
+    Args:
+        tables: read from a file while they are asked for.
+        where: names the file.
+
+    Raises:
+        InputError: the file is damaged, or has a value that Python has no form for.
+    """
+    number = 0
+    try:
+        for table in tables:
+            # What is mapped into memory is taken as it stands: a damaged offset would end the process.
+            table.validate(full=True)
+            for row in table.to_pylist():
+                number += 1
+                yield number, row
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{where}: damaged after row {number} ({first_line(error)}); fetch the file again") from error
+    except (ValueError, OverflowError) as error:  # such as a date after the year 9999
+        raise InputError(f"{where}: a value after row {number} cannot be read ({first_line(error)})") from error
+
+
 def existing(path: Path) -> Path:
     """The path itself. Raises InputError if there is no such file."""
     if not path.is_file():

@@ -24,6 +24,7 @@ from heldin.corpus.sources.rows import (
     first_line,
     is_unicode,
     require_columns,
+    whole_rows,
 )
 
 csv.field_size_limit(sys.maxsize)  # texts may be longer than the default of 128 KiB; it holds for the whole process
@@ -75,8 +76,8 @@ class Parquet:
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
         """Yield the file's rows, reading part of a row group at a time."""
         existing(self.path)
-        file = _parquet_file(self.path)
-        require_columns(self.columns, file.schema_arrow.names, self.path.name)
+        file, present = _parquet_file(self.path)
+        require_columns(self.columns, present, self.path.name)
         names = list(self.columns.named().values())
         return batched(_parquet_rows(file, names, self.path.name), self.path.name, "row", self.columns, bad)
 
@@ -94,8 +95,7 @@ def rows_of_file(path: Path, columns: Sequence[str], bad: BadRows) -> Iterator[t
     """
     existing(path)
     if path.suffix == ".parquet":
-        file = _parquet_file(path)
-        present = file.schema_arrow.names
+        file, present = _parquet_file(path)
         # Without any of the columns one other is read, so that there is a row at which to say what is missing.
         return _parquet_rows(file, [name for name in columns if name in present] or present[:1], path.name)
     return _csv_rows(path, bad) if ".csv" in path.suffixes else _json_rows(path, bad)
@@ -143,25 +143,29 @@ def _json_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
         raise corrupt(path, f"line {number}", error) from error
 
 
-def _parquet_file(path: Path) -> pq.ParquetFile:
+def _parquet_file(path: Path) -> tuple[pq.ParquetFile, list[str]]:
+    """The file and its columns. Raises InputError for a damaged footer, or a column name given twice."""
     try:
         # Read through a buffer: by default Arrow keeps every row group that it has read until the file is closed.
-        return pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
-    except pa.ArrowException as error:
+        file = pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
+        names = list(file.schema_arrow.names)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path.name}: not a readable Parquet file ({first_line(error)})") from error
+    _require_once(names, path, "the schema")
+    return file, names
 
 
 def _parquet_rows(file: pq.ParquetFile, names: list[str], where: str) -> Iterator[tuple[int, Any]]:
+    batches = file.iter_batches(BATCH_ROWS, columns=names)
     number = 0
-    try:
-        for batch in file.iter_batches(BATCH_ROWS, columns=names):
-            for row in batch.to_pylist():
-                number += 1
-                yield number, row
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{where}: damaged after row {number} ({first_line(error)}); fetch the file again") from error
-    except (ValueError, OverflowError) as error:  # such as a date after the year 9999
-        raise InputError(f"{where}: a value after row {number} cannot be read ({first_line(error)})") from error
+    for number, row in whole_rows(batches, where):
+        yield number, row
+    # A row group whose footer states fewer rows than it has is read without an error.
+    if number != file.metadata.num_rows:
+        raise InputError(
+            f"{where}: its footer states {file.metadata.num_rows:,} rows, and {number:,} can be read: it is damaged;"
+            " fetch the file again"
+        )
 
 
 def csv_header(path: Path) -> list[str]:
@@ -181,10 +185,15 @@ def _named_once(reader: "csv.DictReader[str]", path: Path) -> list[str]:
     names = list(reader.fieldnames)
     if not is_unicode("".join(names)):
         raise InputError(f"{path.name}: invalid UTF-8 in the header line")
+    _require_once(names, path, "the header")
+    return names
+
+
+def _require_once(names: Sequence[str], path: Path, where: str) -> None:
+    """Raises InputError for a column name given twice, of which a reader would silently keep the last."""
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise InputError(f"{path.name}: column '{twice[0]}' appears twice in the header: rename one")
-    return names
+        raise InputError(f"{path.name}: column '{twice[0]}' appears twice in {where}: rename one")
 
 
 def _csv_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from heldin.base.arguments import numbers_named
 from heldin.base.errors import InputError
+from heldin.base.section import MANY
 from heldin.base.tabular import Tabular
 from heldin.defenses.accounting import guarantees as accounting
 from heldin.defenses.accounting.ceiling import ceiling_of
@@ -198,7 +199,7 @@ def account_example(
     event = _with_noise(PoissonGaussian(1.0, rate), steps, delta, noise_multiplier, target_epsilon)
     user = None
     if group_size is not None:
-        check_count("group size", group_size)
+        check_count("group size", group_size, MANY)
         user = PoissonGaussian(event.noise_multiplier, rate, group_size)
     return _row("example", "example", event, user, steps, delta, examples)
 

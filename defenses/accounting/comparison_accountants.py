@@ -10,6 +10,7 @@ from dp_accounting import rdp
 from scipy import optimize, special, stats
 
 from heldin.base.errors import InputError
+from heldin.base.section import MANY
 from heldin.defenses.accounting.events import (
     CappedPoissonGaussian,
     Event,
@@ -44,7 +45,7 @@ def black_box_epsilon(event: PoissonGaussian, group_size: int, steps: int, delta
         steps: T.
         delta: of the result.
     """
-    check_count("group size", group_size)
+    check_count("group size", group_size, MANY)
     check_delta(delta, steps)
     if event.group_size != 1:
         raise InputError(

@@ -12,6 +12,7 @@ from dp_accounting import dp_event
 from dp_accounting.pld import privacy_loss_distribution
 
 from heldin.base.errors import InputError
+from heldin.base.section import MANY, MOST
 from heldin.defenses.accounting.loss_pmf import Array, LossPair, from_dp_accounting
 from heldin.defenses.accounting.mixture_pld import (
     Mixture,
@@ -46,7 +47,7 @@ class PoissonGaussian:
     def __post_init__(self) -> None:
         check_noise(self.noise_multiplier)
         check_rate(self.rate)
-        check_count("group size", self.group_size)
+        check_count("group size", self.group_size, MANY)
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class TwoLevelGaussian:
         check_rate(self.user_rate)
         check_rate(self.entity_rate)
         if self.holders:
-            check_count("holders", self.holders)
+            check_count("holders", self.holders, MANY)
         if not 0.0 < self.entity_sensitivity <= 2.0:
             raise InputError(
                 f"entity sensitivity {self.entity_sensitivity} is outside (0, 2]: two clipped updates differ by at most"
@@ -136,7 +137,7 @@ class UnamplifiedGaussian:
     def __post_init__(self) -> None:
         check_noise(self.noise_multiplier)
         check_count("participations", self.participations)
-        check_count("group size", self.group_size)
+        check_count("group size", self.group_size, MANY)
 
     @property
     def mu(self) -> float:
@@ -308,8 +309,10 @@ def check_rate(rate: float) -> None:
         raise InputError(f"sampling rate {rate:g} is below {LEAST_RATE:g}: nobody would ever be drawn")
 
 
-def check_count(name: str, value: int) -> None:
-    """Raises InputError unless value is an integer >= 1 (a float or a bool is not)."""
+def check_count(name: str, value: int, most: int = MOST) -> None:
+    """Raises InputError unless value is an integer from 1 to ``most`` (a float or a bool is not)."""
     given: object = value
     if isinstance(given, bool) or not isinstance(given, int | np.integer) or value < 1:
         raise InputError(f"{name} {value!r} is not an integer of at least 1")
+    if value > most:
+        raise InputError(f"{name} is above {most:,}, the largest that is accounted for: lower it")

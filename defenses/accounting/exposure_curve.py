@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from heldin.base.errors import InputError
+from heldin.base.section import MANY
 from heldin.base.tabular import Tabular
 from heldin.defenses.accounting import guarantees as accounting
 from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.events import PoissonGaussian, check_count
 
-MOST_EXPOSED = 1_000_000  # far beyond any useful promise; the mixture has an atom for each
 EXPOSED = (1, 2, 4, 8, 16, 32, 64)  # texts at which a curve is shown if nobody says where
 
 
@@ -150,13 +150,11 @@ def account_user_entity(
             " per entity (--entity-cap)"
         )
     for m in exposed:
-        check_count("number of exposed texts", m)
-        if m > MOST_EXPOSED:
-            raise InputError(f"number of exposed texts {m} is above {MOST_EXPOSED:,}: ask for fewer")
+        check_count("number of exposed texts", m, MANY)
     caps: tuple[int, ...] = ()
     if group_size is not None and entity_cap is not None:
-        check_count("group size", group_size)
-        check_count("entity cap", entity_cap)
+        check_count("group size", group_size, MANY)
+        check_count("entity cap", entity_cap, MANY)
         caps = (group_size + entity_cap, group_size, entity_cap)
     if target_epsilon is not None:
         if not (caps or exposed):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from heldin.base.errors import InputError
+from heldin.base.section import MANY
 from heldin.defenses.accounting.events import check_count
 
 
@@ -32,7 +33,7 @@ def public_delta(users: int) -> float:
 
 def compute_budget(group_size: int, cohort: int) -> int:
     """B = G M gradients per step of ULS (Charles et al., section 2); ELS at the same cost has expected batch size B."""
-    check_count("group size", group_size)
+    check_count("group size", group_size, MANY)
     check_count("cohort", cohort)
     return group_size * cohort
 

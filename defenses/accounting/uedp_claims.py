@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from heldin.base.errors import InputError
+from heldin.base.section import MANY
 from heldin.base.tabular import Tabular
 from heldin.defenses.accounting import guarantees as accounting
 from heldin.defenses.accounting.comparison_accountants import moments_epsilon
@@ -176,7 +177,7 @@ def account_uedp(
         raise InputError(f"share of sensitive records {sensitive_share} is outside (0, 1]")
     counts = sorted({*holders} if holders else {*(k for k in HOLDERS if k < users), users})
     for k in counts:
-        check_count("holders", k)
+        check_count("holders", k, MANY)
     rate = cohort / users
     noise = noise_multiplier * (cohort + 1.0) if noise_scale == "cohort" else noise_multiplier
     one = TwoLevelGaussian(noise, rate, entity_rate, 1)

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias, assert_never
 
-from pydantic import ConfigDict, Field, PositiveInt
+from pydantic import ConfigDict, Field
 
 from heldin.base.coins import seed_key
 from heldin.base.progress import Reporter, SilentReporter
+from heldin.base.section import Count, Few
 from heldin.base.wording import counted
 from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.spans import CATEGORIES, Category, Text
@@ -33,7 +34,7 @@ class Deduplicate(Choice):
     epsilon)."""
     threshold: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Texts count as alike from this estimated Jaccard similarity of their n-grams on; 1: equal texts only."""
-    ngram: PositiveInt = 5
+    ngram: Few = 5
     """Words in an n-gram."""
 
 
@@ -46,7 +47,7 @@ class Cap(Choice):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     kind: Literal["cap"] = "cap"
-    records: PositiveInt
+    records: Count
     """Most records kept per user."""
     selection: CapSelection = "random"
     """Which records are kept; perplexity is that of the base model."""

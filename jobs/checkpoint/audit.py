@@ -78,7 +78,7 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
     seconds["corpus"] = time.monotonic() - started
     started = time.monotonic()
     texts = AttackTexts(mixed, job.attack.max_characters)
-    with reached(job.remote, job.models(), texts, reporter) as there:
+    with reached(job.remote, job.models(), texts, reporter, context=job.context) as there:
         reporter.say("models: loading target and reference")
         first, second, precision = *job.models()[:2], job.attack.precision
         target, reference = there.pair(first, second, precision)

@@ -14,7 +14,7 @@ from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.base.config_errors import checked
 from heldin.base.precision import ScoringPrecision
-from heldin.base.section import ExpandedName, ExpandedPath, Section
+from heldin.base.section import Count, ExpandedName, ExpandedPath, Few, Many, NotNegative, Positive, Section, Seed
 from heldin.bounds.claims import parse_claim, plan_claim
 from heldin.bounds.design import Assignment
 from heldin.corpus.sources.rows import Columns
@@ -35,21 +35,21 @@ class EndpointConfig(Section):
     """Base URL of the server's API, such as https://host/v1; requests go to /completions below it."""
     tokenizer: ExpandedName | None = None
     """Folder or hub name of the served models' tokenizer; null: send texts instead of tokens."""
-    context: int | None = Field(None, ge=3)
+    context: Annotated[Many, Field(ge=3)] | None = None
     """Tokens of a request; null: the context length that the server reports, at most 2,048."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the API key; null: no key is sent."""
-    requests_per_minute: float | None = Field(None, gt=0)
+    requests_per_minute: Positive | None = None
     """Maximum number of requests per minute; null: no limit."""
-    concurrency: int = Field(4, ge=1)
+    concurrency: Few = 4
     """Maximum number of requests in flight."""
-    timeout: float = Field(120.0, gt=0)
+    timeout: Positive = 120.0
     """Seconds without an answer before a request is tried again."""
-    max_tries: int = Field(6, ge=1)
+    max_tries: Few = 6
     """Maximum number of tries per request, including the first."""
-    price_per_million: float | None = Field(None, ge=0)
+    price_per_million: NotNegative | None = None
     """Price per million tokens, in any currency, for the cost estimate."""
-    max_tokens_sent: int | None = Field(None, ge=0)
+    max_tokens_sent: int | None = Field(None, ge=0, le=10**12)
     """Refuse an audit that would send more tokens than this; null: no limit."""
 
     def remote(self) -> "Remote":
@@ -81,7 +81,7 @@ class CheckpointAttacks(Section):
     """The leading attack; must be one of ``names``."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
     """Ways to combine the scores of a user's texts into one score; the first one leads."""
-    max_characters: int = Field(4000, ge=1)
+    max_characters: Count = 4000
     """Number of characters to score of each text, from its beginning."""
     precision: ScoringPrecision = "fp32"
     """Arithmetic in which models are loaded here to be scored; see attack.precision of a run."""
@@ -122,8 +122,11 @@ class CheckpointConfig(Section):
     """Columns of the files."""
     skip_bad_lines: bool = False
     """Skip and count unusable rows; otherwise the first one is an error."""
-    max_texts_per_user: int | None = Field(None, ge=1)
+    max_texts_per_user: Count | None = None
     """Maximum number of scored texts per user, taking the first ones; null: all."""
+    context: Annotated[Many, Field(ge=3)] | None = None
+    """Most tokens of a pass of the models that are loaded here, which BLOOM and Mamba do not state; null: as many as
+    each states."""
     assignment: Assignment = Assignment.UNKNOWN
     """How users came to be held in or out. coin: an independent fair coin for each user. fixed: any other known way,
     such as an exact half or one of each pair. unknown: you do not know."""
@@ -147,7 +150,7 @@ class CheckpointConfig(Section):
     """Thresholds that decide the answer."""
     release: Release | None = None
     """To whom the model will be given, for the report; null: not stated."""
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     """Public seed of bootstrap and redraws."""
     endpoint: EndpointConfig | None = None
     """The server that runs the model, if it is not loaded here."""
@@ -200,6 +203,7 @@ class CheckpointConfig(Section):
             training=self.training,
             texts=self.texts,
             max_texts_per_user=self.max_texts_per_user,
+            context=self.context,
             attack=self.attack.config(self.reference[0]),
             extraction=self.extraction,
             audit=self.audit,

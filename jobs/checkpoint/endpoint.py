@@ -97,10 +97,17 @@ def rule_at_endpoint(remote: Remote | None) -> str:
 
 @dataclass(frozen=True)
 class Reached:
-    """The models behind the endpoint by name, and how far each moved while scoring (nats per token)."""
+    """The models behind the endpoint by name, and how far each moved while scoring (nats per token).
+
+    Attributes:
+        models: by name at the endpoint.
+        drifts: by name at the endpoint.
+        context: most tokens of a pass of a model that is loaded here; None: as many as it states.
+    """
 
     models: Mapping[str, EndpointModel]
     drifts: dict[str, float]
+    context: int | None = None
 
     def load(self, name: str, precision: ScoringPrecision) -> ScoredModel:
         """The model with this name, in this precision; ``endpoint:NAME`` is one behind the endpoint.
@@ -110,14 +117,15 @@ class Reached:
         """
         if name.startswith(AT_ENDPOINT):
             return self.models[name.removeprefix(AT_ENDPOINT)]
-        window = min((its.window for its in self.models.values() if its.window is not None), default=None)
-        return load_language_model(name, precision=precision).within(window)
+        windows = [*(its.window for its in self.models.values()), self.context]
+        window = min((its for its in windows if its is not None), default=None)
+        return load_language_model(name, precision=precision, context=window)
 
     def pair(self, target: str, reference: str, precision: ScoringPrecision) -> tuple[ScoredModel, ScoredModel]:
         """Target and reference, from one copy of the base where the target is an adapter on the reference."""
         if any(name.startswith(AT_ENDPOINT) for name in (target, reference)):
             return self.load(target, precision), self.load(reference, precision)
-        return load_target_and_reference(target, reference, precision=precision)
+        return load_target_and_reference(target, reference, precision=precision, context=self.context)
 
 
 @contextmanager
@@ -128,6 +136,7 @@ def reached(
     reporter: Reporter,
     *,
     known_as: Callable[[EndpointModel], EndpointModel] = lambda model: model,
+    context: int | None = None,
 ) -> Iterator[Reached]:
     """Open those of ``names`` that are behind the endpoint, report what scoring will cost, and watch for changes.
 
@@ -137,6 +146,7 @@ def reached(
         texts: the texts that each model scores.
         reporter: receives cost and changes.
         known_as: gives an opened model another fingerprint, under which its scores are kept.
+        context: most tokens of a pass of a model that is loaded here; None: as many as it states.
 
     Raises:
         InputError: a model that gives no log-probabilities of a prompt, or more tokens than may be sent.
@@ -146,7 +156,7 @@ def reached(
     if remote is None:
         if served:
             raise InputError(f"'{AT_ENDPOINT}{next(iter(served))}' stands behind an endpoint: give --endpoint")
-        yield Reached({}, {})
+        yield Reached({}, {}, context)
         return
     with Connection(remote.endpoint) as connection, closing(ScoreCache(cache_directory() / "scores")) as cache:
         models = {
@@ -155,7 +165,7 @@ def reached(
         }
         # Before the first text is sent: whoever pays can stop here.
         _say_cost(remote, models, [text for _, _, text in texts.flat()], cache, reporter)
-        found = Reached(models, {})
+        found = Reached(models, {}, context)
         for name, model in models.items():  # an earlier try may have left scores in the cache
             found.drifts[name] = _drift(model, cache, reporter)
         # Scoring happens here. If it fails, no second look is taken: its scores are not used.

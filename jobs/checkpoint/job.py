@@ -38,6 +38,7 @@ class CheckpointAudit:
         training: file of the model's training data, with the same columns; None: overlaps are not checked.
         texts: whether the scored texts were trained on, as declared; None: not declared.
         max_texts_per_user: maximum number of scored texts per user, the first ones; None: all.
+        context: most tokens of a pass of the models that are loaded here; None: as many as each states.
         attack: which attacks.
         extraction: what is asked about texts that the model may emit; None: nothing.
         audit: how evidence is summed up.
@@ -61,6 +62,7 @@ class CheckpointAudit:
     training: Path | None = None
     texts: Literal["fresh", "training"] | None = None
     max_texts_per_user: int | None = None
+    context: int | None = None
     attack: AttackConfig = field(default_factory=AttackConfig)
     extraction: ExtractionConfig | None = None
     audit: AuditConfig = field(default_factory=AuditConfig)
@@ -97,6 +99,7 @@ class CheckpointAudit:
             "decision": self.decision.model_dump(mode="json", exclude=None if self.decision.require else {"require"}),
             # Absent where they say nothing: older records have no such keys and must still be equal.
             **({} if self.extraction is None else {"extraction": self.extraction.model_dump(mode="json")}),
+            **({} if self.context is None else {"context": self.context}),
             **({} if self.release is None else {"release": self.release.model_dump(mode="json")}),
             **({} if self.remote is None else {"endpoint": self.remote.config()}),
         }
@@ -125,6 +128,7 @@ def audit_job(folder: Path, record: Record) -> CheckpointAudit:
             training=None if kept["training"] is None else Path(kept["training"]),
             texts=kept["texts"],
             max_texts_per_user=kept["max_texts_per_user"],
+            context=kept.get("context"),
             attack=AttackConfig.model_validate(kept["attack"]),
             extraction=ExtractionConfig.model_validate(kept["extraction"]) if "extraction" in kept else None,
             audit=AuditConfig.model_validate(kept["audit"]),

@@ -5,10 +5,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from heldin.base.config_errors import checked
-from heldin.base.section import ExpandedPath, JobName, Section
+from heldin.base.section import Count, ExpandedPath, JobName, Section, Seed
 from heldin.corpus.config import FileCorpus
 from heldin.corpus.sources.rows import Columns, Source
 from heldin.defenses.config import ClippingDefense, Defense, FilterDefense, NoDefense, PrivateDefense
@@ -77,15 +77,15 @@ class ClassificationConfig(Section):
 
     name: JobName
     """Name of the study: letters, digits, dot, underscore, hyphen."""
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     """Public seed of the deal of texts to users, of the test set and of random weights."""
     data: LabelledFile
     """The labelled texts."""
-    test_texts: PositiveInt = 1000
+    test_texts: Count = 1000
     """Texts on which test error is measured, drawn at random; no other text equals one of them."""
-    public_users: PositiveInt = 200
+    public_users: Count = 200
     """Pseudo-users whose texts pre-train the encoder, without labels."""
-    users: PositiveInt = 400
+    users: Count = 400
     """Pseudo-users whose labelled texts are trained on under each mechanism."""
     texts_per_user: float = Field(15.0, ge=1, le=1e6)
     """Mean number of texts of a pseudo-user."""

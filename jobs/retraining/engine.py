@@ -21,6 +21,7 @@ from heldin.base.files import kept_text, one_process_at_a_time, private_director
 from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
 from heldin.base.purged import require_not_purged
+from heldin.base.strict_json import read_json
 from heldin.bounds.claims import claims_of
 from heldin.bounds.trainings import forecast, reach_line
 from heldin.bounds.verdict import Claim, stated_claim
@@ -140,7 +141,7 @@ def read_audit(folder: Path) -> TrainingsAudit:
     """The audit that ``folder`` holds. Raises InputError if there is none."""
     path = _options_file(folder)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         options = content["options"]
         options["claims"] = tuple((epsilon, delta) for epsilon, delta in options["claims"])
         return TrainingsAudit(config=parse_config(content["config"], str(path)), **options)
@@ -205,7 +206,7 @@ def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
     content = {"config": audit.config.model_dump(mode="json"), "options": audit.options()}
     if path.is_file():
         try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
+            kept = read_json(path)
         except ValueError as error:
             raise InputError(f"'{path}' is damaged: choose another --out") from error
         # Another config under the same key would train other models with the same coins

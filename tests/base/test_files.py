@@ -2,13 +2,26 @@
 
 import fcntl
 import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
+import heldin
 from heldin.base.errors import InputError
-from heldin.base.files import cache_root, is_held, one_process_at_a_time, private_directory, whole_directory
+from heldin.base.files import (
+    cache_root,
+    is_held,
+    one_process_at_a_time,
+    private_directory,
+    whole_directory,
+    whole_file,
+    write_text,
+)
 
 
 def test_a_folder_that_another_process_makes_meanwhile_is_used(tmp_path, monkeypatch):
@@ -56,7 +69,8 @@ def test_who_only_asks_does_not_keep_anybody_out(tmp_path):
 
 def test_leftovers_of_this_machine_s_dead_processes_go_and_another_machine_s_stay(tmp_path):
     host = socket.gethostname()
-    ours, theirs = (f"{host}.999999999", f"{host}.999999999.old", "999999999"), ("elsewhere.9", f"{host}.b.9")
+    ours = (f"{host}.999999999", f"{host}.999999999.old", f"{host}.{os.getpid()}")
+    theirs = ("elsewhere.9", f"{host}.b.9", "9", f"{host}.{os.getppid()}")
     for name in (*ours, *theirs):
         (tmp_path / f".store.{name}.tmp").mkdir()
     with whole_directory(tmp_path / "store") as temporary:
@@ -64,6 +78,44 @@ def test_leftovers_of_this_machine_s_dead_processes_go_and_another_machine_s_sta
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         ["store", *(f".store.{name}.tmp" for name in theirs)]
     )
+
+
+KILLED = """
+import os, signal
+from pathlib import Path
+from heldin.base.files import whole_file
+with whole_file(Path("PATH"), private=True) as temporary:
+    temporary.write_text("secret")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("way", ["lock", "same file", "another file"])
+def test_what_a_killed_process_was_writing_goes_with_the_next_that_works_in_the_folder(tmp_path, way):
+    folder = tmp_path / "out" / "ledger"
+    # The machine's own number of the process is in the name: one that has ended is dead.
+    code = KILLED.replace("PATH", str(folder / "manifest.json"))
+    environment = {**os.environ, "PYTHONPATH": str(Path(heldin.__file__).parents[1])}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == -signal.SIGKILL
+    (left,) = folder.iterdir()
+    assert left.name.startswith(".manifest.json.")
+    (folder / "plan.json.tmp").write_text("mine", encoding="utf-8")
+    if way == "lock":
+        with one_process_at_a_time(tmp_path / "out"):
+            pass
+    else:
+        write_text(folder / ("manifest.json" if way == "same file" else "purged.json"), "new")
+    assert not left.exists()
+    assert (folder / "plan.json.tmp").exists()
+
+
+def test_what_a_living_process_writes_stays(tmp_path):
+    with whole_file(tmp_path / "a") as temporary:
+        temporary.write_text("half", encoding="utf-8")
+        write_text(tmp_path / "b", "whole")
+        with one_process_at_a_time(tmp_path):
+            assert temporary.exists()
+    assert (tmp_path / "a").read_text(encoding="utf-8") == "half"
 
 
 def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):

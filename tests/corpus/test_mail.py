@@ -8,7 +8,7 @@ import pytest
 from heldin.base.errors import InputError
 from heldin.corpus.build import build_store
 from heldin.corpus.sources.hub import HuggingFace
-from heldin.corpus.sources.mail import Maildir, Mbox
+from heldin.corpus.sources.mail import Maildir, Mbox, addresses, body, parse_message
 from heldin.corpus.sources.open import open_source
 from heldin.corpus.sources.rows import BadRows, Columns
 
@@ -99,6 +99,40 @@ def test_a_broken_mbox_is_one_clear_line(tmp_path, content, line):
     path.write_text(content, encoding="utf-8")
     with pytest.raises(InputError, match=line):
         _rows(Mbox(path))
+
+
+GOOD = "From x\nFrom: ann@x.org\nDate: Mon, 1 Jan 2001 10:00:00 +0000\n\nhello there\n\n"
+HEADERS = ("From", "To", "Cc", "Date", "Subject", "Content-Type", "Content-Disposition", "Content-Transfer-Encoding")
+
+
+def deep_parts(levels):
+    """Multipart messages within each other."""
+    parts = (f'Content-Type: multipart/mixed; boundary="b{i}"\n\n--b{i}\n' for i in range(levels))
+    return f"From x\nFrom: bob@x.org\n{''.join(parts)}\nhi\n\n"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [f"From x\nFrom: bob@x.org\n{name}: {sign * 2000}\n\nhello\n\n" for name in HEADERS for sign in ("(", "a@(", "[")]
+    + [deep_parts(1200)],
+    ids=[f"{name} {sign}" for name in HEADERS for sign in ("(", "a@(", "[")] + ["parts"],
+)
+def test_headers_and_parts_within_each_other_are_a_bad_message_at_most(tmp_path, wrong):
+    path = tmp_path / "m.mbox"
+    path.write_text(GOOD + wrong + GOOD.replace("ann", "cid"), encoding="utf-8")
+    bad = BadRows(skip=True)
+    users = [row["user"] for batch in Mbox(path).batches(bad) for row in batch.to_pylist()]
+    assert (users[0], users[-1], len(users) + bad.skipped) == ("ann@x.org", "cid@x.org", 3)
+    message = parse_message(wrong.split("\n", 1)[1].encode())
+    assert isinstance(body(message), str)
+    assert isinstance(addresses(message, "From", "To", "Cc"), list)
+
+
+def test_a_content_type_of_2000_parentheses_is_told_by_its_message(call, tmp_path):
+    (tmp_path / "m.mbox").write_text(f"{GOOD}From x\nFrom: b@x.org\nContent-Type: {'(' * 2000}\n\nhello\n")
+    code, _, err = call("corpus", "build", tmp_path / "m.mbox")
+    assert (code, len(err.splitlines()), "m.mbox message 2" in err) == (2, 1, True)
+    assert call("corpus", "build", tmp_path / "m.mbox", "--skip-bad-lines")[0] == 0
 
 
 def test_a_streamed_dataset_gives_the_records_of_its_files(tmp_path, monkeypatch):

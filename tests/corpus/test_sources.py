@@ -1,7 +1,9 @@
 """What is particular to a format: where its damage is."""
 
 import gzip
+import random
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,6 +11,7 @@ import pytest
 
 from heldin.base.errors import InputError
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
+from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.open import Synthetic
 from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
@@ -105,6 +108,74 @@ def test_a_parquet_file_with_a_damaged_page(tmp_path):
     path.write_bytes(bytes(content))
     with pytest.raises(InputError, match="m.parquet: damaged after row 0"):
         _users(Parquet(path))
+
+
+def _table(rows=200):
+    columns = {"user": [f"u{i % 7}" for i in range(rows)], "text": [f"text number {i}" for i in range(rows)]}
+    return pa.table({**columns, "more": pa.array(range(rows))})
+
+
+def test_a_parquet_file_with_a_damaged_footer_is_one_line_and_never_other_rows(tmp_path):
+    path, rng = tmp_path / "m.parquet", random.Random(0)
+    pq.write_table(_table(), path, row_group_size=64)
+    whole = path.read_bytes()
+    begin = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    truth, refused = _users(Parquet(path)), 0
+    for _ in range(300):
+        content = bytearray(whole)
+        for _ in range(3):
+            content[rng.randrange(begin, len(content))] ^= 1 << rng.randrange(8)
+        path.write_bytes(bytes(content))
+        try:
+            assert _users(Parquet(path)) == truth
+        except InputError as error:
+            refused += 1
+            line = str(error)
+        assert refused == 0 or ("\n" not in line and "m.parquet" in line)
+    assert 100 < refused < 300
+
+
+def test_a_parquet_file_of_which_rows_are_lost_is_refused(tmp_path, monkeypatch):
+    """As one whose footer states other numbers of values: Arrow reads what it states."""
+    path = tmp_path / "m.parquet"
+    pq.write_table(_table(), path, row_group_size=64)
+    monkeypatch.setattr(
+        pq.ParquetFile, "iter_batches", lambda self, *_, **__: iter(self.read().slice(0, 150).to_batches())
+    )
+    with pytest.raises(InputError, match=r"m.parquet: its footer states 200 rows, and 150 can be read"):
+        _users(Parquet(path))
+
+
+@pytest.mark.parametrize("twice", ["text", "other"])
+def test_a_parquet_file_with_a_column_name_twice_is_refused(call, tmp_path, twice):
+    path = tmp_path / "m.parquet"
+    names = ["user", "text", "other", twice]
+    pq.write_table(pa.table([["ann"], ["first"], ["x"], ["second"]], names=names), path)
+    code, _, err = call("corpus", "build", path)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert f"m.parquet: column '{twice}' appears twice in the schema: rename one" in err
+
+
+def test_a_saved_dataset_with_damaged_files_is_one_line_or_the_same_rows(tmp_path):
+    folder, rng = tmp_path / "saved", random.Random(0)
+    datasets.Dataset(_table()).save_to_disk(str(folder))
+    truth, refused = _users(HuggingFace(str(folder))), 0
+    for file in sorted(folder.iterdir()):
+        whole = file.read_bytes()
+        for _ in range(20):
+            content = bytearray(whole)
+            for _ in range(3):
+                content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+            file.write_bytes(bytes(content[: rng.choice([len(content), len(content) // 2])]))
+            try:
+                _users(HuggingFace(str(folder)))
+            except InputError as error:
+                refused += 1
+                line = str(error)
+            assert refused == 0 or ("\n" not in line and "saved" in line)
+        file.write_bytes(whole)
+    assert refused > 10
+    assert _users(HuggingFace(str(folder))) == truth
 
 
 def test_the_synthetic_source_yields_the_generators_records():

@@ -228,7 +228,10 @@ def test_shuffled_cohorts_break_poisson_accounting(sigma, steps, least, assumed)
         (lambda: participations(10, 11, 5), "cohort 11 is larger than the population 10"),
         (lambda: calibrate(PoissonGaussian(1.0, 0.01), 10, 1e-6, 1e9), "the smallest noise multiplier tried, 0.01"),
         (lambda: calibrate(PoissonGaussian(1.0, 0.01), 10, 1e-6, 0.0), "target epsilon 0.0 is not a number above 0"),
-        (lambda: calibrate(UnamplifiedGaussian(1.0, 10**14), 1, 1e-6, 1e-9), "the largest noise multiplier tried, 1e"),
+        (
+            lambda: calibrate(UnamplifiedGaussian(1.0, 2**31 - 1), 1, 1e-6, 1e-9),
+            "the largest noise multiplier tried",
+        ),
         (lambda: loss_distribution(PoissonGaussian(0.0, 0.01), 10, 1e-6), "its epsilon is infinite"),
     ],
 )

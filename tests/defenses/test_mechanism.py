@@ -165,7 +165,7 @@ def test_conditions_and_warnings_are_printed_beside_epsilon():
     [
         (lambda: uls(noise_multiplier=-1.0), "noise_multiplier: .*greater than or equal to 0, got -1.0"),
         (lambda: uls(steps=10.5), "steps: .*integer"),
-        (lambda: uls(group_size=0), "group_size: .*greater than 0"),
+        (lambda: uls(group_size=0), "group_size: .*greater than or equal to 1"),
         (lambda: uls(delta=None), "delta is missing"),
         (lambda: uls(delta=1e-12), "below 1e-11"),
         (lambda: uls(delta=1.5), r"outside \(0, 1\)"),

@@ -62,6 +62,32 @@ def test_it_finds_what_the_run_found_and_says_that_sides_are_asserted(call, fini
     assert not audited.split.certifiable
 
 
+def test_models_that_state_no_context_are_audited_with_the_users(call, finished, files, tmp_path):
+    import torch
+    from transformers import BloomConfig, BloomForCausalLM
+
+    for seed, name in enumerate(("target", "base")):
+        torch.manual_seed(seed)
+        model = BloomForCausalLM(BloomConfig(vocab_size=400, hidden_size=16, n_layer=1, n_head=2))
+        model.save_pretrained(tmp_path / name)
+        for file in (finished / "checkpoints" / "final").glob("tokenizer*"):
+            shutil.copy(file, tmp_path / name)
+        settings = json.loads((tmp_path / name / "tokenizer_config.json").read_text())
+        (tmp_path / name / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": 10**30}))
+    arguments = _arguments(finished, files, tmp_path / "audit")
+    arguments[2], arguments[4] = tmp_path / "target", tmp_path / "base"
+    code, _, err = call(*arguments)
+    assert (code, "--context" in err.splitlines()[-1]) == (2, True)
+    code, _, err = call(*arguments, "--context", "1")
+    assert (code, "--context" in err) == (2, True)
+    code, _, err = call(*arguments, "--context", "16")
+    assert code == 0, err
+    assert read_record(tmp_path / "audit" / "record.json").config["context"] == 16
+    assert verify(tmp_path / "audit", LineReporter(lambda line: None)).differences == ()
+    code, _, err = call(*arguments, "--context", "20")
+    assert (code, "another 'context'" in err) == (2, True)
+
+
 def test_a_reference_with_another_tokenizer_is_said_to_be_compared_per_text(call, finished, files, tmp_path, english):
     from heldin.models.tiny import train_tokenizer
 

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from heldin.models.model_names import quiet_transformers
+from heldin.models.reading import quiet_transformers
 from heldin.record.document import read_record, write_record
 
 

@@ -26,7 +26,7 @@ from heldin.jobs.config import load_config
 from heldin.jobs.run.data import prepare_data
 from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.run.losses_file import read_losses
-from heldin.models.model_names import quiet_transformers
+from heldin.models.reading import quiet_transformers
 from heldin.record.document import read_record
 from tests.pdf_pages import pages, text_of
 

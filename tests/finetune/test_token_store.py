@@ -75,6 +75,23 @@ def test_a_byte_that_changed_is_seen_before_it_is_trained_on(tmp_path):
         _made(tmp_path / "tokens")
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        '{"digest": {}}', '{"digest": null}', '{"type": "object"}', '{"type": []}', '{"records": "4"}',
+        '{"records": 1e999}', '{"files": 3}', "[]", "3", "null", "", "{", "[" * 100_000,
+    ],
+)  # fmt: skip
+def test_what_is_stated_of_the_tokens_is_checked(tmp_path, damage):
+    _made(tmp_path / "tokens")
+    about = tmp_path / "tokens" / "about.json"
+    if damage.startswith("{") and damage.endswith("}"):
+        damage = json.dumps({**json.loads(about.read_text(encoding="utf-8")), **json.loads(damage)})
+    about.write_text(damage, encoding="utf-8")
+    with pytest.raises(InputError, match="are damaged: remove it"):
+        _made(tmp_path / "tokens")
+
+
 def test_a_token_beyond_the_models_embeddings_is_refused(tmp_path):
     with pytest.raises(InputError, match="the tokenizer has a token 70000, and the model embeds 60,000"):
         _made(tmp_path / "tokens", vocabulary=60_000)

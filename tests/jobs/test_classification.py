@@ -258,7 +258,7 @@ def test_a_study_that_cannot_be_is_refused_before_anything_is_written(call, conf
 
 
 def test_a_training_that_diverges_takes_no_result_with_it(call, config, tmp_path):
-    contenders = {"fine": {"finetune": {"epochs": 1}}, "wild": {"finetune": {"learning_rate": 1e30}}}
+    contenders = {"fine": {"finetune": {"epochs": 1}}, "wild": {"finetune": {"learning_rate": 2e9}}}
     code, _, err = call("study", "text-classification", config(contenders=contenders), "--to", tmp_path / "study")
     assert (code, "contenders.wild: training stopped: the " in err) == (2, True), err
     kept = json.loads((tmp_path / "study" / "text-classification.json").read_text(encoding="utf-8"))

@@ -46,7 +46,7 @@ def test_a_key_that_is_called_like_a_kind_elsewhere_is_named():
     defense = {"kind": "uls", "population": 9, "cohort": 3, "steps": 2, "delta": 1e-3, "noise_multiplier": 1.0}
     with pytest.raises(InputError, match=r"\n  defense\.cap: Input should be greater than or equal to 1"):
         parse_config({**MINIMAL, "defense": {**defense, "cap": 0}}, "test")
-    with pytest.raises(InputError, match=r"\n  data_defenses\.0: Cap: records: input should be greater than 0"):
+    with pytest.raises(InputError, match=r"\n  data_defenses\.0: Cap: records: input should be greater than or equal"):
         parse_config({**MINIMAL, "data_defenses": [{"kind": "cap", "records": 0}]}, "test")
 
 
@@ -137,7 +137,7 @@ def test_all_errors_are_said_at_once_with_the_nearest_key():
         ({"corpus": {"source": {"kind": "synthetic"}, "users": {"min_records": 3}}}, "it must be at least 4"),
         (
             {"corpus": {"source": {"kind": "synthetic", "parameters": {"users": 0}}}},
-            r"parameters.users: .* greater than 0 \(found 0\)",
+            r"parameters.users: .* greater than or equal to 1 \(found 0\)",
         ),
         ({"corpus": {"source": {"kind": "xml"}}}, "'xml'"),
         (

@@ -198,7 +198,7 @@ def test_printing_the_keys_imports_no_torch():
 def test_the_command_prints_keys_schema_and_starting_files_and_refuses_two_at_once(call, tmp_path):
     code, out, _ = call("config", "finetune.epochs")
     assert code == 0
-    assert "finetune.epochs: 10.0   (number above 0)" in out
+    assert "finetune.epochs: 10.0   (number above 0 to 1000000)" in out
     code, out, _ = call("config", "--schema")
     assert json.loads(out) == file_schema()
     code, out, _ = call("config", "--json")

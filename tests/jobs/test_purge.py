@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 
 import pytest
 
@@ -44,6 +45,18 @@ def test_weights_scores_ledger_and_keys_go_and_record_and_report_stay(folder):
     assert len(found.unverifiable) == 3
     read_record(folder / "record.json")
     write_report(folder)
+
+
+def test_what_killed_commands_were_writing_goes_with_the_next_one(call, folder):
+    dead = f"{socket.gethostname()}.999999999.tmp"
+    left = [folder / f".purged.json.{dead}", folder / f".manifest.json.{dead}", folder / "ledger" / f".users.{dead}"]
+    for path in left:
+        path.write_text("half", encoding="utf-8")
+    assert call("run", folder / "config.yaml", "--out", folder)[0] == 0
+    assert not any(path.exists() for path in left)
+    left[0].write_text("half", encoding="utf-8")
+    assert call("purge", folder, "--yes")[0] == 0
+    assert not left[0].exists()
 
 
 def test_what_needs_the_secrets_says_in_one_line_that_they_are_gone(folder):

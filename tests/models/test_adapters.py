@@ -1,17 +1,26 @@
 """An adapter and its base from one copy of the weights score as the two loaded apart."""
 
 import json
+from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from peft import (
+    AdaLoraConfig,
+    IA3Config,
     LilyConfig,
+    LNTuningConfig,
+    LoHaConfig,
     LoraConfig,
+    OFTConfig,
+    PeftModel,
     PolyConfig,
     PrefixTuningConfig,
     PromptEncoderConfig,
     PromptTuningConfig,
+    VeraConfig,
     XLoraConfig,
     get_peft_model,
 )
@@ -22,7 +31,8 @@ from heldin.jobs.run.models import model_facts
 from heldin.models.adapters import load_target_and_reference
 from heldin.models.loading import load_language_model
 from heldin.models.logprobs import score_texts
-from heldin.models.model_names import fingerprint_of, quiet_transformers, require_model
+from heldin.models.model_names import fingerprint_of, require_model
+from heldin.models.reading import quiet_transformers
 from heldin.models.score_cache import ScoreCache
 from heldin.models.shape import TinyModel
 from heldin.models.tiny import new_tiny_model
@@ -189,10 +199,116 @@ def test_an_adapter_that_cannot_be_merged_is_one_line(base, tmp_path):
     assert not np.array_equal(scores(target), scores(reference))
 
 
-def test_an_adapter_that_names_no_base_is_one_line(base, adapter):
-    (adapter / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
-    with pytest.raises(InputError, match="does not name a base model"):
-        load_target_and_reference(str(adapter), str(base))
+def test_an_adapter_whose_base_keeps_its_weights_moves_them_once_for_the_scores(base, adapter, tmp_path):
+    """Checking the keys loads the file again: a merged adapter on an adapter is what PEFT makes of the two."""
+    upper = saved(lora(), base, tmp_path / "upper")
+    named(upper, str(adapter))
+    lower = load_language_model(str(adapter))
+    with quiet_transformers():
+        both = PeftModel.from_pretrained(lower.model, str(upper)).merge_and_unload()
+    np.testing.assert_array_equal(scores(load_language_model(str(upper))), scores(replace(lower, model=both)))
+
+
+CAUSAL = {"task_type": "CAUSAL_LM"}
+ATTENTION = {**CAUSAL, "target_modules": ["q_proj", "v_proj"]}
+KINDS = {
+    "plain": lora(),
+    "rslora": lora(use_rslora=True),
+    "dora": lora(use_dora=True),
+    "bias": lora(bias="all"),
+    "ranks": lora(rank_pattern={"q_proj": 4}),
+    "layer trained whole": lora(modules_to_save=["ln_f"]),
+    "head trained whole": lora(modules_to_save=["lm_head"]),
+    "tied": LoraConfig(r=2, **{**CAUSAL, "target_modules": ["wte", "q_proj"]}),
+    "token indices": lora(trainable_token_indices=[1, 2]),
+    "ia3": IA3Config(**{**CAUSAL, "target_modules": ["q_proj", "c_fc"], "feedforward_modules": ["c_fc"]}),
+    "loha": LoHaConfig(r=2, **ATTENTION),
+    "vera": VeraConfig(r=2, **ATTENTION),
+    "oft": OFTConfig(r=0, oft_block_size=4, **ATTENTION),
+    "layer norm": LNTuningConfig(**{**CAUSAL, "target_modules": ["ln_f", "ln_1"]}),
+    "adalora": AdaLoraConfig(init_r=4, target_r=2, total_step=10, **ATTENTION),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_adapter_of_any_kind_is_scored_whole_and_refused_with_other_keys(base, tmp_path, kind):
+    folder = saved(deepcopy(KINDS[kind]), base, tmp_path / "adapter")
+    assert not np.allclose(scores(load_language_model(str(folder))), scores(load_language_model(str(base))))
+    file = folder / "adapter_model.safetensors"
+    whole = load_file(file)
+    names = sorted(whole)
+    begin = "base_model.model."
+    damaged = {
+        "half": {name: whole[name] for name in names[::2]},
+        "empty": {},
+        "DDP": {f"{begin}module.{name.removeprefix(begin)}": whole[name] for name in names},
+        "compiled": {f"_orig_mod.{name}": whole[name] for name in names},
+        "another layer": {**whole, f"{begin}transformer.h.7.ln_1.weight": torch.zeros(2)},
+    }
+    for content in damaged.values():
+        save_file(content, file)
+        for load in (load_language_model, lambda its: load_target_and_reference(its, str(base))):
+            with pytest.raises(InputError) as refused:
+                load(str(folder))
+            (line,) = str(refused.value).splitlines()
+            assert "adapter_model.safetensors" in line or "vera_A and vera_B" in line
+
+
+def test_the_counts_and_the_first_of_the_keys_that_differ_are_named(base, adapter):
+    file = adapter / "adapter_model.safetensors"
+    whole = load_file(file)
+    begin = "base_model.model.transformer.h.0."
+    kept = {name: its for name, its in whole.items() if not name.startswith(begin)}
+    moved = {name.replace(begin, f"{begin}_orig_mod."): whole[name] for name in whole.keys() - kept.keys()}
+    save_file({**kept, **moved}, file)
+    count, first = len(moved), min(whole)
+    with pytest.raises(
+        InputError, match=rf"{count} missing, such as '{first}'; {count} unexpected, .*unwrap the model"
+    ):
+        load_language_model(str(adapter))
+
+
+def test_the_keys_of_an_older_peft_are_loaded(base, tmp_path):
+    folder = saved(lora(use_dora=True), base, tmp_path / "adapter")
+    before = scores(load_language_model(str(folder)))
+    file = folder / "adapter_model.safetensors"
+    older = {name.replace("magnitude_vector.weight", "magnitude_vector"): its for name, its in load_file(file).items()}
+    save_file(older, file)
+    np.testing.assert_array_equal(scores(load_language_model(str(folder))), before)
+
+
+def test_an_adapter_with_more_embeddings_than_its_base_names_the_sizes(base, adapter):
+    file = adapter / "adapter_model.safetensors"
+    size = load_language_model(str(base)).model.config.vocab_size
+    save_file({**load_file(file), "base_model.model.transformer.wte.weight": torch.zeros(size + 2, 64)}, file)
+    with pytest.raises(InputError, match=rf"transformer\.wte\.weight: .*\[{size + 2}, 64\].*\[{size}, 64\]"):
+        load_language_model(str(adapter))
+
+
+def named(adapter, base):
+    """Writes another base into an adapter's config."""
+    file = adapter / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "base_model_name_or_path": base}))
+
+
+@pytest.mark.parametrize("name", [None, "", 3, ["a"]])
+def test_an_adapter_that_names_no_base_is_one_line_and_the_hub_is_not_asked(base, adapter, monkeypatch, name):
+    monkeypatch.setattr("heldin.models.model_names.HfApi.model_info", lambda *_, **__: pytest.fail("asked the hub"))
+    named(adapter, name)
+    for load in (load_language_model, fingerprint_of, lambda its: load_target_and_reference(its, str(base))):
+        with pytest.raises(InputError, match=r"adapter_config\.json' does not name a base model"):
+            load(str(adapter))
+
+
+def test_adapters_that_lead_back_to_themselves_are_one_line(base, adapter, tmp_path):
+    second = saved(lora(), base, tmp_path / "second")
+    for first, then in ((adapter, adapter), (adapter, second)):
+        named(first, str(then))
+        named(then, str(first))
+        for load in (load_language_model, fingerprint_of, lambda its: load_target_and_reference(its, str(base))):
+            with pytest.raises(InputError, match=r"base_model_name_or_path leads from adapter to adapter and back"):
+                load(str(adapter))
 
 
 def test_the_fingerprint_in_float32_is_told_without_loading(base, adapter):

@@ -1,6 +1,7 @@
 """Loading models: what works, and one clear line for what does not."""
 
 import json
+import random
 import shutil
 
 import httpx2
@@ -14,7 +15,8 @@ from heldin.base.files import file_sha256, text_sha256
 from heldin.models.generation import sample_texts
 from heldin.models.loading import LanguageModel, load_language_model, load_tokenizer, same_tokens, start_token
 from heldin.models.logprobs import score_texts
-from heldin.models.model_names import fingerprint_folder, quiet_transformers, require_model
+from heldin.models.model_names import fingerprint_folder, require_model
+from heldin.models.reading import quiet_transformers
 from heldin.models.shape import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 
@@ -99,6 +101,74 @@ def test_folders_that_cannot_be_used(folder, tmp_path):
     weights.write_bytes(kept[: len(kept) // 2])
     with pytest.raises(InputError, match=r"cannot load model '.*': [^\n]+$"):
         load_language_model(str(folder))
+
+
+DAMAGES = (True, None, {}, [], "x", -1, 10**30, [[]])
+JSON_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json")
+
+
+def places(content, at=()):
+    """Where a value of a JSON document is, to four of each list and mapping."""
+    yield at
+    keys = list(content) if isinstance(content, dict) else range(len(content)) if isinstance(content, list) else ()
+    for key in keys[:4] if at else keys:
+        yield from places(content[key], (*at, key))
+
+
+def put(content, at, value):
+    """The document with another value at one place."""
+    if not at:
+        return value
+    key, *rest = at
+    changed = content.copy()
+    changed[key] = put(content[key], rest, value)
+    return changed
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_damaged_json_file_of_a_model_is_one_line_that_names_it(folder, tmp_path):
+    rng = random.Random(0)
+    whole = {name: (folder / name).read_bytes() for name in JSON_FILES}
+    cases = [(name, "bits", i) for name in JSON_FILES for i in range(3)]
+    for name in JSON_FILES:
+        at = list(places(json.loads(whole[name])))
+        cases += [(name, rng.choice(at), rng.choice(DAMAGES)) for _ in range(12)]
+    cases += [
+        ("config.json", ("embed_dropout",), True),
+        ("tokenizer.json", ("model", "merges", 3, 0), True),
+        ("config.json", "deep", 0),
+        ("tokenizer_config.json", ("model_max_length",), "x"),
+    ]
+    refusals = []
+    for name, at, value in cases:
+        content = bytearray(whole[name])
+        if at == "bits":
+            for _ in range(3):
+                content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        elif at == "deep":
+            content = b"[" * 100_000
+        else:
+            content = json.dumps(put(json.loads(content), at, value)).encode()
+        (folder / name).write_bytes(content)
+        try:
+            require_model(str(folder))
+            score_texts(load_language_model(str(folder)), TEXT)
+        except InputError as error:
+            refusals.append((name, str(error)))
+        (folder / name).write_bytes(whole[name])
+    assert len(refusals) > len(cases) / 3
+    assert [line for _, line in refusals if "\n" in line or "model'" not in line] == []
+    # What parses and is used only later is told of the model alone.
+    assert sum(f"{name}' is damaged" in line for name, line in refusals) > 0.8 * len(refusals)
+
+
+def test_a_model_that_needs_code_of_its_own_says_so(folder):
+    config = json.loads((folder / "config.json").read_text())
+    auto = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "own", "auto_map": auto}))
+    for load in (require_model, load_language_model):
+        with pytest.raises(InputError, match=r"cannot load model '.*': it needs Python code that comes with it"):
+            load(str(folder))
 
 
 def test_a_hub_name_that_cannot_be_reached_is_one_line():
@@ -275,3 +345,68 @@ def test_within_a_window_a_text_is_scored_as_its_pieces(make_lm, english):
     ]
     (found,) = score_texts(narrow, [text])
     assert found.logprobs.tolist() == pytest.approx(torch.cat(alone).flatten().tolist(), abs=1e-4)
+
+
+def saved_model(kind, make_lm, folder, limit=None):
+    """A tiny model of an architecture whose config need not state how many tokens it takes, and its tokenizer."""
+    from transformers import (
+        BloomConfig,
+        BloomForCausalLM,
+        Mamba2Config,
+        Mamba2ForCausalLM,
+        MambaConfig,
+        MambaForCausalLM,
+        MptConfig,
+        MptForCausalLM,
+    )
+
+    tokenizer = load_tokenizer(str(save_tokenizer(make_lm, folder)))
+    tokenizer.model_max_length = limit or 10**30
+    mamba = {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 1}
+    torch.manual_seed(0)
+    with quiet_transformers():
+        model = {
+            "bloom": lambda: BloomForCausalLM(BloomConfig(vocab_size=400, hidden_size=32, n_layer=1, n_head=2)),
+            "mpt": lambda: MptForCausalLM(MptConfig(vocab_size=400, d_model=32, n_layers=1, n_heads=2, max_seq_len=24)),
+            "mamba": lambda: MambaForCausalLM(MambaConfig(**mamba)),
+            "mamba2": lambda: Mamba2ForCausalLM(
+                Mamba2Config(**mamba, num_heads=2, head_dim=32, n_groups=1, state_size=8)
+            ),
+        }[kind]()
+        model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def save_tokenizer(make_lm, folder):
+    make_lm().tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["bloom", "mamba", "mamba2"])
+def test_a_model_that_states_no_context_is_loaded_with_its_users(make_lm, tmp_path, english, kind):
+    name = saved_model(kind, make_lm, tmp_path)
+    silent = load_language_model(name)
+    with pytest.raises(InputError, match=r"does not state how many tokens it takes, .*: say it with --context"):
+        score_texts(silent, TEXT)
+    lm = load_language_model(name, context=12)
+    assert (lm.context, lm.fingerprint != silent.fingerprint) == (12, True)
+    assert lm.fingerprint != load_language_model(name, context=13).fingerprint
+    text = " ".join(english[:5])
+    (scored,) = score_texts(lm, [text])
+    ids = lm.tokenizer(text)["input_ids"]
+    alone = []
+    with torch.no_grad():
+        for piece in (ids[i : i + 12] for i in range(0, len(ids), 12)):
+            logits = lm.model(torch.tensor([[lm.start_token, *piece[:-1]]])).logits[0]
+            alone.append(logits.log_softmax(-1).gather(1, torch.tensor(piece)[:, None]))
+    assert scored.logprobs.tolist() == pytest.approx(torch.cat(alone).flatten().tolist(), abs=1e-3)
+
+
+def test_a_context_that_the_config_or_the_tokenizer_states_is_taken(make_lm, tmp_path):
+    assert load_language_model(saved_model("mpt", make_lm, tmp_path / "mpt")).context == 24
+    limited = load_language_model(saved_model("mamba", make_lm, tmp_path / "mamba", limit=20))
+    assert (limited.context, limited.fingerprint) == (20, load_language_model(str(tmp_path / "mamba")).fingerprint)
+    # A user may lower what is stated, and does not raise it.
+    assert load_language_model(str(tmp_path / "mamba"), context=8).context == 8
+    assert load_language_model(str(tmp_path / "mamba"), context=99).context == 20

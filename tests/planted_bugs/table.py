@@ -20,8 +20,8 @@ HEADER = ("bug", "class", "who makes it", "what it does to epsilon", "kind", "ca
 ALARMS = """Measured on 22 November 2026, on heldin's own step under keys 40000 to 40199: 2 of 200 audits in one process
 raised an alarm (one the distance from normal of a tensor, p = 6e-5; one the most deviant tensor amid people, p = 7e-6,
 with the canaries drawn under two keys, p = 9e-5), and no check in which nothing is random did. Measured again when the
-cohorts of one unit and of small contributions were added, under keys 41000 to 41039 (20 ULS, 10 ELS, 10 example): 0 of 40
-audits raised an alarm. The part in two processes and the games are not yet measured"""
+cohorts of one unit and of small contributions were added, under keys 41000 to 41039 (20 ULS, 10 ELS, 10 example): 0 of
+40 audits raised an alarm. The part in two processes and the games are not yet measured"""
 
 BEFORE = """# Planted bugs
 
@@ -42,12 +42,12 @@ same check, and compares the figures here with what it measures.
 "4 to x" is what epsilon becomes by [theory.md](theory.md#table-of-wrong-steps) (ULS, T = 1000, q = 1/64, delta =
 1e-6); "1 to x" the accountant's epsilon for the noise that the wrong trainer of the black-box audit adds.
 
-**First version**: what the first version of these checks made of a bug that was written before them. "missed" is what
-the checks were then mended for, by a check of a whole class each: cohorts of unlike sizes, steps followed at several
-clip norms, draws compared under other texts, and two processes, in which the first version did not run at all. Bugs
-"written later" were written with the checks known; those without an entry are older than the checks. Of the ten whose
-noise depends on data ("noise by the number drawn" to "no noise without records"), the audit passed eight until it watched
-noise in cohorts of one unit and of small contributions. The two that it caught are those by the median and by the step.
+**First version**: what the first version of these checks made of a bug that was written before them. For each
+"missed" a check of the whole class was then added: cohorts of unlike sizes, steps followed at several clip norms, draws
+compared under other texts, and two processes, in which the first version did not run at all. Bugs "written later" were
+written with the checks known; those without an entry are older than the checks. Of the ten whose noise depends on data
+("noise by the number drawn" to "no noise without records"), the audit passed eight until it watched noise in cohorts of
+one unit and of small contributions. The two that it caught are those by the median and by the step.
 """
 
 HARMLESS_BEFORE = """

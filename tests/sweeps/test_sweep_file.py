@@ -1,6 +1,7 @@
 """The file of a sweep: what it multiplies and groups, what is refused, and what --check says."""
 
 import json
+import time
 
 import pytest
 import yaml
@@ -204,3 +205,53 @@ def test_every_key_of_a_sweep_is_named_in_its_page():
     page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
     for section in (SweepConfig, Resources, DecisionRule, RequirementConfig, Finding):
         assert not [name for name in section.model_fields if f"`{name}`" not in page]
+
+
+TEN = [i / 100 for i in range(1, 11)]
+AXES = {f"finetune.{key}": TEN for key in ("learning_rate", "epochs", "weight_decay")}
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"blocks": 1e9}, "blocks"),
+        ({"blocks": 10**9}, "blocks"),
+        ({"blocks": 6000}, "blocks x variants are 12,000 cells"),
+        ({"axes": {"uls": {**AXES, "defense.clip_norm": TEN, "finetune.batch_size": [*range(1, 100)]}}}, "cells"),
+        (
+            {"tune": {"over": {"none": {**AXES, "finetune.batch_size": [*range(1, 100)]}}, "blocks": 1}},
+            "tune.blocks x tries are 99,000 cells",
+        ),
+        ({"resources": {"workers": 10**9}}, "resources.workers"),
+    ],
+)
+def test_a_sweep_of_more_cells_than_anybody_runs_is_refused_before_it_is_multiplied_out(call, tmp_path, parts, said):
+    file = written(tmp_path, variants={"none": None, "uls": {"defense": ULS}}, **parts)
+    started = time.monotonic()
+    code, _, err = call("sweep", file, "--check")
+    assert (code, said in err) == (2, True), err
+    assert time.monotonic() - started < 10
+
+
+def test_aliases_that_multiply_are_refused_wherever_they_stand(call, tmp_path):
+    lines = ["a0: &a0 [x, x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9))]
+    bomb = "\n".join(f"  {line}" for line in lines)
+    value = "*a8"
+    file = written(tmp_path, variants={"none": None})
+    plain = file.read_text(encoding="utf-8")
+    base = file.parent / yaml.safe_load(plain)["base"]
+    run = base.read_text(encoding="utf-8")
+    for changed, text in (
+        (file, f"unused:\n{bomb}\n{plain}"),
+        (file, f"scales:\n{bomb}\n{plain}"),
+        (base, f"corpus:\n  users:\n    include: {value}\nx:\n{bomb}\n"),
+        (base, f"x:\n{bomb}\n{run}"),
+    ):
+        changed.write_text(text, encoding="utf-8")
+        started = time.monotonic()
+        for command in ("sweep", "run"):
+            code, _, err = call(command, file if command == "sweep" else changed, "--check")
+            assert (code, len(err.splitlines())) == (2, 1), err
+        assert time.monotonic() - started < 5
+        file.write_text(plain, encoding="utf-8")
+        base.write_text(run, encoding="utf-8")

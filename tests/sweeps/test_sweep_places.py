@@ -1,5 +1,6 @@
 """Where the cells of a sweep run: slots of this machine's cores and GPUs, and what a process says while it works."""
 
+import contextlib
 import os
 import signal
 import stat
@@ -7,9 +8,12 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
+import psutil
 import pytest
 
+import heldin
 import heldin.sweeps.processes as processes
 from heldin.base.errors import InputError, ResumableError
 from heldin.record.document import read_record
@@ -128,6 +132,73 @@ def test_what_a_process_says_is_seen_while_it_works_and_only_by_its_owner(monkey
     assert (found.code, found.said) == (-9, "ended by signal 9; its last line: tuning: 1/9 steps")
     assert 0 < found.seconds < 60
     assert last_line(tmp_path / "nothing.txt") == ""
+
+
+STUBBORN = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, file=sys.stderr, flush=True)
+time.sleep(600)
+"""
+
+
+def is_gone(pid):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    return True
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_cell_that_does_not_hear_an_interrupt_is_killed_with_what_it_started(monkeypatch, tmp_path, alone):
+    monkeypatch.setattr(processes, "command", lambda task, slot: [sys.executable, "-c", STUBBORN])
+    monkeypatch.setattr(processes, "_TO_STOP", 0.5)
+    machine, tasks = Machine(Resources(workers=2), 3), [Task((), tmp_path / f"{i}.txt", tmp_path) for i in range(3)]
+    ended = []
+    threads = [threading.Thread(target=lambda task=task: ended.append(machine.run(task))) for task in tasks]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + 60
+    while sum(last_line(task.progress) != "" for task in tasks) < 2:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    begun = time.monotonic()
+    machine.stop(alone=alone)
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - begun < 5
+    # The third, which waited for its turn, is not begun.
+    assert sorted(its.code for its in ended) == [-9, -9, 130]
+    grandchildren = [int(last_line(task.progress)) for task in tasks if last_line(task.progress)]
+    until = time.monotonic() + 5
+    while not all(map(is_gone, grandchildren)):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_what_a_killed_process_started_is_told_to_end(tmp_path):
+    """As a cell or the shared work of a sweep whose driver is killed."""
+    script = f"""
+import sys
+from pathlib import Path
+import heldin.sweeps.processes as processes
+processes.command = lambda task, slot: [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True, "
+    "file=__import__('sys').stderr); time.sleep(600)"]
+processes.run_process(processes.Task((), Path({str(tmp_path / "said.txt")!r})), processes.Slot(1))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(heldin.__file__).parents[1])}
+    driver = subprocess.Popen([sys.executable, "-c", script], env=environment)
+    until = time.monotonic() + 60
+    while not last_line(tmp_path / "said.txt"):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    cell = int(last_line(tmp_path / "said.txt"))
+    driver.kill()
+    driver.wait()
+    until = time.monotonic() + 5
+    while not is_gone(cell):
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 @pytest.mark.slow

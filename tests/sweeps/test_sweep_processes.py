@@ -1,5 +1,6 @@
 """A sweep's cells as processes of their own: kills of cells and of the driver, and what is shared before them."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -84,6 +85,21 @@ def cell_process(out, name):
     return None
 
 
+def processes_of(out):
+    """Numbers of all processes whose command line names this folder."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if str(out).encode() in file.read_bytes():
+                found.append(int(file.parent.name))
+    return found
+
+
+def sharing(out):
+    """Whether what the cells share is being made."""
+    return any(b"heldin.sweeps.shared" in Path(f"/proc/{number}/cmdline").read_bytes() for number in processes_of(out))
+
+
 def half_done(out, name):
     return any((out / "cells" / name / "checkpoints" / "resume").glob("step-*"))
 
@@ -126,16 +142,13 @@ def test_kills_of_driver_and_cells_change_no_number(file, tmp_path):
     assert "cell 1/uls: failed" in printed
     assert [cell.state for cell in read_sweep(out).cells] == ["done", "failed"]
 
-    # The driver alone is killed: its cell works on, and the next call waits for it.
+    # The driver alone is killed: its cell stops where it can resume, and the next call waits for its end.
     sweep = started(file, out)
     until(lambda: cell_process(out, "1/uls") is not None)
     os.kill(sweep.pid, signal.SIGKILL)
     sweep.communicate()
     _, said = (sweep := started(file, out)).communicate(timeout=PATIENCE)
     assert sweep.returncode == 0, said
-    # Its record is whole; it may still be typesetting its report.
-    until(lambda: cell_process(out, "1/uls") is None)
-
     _, said = (sweep := started(file, calm)).communicate(timeout=PATIENCE)
     assert sweep.returncode == 0, said
     assert numbers(out) == numbers(calm)
@@ -155,6 +168,26 @@ def test_an_interrupt_stops_cells_where_they_can_resume(file, tmp_path, way):
     assert cell_process(out, "1/none") is None
     _, said = (sweep := started(file, out)).communicate(timeout=PATIENCE)
     assert sweep.returncode == 0, said
+
+
+@pytest.mark.parametrize("way", ["Ctrl-C", "SIGKILL"])
+@pytest.mark.parametrize("at", ["shared", "cells"])
+def test_an_interrupted_or_killed_sweep_is_gone_within_ten_seconds(file, tmp_path, at, way):
+    out = tmp_path / "out"
+    sweep = started(file, out)
+    until(lambda: sharing(out) if at == "shared" else half_done(out, "1/uls"), sweep)
+    begun = time.monotonic()
+    if way == "Ctrl-C":
+        os.killpg(sweep.pid, signal.SIGINT)
+        _, said = sweep.communicate(timeout=PATIENCE)
+        assert (sweep.returncode, "the same command resumes" in said) == (130, True), said
+    else:
+        # The driver alone: what it started learns of it by itself.
+        os.kill(sweep.pid, signal.SIGKILL)
+        until(lambda: processes_of(out) == [])
+        sweep.communicate()
+    assert time.monotonic() - begun < 10
+    assert processes_of(out) == []
 
 
 @pytest.mark.long

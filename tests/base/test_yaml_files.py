@@ -1,0 +1,51 @@
+"""A YAML file that stands for more than it says, or is nested without end, is refused at once."""
+
+import time
+
+import pytest
+
+from heldin.base.errors import InputError
+from heldin.base.yaml_files import parse_yaml, read_yaml
+
+
+def bomb(kind, levels=9):
+    """A few lines that stand for 9 to the power of ``levels`` values."""
+    if kind == "list":
+        first, later = "a0: &a0 [x]\n", "a{0}: &a{0} [{1}]\n"
+    else:
+        first, later = "a0: &a0 {k: 1}\n", "a{0}: &a{0} {{<<: [{1}]}}\n"
+    return first + "".join(later.format(i, ", ".join([f"*a{i - 1}"] * 9)) for i in range(1, levels))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (bomb("list"), "its aliases stand for .* values"),
+        (bomb("merge"), "its aliases stand for .* values"),
+        ("a: &a [*a]", "an alias stands for what it is a part of"),
+        ("a: &a {<<: *a}", "an alias stands for what it is a part of"),
+        ("[" * 60 + "]" * 60, "nested too deeply"),
+        ("{a: " * 5000, "nested too deeply"),
+        ("- " * 5000, "nested too deeply"),
+        ('"a\\uD800": [ann]', "a lone surrogate"),
+        ('a: ["\\uDFFF"]', "a lone surrogate"),
+        ("a: " + "9" * 24, "a whole number of so many digits"),
+        ("a: 0x" + "f" * 9000, "a whole number of so many digits"),
+        ("a: " + "9" * 9000, "broken YAML"),
+    ],
+)
+def test_what_stands_for_too_much_is_refused_at_once(tmp_path, text, said):
+    (tmp_path / "c.yaml").write_text(text, encoding="utf-8")
+    started = time.monotonic()
+    with pytest.raises(InputError, match=said) as refused:
+        read_yaml(tmp_path / "c.yaml")
+    assert time.monotonic() - started < 5
+    assert len(str(refused.value).splitlines()) == 1
+    assert "c.yaml" in str(refused.value)
+
+
+def test_ordinary_aliases_merges_and_numbers_are_read():
+    text = "a: &a {k: 1_000, l: [1, 2]}\nb: {<<: *a, k: 0x10}\nc: [*a, *a]\nd: -9223372036854775808"
+    whole = {"k": 1000, "l": [1, 2]}
+    assert parse_yaml(text) == {"a": whole, "b": {**whole, "k": 16}, "c": [whole, whole], "d": -(2**63)}
+    assert len(parse_yaml(f"a: [{'1, ' * 5_000}]")["a"]) == 5_000
