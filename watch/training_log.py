@@ -294,8 +294,8 @@ def own_bounds(tokens: Sequence[int], ends: frozenset[int]) -> tuple[int, int]:
 
 
 def hash_of(tokens: Sequence[int]) -> bytes:
-    """Return a hash of token ids."""
-    return hashlib.blake2b(np.asarray(tokens, dtype=np.int64).tobytes(), digest_size=_SIZE).digest()
+    """Return a hash of token ids, without zeros at its end: numpy's arrays of bytes drop them too."""
+    return hashlib.blake2b(np.asarray(tokens, dtype=np.int64).tobytes(), digest_size=_SIZE).digest().rstrip(b"\0")
 
 
 def tensor_hashes(tensors: Iterable[torch.Tensor]) -> tuple[str, ...]:

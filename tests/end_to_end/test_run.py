@@ -38,7 +38,7 @@ def _weights(folder):
 def test_every_stage_leaves_its_named_file(finished):
     names = {p.name for p in finished.iterdir()}
     tables = {"scores.parquet", "people.parquet", "losses.parquet", "log.txt"}
-    written = {"config.yaml", "plan.json", "record.json", "report.pdf", "seconds.json"}
+    written = {"config.yaml", "plan.json", "record.json", "report.pdf", "seconds.json", "artefacts.json"}
     assert names == {*written, "ledger", "checkpoints", *tables}
     assert stat.S_IMODE(finished.stat().st_mode) == 0o700
     assert {stat.S_IMODE((finished / name).stat().st_mode) for name in tables} == {0o600}
