@@ -18,8 +18,9 @@ from pydantic import (
 
 from heldin.attacks.protocol import AGGREGATIONS
 from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS
+from heldin.base.arguments import FEW
 from heldin.base.precision import ScoringPrecision
-from heldin.base.section import FEW, Count, ExpandedName, Few, Section
+from heldin.base.section import Count, ExpandedName, Few, Section
 from heldin.corpus.split import UserFilter
 
 Documents = Literal["fresh", "training"]

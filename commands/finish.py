@@ -88,13 +88,13 @@ def _report(record: "Record", folder: Path) -> str | None:
 
 
 def _facts(record: "Record") -> dict[str, Any]:
-    """What a record's answer rests on, the decision with its thresholds, bounds and verdicts, and what is extracted."""
+    """Return what a record's answer rests on: thresholds, bounds, verdicts, extraction and a planted set's facts."""
     return {
         "kind": record.kind,
         "name": record.name,
         "exit_code": record.judgement.exit_code,
         # The exit code of its own: it follows from the verdicts and is not in the record.
-        **record.model_dump(mode="json", include={"decision", "judgement", "extraction"}),
+        **record.model_dump(mode="json", include={"decision", "judgement", "extraction", "planted"}),
     }
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
+from heldin.base.arguments import LARGEST, MOST, SEEDS
 from heldin.base.errors import InputError
-from heldin.base.section import LARGEST, MOST, SEEDS
 from heldin.jobs.config import EXTENDS, RunConfig
 
 Node = Mapping[str, Any]

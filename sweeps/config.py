@@ -10,7 +10,8 @@ from pydantic import Field, StringConstraints, model_validator
 
 from heldin.audit.findings import MARGIN
 from heldin.audit.requirement import Measure, Requirement, RequirementConfig
-from heldin.base.section import FEW, Few, Positive, Section
+from heldin.base.arguments import FEW
+from heldin.base.section import Few, Positive, Section
 from heldin.jobs.config import RunConfig
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # a folder of its own

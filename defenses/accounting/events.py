@@ -11,8 +11,8 @@ import numpy as np
 from dp_accounting import dp_event
 from dp_accounting.pld import privacy_loss_distribution
 
+from heldin.base.arguments import MANY, MOST
 from heldin.base.errors import InputError
-from heldin.base.section import MANY, MOST
 from heldin.defenses.accounting.loss_pmf import Array, LossPair, from_dp_accounting
 from heldin.defenses.accounting.mixture_pld import (
     Mixture,

@@ -4,6 +4,7 @@ import doctest
 import importlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 from html import escape
@@ -166,7 +167,9 @@ def test_a_finished_run_is_loaded_and_written_as_a_pdf(finished, tmp_path):
 
 
 def test_a_run_of_a_file_or_of_its_content_goes_on_where_it_stands(finished, small_config, tmp_path):
-    held, read = heldin.run(small_config, out=finished, quiet=True), heldin.load_record(finished)
+    again = tmp_path / "again"
+    shutil.copytree(finished, again)
+    held, read = heldin.run(small_config, out=again, quiet=True), heldin.load_record(finished)
     assert held.record == read.record
     # A command typesets the record in hand, ``heldin report`` the one in the file.
     assert text_of(held.write_pdf(tmp_path / "held.pdf")) == text_of(read.write_pdf(tmp_path / "read.pdf"))
@@ -174,7 +177,7 @@ def test_a_run_of_a_file_or_of_its_content_goes_on_where_it_stands(finished, sma
         heldin.run({"name": "x", "corpus": {"source": {"kind": "synthetic"}}, "model": {"base": "m"}},
                    overrides=["finetune.epoch=3"], quiet=True)  # fmt: skip
     with pytest.raises(heldin.InputError, match=r"holds a run of another config \('finetune.epochs' differs\)"):
-        heldin.run(small_config, out=finished, overrides=["finetune.epochs=3"], quiet=True)
+        heldin.run(small_config, out=again, overrides=["finetune.epochs=3"], quiet=True)
 
 
 def test_a_checkpoint_is_audited_as_the_command_does(finished, tmp_path):

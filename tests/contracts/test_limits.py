@@ -9,9 +9,9 @@ import pytest
 from pydantic import TypeAdapter
 
 import heldin
-from heldin.base.arguments import number_in, whole_number_in
+from heldin.base.arguments import FEW, MANY, MOST, number_in, whole_number_in
 from heldin.base.errors import InputError
-from heldin.base.section import DATACLASS_SECTION, FEW, MANY, MOST, Section
+from heldin.base.section import DATACLASS_SECTION, Section
 from heldin.commands.cli import GROUPS
 from heldin.defenses.accounting.account import account_els
 from heldin.defenses.accounting.events import PoissonGaussian, check_count

@@ -104,20 +104,16 @@ def test_the_exported_plan_is_written_from_the_mechanism(call, run, tmp_path):
     assert exported == plan
 
 
-def test_no_file_leaves_that_no_fingerprint_covers(call, run, tmp_path):
-    model = run / "checkpoints" / "final"
-    (model / "generation_config.json").write_text('{"max_length": 20, "x": "said by u1"}', encoding="utf-8")
-    (model / "notes.safetensors.txt.bak").write_text("said by u1", encoding="utf-8")
+@pytest.mark.parametrize("name", ["notes.safetensors.txt.bak", "chat_template.jinja"])
+def test_no_file_leaves_that_no_fingerprint_covers(call, run, tmp_path, name):
+    assert (run / "checkpoints" / "final" / "generation_config.json").is_file()
     assert call("export", run, "--to", tmp_path / "public")[0] == 0
-    assert not {p.name for p in (tmp_path / "public").iterdir()} & {
-        "generation_config.json",
-        "notes.safetensors.txt.bak",
-    }
+    assert not (tmp_path / "public" / "generation_config.json").exists()
     with quiet_transformers():
         AutoModelForCausalLM.from_pretrained(tmp_path / "public")
     shutil.rmtree(tmp_path / "public")
-    (model / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
-    _refused(call, run, tmp_path, "is not the model that was trained and audited here (target.fingerprint")
+    (run / "checkpoints" / "final" / name).write_text("said by u1", encoding="utf-8")
+    _refused(call, run, tmp_path, "is not the model that ")
 
 
 @pytest.mark.parametrize("lacking", ["config.json", "model.safetensors"])

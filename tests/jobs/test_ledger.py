@@ -125,7 +125,7 @@ def test_a_damaged_ledger_is_one_line(tmp_path, name):
     save_ledger(_draw(_store(tmp_path, [10] * 10)), tmp_path / "ledger")
     path = tmp_path / "ledger" / name
     path.write_bytes(path.read_bytes()[:20])
-    with pytest.raises(InputError, match="the ledger '.*ledger' is damaged: its run cannot resume"):
+    with pytest.raises(InputError, match="(is damaged|is not as it was written): this run cannot resume"):
         load_ledger(tmp_path / "ledger")
 
 
