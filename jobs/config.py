@@ -322,15 +322,6 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     return parse_config(with_overrides(content, overrides), str(path))
 
 
-def as_read_today(content: Any, where: str) -> Any:
-    """A config that a folder keeps, with the defaults of keys that came after it; as it is if it is not valid now."""
-    try:
-        return parse_config(content, where).model_dump(mode="json")
-    except InputError:
-        # A key that is gone: compared with today's config it differs, and is named.
-        return content
-
-
 def parse_config(content: Mapping[str, Any], where: str) -> RunConfig:
     """Check a config's content; ``where`` names it in errors. Raises InputError listing every error."""
     return checked(RunConfig, content, where)

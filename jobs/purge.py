@@ -18,6 +18,7 @@ from heldin.base.log_file import LOG
 from heldin.base.purged import MARK
 from heldin.base.strict_json import read_json
 from heldin.jobs.planted.folder import AUDITS, CONTROL, SEAL
+from heldin.jobs.retraining import OPTIONS
 from heldin.jobs.run import extraction_file, losses_file
 from heldin.jobs.run.score_file import SCORES, SHADOW
 from heldin.record.document import read_record
@@ -57,8 +58,7 @@ _SECRETS = (
 _OF_TRAININGS = ("runs", "work")
 _OF_PLANTED = (TRAINING,)  # whoever compares it with the corpus sees who is held in
 _OF_SWEEPS = ("shared", "progress")  # copies of corpus and models for the machines of a cluster; what processes said
-_OPTIONS = ("trainings.json", "trials.json")
-_STATE = ("state.json", *_OPTIONS, INDEX)
+_STATE = ("state.json", OPTIONS, INDEX)
 _FINAL = "final"  # within checkpoints, the model itself; the others hold states of the optimizer
 _LEDGERS = ("ledger.json", "cell.json", "key", SEAL)
 _LOST = {
@@ -194,7 +194,7 @@ def _is_run_or_audit(folder: Path) -> bool:
 
 
 def _is_of_trainings(folder: Path) -> bool:
-    return any({"config", "options"} <= set(_content(folder / name)) for name in _OPTIONS)
+    return {"config", "options"} <= set(_content(folder / OPTIONS))
 
 
 def _content(path: Path) -> dict[str, object]:

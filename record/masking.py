@@ -34,12 +34,3 @@ def _masked(value: Any, key: str) -> Any:
     if isinstance(value, list | tuple):
         return [_masked(part, "") for part in value]
     return masked(value) if isinstance(value, dict) else value
-
-
-def with_keys_of(content: Any, to: Any) -> Any:
-    """The content without the keys that ``to`` lacks."""
-    if isinstance(content, dict) and isinstance(to, dict):
-        return {key: with_keys_of(value, to[key]) for key, value in content.items() if key in to}
-    if isinstance(content, list) and isinstance(to, list) and len(content) == len(to):
-        return [with_keys_of(value, its) for value, its in zip(content, to, strict=True)]
-    return content

@@ -1,6 +1,5 @@
 """The document of a sweep: what its cells say one by one and together. Every number of a comparison comes from it."""
 
-import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,10 +8,9 @@ from pydantic import Field, ValidationError
 from heldin.audit.blocks import Summary
 from heldin.audit.findings import Expected, Seen
 from heldin.audit.shipping import Shipping
+from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import InputError
 from heldin.base.facts import Facts
-from heldin.base.files import write_text
-from heldin.base.strict_json import read_json
 from heldin.bounds.verdict import Outcome, Standing
 from heldin.record.facts import Ceiling, CurvePoint
 from heldin.record.sweep_tests import CellTests
@@ -355,24 +353,17 @@ class SweepResult(Facts):
 
 def write_sweep(result: SweepResult, folder: Path) -> None:
     """Write the document to ``folder``, whole or not at all."""
-    text = json.dumps(result.model_dump(mode="json"), indent=1, ensure_ascii=False)
-    write_text(folder / FILE, text + "\n")
+    write_document(folder / FILE, result.model_dump(mode="json"), private=False)
 
 
 def read_sweep(folder: Path) -> SweepResult:
     """Read the document. Raises InputError if there is none, it is damaged, or of another version."""
     path = folder / FILE
     again = "run heldin sweep again, which goes on where it was"
-    try:
-        content = read_json(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"'{path}' is missing or damaged: {again}") from error
-    version = content.get("schema_version") if isinstance(content, dict) else None
+    content = read_document(path, again)
+    version = content.get("schema_version")
     if version != SCHEMA_VERSION:
-        # It follows from the cells, whose records are read whatever wrote them.
-        older = isinstance(version, int) and version < SCHEMA_VERSION
-        what = again if older else "use the heldin that wrote it, or a later one"
-        raise InputError(f"'{path}' has schema {version}, and this heldin reads {SCHEMA_VERSION}: {what}")
+        raise InputError(f"'{path}' has schema {version}, and this heldin reads {SCHEMA_VERSION}: {again}")
     try:
         return SweepResult.model_validate(content)
     except ValidationError as error:

@@ -15,7 +15,7 @@ from heldin.jobs.config import RunConfig
 from heldin.jobs.run.losses_file import read_losses
 from heldin.jobs.user_scores import leading_scores
 from heldin.record.document import Record, read_record
-from heldin.record.masking import masked, with_keys_of
+from heldin.record.masking import masked
 from heldin.sweeps.plan import PlacedCell
 
 
@@ -111,7 +111,7 @@ def _problems(found: Mapping[str, Finished], plan: str) -> dict[str, str]:
             problems[name] = "its record is of another plan, which was not fixed before these coins: remove its folder"
             continue
         stated = masked(config.model_dump(mode="json"))
-        if record.config != with_keys_of(stated, record.config):
+        if record.config != stated:
             problems[name] = "its record is of another config than the sweep's plan: remove its folder"
             continue
         if keys[record.split.key_commitment] > 1:

@@ -11,12 +11,12 @@ from typing import Any
 import yaml
 
 from heldin.attacks.config import NamedReference
+from heldin.base.artefacts import read_document, write_document
 from heldin.base.coins import new_key
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory, text_sha256, write_text
 from heldin.base.purged import require_not_purged
-from heldin.base.strict_json import read_json
-from heldin.jobs.config import RunConfig, as_read_today
+from heldin.jobs.config import RunConfig
 from heldin.jobs.config_files import first_difference
 from heldin.jobs.run.cell import FILE, Cell, write_cell
 from heldin.jobs.run.folder import require_folder, take_new_folder
@@ -75,9 +75,8 @@ def plan_of(sweep: Sweep) -> dict[str, Any]:
         "name": sweep.config.name,
         "blocks": sweep.config.blocks,
         "decision": rule.model_dump(mode="json") if rule else None,
-        # Left out where there are none, as in folders of earlier versions.
-        **({"findings": [its.model_dump(mode="json") for its in findings]} if findings else {}),
-        **({"tune": sweep.config.tune.model_dump(mode="json")} if sweep.config.tune else {}),
+        "findings": [finding.model_dump(mode="json") for finding in findings],
+        "tune": sweep.config.tune.model_dump(mode="json") if sweep.config.tune else None,
         "cells": cells,
     }
 
@@ -96,7 +95,7 @@ def take_sweep(sweep: Sweep, out: Path) -> None:
             leftover.unlink()
         take_new_folder(out, "sweep", besides=_FIRST)
         # Before the coins: what is compared cannot follow from how they fall.
-        write_text(out / PLAN, json.dumps(plan, indent=1) + "\n", private=True)
+        write_document(out / PLAN, plan)
     coins, hashed = _coins(sweep, out), kept_hash(out)
     for cell in placed_cells(sweep, out):
         # Killed while it was laid out, a cell holds what is written again here.
@@ -129,11 +128,7 @@ def require_sweep(plan: dict[str, Any], out: Path) -> bool:
     require_not_purged(out)
     if not path.is_file():
         return False
-    try:
-        kept = read_json(path)
-    except ValueError as error:
-        raise InputError(f"'{path}' is damaged: choose another --out") from error
-    # Keys that came later have their defaults in a folder of an earlier version.
+    kept = read_document(path, "choose another --out")
     differs = first_difference(_by_name(kept), _by_name(json.loads(json.dumps(plan))))
     if differs:
         raise InputError(
@@ -143,13 +138,9 @@ def require_sweep(plan: dict[str, Any], out: Path) -> bool:
     return True
 
 
-def _by_name(plan: Any) -> Any:
-    """The plan with its cells by name, so that a difference can be named, and their configs as they are read today."""
-    if not isinstance(plan, dict) or not isinstance(plan.get("cells"), list):
-        return plan
-    cells = {f"{its['block']}/{its['variant']}": its for its in plan["cells"]}
-    today = {name: {**its, "config": as_read_today(its["config"], name)} for name, its in cells.items()}
-    return {**plan, "cells": today}
+def _by_name(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return the plan with its cells by name, so that a difference can be named."""
+    return {**plan, "cells": {f"{cell['block']}/{cell['variant']}": cell for cell in plan["cells"]}}
 
 
 def _refuse_own_models(sweep: Sweep, out: Path) -> None:
@@ -179,9 +170,6 @@ def _coins(sweep: Sweep, out: Path) -> dict[str, bytes]:
         # Nothing was trained by any of them: cells are laid out after this file.
         drawn = {name: new_key().hex() for name in sorted(wanted)}
         private_directory(path.parent)
-        write_text(path, json.dumps(drawn, indent=1) + "\n", private=True)
-    try:
-        kept = read_json(path)
-        return {name: bytes.fromhex(kept[name]) for name in wanted}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"'{path}' is damaged: this sweep cannot go on; choose another --out") from error
+        write_document(path, drawn)
+    kept = read_document(path, "this sweep cannot go on; choose another --out")
+    return {name: bytes.fromhex(kept[name]) for name in wanted}

@@ -1,7 +1,6 @@
 """The cells of a sweep at work: what they share first, then as many at a time as their place takes."""
 
 import contextlib
-import json
 import shutil
 import signal
 import threading
@@ -11,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import InputError, ResumableError, Terminated
-from heldin.base.files import is_held, write_text
+from heldin.base.files import is_held
 from heldin.base.progress import Reporter, Standing
-from heldin.base.strict_json import read_json
 from heldin.base.wording import counted
 from heldin.sweeps.plan import PlacedCell
 from heldin.sweeps.processes import FINE, Ended, Place, Task, last_line, without_names
@@ -51,10 +50,8 @@ def read_states(out: Path) -> dict[str, CellState]:
     path = out / STATE
     if not path.is_file():
         return {}
-    try:
-        return {name: CellState(**its) for name, its in read_json(path).items()}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"'{path}' is damaged: remove it; it holds durations, and no result") from error
+    content = read_document(path, "remove it; it holds durations, and no result")
+    return {name: CellState(**state) for name, state in content.items()}
 
 
 def cells_to_do(cells: Sequence[PlacedCell], out: Path) -> list[PlacedCell]:
@@ -147,7 +144,7 @@ class _Running:
         self._ended[cell.name] = time.monotonic()
         with self._writing:
             content = {name: asdict(state) for name, state in self._states.items()}
-            write_text(self._out / STATE, json.dumps(content, indent=1))
+            write_document(self._out / STATE, content)
 
     def _progress(self, cell: PlacedCell) -> Path:
         return self._out / PROGRESS / f"{cell.block}-{cell.variant.name}.txt"

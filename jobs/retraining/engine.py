@@ -15,19 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from heldin.audit.trainings import SCORE
+from heldin.base.artefacts import read_document, write_document
 from heldin.base.coins import KEY_BYTES, new_key
 from heldin.base.errors import InputError
 from heldin.base.files import kept_text, one_process_at_a_time, private_directory, write_text
 from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
 from heldin.base.purged import require_not_purged
-from heldin.base.strict_json import read_json
 from heldin.bounds.claims import claims_of
 from heldin.bounds.trainings import forecast, reach_line
 from heldin.bounds.verdict import Claim, stated_claim
 from heldin.defenses.plan_file import read_plan, write_plan
-from heldin.jobs.config import as_read_today, parse_config
+from heldin.jobs.config import parse_config
 from heldin.jobs.environment import environment
+from heldin.jobs.retraining import OPTIONS
 from heldin.jobs.retraining.job import TrainingsAudit, training_job
 from heldin.jobs.retraining.record import scores_text, split_facts, training_facts, trainings_results
 from heldin.jobs.retraining.runs import Trainer, Training, TrainingJob, read_results, run_trainings, train_one
@@ -139,16 +140,12 @@ def body_again(out: Path, reporter: Reporter) -> Body:
 
 def read_audit(folder: Path) -> TrainingsAudit:
     """The audit that ``folder`` holds. Raises InputError if there is none."""
-    path = _options_file(folder)
-    try:
-        content = read_json(path)
-        options = content["options"]
-        options["claims"] = tuple((epsilon, delta) for epsilon, delta in options["claims"])
-        return TrainingsAudit(config=parse_config(content["config"], str(path)), **options)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"'{path}' is missing or damaged: the folder holds no such audit") from error
+    content = read_document(folder / OPTIONS, "the folder holds no such audit")
+    options = content["options"]
+    claims = tuple((epsilon, delta) for epsilon, delta in options["claims"])
+    return TrainingsAudit(
+        config=parse_config(content["config"], str(folder / OPTIONS)), **{**options, "claims": claims}
+    )
 
 
 @dataclass(frozen=True)
@@ -201,18 +198,13 @@ def _body(audit: TrainingsAudit, ready: _Ready, trainings: Sequence[Training]) -
 
 def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
     """Take a new folder, or one that holds exactly this audit; return its key, which is drawn once."""
-    path, secret = _options_file(out), out / "ledger" / "key"
+    path, secret = out / OPTIONS, out / "ledger" / "key"
     require_not_purged(out)
     content = {"config": audit.config.model_dump(mode="json"), "options": audit.options()}
     if path.is_file():
-        try:
-            kept = read_json(path)
-        except ValueError as error:
-            raise InputError(f"'{path}' is damaged: choose another --out") from error
+        kept = read_document(path, "choose another --out")
         # Another config under the same key would train other models with the same coins
         # (docs/theory.md#keys-and-coins).
-        # Keys that came later have their defaults in a folder of an earlier version.
-        kept = {**kept, "config": as_read_today(kept.get("config"), str(path))} if isinstance(kept, dict) else {}
         if kept != json.loads(json.dumps(content)):
             raise InputError(
                 f"'{out}' holds an audit of another config or with other options ({_changed(kept, content)} differ):"
@@ -223,7 +215,7 @@ def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
         private_directory(secret.parent)
         # The key before the options, which mark the folder as taken: a folder with options has a key.
         write_text(secret, new_key().hex(), private=True)
-        write_text(path, json.dumps(content, indent=1) + "\n", private=True)
+        write_document(path, content)
     try:
         key = bytes.fromhex(secret.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -232,12 +224,6 @@ def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
     if len(key) != KEY_BYTES:
         raise InputError(f"'{secret}' is damaged: this audit cannot resume; start a new folder")
     return key
-
-
-def _options_file(folder: Path) -> Path:
-    """Where the folder of an audit remembers what it does; an earlier heldin called the file trials.json."""
-    older = folder / "trials.json"
-    return older if older.is_file() else folder / "trainings.json"
 
 
 def _changed(kept: Any, content: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from heldin.base.files import is_held, private_directory, write_text
 from heldin.base.log_file import LOG
 from heldin.base.purged import require_not_purged
 from heldin.base.yaml_files import read_yaml
-from heldin.jobs.config import RunConfig, as_read_today
+from heldin.jobs.config import RunConfig
 from heldin.jobs.config_files import first_difference
 from heldin.jobs.run.stage_seconds import FILE as STAGES
 
@@ -36,7 +36,7 @@ def require_folder(config: RunConfig, out: Path) -> bool:
     # As data, not as text: order and comments of a file do not make another config.
     content = config.model_dump(mode="json")
     if path.is_file():
-        changed = first_difference(as_read_today(read_yaml(path), str(path)), content)
+        changed = first_difference(read_yaml(path), content)
         if changed:
             # Never taken over: the other run may be at work, before its coins.
             held = is_held(out)

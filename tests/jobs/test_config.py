@@ -265,18 +265,18 @@ def test_extending_nothing_or_itself_is_one_clear_line(tmp_path):
         load_config(tmp_path / "a.yaml")
 
 
-def test_a_folder_of_an_earlier_version_is_of_the_same_config(tmp_path):
-    """Keys that came later have their defaults there; a key that is gone, or another value, is another config."""
+def test_a_folder_is_of_the_same_config_only_with_all_its_keys_and_values(tmp_path):
     config = parse_config(SMALL, "small")
     write_text(tmp_path / "config.yaml", yaml.safe_dump(config.model_dump(mode="json")))
     assert require_folder(config, tmp_path)
     (tmp_path / "ledger").mkdir()
     content = config.model_dump(mode="json")
-    del content["split"]["audited"], content["corpus"]["text_unit"]
-    write_text(tmp_path / "config.yaml", yaml.safe_dump(content))
-    assert require_folder(config, tmp_path)
-    whole = config.model_dump(mode="json")
-    for change, said in (({**content, "seed": 5}, "'seed' differs"), ({**whole, "gone": 1}, "'gone' differs")):
+    lacks = {**content, "corpus": {key: its for key, its in content["corpus"].items() if key != "text_unit"}}
+    for change, said in (
+        ({**content, "seed": 5}, "'seed' differs"),
+        ({**content, "gone": 1}, "'gone' differs"),
+        (lacks, "'corpus.text_unit' differs"),
+    ):
         write_text(tmp_path / "config.yaml", yaml.safe_dump(change))
         with pytest.raises(InputError, match=said):
             require_folder(config, tmp_path)

@@ -10,12 +10,12 @@ import pytest
 import heldin.sweeps.processes as processes
 from heldin.base.errors import InputError
 from heldin.jobs.run.ledger import load_ledger
-from heldin.record.document import read_record, write_record
+from heldin.record.document import read_record
 from heldin.record.sweep import read_sweep
 from heldin.sweeps.check import check_sweep
 from heldin.sweeps.driver import run_sweep
 from heldin.sweeps.load import load_sweep
-from heldin.sweeps.plan import kept_hash, placed_cells, take_sweep
+from heldin.sweeps.plan import placed_cells, take_sweep
 from heldin.sweeps.processes import Ended
 from tests.tiny_sweeps import CANARIES, QUIET, ULS, USERS, in_process, written
 
@@ -105,27 +105,6 @@ def test_a_kill_while_cells_are_laid_out_is_gone_on_with(swept, tmp_path):
     (out / "ledger" / "coins.json").write_text("{}", encoding="utf-8")
     with pytest.raises(InputError, match="this sweep cannot go on"):
         take_sweep(sweep, out)
-
-
-def test_a_folder_from_before_a_config_key_came_is_gone_on_with(swept, tmp_path, monkeypatch):
-    sweep, out, result = swept
-    older = tmp_path / "out"
-    shutil.copytree(out, older)
-    plan = json.loads((older / "sweep.json").read_text(encoding="utf-8"))
-    for cell in plan["cells"]:
-        del cell["config"]["audit"]["test_texts_per_user"]
-    # As the version before would have written it, hash included.
-    (older / "sweep.json").write_text(json.dumps(plan), encoding="utf-8")
-    for cell in placed_cells(sweep, older):
-        path = cell.folder / "record.json"
-        its = read_record(path)
-        kept = {**its.config, "audit": {k: v for k, v in its.config["audit"].items() if k != "test_texts_per_user"}}
-        facts = its.cell.model_copy(update={"sweep": kept_hash(older)})
-        write_record(its.model_copy(update={"config": kept, "cell": facts}), path)
-    monkeypatch.setattr(processes, "run_process", None)
-    again = run_sweep(sweep, older, QUIET, command="heldin sweep")
-    assert [cell.state for cell in again.cells] == ["done"] * 6
-    assert again.variants == result.variants
 
 
 def test_a_variant_or_block_that_is_added_later_is_refused(swept, tmp_path, call):
