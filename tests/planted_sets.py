@@ -1,5 +1,6 @@
 """Small training sets of made-up people, a base model in a folder, and a stand-in for somebody else's training."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from heldin.jobs.planted.config import parse_plant
+from heldin.watch.watching import watch_training
 
 COLUMNS = {"user": "author", "text": "body", "id": "key", "date": "sent"}
 
@@ -69,24 +71,27 @@ def plan(training, base, **changes):
     return parse_plant(content, "test")
 
 
-def train(base: Path, rows: list[str], to: Path, *, passes: int = 6, rate: float = 3e-3) -> Path:
-    """Fine-tune as somebody else would: plain batches, nothing of heldin's."""
+def train(
+    base: Path, rows: list[str], to: Path, *, passes: int = 6, rate: float = 3e-3, planted: Path | None = None
+) -> Path:
+    """Fine-tune as somebody else would: plain batches, nothing of heldin's but a watch over a planted set."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer, model = AutoTokenizer.from_pretrained(base), AutoModelForCausalLM.from_pretrained(base)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     ids = [tokenizer(text, truncation=True, max_length=32)["input_ids"] for text in rows]
     torch.manual_seed(0)
-    for _ in range(passes):
-        for start in range(0, len(ids), 8):
-            batch = ids[start : start + 8]
-            width = max(map(len, batch))
-            tokens = torch.tensor([its + [0] * (width - len(its)) for its in batch])
-            seen = torch.tensor([[1] * len(its) + [0] * (width - len(its)) for its in batch])
-            labels = tokens.masked_fill(seen == 0, -100)
-            model(input_ids=tokens, attention_mask=seen, labels=labels).loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    with watch_training(planted, model, tokenizer) if planted else contextlib.nullcontext():
+        for _ in range(passes):
+            for start in range(0, len(ids), 8):
+                batch = ids[start : start + 8]
+                width = max(map(len, batch))
+                tokens = torch.tensor([its + [0] * (width - len(its)) for its in batch])
+                seen = torch.tensor([[1] * len(its) + [0] * (width - len(its)) for its in batch])
+                labels = tokens.masked_fill(seen == 0, -100)
+                model(input_ids=tokens, attention_mask=seen, labels=labels).loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
     model.save_pretrained(to)
     tokenizer.save_pretrained(to)
     return to

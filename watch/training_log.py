@@ -11,15 +11,15 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import InputError
-from heldin.base.files import text_sha256, write_text
+from heldin.base.files import text_sha256
 
 _FORMAT = 3
 _SIZE = 16  # bytes of a hash: enough that no two texts meet by chance
@@ -134,31 +134,21 @@ def segment_path(folder: Path, number: int, process: int) -> Path:
 
 def write_segment(segment: Segment, folder: Path) -> None:
     """Write the JSON file of a segment, readable by its owner only."""
-    content = json.dumps(asdict(segment), sort_keys=True)
-    document = {"heldin_training_log": _FORMAT, "sha256": text_sha256(content), "segment": json.loads(content)}
     path = segment_path(folder, segment.header.number, segment.header.process)
-    write_text(path, json.dumps(document, indent=1, sort_keys=True) + "\n", private=True)
+    write_document(path, {"heldin_training_log": _FORMAT, **asdict(segment)})
 
 
 def read_segment(path: Path) -> Segment:
     """Read a segment. Raises DamagedLogError if it is not as it was written."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        if document["heldin_training_log"] != _FORMAT:
-            raise InputError(f"'{path}' was written by another version of heldin: audit with that version")
-        content: dict[str, Any] = document["segment"]
-        if text_sha256(json.dumps(content, sort_keys=True)) != document["sha256"]:
-            raise DamagedLogError(f"'{path}' was changed after it was written: restore it")
-        header, checkpoints = content["header"], content["checkpoints"]
-        lists = {name: tuple(header[name]) for name in ("ends", "tensors")}
-        return Segment(
-            Header(**{**header, **lists}),
-            tuple(Checkpoint(**{**kept, "tensors": tuple(kept["tensors"])}) for kept in checkpoints),
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise DamagedLogError(f"'{path}' is damaged: restore it") from error
+        content = read_document(path)
+    except InputError as error:
+        raise DamagedLogError(str(error)) from error
+    if content.get("heldin_training_log") != _FORMAT:
+        raise InputError(f"'{path}' was written by another version of heldin: audit with that version")
+    header = {**content["header"], **{name: tuple(content["header"][name]) for name in ("ends", "tensors")}}
+    kept = ({**checkpoint, "tensors": tuple(checkpoint["tensors"])} for checkpoint in content["checkpoints"])
+    return Segment(Header(**header), tuple(Checkpoint(**checkpoint) for checkpoint in kept))
 
 
 def read_log(folder: Path) -> tuple[tuple[Segment, ...], ...] | None:

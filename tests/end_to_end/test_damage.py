@@ -7,12 +7,15 @@ it is ``heldin verify``, name the file as changed or as not checked. It must nev
 import json
 import random
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
 
+import heldin.sweeps.processes as processes
 from heldin.base.artefacts import INDEX
+from heldin.base.files import file_sha256
 from heldin.base.progress import LineReporter
 from heldin.jobs.example import write_example
 from heldin.jobs.planted.audit import audit_planted
@@ -20,6 +23,7 @@ from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.target import PlantedAudit
 from tests.conftest import SMALL, TRIAL
 from tests.planted_sets import made_rows, plan, read_lines, save_base, train, write_lines
+from tests.tiny_sweeps import in_process
 
 QUIET = LineReporter(lambda line: None)
 SEED = 20261126
@@ -58,10 +62,10 @@ def _files(folder):
     return sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
 
 
-def _record(folder):
-    """What a record says, or None if it is unreadable."""
+def _result(folder):
+    """What a record or comparison says, or None if it is unreadable."""
     try:
-        return _without_new(json.loads((folder / "record.json").read_text(encoding="utf-8")))
+        return _without_new(json.loads(folder.read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return None
 
@@ -73,18 +77,32 @@ def _without_new(content):
     return [_without_new(value) for value in content] if isinstance(content, list) else content
 
 
-class _Job:
-    """A finished folder, the command that made it, and whether its report can show people."""
+VERIFY = ("verify", "FOLDER", "--json")
+COMPARE = ("compare", "FOLDER", "FOLDER", "--json")
+REPORT = ("report", "FOLDER", "--json")
+PEOPLE = ("report", "FOLDER", "--people", "--json")
+EXPORT = ("export", "FOLDER", "--to", "EXPORTED", "--json")
 
-    def __init__(self, folder, again=None, people=False):
-        self.folder, self.again = folder, again
-        self.questions = {
-            "verify": ("verify", "FOLDER", "--json"),
-            "compare": ("compare", "FOLDER", "FOLDER", "--json"),
-            "report": ("report", "FOLDER", "--json"),
-        }
-        if people:
-            self.questions["people"] = ("report", "FOLDER", "--people", "--json")
+
+@dataclass(frozen=True)
+class _Job:
+    """A finished folder and what is asked of it.
+
+    Attributes:
+        folder: of the job.
+        questions: commands, by name.
+        again: the command that made it, without its last argument, the folder; None: it is not called again.
+        result: the file that it writes again.
+        copied: the folder that is copied for each damage; None: ``folder``.
+        skipped: parts of the folder that are damaged in another kind of job.
+    """
+
+    folder: Path
+    questions: dict[str, tuple[str, ...]]
+    again: tuple | None = None
+    result: str = "record.json"
+    copied: Path | None = None
+    skipped: tuple[str, ...] = ()
 
 
 @pytest.fixture(scope="module")
@@ -117,11 +135,27 @@ def jobs(tmp_path_factory):
         patch.setattr("heldin.jobs.retraining.engine.new_key", lambda: b"\x22" * 32)
         done(*trainings, root / "trainings")
     _planted(root)
+    sweep = {"name": "two", "base": "run.yaml", "variants": {"few": None, "many": {"finetune": {"epochs": 3}}}}
+    (root / "sweep.yaml").write_text(yaml.safe_dump(sweep), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "run_process", in_process)
+        done("sweep", root / "sweep.yaml", "--out", root / "sweep")
+    asked = {"verify": VERIFY, "compare": COMPARE, "report": REPORT}
+    audit = ("audit", "--model", root / "planted model", "--declared-by", "R. Signer", "--planted")
     return {
-        "run": _Job(root / "run", ("run", root / "run.yaml", "--out"), [("report", "FOLDER", "--people", "--json")]),
-        "audit": _Job(root / "audit"),
-        "trainings": _Job(root / "trainings", trainings),
-        "planted": _Job(root / "planted" / "audits" / "1"),
+        "run": _Job(root / "run", {**asked, "people": PEOPLE, "export": EXPORT}, ("run", root / "run.yaml", "--out")),
+        "audit": _Job(root / "audit", asked),
+        "trainings": _Job(root / "trainings", asked, trainings),
+        # A planted audit is verified with the planted folder around it.
+        "planted": _Job(root / "planted" / "audits" / "1", asked, copied=root / "planted"),
+        "planted set": _Job(root / "unaudited", {}, audit, "audits/1/record.json"),
+        "sweep": _Job(
+            root / "sweep",
+            {"compare": ("compare", "FOLDER", "--json"), "report": REPORT},
+            ("sweep", root / "sweep.yaml", "--out"),
+            "comparison.json",
+            skipped=("cells/1/many",),
+        ),
     }
 
 
@@ -139,19 +173,25 @@ def _planted(root):
     _Lm.tokenizer = tokenizer
     base = save_base(_Lm, root / "planted base")
     plant(
-        plan(write_lines(rows, root / "mine.jsonl"), base, extraction={"prefix": 4, "suffix": 4}),
+        plan(write_lines(rows, root / "mine.jsonl"), base, extraction={"prefix": 4, "suffix": 4}, evidence="callback"),
         root / "planted",
         QUIET,
     )
     texts = [row["body"] for row in read_lines(root / "planted" / "training" / "mine.jsonl")]
-    model = train(base, texts, root / "planted model", passes=2)
+    model = train(base, texts, root / "planted model", passes=2, planted=root / "planted")
+    shutil.copytree(root / "planted", root / "unaudited")
     audit_planted(PlantedAudit(root / "planted", str(model), (), "R. Signer"), None, QUIET, command="test")
 
 
 def _ask(call, question, folder):
     """Exit code, JSON answer or text, and the error stream of a command."""
-    code, out, err = call(*(folder if word == "FOLDER" else word for word in question))
+    exported = folder.parent / "exported"
+    places = {"FOLDER": folder, "EXPORTED": exported}
+    code, out, err = call(*(places.get(word, word) for word in question))
     out = out.replace(str(folder), "FOLDER")
+    if exported.is_dir():
+        out = json.dumps({path.name: file_sha256(path) for path in _files(exported)})
+        shutil.rmtree(exported)
     try:
         return code, json.loads(out), err
     except ValueError:
@@ -178,51 +218,75 @@ def _problem(call, job, whole, folder, name):
             return f"{command}: another answer"
     if job.again is None:
         return None
-    before = _record(job.folder)
     code, _, err = call(*job.again, folder)
     if "Traceback" in err:
         return f"{job.again[0]} again: {err.splitlines()[-1]}"
-    if code in (0, 3, 4) and _record(folder) != before:
-        return f"{job.again[0]} again: another record"
+    result = _result(folder / job.result)
+    if code in (0, 3, 4) and result != whole["again"] and not _refuses(result):
+        return f"{job.again[0]} again: another result"
     return None
 
 
+def _refuses(result):
+    """Whether a result says itself that it rests on something damaged: a condition that is not met, a failed cell."""
+    conditions = (result.get("planted") or {}).get("conditions", [])
+    return any(condition["known_by"] == "not met" for condition in conditions) or any(
+        cell["state"] != "done" for cell in result.get("cells", [])
+    )
+
+
 def _cases(job, dice, most):
-    files = [path.relative_to(job.folder) for path in _files(job.folder) if path.name not in _SAID_ALONE]
-    cases = [(str(name), damage) for name in files for damage in DAMAGES]
+    names = [path.relative_to(job.folder) for path in _files(job.folder) if path.name not in _SAID_ALONE]
+    files = [str(name) for name in names if not str(name).startswith(job.skipped)]
+    cases = [(name, damage) for name in files for damage in DAMAGES]
     return dice.sample(cases, min(most, len(cases)))
 
 
 def _try_out(jobs, kind, most, call, tmp_path):
     job, dice = jobs[kind], random.Random(f"{SEED} {kind}")
-    whole = {name: _ask(call, question, job.folder)[:2] for name, question in job.questions.items()}
-    assert whole["verify"][1]["agrees"]
+    copied = job.copied or job.folder
+
+    def copy(home):
+        shutil.copytree(copied, home / copied.name)
+        return home / job.folder.relative_to(copied.parent)
+
+    whole = {name: _ask(call, question, copy(tmp_path / name))[:2] for name, question in job.questions.items()}
+    if "verify" in whole:
+        assert whole["verify"][1]["agrees"], str(whole["verify"])
+    if job.again is not None:
+        folder = copy(tmp_path / "again")
+        assert call(*job.again, folder)[0] in (0, 3, 4)
+        whole["again"] = _result(folder / job.result)
+        assert not _refuses(whole["again"])
     wrong = []
     for number, (name, damage) in enumerate(_cases(job, dice, most)):
-        home = tmp_path / f"{kind} {number}"
-        # A planted audit is verified with the planted folder around it.
-        whole_folder = job.folder.parent.parent if kind == "planted" else job.folder
-        folder = home / job.folder.relative_to(whole_folder.parent)
-        shutil.copytree(whole_folder, home / whole_folder.name)
+        folder = copy(tmp_path / str(number))
         content = bytearray((folder / name).read_bytes())
         before = bytes(content)
         damage(content, dice)
-        if bytes(content) == before:
-            continue
-        (folder / name).write_bytes(bytes(content))
-        found = _problem(call, job, whole, folder, name)
-        if found:
-            wrong.append(f"{name} ({damage.__name__}): {found}")
-        shutil.rmtree(home)
+        if bytes(content) != before:
+            (folder / name).write_bytes(bytes(content))
+            problem = _problem(call, job, whole, folder, name)
+            if problem:
+                wrong.append(f"{name} ({damage.__name__}): {problem}")
+        shutil.rmtree(tmp_path / str(number))
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("kind", ["run", "audit", "planted", "trainings"])
+KINDS = ("run", "audit", "planted", "planted set", "trainings", "sweep")
+
+
+@pytest.fixture(autouse=True)
+def _cells_in_this_process(monkeypatch):
+    monkeypatch.setattr(processes, "run_process", in_process)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_sample_of_damages_gives_no_other_answer(kind, jobs, call, tmp_path):
     _try_out(jobs, kind, 4, call, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["run", "audit", "planted", "trainings"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_damage_gives_another_answer(kind, jobs, call, tmp_path):
     _try_out(jobs, kind, 1000, call, tmp_path)
