@@ -169,6 +169,10 @@ def audit(
             rich_help_panel=PLANTED,
         ),
     ] = None,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="Also print every condition and count.", rich_help_panel=PLANTED),
+    ] = False,
 ) -> None:
     """Audit a checkpoint that someone else trained, from two files of users' texts; nothing is trained.
 
@@ -185,8 +189,9 @@ def audit(
     if planted is not None:
         audit_planted(called)
         return
-    if declared_by is not None:
-        raise InputError("--declared-by goes with --planted")
+    for name, given_here in (("--declared-by", declared_by is not None), ("--verbose", verbose)):
+        if given_here:
+            raise InputError(f"{name} goes with --planted")
     # Every option becomes a key of the config, so that both are checked by one model
     # and a file may hold what no option has.
     if model is not None and len(model) > 1:
@@ -227,7 +232,7 @@ _KEYS = {
     "endpoint": "endpoint.url",
     **{name: f"endpoint.{name}" for name in AT_ENDPOINT if name != "context"},
     # About this call, not about what is audited: they set no key.
-    **dict.fromkeys(("config", "out", "quiet", "json", "planted", "declared_by"), ""),
+    **dict.fromkeys(("config", "out", "quiet", "json", "planted", "declared_by", "verbose"), ""),
 }
 _SERVED_CONTEXT = "endpoint.context"  # what --context sets where the model is behind an endpoint
 _NEEDED = ("model", "reference", "held_in", "held_out")

@@ -18,17 +18,18 @@ if TYPE_CHECKING:
     from heldin.record.document import Record
 
 
-def finish(record: "Record", folder: Path, *, json: bool = False) -> NoReturn:
+def finish(record: "Record", folder: Path, *, json: bool = False, verbose: bool = False) -> NoReturn:
     """Write the report, print the findings (``json``: as one JSON object) and exit with the verdict's code."""
     if json:
         typer.echo(json_text(told(record, folder)))
     else:
-        tell(record, folder)
+        tell(record, folder, verbose=verbose)
     raise typer.Exit(record.judgement.exit_code)
 
 
-def tell(record: "Record", folder: Path) -> None:
-    """Write the report and print the findings."""
+def tell(record: "Record", folder: Path, *, verbose: bool = False) -> None:
+    """Write the report and print the findings; ``verbose``: of a planted audit every condition and count as well."""
+    from heldin.record.condition_words import condition_lines
     from heldin.reports.extraction import extraction_line
     from heldin.reports.findings import BOUNDS, CANARY_USERS, HOW_WELL, NEXT, RECOMMENDED, findings
     from heldin.reports.marks import marks_line
@@ -48,6 +49,8 @@ def tell(record: "Record", folder: Path) -> None:
         typer.echo(f"Extraction: {emitted}")
     if exposed := marks_line(record):
         typer.echo(f"Exposure: {exposed}")
+    for line in condition_lines(record.planted, every=True) if verbose and record.planted else ():
+        typer.echo(line)
     typer.echo(f"report: {_report(record, folder) or 'none'}")
     # Last, where scripts and people look for it.
     typer.echo(f"answer: {answered}" + (f" (exit code {code})" if code else ""))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from heldin.jobs.planted.config import PlantConfig
     from heldin.record.document import Record
 
-AT_PLANTED = ("model", "claim", "declared_by", "out", "quiet", "json", "planted", "device", "precision")
+AT_PLANTED = ("model", "claim", "declared_by", "out", "quiet", "json", "planted", "device", "precision", "verbose")
 AT_ENDPOINT = (
     "tokenizer",
     "context",
@@ -118,7 +118,7 @@ def audit_planted(called: typer.Context) -> None:
         )
     if "model" not in given:
         raise InputError("--planted needs --model: the folder or hub name of the model that was trained")
-    models, out = given["model"], given.get("out")
+    models, out, verbose = given["model"], given.get("out"), bool(given.get("verbose"))
     if len(models) > 1 and out is not None:
         raise InputError("--out goes with one --model: several go to audits/LOOK in the planted folder")
     claims = tuple(given.get("claim", ()))
@@ -132,18 +132,19 @@ def audit_planted(called: typer.Context) -> None:
     with interruptible():
         if len(jobs) == 1:
             record, folder = do(jobs[0], out, reporter_for_this_terminal(), command=command_line())
-            finish(record, folder, json=bool(given.get("json")))
+            finish(record, folder, json=bool(given.get("json")), verbose=verbose)
         require_distinct(jobs, read_planted(jobs[0].planted)[0])
         looks = (do(job, None, reporter_for_this_terminal(), command=command_line()) for job in jobs)
-        _finish_all(looks, bool(given.get("json")))
+        _finish_all(looks, json=bool(given.get("json")), verbose=verbose)
 
 
-def _finish_all(looks: "Iterator[tuple[Record, Path]]", json: bool) -> NoReturn:
+def _finish_all(looks: "Iterator[tuple[Record, Path]]", *, json: bool, verbose: bool) -> NoReturn:
     """Print what is found of each model as it is found, then a line of each, and exit with the gravest code.
 
     Args:
         looks: records and their folders, each made when it is asked for.
         json: print one object at the end.
+        verbose: print every condition and count.
     """
     lines: list[str] = []
     objects: list[dict[str, Any]] = []
@@ -158,7 +159,7 @@ def _finish_all(looks: "Iterator[tuple[Record, Path]]", json: bool) -> NoReturn:
                 objects.append(told(record, folder))
             else:
                 typer.echo(f"look {record.planted.look}: {record.target.name}")
-                tell(record, folder)
+                tell(record, folder, verbose=verbose)
     except InputError as error:
         if not lines:
             raise

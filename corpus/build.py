@@ -48,6 +48,7 @@ def build_store(
     *,
     aliases: Mapping[str, str] | None = None,
     skip_bad_rows: bool = False,
+    say: Callable[[str], object] = lambda _: None,
 ) -> CorpusStore:
     """Build the store of ``source`` under ``cache``/corpora, or open it if this content was built before.
 
@@ -58,14 +59,14 @@ def build_store(
         cache: folder under which stores are kept.
         aliases: alias to person; None: every name is a user of its own.
         skip_bad_rows: count and skip unusable rows instead of raising at the first.
+        say: receives a line where a store is there that is not as it was written, and is built again.
 
     Raises:
         InputError: the source cannot be read, has no usable record, or repeats a record id.
     """
     folder, fingerprint = store_folder(source, cache, aliases, skip_bad_rows)
-    if is_whole(folder):
+    if is_whole(folder, say=say):
         return CorpusStore(folder)
-    damaged = folder.is_dir()
     require_named_once(source)
     bad = BadRows(skip=skip_bad_rows)
     # Of several sources, the first may have a store already: appending then costs a pass over its records, not over the
@@ -89,7 +90,7 @@ def build_store(
         meta = {"fingerprint": fingerprint, "skipped": bad.skipped, "first_skipped": bad.first, "ids": ids}
         (temporary / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
     store = CorpusStore(folder)
-    store.report = BuildReport(bad.skipped, bad.first, reused=False, damaged=damaged)
+    store.report = BuildReport(bad.skipped, bad.first, reused=False)
     return store
 
 

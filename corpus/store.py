@@ -46,13 +46,11 @@ class BuildReport:
         skipped: rows skipped because they could not be used.
         first_skipped: place and reason of the first of them, or "".
         reused: whether the store had been built before.
-        damaged: whether one was there that was not as it was written, and was built again.
     """
 
     skipped: int
     first_skipped: str
     reused: bool
-    damaged: bool = False
 
 
 class Corpus:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from heldin.base.artefacts import INDEX
 from heldin.base.coins import fair_coin, keyed_order, seed_key
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, whole_directory
@@ -154,7 +155,11 @@ def _train(folder: Path, texts: _Texts, reporter: Reporter) -> None:
     with reporter.track("base model", recipe.steps(len(public)), "steps") as advance:
         # On public users only, so that the base model is a fair reference for both sides.
         base = pretrain(public, shape, recipe, cache_directory(), advance=advance)
-    shutil.copytree(pretrained_folder(public, shape, recipe, cache_directory()), folder / "base")
+    shutil.copytree(
+        pretrained_folder(public, shape, recipe, cache_directory()),
+        folder / "base",
+        ignore=shutil.ignore_patterns(INDEX),
+    )
     # There are no validation texts to choose a checkpoint by.
     plain = replace(demo.finetune, select=Select.LAST)
     sequences = encode(base.tokenizer, [record.text for record in texts.training], plain.sequence_length)

@@ -81,14 +81,19 @@ def declared_line(facts: PlantedFacts) -> str | None:
     )
 
 
-def condition_lines(facts: PlantedFacts) -> list[str]:
-    """Return a line for each condition that heldin did not check itself, and the counts where one is not met."""
+def condition_lines(facts: PlantedFacts, *, every: bool = False) -> list[str]:
+    """Return a line for each condition that heldin did not check itself, and the counts where one is not met.
+
+    Args:
+        facts: of the planted set.
+        every: return those that were checked as well, and the counts in any case.
+    """
     lines = [
         f"{condition.known_by.value} ({explanation(condition, facts)}): {statement(condition)}"
         for condition in facts.conditions
-        if condition.known_by is not Known.CHECKED
+        if every or condition.known_by is not Known.CHECKED
     ]
-    if facts.training is not None and any(Reason.LOG_AGREES not in c.reasons for c in facts.unmet()):
+    if facts.training is not None and (every or any(Reason.LOG_AGREES not in c.reasons for c in facts.unmet())):
         lines.append(f"training log: {training_line(facts.training)}")
     if facts.control is not None:
         lines.append(f"positive control: {control_line(facts.control)}")

@@ -71,7 +71,7 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
 def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) -> Record:
     seconds: dict[str, float] = {}
     started = time.monotonic()
-    groups = read_groups(job)
+    groups = read_groups(job, reporter.say)
     mixed = groups.texts
     if line := missing_names_line(mixed):
         reporter.say(line)

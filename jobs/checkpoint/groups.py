@@ -1,6 +1,6 @@
 """The texts of an audit's held-in and held-out users, read from their two files, and what training saw of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from heldin.base.errors import InputError
@@ -35,7 +35,7 @@ class Groups:
         return {user: its for user, its in self.texts.items() if self.member[user] is held_in}
 
 
-def read_groups(job: CheckpointAudit) -> Groups:
+def read_groups(job: CheckpointAudit, say: Callable[[str], object] = lambda _: None) -> Groups:
     """Read both files, and the training file if there is one."""
     # Before the stores are built: an empty training file would make every held-in user "absent" after all the work.
     if job.training is not None and next(training_records(job), None) is None:
@@ -44,7 +44,7 @@ def read_groups(job: CheckpointAudit) -> Groups:
             " or leave --training out"
         )
     stores = {
-        side: build_store(open_source(path, job.columns), cache_directory(), skip_bad_rows=job.skip_bad_lines)
+        side: build_store(open_source(path, job.columns), cache_directory(), skip_bad_rows=job.skip_bad_lines, say=say)
         for side, path in (("held-in", job.held_in), ("held-out", job.held_out))
     }
     _require_disjoint(stores["held-in"], stores["held-out"], ids_are_given=job.columns.id is not None)

@@ -69,6 +69,7 @@ def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
         cache_directory(),
         aliases=aliases,
         skip_bad_rows=config.corpus.skip_bad_lines,
+        say=reporter.say,
     )
     reporter.say(
         f"corpus: {counted(len(store.users), 'user')}, {counted(len(store), 'record')},"
@@ -142,7 +143,7 @@ def _public_store(config: RunConfig, reporter: Reporter) -> CorpusStore | None:
     if config.model.pretrain is None or config.model.pretrain.source is None:
         return None
     reporter.say("public corpus: reading")
-    return build_store(config.model.pretrain.source.source(), cache_directory())
+    return build_store(config.model.pretrain.source.source(), cache_directory(), say=reporter.say)
 
 
 def _public_rows(config: RunConfig, store: CorpusStore, taken: frozenset[str]) -> tuple[tuple[int, ...], int]:
