@@ -243,7 +243,7 @@ def _cases(job, dice, most):
 
 
 def _try_out(jobs, kind, most, call, tmp_path):
-    job, dice = jobs[kind], random.Random(f"{SEED} {kind}")
+    job, dice = jobs[kind], random.Random(f"{SEED} {kind} {most}")
     copied = job.copied or job.folder
 
     def copy(home):
@@ -283,10 +283,17 @@ def _cells_in_this_process(monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sample_of_damages_gives_no_other_answer(kind, jobs, call, tmp_path):
-    _try_out(jobs, kind, 4, call, tmp_path)
+    _try_out(jobs, kind, 3, call, tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_larger_sample_of_damages_gives_no_other_answer(kind, jobs, call, tmp_path):
+    _try_out(jobs, kind, 20, call, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_damage_gives_another_answer(kind, jobs, call, tmp_path):
     _try_out(jobs, kind, 1000, call, tmp_path)
