@@ -287,12 +287,6 @@ def test_a_sample_of_damages_gives_no_other_answer(kind, jobs, call, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_larger_sample_of_damages_gives_no_other_answer(kind, jobs, call, tmp_path):
-    _try_out(jobs, kind, 20, call, tmp_path)
-
-
-@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_damage_gives_another_answer(kind, jobs, call, tmp_path):
