@@ -29,7 +29,7 @@ def finish(record: "Record", folder: Path, *, json: bool = False, verbose: bool 
 
 def tell(record: "Record", folder: Path, *, verbose: bool = False) -> None:
     """Write the report and print the findings; ``verbose``: of a planted audit every condition and count as well."""
-    from heldin.record.condition_words import condition_lines
+    from heldin.record.condition_words import condition_lines, declared_line
     from heldin.reports.extraction import extraction_line
     from heldin.reports.findings import BOUNDS, CANARY_USERS, HOW_WELL, NEXT, RECOMMENDED, findings
     from heldin.reports.marks import marks_line
@@ -49,8 +49,11 @@ def tell(record: "Record", folder: Path, *, verbose: bool = False) -> None:
         typer.echo(f"Extraction: {emitted}")
     if exposed := marks_line(record):
         typer.echo(f"Exposure: {exposed}")
-    for line in condition_lines(record.planted, every=True) if verbose and record.planted else ():
-        typer.echo(line)
+    if record.planted is not None:
+        if declared := declared_line(record.planted):
+            typer.echo(f"Conditions: {declared}")
+        for line in condition_lines(record.planted, every=True) if verbose else ():
+            typer.echo(line)
     typer.echo(f"report: {_report(record, folder) or 'none'}")
     # Last, where scripts and people look for it.
     typer.echo(f"answer: {answered}" + (f" (exit code {code})" if code else ""))

@@ -218,10 +218,14 @@ def _reason(reason: Reason, condition: Condition, facts: PlantedFacts) -> str:
             return by_log
 
 
+def _times(counts: TrainingCounts) -> str:
+    most = counted(counts.most_reads, "time")
+    return most if counts.fewest_reads == counts.most_reads else f"{counts.fewest_reads} to {most}"
+
+
 _COUNTED = {
     Reason.LOG_AGREES: lambda c: (
-        f"{counted(c.sequences, 'sequence')} with all {counted(c.rows, 'row')}, each given {c.fewest_reads} to"
-        f" {c.most_reads} times"
+        f"{counted(c.sequences, 'sequence')} with all {counted(c.rows, 'row')}, each given {_times(c)}"
     ),
     Reason.PACKED_WITHOUT_BOUNDARIES: lambda c: (
         f"{counted(c.sequences, 'sequence')} of one length hold no row as a whole: rows seem to be joined and cut"

@@ -77,7 +77,7 @@ def _membership(record: Record) -> list[Scenario]:
         "Membership of real users",
         "not run",
         "probabilities of a user's texts",
-        "Nothing is known of real users: those who were tested were made to be found.",
+        "Nothing is known of real users as they are: those who were tested were made for this audit.",
     )
     if record.trainings is not None:
         return [
@@ -118,7 +118,7 @@ def _membership(record: Record) -> list[Scenario]:
             )
         rows.append(
             Scenario(
-                "Membership of canary users, made to be found",
+                "Membership of canary users",
                 "run",
                 "the same",
                 f"{counted(record.canaries.users, 'canary user')}: {most}.",

@@ -3,6 +3,7 @@
 from heldin.audit.decision import Answer
 from heldin.bounds.judgement import Bound
 from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict
+from heldin.record.condition_words import declared_line
 from heldin.record.document import Record
 from heldin.reports.wording import audited_by, percent, sentence
 
@@ -25,11 +26,15 @@ def bounds_that_follow(record: Record) -> list[Bound]:
 
 
 def certified(record: Record) -> str:
-    """A sentence for each claim that was tested and one for the lower bounds; "No claim was tested." without one."""
+    """Return a sentence for each claim that was tested, one for the lower bounds, and one for what is declared.
+
+    "No claim was tested." without one.
+    """
     tested = [its for its in record.judgement.verdicts if its.claim != NO_CLAIM]
     claims = dict.fromkeys(its.claim for its in tested)  # in their order, each once
     said = [_of_claim(record, claim, [its for its in tested if its.claim == claim]) for claim in claims]
-    return " ".join([*(said or ["No claim was tested."]), _of_bounds(record)])
+    declared = declared_line(record.planted) if record.planted else None
+    return " ".join(filter(None, [*(said or ["No claim was tested."]), _of_bounds(record), declared]))
 
 
 def _of_claim(record: Record, claim: str, verdicts: list[Verdict]) -> str:

@@ -9,7 +9,7 @@ from heldin.audit.decision import Answer
 from heldin.audit.headline import PROMISES
 from heldin.base.wording import counted
 from heldin.bounds.verdict import NO_CLAIM, Outcome, Verdict, in_parentheses
-from heldin.record.condition_words import control_line, declared_line, form_line
+from heldin.record.condition_words import control_line, form_line
 from heldin.record.document import Record
 from heldin.record.facts import Count
 from heldin.record.planted import ConditionName, Known, PlantedFacts
@@ -18,7 +18,7 @@ from heldin.reports.certified import NONE_FOLLOWS, bounds_that_follow
 from heldin.reports.next_steps import next_step
 from heldin.reports.people import attacker
 from heldin.reports.recommendation import recommendation
-from heldin.reports.wording import audited_by, group_name, interval, percent, sentence
+from heldin.reports.wording import audited_by, group_name, interval, of_real_rows, percent, sentence
 
 ATTACKER = "Who attacks"
 HOW_WELL = "How well the attacks did"
@@ -260,8 +260,10 @@ def _canaries(record: Record) -> str:
     ends = [measured[-1]] if len(measured) == 1 else [measured[-1], measured[0]]
     reached = "; the least on ".join(f"{group_name(g)}: {interval(g.auroc)}" for g in ends if g.auroc)
     most = "The leading attack did best on" if len(measured) > 1 else "The leading attack's AUROC on"
-    return (
-        f"{said} {most} {reached}. They are made to be found: they show what can leak, not what leaks about real users."
+    return f"{said} {most} {reached}. " + (
+        "Each has rows of one real user: they show what leaks about users with as few rows."
+        if of_real_rows(record)
+        else "They are made to be found: they show what can leak, not what leaks about real users."
     )
 
 
@@ -292,8 +294,6 @@ def _bounds(record: Record) -> str:
         found = f"{v.outcome}{in_parentheses(v.outcome, v.standing)}"
         said.append(stated if v.claim == NO_CLAIM else f"On {v.claim}: {whom}{found}. {reason}")
     said += [sentence(w) for v in judgement.verdicts for w in v.warnings]
-    if record.planted is not None and (declared := declared_line(record.planted)):
-        said.append(declared)
     # Estimates, and bounds under a condition that nobody checks (docs/theory.md#noise-family), are in the table only:
     # the best of all would often be one of them.
     bounds = [b for b in bounds_that_follow(record) if b.standing in ("certified", "indicative")]
@@ -343,12 +343,13 @@ def _limits(record: Record) -> str:
             guarantee += (
                 f" If that holds, no attack on {what.unit} is expected to exceed an AUROC of {ceiling.auroc:.3f}."
             )
-    alone = (
-        " No real user was audited: canary users are made to be found, and say what this training lets through, not how"
-        " many real users could be named."
-        if record.split.audited == "canaries"
-        else ""
-    )
+    alone = ""
+    if record.split.audited == "canaries":
+        rows = "have a few rows of one real user each" if of_real_rows(record) else "are made to be found"
+        alone = (
+            f" No real user was audited: canary users {rows}, and say what this training lets through, not how many"
+            " real users could be named."
+        )
     gain = record.utility.gain if record.utility else None
     learned = ""
     if gain is not None and gain.value <= 0.0 and record.decision.decision.answer is not Answer.LEAKS:

@@ -13,7 +13,7 @@ from heldin.defenses.guarantee import NO_PROTECTION
 from heldin.record.document import Record
 from heldin.record.release import release_of
 from heldin.record.requirements import epsilon_per_entity, epsilon_per_user
-from heldin.reports.wording import audited_by, percent, texts_of
+from heldin.reports.wording import audited_by, of_real_rows, percent, texts_of
 
 LARGEST_ODDS = 1e6  # above which odds say nothing that a reader could use
 _FURTHER = {
@@ -121,7 +121,8 @@ def people_note(record: Record) -> str:
     elif its.lower <= its.wrongly:
         said += " The interval includes what guessing reaches."
     if record.split.audited == "canaries":
-        said += " Canary users are made to be found: these are not numbers of real people."
+        made = "have a few rows each" if of_real_rows(record) else "are made to be found"
+        said += f" Canary users {made}: these are not numbers of real people."
     return said
 
 

@@ -23,6 +23,7 @@ _EXPOSED = (
 )
 # Title, key of the content, and head of the tables that follow each other; a table without rows is left out.
 _TABLES = (
+    ("What certified statements rest on", "conditions", ("condition", "known by", "how, or who says so")),
     (
         "How well the attacks separate the groups",
         "attacks",
@@ -33,7 +34,6 @@ _TABLES = (
         "bounds",
         ("bound", "epsilon at least", "level", "standing", "lowest coverage measured"),
     ),
-    ("What certified statements rest on", "conditions", ("condition", "known by", "how, or who says so")),
     ("Blind baselines", "blind", ("baseline", "AUROC", "p-value", "alarm below", "separates the groups")),
     (
         "The attacker's dials",
@@ -120,7 +120,7 @@ def _tables(content: Mapping[str, Any], which: tuple[tuple[str, str, tuple[str, 
             rates = ("attack", *(f"FPR {its}" for its in content["fprs"]))
             found += [html.heading("True-positive rate at fixed false-positive rates", 3)]
             found += [html.table(rates, content["tprs"])]
-        if key == "conditions" and (promised := content["promised"]):
+        if key == "bounds" and (promised := content["promised"]):
             found += [html.heading(promised["title"]), html.table(promised["head"], promised["rows"])]
             found += [html.note(promised["note"])]
     return found

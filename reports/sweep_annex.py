@@ -157,7 +157,7 @@ def _membership(result: SweepResult) -> list[Scenario]:
         ]
         rows.append(
             Scenario(
-                "Membership of canary users, made to be found",
+                "Membership of canary users",
                 "run",
                 "the same",
                 f"the highest AUROC of a group: {'; '.join(best)}.",

@@ -15,6 +15,11 @@ def audited_by(record: Record) -> Wording:
     return AUDITED[record.split.audited]
 
 
+def of_real_rows(record: Record) -> bool:
+    """Return whether every canary user consists of real rows; others are made to be found."""
+    return record.canaries is not None and {group.kind for group in record.canaries.groups} == {"real_rows"}
+
+
 def percent(value: float, digits: int = 1) -> str:
     """A share as "12.3 %"."""
     return f"{100 * value:.{digits}f} %"

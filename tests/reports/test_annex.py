@@ -84,10 +84,10 @@ def test_what_was_run_and_what_was_not_follows_from_the_record(record):
     )
     planted = _rows(changed_record(record, canaries=canary_facts([group]).model_dump()))
     assert (
-        planted["Membership of canary users, made to be found"].found
+        planted["Membership of canary users"].found
         == "20 canary users: the highest AUROC of 1 group is 0.830 (0.700 to 0.900, of this group alone)."
     )
-    assert "Membership of canary users, made to be found" not in rows
+    assert "Membership of canary users" not in rows
 
 
 def test_the_rows_of_the_opinion_name_what_was_run(record):
