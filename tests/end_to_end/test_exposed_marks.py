@@ -25,6 +25,7 @@ from heldin.reports.pdf import write_report
 from tests.conftest import SMALL
 from tests.pdf_pages import pages, squashed
 from tests.planted_sets import made_rows, plan, read_lines, save_base, train, write_lines
+from tests.relisted import relist
 
 QUIET = LineReporter(lambda line: None)
 KINDS = [
@@ -156,6 +157,7 @@ def test_verify_ranks_again_from_what_the_folder_keeps(fresh, call):
     values = np.where(table["user"].is_null(), 0.0, -1e6)  # as if no mark were ever likely
     changed = table.set_column(table.column_names.index("target"), "target", [values])
     pq.write_table(changed.replace_schema_metadata(table.schema.metadata), fresh / "marks.parquet")
+    relist(fresh / "marks.parquet")
     assert any("extraction.marks" in its.where for its in verify(fresh, QUIET).differences)
     (fresh / "marks.parquet").unlink()
     code, _, err = call("verify", fresh)

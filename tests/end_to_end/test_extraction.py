@@ -33,6 +33,7 @@ from heldin.reports.extraction import NEITHER
 from heldin.reports.pdf import write_report
 from tests.pdf_pages import pages, squashed
 from tests.planted_sets import made_rows, plan, read_lines, save_base, train, write_lines
+from tests.relisted import relist
 
 QUIET = LineReporter(lambda line: None)
 REPEATED, PEOPLE, TIMES = 8, 30, 50
@@ -195,6 +196,7 @@ def test_verify_counts_again_from_the_probabilities_and_says_so(fresh, call):
     values = np.asarray(table["target"]) - 50.0  # as if nothing were ever emitted
     lower = table.set_column(table.column_names.index("target"), "target", [values])
     pq.write_table(lower.replace_schema_metadata(table.schema.metadata), fresh / "extraction.parquet")
+    relist(fresh / "extraction.parquet")
     assert any("extraction" in its.where for its in verify(fresh, QUIET).differences)
     (fresh / "extraction.parquet").write_bytes(b"")
     code, _, err = call("verify", fresh)
