@@ -41,6 +41,7 @@ from heldin.jobs.planted.unseen import unseen_rows, write_unseen
 from heldin.jobs.planted.written import planted_rows
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.extraction import require_windows
+from heldin.models.continuations import require_context
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.model_names import fingerprint_of, require_model
 from heldin.watch.planted_files import MANIFEST, TRAINING, content_sha256
@@ -118,12 +119,14 @@ def require_readable(config: PlantConfig) -> None:
 
 
 def reference_model(config: PlantConfig) -> LanguageModel:
-    """Load the leading reference model. Raises InputError if it or another one cannot score texts."""
+    """Load the leading reference model. Raises InputError if it or another one cannot do what the audit asks."""
     # What the audit will need of models is checked now: after a training it is too late. One at a time.
     for name in _further(config):
         _require_scores_of(load_language_model(name, precision=config.attack.precision))
     base = load_language_model(config.reference, revision=config.revision)
     _require_scores_of(base)
+    if config.extraction is not None:
+        require_context(base, config.extraction.length)
     return base
 
 

@@ -133,7 +133,7 @@ def test_shards_and_replicas_of_shards_end_with_the_model_of_one_process(job):
     assert {its.suffix for its in newest.iterdir()} == {".json", ".safetensors"}
     cut = newest / "shard-00003.safetensors"
     cut.write_bytes(cut.read_bytes()[:-40])
-    assert "is damaged: remove it, and the run goes on from the one before" in run("damaged", "private", 2, 2)
+    assert "is as it was written: restore one, or start a new run folder" in run("damaged", "private", 2, 2)
     run("resumed", "private", 2, 2)
     _same(folder, "one", "resumed")
     assert "was written by processes that each held the whole model" in run("one", "private", 2, 2)

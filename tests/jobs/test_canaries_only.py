@@ -13,7 +13,7 @@ from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Role
 from heldin.jobs.planted.audit import audit_planted, judged_as
-from heldin.jobs.planted.data import drawn_data
+from heldin.jobs.planted.data import control_rows, drawn_data
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.target import PlantedAudit
 from heldin.jobs.run.ledger import load_ledger
@@ -157,12 +157,13 @@ def test_a_training_set_without_users_is_planted_audited_and_read_by_the_callbac
     said: list[str] = []
     manifest = plant(config, tmp_path / "out", LineReporter(said.append))
     written = read_lines(tmp_path / "out" / "training" / "mine.jsonl")
-    # Every row stays, no column is added, and canary rows have what the others have.
+    # No column is added, and canary rows have what the others have; real rows stay but for those of the control.
     assert {tuple(row) for row in written} == {("body", "tags")}
     known = {row["body"] for row in rows}
-    assert known <= {row["body"] for row in written}
+    left_out = known - {row["body"] for row in written}
     of_canaries = [row for row in written if row["body"] not in known]
     data = drawn_data(config, manifest, tmp_path / "out", QUIET, load_language_model(config.reference))
+    assert left_out == set(data.store.texts_at(np.array(control_rows(config, data))))
     held_in = sum(its is Role.HELD_IN for its in data.ledger.roles.values())
     assert len(of_canaries) == 4 * held_in > 0
     assert {tuple(row["tags"]) for row in of_canaries} <= {tuple(row["tags"]) for row in rows}

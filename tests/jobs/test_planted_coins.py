@@ -14,7 +14,7 @@ from sklearn.model_selection import GroupKFold, cross_val_predict
 
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
-from heldin.canaries.form import LONGEST, Forms
+from heldin.canaries.form import LONGEST, Forms, formed
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted import plant as engine
 from heldin.jobs.planted.beforehand import said_beforehand
@@ -189,10 +189,14 @@ def test_form_tells_neither_canary_rows_nor_audited_users(base, tmp_path, monkey
     assert _told(written, canary, counts=True) > _limit(canary)
     assert any(line.startswith("form: no real user has 1 or 4 or 16 rows") for line in said)
     assert not any("lend" in line for line in said)
+
     # With lengths of their own the same test tells them.
-    monkeypatch.setattr(
-        "heldin.jobs.run.planting.formed", lambda user, rows, forms: replace(user, records=user.records[: len(rows)])
-    )
+    def of_own_length(user, rows, forms):
+        made = formed(user, rows, forms)
+        records = [replace(record, text=own.text) for record, own in zip(made.records, user.records, strict=False)]
+        return replace(made, records=records)
+
+    monkeypatch.setattr("heldin.jobs.run.planting.formed", of_own_length)
     plant(config, tmp_path / "plain", QUIET)
     written = read_lines(tmp_path / "plain" / "training" / "mine.jsonl")
     canary = np.array([row["body"] not in texts for row in written])

@@ -37,7 +37,10 @@ def planted(tmp_path_factory, english):
         split={"canaries_only": True},
         canaries=[{"kind": "unseen_token", "users": 60, "documents": [4]}],
     )
-    plant(config, home / "planted", QUIET)
+    with pytest.MonkeyPatch.context() as patch:
+        # The same coins in every run of the tests.
+        patch.setattr("heldin.jobs.run.ledger.new_key", lambda: b"\x11" * 32)
+        plant(config, home / "planted", QUIET)
     return home
 
 
@@ -61,9 +64,10 @@ def test_an_audit_says_of_a_training_what_is_known(name, planted, tmp_path, call
     # What the control adds depends on how much a model has learned; where it must add something the case says so.
     expected = {key: set(map(str, reasons)) for key, reasons in case.unmet.items()}
     for its in (unmet, expected):
-        if case.valid is None and its.get(ConditionName.WEIGHTED_ALIKE) == {str(Reason.CANARIES_UNLEARNED)}:
-            del its[ConditionName.WEIGHTED_ALIKE]
-    assert unmet == expected
+        if case.valid is None:
+            reasons = its.pop(ConditionName.WEIGHTED_ALIKE, set()) - {str(Reason.CANARIES_UNLEARNED)}
+            its |= {ConditionName.WEIGHTED_ALIKE: reasons} if reasons else {}
+    assert unmet == expected, facts["control"]
     assert conditions[ConditionName.GIVEN_EVERY_ROW]["known_by"] == case.given
     decision, (verdict,) = found["decision"]["decision"], found["judgement"]["verdicts"]
     if case.valid is not None:
@@ -72,7 +76,7 @@ def test_an_audit_says_of_a_training_what_is_known(name, planted, tmp_path, call
         assert facts["training"][key] >= least
     # Nothing is certified of a training that the log, the losses or the files contradict.
     assert verdict["standing"] == ("indicative" if unmet else "certified")
-    assert code == case.code if case.code is not None else code in ((0, 4) if unmet else (0, 3))
+    assert code == case.code if case.code is not None else code in ((0, 4) if unmet else (0, 3)), facts["control"]
     if facts["training"] is not None and unmet.keys() & {ConditionName.GIVEN_EVERY_ROW}:
         assert "training log: " in err
 

@@ -511,13 +511,14 @@ def test_processes_log_their_own_reads_and_all_of_them_count(planted, base, tmp_
 
 
 @pytest.mark.slow
-def test_checkpoints_audited_afterwards_show_the_auroc_over_steps(lines, base, tmp_path, call):
+def test_checkpoints_audited_afterwards_show_the_auroc_over_steps(lines, base, tmp_path, call, monkeypatch):
+    monkeypatch.setattr("heldin.jobs.run.ledger.new_key", lambda: b"\x11" * 32)
     planted = tmp_path / "planted"
     plant(plan(lines, base, looks=3), planted, QUIET)
-    saves = {"save_strategy": "steps", "save_steps": 100, "learning_rate": 5e-3, "per_device_train_batch_size": 16}
-    _fine_tune(planted, base, tmp_path / "model", num_train_epochs=24, **saves)
+    saves = {"save_strategy": "steps", "save_steps": 12, "learning_rate": 2e-3, "per_device_train_batch_size": 16}
+    _fine_tune(planted, base, tmp_path / "model", num_train_epochs=6, **saves)
     steps = [checkpoint.step for checkpoint in read_log(planted / LOG)[0][0].checkpoints]
-    assert steps[:3] == [100, 200, 300]
+    assert steps[:3] == [12, 24, 36]
     # Nothing of a score, and no user, is in what was written while training.
     written = segment_path(planted / LOG, 1, 0).read_text(encoding="utf-8")
     assert not any(word in written for word in ("auroc", "score", "@", "canary", "user"))
