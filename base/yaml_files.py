@@ -1,6 +1,6 @@
 """Safe YAML in which a repeated key is an error; PyYAML would silently keep the last one.
 
-Aliases may repeat what is written a few times over and no more: nine lines can stand for billions of values.
+Aliases may repeat what is written a few times over and no more: nine lines can expand to billions of values.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ _BITS = 64  # of a whole number
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """Refuses a mapping that repeats a key, what is nested too deeply, and aliases that stand for too much."""
+    """Refuses a mapping that repeats a key, what is nested too deeply, and aliases that expand to too much."""
 
     def get_single_node(self) -> yaml.Node | None:
         """As the safe loader, after checking depth and expansion."""
@@ -25,7 +25,7 @@ class _UniqueKeys(yaml.SafeLoader):
         if root is not None:
             values = _values(root, sizes, 0)
             if values > max(_AT_LEAST, _REPEATED * len(sizes)):
-                raise _refusal(f"its aliases stand for {values:.3g} values: write out what is meant", root)
+                raise _refusal(f"its aliases expand to {values:.3g} values: write out what is meant", root)
         return root
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
@@ -53,7 +53,7 @@ _UniqueKeys.add_constructor("tag:yaml.org,2002:int", _UniqueKeys.construct_yaml_
 
 
 def _values(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
-    """Return how many values a node stands for where every alias is written out, itself included.
+    """Return how many values a node holds where every alias is written out, itself included.
 
     Args:
         node: as composed, in which an alias is the node that it names.
@@ -64,7 +64,7 @@ def _values(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
         raise _refusal("nested too deeply", node)
     size = sizes.get(id(node))
     if size == 0:
-        raise _refusal("an alias stands for what it is a part of: write out what is meant", node)
+        raise _refusal("an alias names what it is a part of: write out what is meant", node)
     if size is None:
         sizes[id(node)] = 0
         size = 1

@@ -137,7 +137,7 @@ def with_attack(config: PlantConfig, source: TrainingSet, base: LanguageModel, r
         config: of the planted set, before any coin.
         source: the training set, whose rows are scored.
         base: the reference model.
-        reporter: is told which attack was chosen, and why.
+        reporter: receives a line on which attack was chosen, and why.
     """
     if "primary" in config.attack.model_fields_set:
         return config

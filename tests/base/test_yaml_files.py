@@ -1,4 +1,4 @@
-"""A YAML file that stands for more than it says, or is nested without end, is refused at once."""
+"""A YAML file that expands to more than it says, or is nested without end, is refused at once."""
 
 import time
 
@@ -9,7 +9,7 @@ from heldin.base.yaml_files import parse_yaml, read_yaml
 
 
 def bomb(kind, levels=9):
-    """A few lines that stand for 9 to the power of ``levels`` values."""
+    """A few lines that expand to 9 to the power of ``levels`` values."""
     if kind == "list":
         first, later = "a0: &a0 [x]\n", "a{0}: &a{0} [{1}]\n"
     else:
@@ -20,10 +20,10 @@ def bomb(kind, levels=9):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (bomb("list"), "its aliases stand for .* values"),
-        (bomb("merge"), "its aliases stand for .* values"),
-        ("a: &a [*a]", "an alias stands for what it is a part of"),
-        ("a: &a {<<: *a}", "an alias stands for what it is a part of"),
+        (bomb("list"), "its aliases expand to .* values"),
+        (bomb("merge"), "its aliases expand to .* values"),
+        ("a: &a [*a]", "an alias names what it is a part of"),
+        ("a: &a {<<: *a}", "an alias names what it is a part of"),
         ("[" * 60 + "]" * 60, "nested too deeply"),
         ("{a: " * 5000, "nested too deeply"),
         ("- " * 5000, "nested too deeply"),

@@ -15,6 +15,7 @@ from transformers import (
 )
 
 import heldin
+from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.jobs.planted.audit import audit_planted
@@ -328,6 +329,16 @@ def test_a_part_of_the_log_that_is_missing_or_altered_is_not_met(planted, base, 
             known_by, reasons, training = _given(planted, model)
             assert (known_by, training) == (Known.NOT_MET, None), (name, damage)
             assert reasons <= {Reason.LOG_DAMAGED, Reason.LOG_OF_OTHER_MODEL}
+    whole = read_document(segment_path(kept, 1, 0))
+    forged = (
+        {"header": None},
+        {"checkpoints": [{}]},
+        {"header": {**whole["header"], "number": "x"}},
+        {"checkpoints": 1},
+    )
+    for change in forged:
+        write_document(segment_path(planted / LOG, 1, 0), {**whole, **change})
+        assert _given(planted, model)[:2] == (Known.NOT_MET, {Reason.LOG_DAMAGED}), change
     shutil.rmtree(planted / LOG)
     assert _given(planted, model)[:2] == (Known.NOT_MET, {Reason.LOG_ABSENT})
 
