@@ -1,6 +1,7 @@
 """Shared fixtures: a private cache, the real corpora where they are present, and tiny models with random weights."""
 
 import copy
+import gc
 import hashlib
 import itertools
 import os
@@ -61,6 +62,16 @@ class _FixedKeysOfFixtures:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_FixedKeysOfFixtures())
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the modules and tests: trainers of other libraries collect garbage at every start."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,25 +20,67 @@ from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.jobs.planted.audit import audit_planted
+from heldin.jobs.planted.conditions import Evidence, conditions_of
+from heldin.jobs.planted.data import drawn_data
+from heldin.jobs.planted.folder import read_form, read_planted
+from heldin.jobs.planted.log_counts import counts_of_log
+from heldin.jobs.planted.looks import Look
 from heldin.jobs.planted.plant import plant
+from heldin.jobs.planted.records import copied
 from heldin.jobs.planted.target import PlantedAudit
 from heldin.jobs.verify import verify
+from heldin.models.loading import load_language_model
 from heldin.record.planted import ConditionName, Known, Reason
 from heldin.watch.planted_files import LOG
 from heldin.watch.training_log import hashes_in_folder, read_log, segment_path
-from tests.planted_sets import base, lines, plan, read_lines, rows, write_lines
-
-__all__ = ["base", "lines", "rows"]  # fixtures
+from tests.planted_sets import made_rows, plan, read_lines, save_base, write_lines
 
 QUIET = LineReporter(lambda line: None)
 EXAMPLE = "epsilon=8,delta=1e-6,unit=example"
 
 
 @pytest.fixture
-def planted(lines, base, tmp_path, request):
-    out = tmp_path / "planted"
-    plant(plan(lines, base, evidence="callback", **getattr(request, "param", {})), out, QUIET)
-    return out
+def rows():
+    return made_rows()
+
+
+@pytest.fixture
+def base(planted_once):
+    return planted_once / "base"
+
+
+@pytest.fixture
+def lines(planted_once):
+    return planted_once / "mine.jsonl"
+
+
+@pytest.fixture(scope="session")
+def planted_once(make_lm, make_once):
+    """A base model, rows, and sets planted in them: with a promised log, without one, and of short rows."""
+
+    def build(root):
+        base, lines = save_base(make_lm(), root / "base"), write_lines(made_rows(), root / "mine.jsonl")
+        for name, changes in PLANTED.items():
+            plant(plan(lines, base, **changes), root / name, QUIET)
+        # Several of these fit into one sequence.
+        brief = [{**row, "body": f"{row['body'][:6]} {i}"} for i, row in enumerate(made_rows())]
+        (root / "brief rows").mkdir()
+        brief = write_lines(brief, root / "brief rows" / "mine.jsonl")
+        plant(plan(brief, base, evidence="callback", canaries=[]), root / "brief", QUIET)
+
+    return make_once("watched", build)
+
+
+PLANTED = {
+    "callback": {"evidence": "callback"},
+    "declared": {"evidence": "declared"},
+    "short": {"evidence": "callback", "sequence_length": 14},
+}
+
+
+@pytest.fixture
+def planted(planted_once, tmp_path, request):
+    return shutil.copytree(planted_once / getattr(request, "param", "callback"), tmp_path / "planted")
 
 
 class _Texts(torch.utils.data.Dataset):
@@ -88,14 +131,27 @@ def _audit(planted, model, *claims, say=QUIET, by="R. Signer"):
     return record.planted, folder
 
 
-def _condition(facts, name):
-    return next(condition for condition in facts.conditions if condition.name is name)
+def _named(conditions, name):
+    return next(condition for condition in conditions if condition.name is name)
+
+
+def _seen(planted, model, *claims):
+    """The counts of the log and the conditions that an audit of the model would find, without a score."""
+    config, manifest = read_planted(planted)
+    reference = load_language_model(config.reference)
+    data = drawn_data(config, manifest, planted, QUIET, replace(reference, fingerprint=manifest.reference))
+    late, length = copied(planted / "ledger").late, config.sequence_length
+    training, fault = counts_of_log(
+        planted / LOG, hashes_in_folder(model), manifest, data, reference.tokenizer, late, length, QUIET
+    )
+    evidence = Evidence(training, fault, None, read_form(planted))
+    return training, conditions_of(planted, manifest, Look(1, "", claims), "R. Signer", evidence)
 
 
 def _given(planted, model):
-    facts, _ = _audit(planted, model)
-    condition = _condition(facts, ConditionName.GIVEN_EVERY_ROW)
-    return condition.known_by, set(condition.reasons), facts.training
+    training, conditions = _seen(planted, model)
+    condition = _named(conditions, ConditionName.GIVEN_EVERY_ROW)
+    return condition.known_by, set(condition.reasons), training
 
 
 def test_a_training_that_was_logged_needs_less_to_be_declared(planted, base, tmp_path):
@@ -107,11 +163,11 @@ def test_a_training_that_was_logged_needs_less_to_be_declared(planted, base, tmp
     assert (training.missing, training.foreign, training.silent, training.unreadable) == (0, 0, 0, 0)
     assert (training.fewest_reads, training.most_reads, training.repeated) == (2, 2, 0)
     assert training.loss_share_canaries > 0.9
-    assert _condition(facts, ConditionName.GIVEN_EVERY_ROW).known_by is Known.CHECKED
-    assert _condition(facts, ConditionName.ROW_IS_EXAMPLE).known_by is Known.CHECKED
+    assert _named(facts.conditions, ConditionName.GIVEN_EVERY_ROW).known_by is Known.CHECKED
+    assert _named(facts.conditions, ConditionName.ROW_IS_EXAMPLE).known_by is Known.CHECKED
     # What the log does not show stays declared.
     for name in (ConditionName.WEIGHTED_ALIKE, ConditionName.NOTHING_ELSE, ConditionName.STARTED_UNSEEN):
-        assert _condition(facts, name).known_by is Known.DECLARED
+        assert _named(facts.conditions, name).known_by is Known.DECLARED
     assert not verify(folder, QUIET).differences
     # The next training adds to the log in the planted folder, and the audit keeps its own.
     shutil.rmtree(planted / LOG)
@@ -189,21 +245,17 @@ def test_the_original_file_in_place_of_the_planted_one_is_not_met_however_many_r
     assert (training.alike > 0) is (alike > 0)
 
 
-def test_rows_written_twice_are_no_single_examples(rows, base, tmp_path):
-    short = write_lines(
-        [{**row, "body": f"{row['body'][:6]} {i}"} for i, row in enumerate(rows)], tmp_path / "mine.jsonl"
-    )
-    planted = tmp_path / "planted"
-    plant(plan(short, base, canaries=[], evidence="callback"), planted, QUIET)
+@pytest.mark.parametrize("planted", ["brief"], indirect=True)
+def test_rows_written_twice_are_no_single_examples(planted, base, tmp_path):
     texts = _planted_texts(planted)
     model = _fine_tune(planted, base, tmp_path / "model", texts=texts + texts[:3])
-    facts, _ = _audit(planted, model, EXAMPLE)
-    assert (facts.training.cut, facts.training.repeated) == (0, 3)
-    assert _condition(facts, ConditionName.ROW_IS_EXAMPLE).reasons == [Reason.ROWS_REPEATED]
-    assert _condition(facts, ConditionName.GIVEN_EVERY_ROW).known_by is Known.CHECKED
+    training, conditions = _seen(planted, model, EXAMPLE)
+    assert (training.cut, training.repeated) == (0, 3)
+    assert _named(conditions, ConditionName.ROW_IS_EXAMPLE).reasons == [Reason.ROWS_REPEATED]
+    assert _named(conditions, ConditionName.GIVEN_EVERY_ROW).known_by is Known.CHECKED
 
 
-@pytest.mark.parametrize("planted", [{"sequence_length": 14}], indirect=True)
+@pytest.mark.parametrize("planted", ["short"], indirect=True)
 def test_rows_that_are_cut_are_known_by_what_is_left_of_them(planted, base, tmp_path):
     model = _fine_tune(planted, base, tmp_path / "model", most=12)
     known_by, _, training = _given(planted, model)
@@ -224,9 +276,9 @@ def test_rows_that_are_split_into_pieces_were_all_given_and_are_no_single_exampl
     trainer.train_dataset._ids = [ids[i : i + 16] for ids in trainer.train_dataset._ids for i in range(0, len(ids), 16)]
     trainer.train()
     trainer.save_model(str(tmp_path / "model"))
-    facts, _ = _audit(planted, tmp_path / "model", EXAMPLE)
-    assert _condition(facts, ConditionName.GIVEN_EVERY_ROW).known_by is Known.CHECKED
-    assert _condition(facts, ConditionName.ROW_IS_EXAMPLE).reasons == [Reason.ROWS_SPLIT]
+    _, conditions = _seen(planted, tmp_path / "model", EXAMPLE)
+    assert _named(conditions, ConditionName.GIVEN_EVERY_ROW).known_by is Known.CHECKED
+    assert _named(conditions, ConditionName.ROW_IS_EXAMPLE).reasons == [Reason.ROWS_SPLIT]
 
 
 class _Masking(Trainer):
@@ -266,8 +318,8 @@ def test_a_loss_that_is_counted_on_few_tokens_of_canary_rows_is_not_met(planted,
             return super().compute_loss(model, inputs, *args, **kwargs)
 
     model = _fine_tune(planted, base, tmp_path / "model", kind=Thinning)
-    facts, _ = _audit(planted, model)
-    assert _condition(facts, ConditionName.WEIGHTED_ALIKE).reasons == [Reason.CANARY_LOSS_THINNED]
+    _, conditions = _seen(planted, model)
+    assert _named(conditions, ConditionName.WEIGHTED_ALIKE).reasons == [Reason.CANARY_LOSS_THINNED]
 
 
 def test_a_sampler_that_skips_rows_is_not_met(planted, base, tmp_path):
@@ -296,10 +348,10 @@ def test_a_training_that_went_on_from_a_checkpoint_is_judged_as_a_whole(planted,
         _trainer(planted, base, to, save_strategy="steps", save_steps=1, max_steps=until).train(
             resume_from_checkpoint=str(_checkpoints(to)[-1])
         )
-    facts, _ = _audit(planted, _checkpoints(to)[-1])
-    assert (facts.training.starts, facts.training.steps, facts.training.missing) == (3, total, 0)
-    assert facts.training.epochs == 1
-    assert _condition(facts, ConditionName.GIVEN_EVERY_ROW).known_by is Known.CHECKED
+    training, conditions = _seen(planted, _checkpoints(to)[-1])
+    assert (training.starts, training.steps, training.missing) == (3, total, 0)
+    assert training.epochs == 1
+    assert _named(conditions, ConditionName.GIVEN_EVERY_ROW).known_by is Known.CHECKED
 
 
 def test_a_part_of_the_log_that_is_missing_or_altered_is_not_met(planted, base, tmp_path):
@@ -353,11 +405,10 @@ def test_the_first_segment_renamed_to_the_second_is_not_met(planted, base, tmp_p
     assert _given(planted, model)[:2] == (Known.NOT_MET, {Reason.LOG_DAMAGED})
 
 
-def test_the_log_of_another_run_is_not_met_where_a_log_was_promised(lines, base, tmp_path):
+def test_the_log_of_another_run_is_not_met_where_a_log_was_promised(planted_once, base, tmp_path):
     known = {}
     for evidence in ("callback", "declared"):
-        planted = tmp_path / evidence
-        plant(plan(lines, base, evidence=evidence), planted, QUIET)
+        planted = shutil.copytree(planted_once / evidence, tmp_path / evidence)
         _fine_tune(planted, base, tmp_path / f"{evidence} other")
         unlogged = tmp_path / f"{evidence} unlogged"
         trainer = _trainer(planted, base, unlogged, num_train_epochs=2)
@@ -369,18 +420,16 @@ def test_the_log_of_another_run_is_not_met_where_a_log_was_promised(lines, base,
     assert known["declared"][:2] == (Known.DECLARED, {Reason.SIGNED})
 
 
-def test_the_log_of_another_planted_set_is_not_met(lines, base, tmp_path):
-    one, other = tmp_path / "one", tmp_path / "other"
-    for out in (one, other):
-        plant(plan(lines, base), out, QUIET)
+def test_the_log_of_another_planted_set_is_not_met(planted, lines, base, tmp_path):
+    one, other = planted, tmp_path / "other"
+    plant(plan(lines, base), other, QUIET)
     model = _fine_tune(one, base, tmp_path / "model")
     shutil.copytree(one / LOG, other / LOG)
     assert _given(other, model)[:2] == (Known.NOT_MET, {Reason.LOG_OF_OTHER_SET})
 
 
-def test_a_log_that_contradicts_counts_also_where_none_was_promised(lines, base, tmp_path):
-    planted = tmp_path / "planted"
-    plant(plan(lines, base, evidence="declared"), planted, QUIET)
+@pytest.mark.parametrize("planted", ["declared"], indirect=True)
+def test_a_log_that_contradicts_counts_also_where_none_was_promised(planted, base, tmp_path):
     model = _fine_tune(planted, base, tmp_path / "model", texts=_planted_texts(planted)[20:])
     assert _given(planted, model)[0] is Known.NOT_MET
 
@@ -399,8 +448,8 @@ def test_the_best_model_that_is_loaded_at_the_end_has_the_reads_of_its_own_step(
     watch.on_train_end(trainer.args, state, None, model=early)
     early.save_pretrained(tmp_path / "best")
     trainer.processing_class.save_pretrained(tmp_path / "best")
-    facts, _ = _audit(planted, tmp_path / "best")
-    assert (facts.training.steps, facts.training.epochs) == (2, 0.4)
+    training, _ = _seen(planted, tmp_path / "best")
+    assert (training.steps, training.epochs) == (2, 0.4)
 
 
 class _Joined:
@@ -437,11 +486,11 @@ def test_packing_with_boundaries_is_known_and_without_them_stays_declared(plante
     assert _given(planted, model)[0] is Known.CHECKED
     # GPT-Neo of these tests reads 32 tokens.
     model = _fine_tune(planted, base, tmp_path / "wrapped", collator=_Wrapped(), per_device_train_batch_size=8)
-    facts, _ = _audit(planted, model, EXAMPLE)
-    condition = _condition(facts, ConditionName.GIVEN_EVERY_ROW)
+    _, conditions = _seen(planted, model, EXAMPLE)
+    condition = _named(conditions, ConditionName.GIVEN_EVERY_ROW)
     assert condition.known_by is Known.DECLARED
     assert Reason.PACKED_WITHOUT_BOUNDARIES in condition.reasons
-    assert _condition(facts, ConditionName.ROW_IS_EXAMPLE).known_by is Known.NOT_MET
+    assert _named(conditions, ConditionName.ROW_IS_EXAMPLE).known_by is Known.NOT_MET
 
 
 def test_weights_that_lie_next_to_those_that_are_loaded_count_for_nothing(planted, base, tmp_path):
@@ -493,10 +542,10 @@ def _loop(planted, base, to, watch_at=None, *, processes=1):
 
 def test_a_loop_of_ones_own_is_watched_like_a_trainer(planted, base, tmp_path):
     model = _loop(planted, base, tmp_path / "model", watch_at=3)
-    facts, _ = _audit(planted, model, EXAMPLE)
-    assert (facts.training.sequences, facts.training.epochs) == (facts.training.rows, None)
+    training, conditions = _seen(planted, model, EXAMPLE)
+    assert (training.sequences, training.epochs) == (training.rows, None)
     for name in (ConditionName.GIVEN_EVERY_ROW, ConditionName.ROW_IS_EXAMPLE):
-        assert _condition(facts, name).known_by is Known.CHECKED
+        assert _named(conditions, name).known_by is Known.CHECKED
 
 
 def test_processes_log_their_own_reads_and_all_of_them_count(planted, base, tmp_path):
@@ -553,7 +602,7 @@ def test_checkpoints_audited_afterwards_show_the_auroc_over_steps(lines, base, t
 
 @pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL (the extra 'trainers') is missing")
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # of TRL's own default settings
-@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize(("packing", "planted"), [(False, "callback"), (True, "brief")], indirect=["planted"])
 def test_a_lora_training_by_trl_is_recognised_and_packing_is_said(packing, planted, base, tmp_path):
     from datasets import load_dataset
     from peft import LoraConfig
