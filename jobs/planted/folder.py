@@ -88,7 +88,7 @@ def seal_models(out: Path, models: Mapping[str, str]) -> None:
 
 def require_models(out: Path, models: Mapping[str, str]) -> None:
     """Raises InputError if a reference model is not the one that was fixed before the coins."""
-    sealed = _read_seal(out).get("models", {})
+    sealed = _read_seal(out)["models"]
     # Another reference gives other scores, and one that is chosen after the coins may be chosen by them.
     other = next((name for name, its in models.items() if sealed.get(name) != its), None)
     if other is not None:
@@ -115,12 +115,13 @@ def write_manifest(manifest: Manifest, out: Path, form: FormFacts | None, unseen
 
 def unseen_hash(out: Path) -> str | None:
     """Return the hash of the kept sample of unseen rows; None if the plan names none."""
-    return _read_seal(out).get("unseen")
+    unseen: str | None = _read_seal(out)["unseen"]
+    return unseen
 
 
 def read_form(out: Path) -> FormFacts | None:
     """Return how canary rows differ from real ones by text alone, as ``plant`` measured it."""
-    form = _read_seal(out).get("form")
+    form = _read_seal(out)["form"]
     return None if form is None else FormFacts.model_validate(form)
 
 
