@@ -68,25 +68,9 @@ class TrainingsAudit:
         if self.target == "none":
             config = config.model_copy(update={"defense": NoDefense()})
         defense = config.defense
-        # Canary users would be one more difference between trainings, each by a coin of its own.
-        if config.canaries:
-            raise InputError("independent trainings plant one worst-case user: take 'canaries' out, see --documents")
-        if config.data_defenses:
-            raise InputError("independent trainings train on the records as they are: take 'data_defenses' out")
-        if config.attack.precision != "fp32":
-            raise InputError("independent trainings are scored in float32: take 'attack.precision' out")
-        if config.extraction is not None:
-            raise InputError(
-                "independent trainings measure no extraction: take 'extraction' out (heldin run measures it)"
-            )
-        if config.finetune.looks_at_validation:
-            raise InputError(
-                "finetune.select must be 'last' and patience null: choosing a checkpoint would need validation users"
-            )
+        _require_supported(config)
         if self.threshold is not None and not math.isfinite(self.threshold):
             raise InputError(f"--threshold {self.threshold} is not a number that scores can be held against")
-        if config.finetune.sequence_length < _LEAST_TRAINED:
-            raise InputError(f"finetune.sequence_length must be at least {_LEAST_TRAINED}")
         # Trainings here are add/remove neighbours; the filter's epsilon is for replace
         # (docs/theory.md#filtered-descent).
         if isinstance(defense, FilterDefense):
@@ -131,6 +115,25 @@ class TrainingsAudit:
             "claims": [list(claim) for claim in self.claims],
             "threshold": self.threshold,
         }
+
+
+def _require_supported(config: RunConfig) -> None:
+    """Raise InputError for a key that asks for what independent trainings do not do."""
+    # Canary users would be one more difference between trainings, each by a coin of its own.
+    if config.canaries:
+        raise InputError("independent trainings plant one worst-case user: take 'canaries' out, see --documents")
+    if config.data_defenses:
+        raise InputError("independent trainings train on the records as they are: take 'data_defenses' out")
+    if config.attack.precision != "fp32":
+        raise InputError("independent trainings are scored in float32: take 'attack.precision' out")
+    if config.extraction is not None:
+        raise InputError("independent trainings measure no extraction: take 'extraction' out (heldin run measures it)")
+    if config.finetune.looks_at_validation:
+        raise InputError(
+            "finetune.select must be 'last' and patience null: choosing a checkpoint would need validation users"
+        )
+    if config.finetune.sequence_length < _LEAST_TRAINED:
+        raise InputError(f"finetune.sequence_length must be at least {_LEAST_TRAINED}")
 
 
 def target_of(name: str) -> Target:
