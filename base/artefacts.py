@@ -191,7 +191,14 @@ def unstamped(document: dict[str, Any], path: Path, remedy: str, schema: int = 1
 
 
 def write_document(path: Path, content: dict[str, Any], *, schema: int = 1, private: bool = True) -> None:
-    """Write a JSON object, stamped, with a digest of all that follows as its first key."""
+    """Write a JSON object, stamped, with a digest of all that follows as its first key.
+
+    Args:
+        path: the file.
+        content: the object.
+        schema: version of its schema; increase it with every change that makes older documents unreadable.
+        private: whether the file is readable by its owner only.
+    """
     document = stamped(content, schema)
     text = json.dumps({_DIGEST: _digest(document), **document}, indent=1, ensure_ascii=False, allow_nan=False)
     write_text(path, text + "\n", private=private)
