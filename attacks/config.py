@@ -5,14 +5,12 @@ and cost no more than scoring them.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     BeforeValidator,
     Field,
-    SerializerFunctionWrapHandler,
     WithJsonSchema,
-    model_serializer,
     model_validator,
 )
 
@@ -128,12 +126,6 @@ class AttackConfig(Section):
         if not self.aggregations:
             raise ValueError("aggregations is empty")
         return self
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Absent in float32: scores and records from before there was a choice keep their names.
-        its: dict[str, Any] = handler(self)
-        return {name: value for name, value in its.items() if (name, value) != ("precision", "fp32")}
 
     @model_validator(mode="after")
     def _dials(self) -> "AttackConfig":

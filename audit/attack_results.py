@@ -100,7 +100,7 @@ class DialSetting(Facts):
     leads: bool
     auroc: Estimate
     difference: Difference | None
-    adjusted_p: float | None = None
+    adjusted_p: float
 
 
 def attack_results(family: Family, fprs: tuple[float, ...], shown: Collection[int]) -> list[AttackResult]:

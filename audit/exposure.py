@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
-from pydantic import Field
 from scipy import stats
 
 from heldin.attacks.table import REFERENCE_ALONE, REFERENCE_DIVERGENCE
@@ -105,13 +104,13 @@ class ExposureFacts(Facts):
 
     Attributes:
         users: number of held-in users who are in the groups.
-        of: number of held-in users, where those in the groups are a sample; absent where they are all.
+        of: number of held-in users, where those in the groups are a sample; null where they are all.
         groups: groups of ten or more users, most exposed first.
         correlations: correlation of each property with the score.
     """
 
     users: int
-    of: int | None = Field(None, exclude_if=lambda value: value is None)
+    of: int | None
     groups: list[ExposureGroup]
     correlations: list[Correlation]
 

@@ -72,8 +72,7 @@ class ExtractionFacts(Facts):
         top_k: number of likeliest tokens that are drawn among; null: all.
         probability: that at least one of the queries emits the suffix.
         groups: both sides of real users, then of canary users, where there are any.
-        marks: exposure of canary users' marks, by kind and length; null where there are none, or an earlier version
-            made the record.
+        marks: exposure of canary users' marks, by kind and length; null where there are none.
     """
 
     prefix: int

@@ -49,15 +49,14 @@ class Tested(Facts):
         value: the measure, or the mean over blocks of its worst kind; null where there is none.
         limit: one-sided limit of that mean at the rule's level, or the value itself if it is exact; null likewise.
         p_value: of "the limit is broken"; 0 or 1 for an exact measure.
-        broken: whether it is shown to be broken, all limits of all candidates paid for; null in results of earlier
-            versions, which did not keep it.
+        broken: whether it is shown to be broken, all limits of all candidates paid for.
     """
 
     requirement: str
     value: float | None
     limit: float | None
     p_value: float
-    broken: bool | None = None
+    broken: bool
 
 
 class CandidateResult(Facts):
@@ -113,16 +112,16 @@ def judge_candidates(
         requirements: what each must keep.
         level: error probability of all of it.
     """
-    tests = [[_tested(candidate, its, level) for its in requirements] for candidate in candidates]
-    # Intersection-union: a candidate breaks a limit if it breaks any, so that the largest p-value is one of it.
-    largest = [max(p for _, p, _ in its) for its in tests]
-    adjusted = holm([1.0 if c.disqualified else p for c, p in zip(candidates, largest, strict=True)])
     # Of the opposite statements, each at its share: what is shown to be broken is no matter of more blocks.
-    share = level / sum(map(len, tests))
+    share = level / (len(candidates) * len(requirements))
+    tests = [[_tested(candidate, its, level, share) for its in requirements] for candidate in candidates]
+    # Intersection-union: a candidate breaks a limit if it breaks any, so that the largest p-value is one of it.
+    largest = [max(p for _, p in its) for its in tests]
+    adjusted = holm([1.0 if c.disqualified else p for c, p in zip(candidates, largest, strict=True)])
     results = []
     for candidate, its, p in zip(candidates, tests, adjusted, strict=True):
         passes = not candidate.disqualified and p <= level
-        tested = [test.model_copy(update={"broken": opposite <= share}) for test, _, opposite in its]
+        tested = [test for test, _ in its]
         needed = None
         if not (passes or candidate.disqualified):
             needed = _blocks_needed(candidate, requirements, level / len(candidates))
@@ -153,13 +152,15 @@ def probability_of_passing(room: float, spread: float, blocks: int, level: float
     return float(stats.nct.sf(critical, blocks - 1, room / spread * math.sqrt(blocks)))
 
 
-def _tested(candidate: Candidate, requirement: Requirement, level: float) -> tuple[Tested, float, float]:
-    """The test, its p-value unrounded, and that of the opposite, that the limit is kept."""
+def _tested(candidate: Candidate, requirement: Requirement, level: float, share: float) -> tuple[Tested, float]:
+    """Return the test and its p-value unrounded; ``share``: the level at which the limit is shown to be broken."""
     if requirement.of in candidate.exact:
         value = candidate.exact[requirement.of]
         kept = value is not None and float(requirement.room([value])[0]) >= 0.0
-        broken = float(not kept)
-        return Tested(requirement=requirement.words(), value=value, limit=value, p_value=broken), broken, float(kept)
+        p_value = float(not kept)
+        return Tested(
+            requirement=requirement.words(), value=value, limit=value, p_value=p_value, broken=not kept
+        ), p_value
     kinds = candidate.measured[requirement.of]
     # All kinds must keep the limit: the one with the largest p-value decides.
     p_values = [_p_value(requirement.room(values)) for values in kinds]
@@ -169,10 +170,14 @@ def _tested(candidate: Candidate, requirement: Requirement, level: float) -> tup
     limit = mean + reach if requirement.at_most is not None else mean - reach
     opposite = min(_p_value(-requirement.room(values)) for values in kinds)
     tested = Tested(
-        requirement=requirement.words(), value=brief(mean, 4), limit=brief(limit, 4), p_value=_upwards(p_values[worst])
+        requirement=requirement.words(),
+        value=brief(mean, 4),
+        limit=brief(limit, 4),
+        p_value=_upwards(p_values[worst]),
+        # Any kind that breaks it is enough, so that the smallest pays for their number.
+        broken=len(kinds) * opposite <= share,
     )
-    # Any kind that breaks it is enough, so that the smallest pays for their number.
-    return tested, p_values[worst], min(1.0, len(kinds) * opposite)
+    return tested, p_values[worst]
 
 
 def _p_value(room: np.ndarray) -> float:

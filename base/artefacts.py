@@ -6,11 +6,15 @@
 | a folder that is written whole, such as a model | ``artefacts.json`` inside of it (``artefact_folder``) |
 | a JSON document | in the document itself (``write_document``) |
 
+A JSON document also names the version of its schema and the version of heldin that wrote it (``stamped``). A document
+of another schema version is refused: there are no migrations.
+
 A digest shows damage and careless changes. It stops nobody who changes the digest as well: what rests on somebody's
 honesty is said to be declared.
 """
 
 import contextlib
+import importlib.metadata
 import json
 from collections.abc import Callable, Iterator
 from enum import StrEnum
@@ -22,6 +26,12 @@ from heldin.base.files import file_sha256, text_sha256, whole_directory, whole_f
 
 INDEX = "artefacts.json"
 _DIGEST = "sha256"
+_SCHEMA, _WRITER = "schema_version", "heldin"
+_LONGEST = 40  # characters of a version in a message
+
+
+class OtherSchemaError(InputError):
+    """A document whose schema version this heldin does not read."""
 
 
 class State(StrEnum):
@@ -150,22 +160,61 @@ def folder_digest(folder: Path) -> str:
     return file_sha256(folder / INDEX)
 
 
-def write_document(path: Path, content: dict[str, Any], *, private: bool = True) -> None:
-    """Write a JSON object with a digest of its content as its first key."""
-    text = json.dumps({_DIGEST: _digest(content), **content}, indent=1, ensure_ascii=False, allow_nan=False)
+def stamped(content: dict[str, Any], schema: int = 1) -> dict[str, Any]:
+    """Return a document's content after its schema version and the version of heldin that writes it."""
+    return {_SCHEMA: schema, _WRITER: importlib.metadata.version("heldin"), **content}
+
+
+def unstamped(document: dict[str, Any], path: Path, remedy: str, schema: int = 1) -> dict[str, Any]:
+    """Return the content of a document without what ``stamped`` added.
+
+    Args:
+        document: a JSON object.
+        path: its file.
+        remedy: what to do if it is of another version.
+        schema: the version that can be read.
+
+    Raises:
+        OtherSchemaError: it is of another version.
+    """
+    version, writer = document.get(_SCHEMA), document.get(_WRITER)
+    # By type too, since True == 1 in Python.
+    if type(version) is not int or version != schema:
+        known = isinstance(writer, str) and writer.isprintable() and len(writer) <= _LONGEST
+        by, other = (f"heldin {writer}", f", or use heldin {writer}") if known else ("an unknown version of heldin", "")
+        number = version if type(version) is int else "none"
+        raise OtherSchemaError(
+            f"'{path}' was written by {by} with schema version {number}, and this heldin reads schema version {schema}:"
+            f" {remedy}{other}"
+        )
+    return {name: value for name, value in document.items() if name not in (_SCHEMA, _WRITER)}
+
+
+def write_document(path: Path, content: dict[str, Any], *, schema: int = 1, private: bool = True) -> None:
+    """Write a JSON object, stamped, with a digest of all that follows as its first key.
+
+    Args:
+        path: the file.
+        content: the object.
+        schema: version of its schema; increase it with every change that makes older documents unreadable.
+        private: whether the file is readable by its owner only.
+    """
+    document = stamped(content, schema)
+    text = json.dumps({_DIGEST: _digest(document), **document}, indent=1, ensure_ascii=False, allow_nan=False)
     write_text(path, text + "\n", private=private)
 
 
-def read_document(path: Path, remedy: str = "restore it", *, checked: bool = True) -> dict[str, Any]:
+def read_document(path: Path, remedy: str = "restore it", *, schema: int = 1, checked: bool = True) -> dict[str, Any]:
     """Read what ``write_document`` wrote.
 
     Args:
         path: the file.
-        remedy: what to do if it is damaged.
+        remedy: what to do if it is damaged or of another version.
+        schema: version of its schema.
         checked: whether a content that does not fit its digest is refused.
 
     Raises:
-        InputError: the file cannot be read, is not a JSON object, or was changed.
+        InputError: the file cannot be read, is not a JSON object, is of another version, or was changed.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
@@ -174,9 +223,11 @@ def read_document(path: Path, remedy: str = "restore it", *, checked: bool = Tru
     if not isinstance(content, dict):
         raise InputError(f"'{path}' is damaged: {remedy}")
     digest = content.pop(_DIGEST, None)
+    # The version first: another version's digest may be another one.
+    whole = unstamped(content, path, remedy, schema)
     if checked and digest != _digest(content):
         raise InputError(f"'{path}' is not as it was written: {remedy}")
-    return content
+    return whole
 
 
 def _refuse(constant: str) -> None:

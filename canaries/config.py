@@ -4,9 +4,9 @@ The numbers are public constants, so that the pool of canary users is fixed befo
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from heldin.base.errors import InputError
 from heldin.base.section import Few, Many, Positive, Section
@@ -35,12 +35,6 @@ class UnseenTokenCanaries(Section):
     disjoint: bool = False
     """Whether each user has tokens that no other canary user has: users x signature_tokens of them. Tokens in common
     let one user's records move another's score, which hides single users where training is private."""
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Absent where tokens may be in common: folders and records from before there was a choice stay what they are.
-        its: dict[str, Any] = handler(self)
-        return {name: value for name, value in its.items() if (name, value) != ("disjoint", False)}
 
 
 class HighTemperatureCanaries(Section):

@@ -31,7 +31,7 @@ from heldin.corpus.sources.open import Several, parts_of, require_named_once, so
 from heldin.corpus.sources.rows import BadRows, Source
 from heldin.corpus.store import BuildReport, CorpusStore
 
-FORMAT_VERSION = "4"  # 4: a row that names a key twice is a bad row
+FORMAT_VERSION = "1"
 
 
 class NoRecordError(InputError):

@@ -51,11 +51,6 @@ def problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
     return lines
 
 
-# "gaps": by the steps that each unit lets pass. "each_step", of earlier versions: one digest for each unit and step;
-# their plans do not name it, and so stay what they were.
-Coins: TypeAlias = Annotated[Literal["gaps", "each_step"], Field(exclude_if=lambda coins: coins == "each_step")]
-
-
 class PoissonSampler(Choice):
     """Each unit enters each step by its own coin with probability ``rate``; an empty sample still takes a noised step.
 
@@ -63,13 +58,11 @@ class PoissonSampler(Choice):
         kind: name in configs and plans.
         rate: probability of each coin.
         population: public number of units, if known, for the expected cohort and the warning about delta.
-        coins: how they are drawn.
     """
 
     kind: Literal["poisson"] = "poisson"
     rate: Rate
     population: Count | None = None
-    coins: Coins = "gaps"
 
     @classmethod
     def of(cls, population: int, cohort: float) -> "PoissonSampler":
@@ -85,14 +78,12 @@ class CappedPoissonSampler(Choice):
         rate: probability of each unit's coin.
         population: public upper bound on the number of units.
         cap: most units in a step.
-        coins: how they are drawn.
     """
 
     kind: Literal["capped_poisson"] = "capped_poisson"
     rate: Rate
     population: Count
     cap: Count
-    coins: Coins = "gaps"
 
     @classmethod
     def of(cls, population: int, cohort: float, cap: int) -> "CappedPoissonSampler":
@@ -194,14 +185,13 @@ class DataStep(Choice):
         name: what the step does.
         user_local: what is kept of a user depends on that user's records only.
         record_local: whether a record is kept depends on that record only.
-        slots_only: what is kept depends on slots only: ids, authors and named entities, and no text. Asked by text
-            sampling alone, and left out of other mechanisms' plans.
+        slots_only: what is kept depends on slots only: ids, authors and named entities, and no text.
     """
 
     name: str
     user_local: bool
     record_local: bool
-    slots_only: Annotated[bool, Field(exclude_if=lambda its: not its)] = False
+    slots_only: bool = False
 
     @model_validator(mode="after")
     def _consistent(self) -> "DataStep":

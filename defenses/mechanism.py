@@ -6,7 +6,7 @@ from the accounted mechanism is labelled "no DP guarantee", with the reason; it 
 """
 
 import math
-from typing import Annotated, ClassVar, Literal, assert_never
+from typing import Annotated, Literal, assert_never
 
 from dp_accounting import dp_event
 from pydantic import Field, model_validator
@@ -35,7 +35,6 @@ from heldin.defenses.choices import (
     CappedPoissonSampler,
     Choice,
     Clip,
-    Coins,
     ConcentrationFilter,
     DataStep,
     Divisor,
@@ -53,8 +52,6 @@ from heldin.defenses.choices import (
 )
 from heldin.defenses.guarantee import EpsilonAt, Exposure, Guarantee, NoGuarantee
 from heldin.defenses.validity import conditions_of, reasons_of
-
-_IF_GIVEN = Field(exclude_if=lambda value: value is None)
 
 
 class Mechanism(Choice):
@@ -93,18 +90,15 @@ class Mechanism(Choice):
         InputError: no accountant here covers the combination; one line with every problem.
     """
 
-    VERSION: ClassVar[int] = 1  # of the plan file
-
     unit: Unit | Literal["none"]
     adjacency: Adjacency = "add_remove"
     sampled: Literal["example", "user"]
     sampler: Sampler
     group_size: Many = 1
-    # Left out of the plans of all others, which so stay what they were before text sampling.
-    entity_cap: Annotated[Many | None, _IF_GIVEN] = None
-    exposed: Annotated[Many | None, _IF_GIVEN] = None
-    two_level: Annotated[TwoLevel | None, _IF_GIVEN] = None
-    local: Annotated[LocalUpdates | None, _IF_GIVEN] = None
+    entity_cap: Many | None = None
+    exposed: Many | None = None
+    two_level: TwoLevel | None = None
+    local: LocalUpdates | None = None
     clip: Clip
     noise_multiplier: NotNegative
     steps: Count
@@ -321,12 +315,6 @@ class Mechanism(Choice):
         noise = accounting.calibrate(self.assumed_event, self.steps, self.delta, target_epsilon)
         # Built anew, since pydantic's ``model_copy`` skips validation.
         return Mechanism(**{**dict(self), "noise_multiplier": noise, "target_epsilon": target_epsilon})
-
-    def with_coins(self, coins: Coins) -> "Mechanism":
-        """This mechanism with Poisson coins of the same law, drawn by this rule; the same if it has none."""
-        if not isinstance(self.sampler, PoissonSampler | CappedPoissonSampler):
-            return self
-        return self.model_copy(update={"sampler": self.sampler.model_copy(update={"coins": coins})})
 
     def _promise(self, event: Event) -> Guarantee:
         assert self.delta is not None

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import re
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -11,15 +10,11 @@ from typing import Any
 
 from dp_accounting import dp_event
 
+from heldin.base.artefacts import stamped, unstamped
 from heldin.base.errors import InputError
 from heldin.base.files import whole_file
 from heldin.base.strict_json import finite, parsed_json
 from heldin.defenses.guarantee import (
-    NO_CLIPPING,
-    NO_GUARANTEE,
-    NO_NOISE,
-    NO_PROTECTION,
-    NO_UNIT,
     EpsilonAt,
     Guarantee,
     NoGuarantee,
@@ -31,22 +26,12 @@ _RELEASED = {
     "public_validation": "the model of the step that separate public users' loss chose",
     "protected_validation": "the model of the step that the loss of protected users chose",
 }
-_KEYS = ("version", "mechanism", "dp_event", "guarantee", "covers")
+_KEYS = ("mechanism", "dp_event", "guarantee", "covers")
+_REMEDY = "give the plan.json of a run folder"
 EXPORTED = "files"  # additional key of an exported plan: every file's SHA-256 by name
 _SAME = 2e-3  # relative difference of epsilon allowed between versions of the accountant
 _ROUNDED = 1e-9  # relative difference allowed between processors in the event's binomial weights
 _SHOWN = 100  # characters of a value in a message
-_REWORDED = (
-    ("(zero/out)", "(zero-out)"),
-    ("not a DP guarantee: ", f"{NO_GUARANTEE}: "),
-    ("no privacy unit is protected", NO_UNIT),
-    ("no noise is added (noise multiplier 0)", NO_NOISE),
-    ("gradients are not clipped", NO_CLIPPING),
-    ("preprocessing is not user-local (", "preprocessing looks across users ("),
-    ("or is not known to look at slots alone (", "or may look beyond slots ("),
-)
-# The whole label where all three are missing, up to the end of a line or of a JSON string.
-_NOTHING = re.compile(rf"{NO_GUARANTEE}: {NO_UNIT};[^\"\n]*{re.escape(NO_NOISE)}; {NO_CLIPPING}[^\"\n]*")
 
 
 def write_plan(mechanism: Mechanism, path: Path) -> None:
@@ -58,12 +43,11 @@ def write_plan(mechanism: Mechanism, path: Path) -> None:
 
 def plan_document(mechanism: Mechanism) -> dict[str, Any]:
     """The content of a plan file: the mechanism, and everything that follows from it."""
-    return _document(mechanism, mechanism.guarantee())
+    return stamped(_document(mechanism, mechanism.guarantee()))
 
 
 def _document(mechanism: Mechanism, promise: Guarantee | NoGuarantee) -> dict[str, Any]:
     return {
-        "version": Mechanism.VERSION,
         "mechanism": mechanism.model_dump(mode="json"),
         "dp_event": _event(mechanism.dp_event),
         "guarantee": promise_fields(promise),
@@ -83,17 +67,17 @@ def read_plan(path: Path) -> Mechanism:
     or an invalid mechanism, or if its guarantee, label, event or coverage is not the mechanism's.
     """
     try:
-        document = parsed_json(reworded(path.read_text(encoding="utf-8")))
+        document = parsed_json(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}): give the plan.json of a run folder") from None
+        raise InputError(f"{path}: cannot be read ({error.strerror}): {_REMEDY}") from None
     except ValueError:
-        raise InputError(f"{path}: not JSON: give the plan.json of a run folder") from None
-    if not isinstance(document, dict) or document.get("version") != Mechanism.VERSION:
-        found = document.get("version") if isinstance(document, dict) else None
-        raise InputError(f"{path}: plan version {found!r}, this heldin reads version {Mechanism.VERSION}")
+        raise InputError(f"{path}: not JSON: {_REMEDY}") from None
+    if not isinstance(document, dict):
+        raise InputError(f"{path}: not a JSON object: {_REMEDY}")
+    document = unstamped(document, path, "start again in a new folder")
     _require_keys(path, "the plan", {k: v for k, v in document.items() if k != EXPORTED}, _KEYS)
     try:
-        mechanism = Mechanism(**_with_earlier_coins(document["mechanism"]))
+        mechanism = Mechanism(**document["mechanism"])
     except (InputError, TypeError) as error:
         raise InputError(f"{path}: {error}") from None
     stated = document["guarantee"]
@@ -109,37 +93,12 @@ def read_plan(path: Path) -> Mechanism:
 
 def promise_fields(promise: Guarantee | NoGuarantee) -> dict[str, Any]:
     """The guarantee as JSON values, with its label and whether it holds; infinite numbers are null."""
-    fields = {"holds": isinstance(promise, Guarantee), "label": promise.label, **finite(dataclasses.asdict(promise))}
-    return _without_exposure(fields)
-
-
-def reworded(text: str) -> str:
-    """A plan or a label as it is worded today: earlier ones wrote "zero/out" and "not a DP guarantee"."""
-    for before, now in _REWORDED:
-        text = text.replace(before, now)
-    return _NOTHING.sub(NO_PROTECTION, text)
-
-
-def _with_earlier_coins(mechanism: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a mechanism; a plan that does not say how coins are drawn is of an earlier version."""
-    sampler = mechanism.get("sampler")
-    if not isinstance(sampler, dict) or sampler.get("kind") not in ("poisson", "capped_poisson"):
-        return mechanism
-    return {**mechanism, "sampler": {"coins": "each_step", **sampler}}
-
-
-def _without_exposure(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields without those of text sampling where there are none, so that other plans are what they were."""
-    return {
-        name: _without_exposure(value) if name == "fallback" and value else value
-        for name, value in fields.items()
-        if name != "exposure" or value is not None
-    }
+    return {"holds": isinstance(promise, Guarantee), "label": promise.label, **finite(dataclasses.asdict(promise))}
 
 
 def _with_epsilons(promise: Guarantee | NoGuarantee, stated: Any) -> Guarantee | NoGuarantee:
     """The promise with the epsilons that a plan states instead of its own, if they agree within ``_SAME``."""
-    # An older plan stays valid although a newer accountant computes a slightly different epsilon.
+    # A plan stays valid although another version of the accountant computes a slightly different epsilon.
     if not isinstance(stated, dict):
         return promise
     if isinstance(promise, Guarantee):

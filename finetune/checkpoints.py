@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from heldin.base.artefacts import State, artefact_folder, state_of
+from heldin.base.artefacts import OtherSchemaError, State, artefact_folder, stamped, state_of, unstamped
 from heldin.base.errors import InputError
 from heldin.finetune.clipped_sums import trainable
 from heldin.finetune.effort import Effort, Memory
@@ -24,6 +24,7 @@ from heldin.finetune.frozen import restore
 from heldin.models.copies import copy_on
 from heldin.models.reading import quiet_transformers
 
+STATE_FILE = "state.json"
 KEPT_STATES = 2  # the older one is for the case that the newer is damaged
 
 
@@ -78,8 +79,7 @@ def save_state(folder: Path, state: TrainingState, model: PreTrainedModel, optim
     with artefact_folder(folder / f"step-{state.step:08d}", made_from=state.job) as temporary:
         save_file({n: p.detach().contiguous() for n, p in trainable(model).items()}, temporary / "weights.safetensors")
         save_file(tensors, temporary / "optimizer.safetensors")
-        content = json.dumps({"state": asdict(state), "optimizer": scalars})
-        (temporary / "state.json").write_text(content, encoding="utf-8")
+        (temporary / STATE_FILE).write_text(state_text(state, optimizer=scalars), encoding="utf-8")
     drop_old_states(folder)
 
 
@@ -129,9 +129,8 @@ def load_state(
         return None
     if any(newest.glob("shard-*.safetensors")):
         raise InputError(f"'{newest}' was written by processes that held shards: set finetune.shard")
+    state, content = read_state(newest)
     try:
-        content = json.loads((newest / "state.json").read_text(encoding="utf-8"))
-        state = TrainingState.of(content["state"])
         weights, tensors = load_file(newest / "weights.safetensors"), load_file(newest / "optimizer.safetensors")
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise damaged(newest) from error
@@ -150,6 +149,26 @@ def load_state(
     return state
 
 
+def state_text(state: TrainingState, **more: Any) -> str:
+    """Return the content of a state's JSON file: the state, and what else belongs to it."""
+    return json.dumps(stamped({"state": asdict(state), **more}))
+
+
+def read_state(folder: Path) -> tuple[TrainingState, dict[str, Any]]:
+    """Return the state of a checkpoint's folder, and all that ``state_text`` wrote.
+
+    Raises InputError if the file is damaged or of another schema version.
+    """
+    path = folder / STATE_FILE
+    try:
+        content = unstamped(json.loads(path.read_text(encoding="utf-8")), path, "start a new run folder")
+        return TrainingState.of(content["state"]), content
+    except OtherSchemaError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged(folder) from error
+
+
 def damaged(state: Path) -> InputError:
     """The error of a state that cannot be read."""
     return InputError(f"checkpoint '{state}' is damaged: remove it, and the run goes on from the one before")
@@ -165,11 +184,10 @@ def of_another_job(state: Path) -> InputError:
 
 def finished_state(folder: Path) -> TrainingState:
     """The newest state below ``folder``, without its tensors. Raises InputError if there is none, or it is damaged."""
-    newest = newest_state(folder) or folder
-    try:
-        return TrainingState.of(json.loads((newest / "state.json").read_text(encoding="utf-8"))["state"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"'{newest}' holds no whole checkpoint of a finished run") from error
+    newest = newest_state(folder)
+    if newest is None:
+        raise InputError(f"'{folder}' holds no whole checkpoint of a finished run")
+    return read_state(newest)[0]
 
 
 def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

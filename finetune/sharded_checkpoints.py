@@ -4,11 +4,9 @@ The folders are named and kept like those of ``finetune.checkpoints``, and every
 training may go on with another number of processes.
 """
 
-import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +20,19 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 from heldin.base.artefacts import artefact_folder, seal
 from heldin.base.errors import InputError
 from heldin.base.files import sync
-from heldin.finetune.checkpoints import TrainingState, damaged, drop_old_states, newest_state, of_another_job
+from heldin.finetune.checkpoints import (
+    STATE_FILE,
+    TrainingState,
+    damaged,
+    drop_old_states,
+    newest_state,
+    of_another_job,
+    read_state,
+    state_text,
+)
 from heldin.finetune.ranks import rank, wait_for_all
 from heldin.finetune.sharding import Spread, local, rows_of, shards
 from heldin.models.reading import quiet_transformers
-
-_STATE = "state.json"
 
 
 def save_sharded_state(
@@ -55,9 +60,8 @@ def save_sharded_state(
         sync(beside / _file(its.member))  # before the rename, as ``whole_directory`` does
     wait_for_all()
     if rank() == 0:
-        content = json.dumps({"state": asdict(state), "members": its.members})
-        (beside / _STATE).write_text(content, encoding="utf-8")
-        sync(beside / _STATE)
+        (beside / STATE_FILE).write_text(state_text(state, members=its.members), encoding="utf-8")
+        sync(beside / STATE_FILE)
         seal(beside, made_from=state.job)
         shutil.rmtree(final, ignore_errors=True)
         beside.rename(final)
@@ -93,15 +97,12 @@ def load_sharded_state(
         raise InputError(
             f"'{newest}' was written by processes that each held the whole model: leave finetune.shard out"
         )
-    try:
-        content = json.loads((newest / _STATE).read_text(encoding="utf-8"))
-        state, members = TrainingState.of(content["state"]), int(content["members"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise damaged(newest) from error
+    state, content = read_state(newest)
     # Before any weight is copied: a refused state leaves the model as it was.
     if state.job != job:
         raise of_another_job(newest)
     try:
+        members = int(content["members"])
         with ExitStack() as opened:
             files = [opened.enter_context(safe_open(newest / _file(m), "pt")) for m in range(members)]
             states = _read(files, shards(model), its)

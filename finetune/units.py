@@ -14,11 +14,9 @@ from heldin.base.errors import InputError
 from heldin.corpus.entities.incidence import Incidence
 from heldin.defenses.choices import (
     BatchClip,
-    CappedPoissonSampler,
     ConstantDivisor,
     NoClip,
     NoiseGenerator,
-    PoissonSampler,
     RecordSelection,
 )
 from heldin.defenses.mechanism import Mechanism
@@ -176,11 +174,6 @@ def plan_private_training(
     """
     if isinstance(mechanism.clip, BatchClip | NoClip) or not isinstance(mechanism.divisor, ConstantDivisor):
         raise InputError("a private run clips each unit and divides by a public constant; this plan does not")
-    if isinstance(mechanism.sampler, PoissonSampler | CappedPoissonSampler) and mechanism.sampler.coins != "gaps":
-        raise InputError(
-            "this plan draws who takes part by the rule of an earlier version: it can be read, verified and reported,"
-            " and not be trained; start a new run in a new folder"
-        )
     if mechanism.record_selection == "random_chunk" and (mechanism.sampled != "user" or chunk is None):
         raise InputError("record selection 'random_chunk' cuts a sampled user's text: it goes with user sampling only")
     if mechanism.two_level is not None and records.named is None:

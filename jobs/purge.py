@@ -175,7 +175,7 @@ def _is_sweep(folder: Path) -> bool:
 
 def _is_planted(folder: Path) -> bool:
     return (
-        "heldin_manifest" in _content(folder / MANIFEST)
+        "heldin" in _content(folder / MANIFEST)
         or "planted" in _content(folder / MARK)
         or (folder / "ledger" / SEAL).is_file()
     )

@@ -165,9 +165,7 @@ def _run_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     start = scored_base(config, name) if config.attack.reference else reference
     losses = kept_losses(config, data, folder, target=target.fingerprint, base=start.fingerprint)
     models = Models(target, reference, name)
-    extraction = kept_extraction(
-        record.extraction, config, data, folder, target=target.fingerprint, reference=reference.fingerprint
-    )
+    extraction = kept_extraction(config, data, folder, target=target.fingerprint, reference=reference.fingerprint)
     found = replace(found, losses=losses, precision=record.precision, extraction=extraction)
     return run_body(config, data, plan, finished_training(folder, config), models, found)
 

@@ -25,7 +25,7 @@ from heldin.models.tokens import MEMO
 # Texts that are scored, kept and written together. A GPU has nothing to do between two chunks.
 CHUNK = {"cpu": 512, "cuda": 4096}
 CHARACTERS = 2**23  # of a chunk at most, unless one text has more: scores take some 2 bytes for each
-RULE_VERSION = "2"  # increase it when scores are made or kept otherwise: old ones are then ignored
+RULE_VERSION = "1"  # increase it when scores are made or kept otherwise: old ones are then ignored
 # Bits of the column "kind": what a row holds beside log-probabilities.
 MOMENTS, RANKS = 1, 2
 _CHECK = 8  # bytes at the end of a row's scores: a digest of them, since SQLite notices no changed byte

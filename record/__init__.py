@@ -1,1 +1,1 @@
-"""What is kept of an audit: the typed record, its migrations, masking and comparison."""
+"""What is kept of an audit: the typed record, masking and comparison."""

@@ -32,7 +32,6 @@ from heldin.record.facts import (
 from heldin.record.planted import PlantedFacts
 from heldin.record.precision import PrecisionFacts
 
-SCHEMA_VERSION = 11
 _AGAIN = "run the command that wrote it again"
 INTERNAL_NOTICE = (
     "Internal document: it holds un-noised facts about private users. Do not publish it with the model; what may leave"
@@ -91,7 +90,6 @@ class Record(Body):
     """Everything a report prints of one run or one audit.
 
     Attributes:
-        schema_version: version of this document's schema; others are refused.
         notice: who may see it.
         kind: a run, an audit of a checkpoint, or of one trained on what was planted, or of many independent trainings.
         name: that the person gave.
@@ -101,7 +99,6 @@ class Record(Body):
         environment: what it ran on.
     """
 
-    schema_version: int = SCHEMA_VERSION
     notice: str = INTERNAL_NOTICE
     kind: Kind
     name: str
@@ -220,18 +217,7 @@ def read_record(path: Path, *, checked: bool = True) -> Record:
         cells = f"; '{folder}' is a sweep's: name one of its cells, as {folder}/cells/BLOCK/VARIANT"
         of_a_sweep = cells if (folder / "sweep.json").is_file() else ": name the folder of a finished run or audit"
         raise InputError(f"no record at '{path}'{of_a_sweep}")
-    # Another version's digest may be another one, so the version comes first.
-    content = read_document(path, _AGAIN, checked=False)
-    version = content.get("schema_version")
-    if version != SCHEMA_VERSION:
-        environment = content.get("environment")
-        writer = environment.get("heldin") if isinstance(environment, dict) else None
-        raise InputError(
-            f"'{path}' has record schema {version} and was written by heldin {writer or 'of an unknown version'}; this"
-            f" heldin reads schema {SCHEMA_VERSION}: {_AGAIN}"
-        )
-    if checked:
-        content = read_document(path, f"restore it, or {_AGAIN}")
+    content = read_document(path, _AGAIN, checked=checked)
     try:
         return Record.model_validate(content)
     except ValidationError as error:

@@ -289,8 +289,8 @@ class TrainingFacts(Facts):
         seconds: duration of training.
         by_exposure: what is promised by how exposed somebody is; null for mechanisms that ask for no entities.
         exposed: how exposed users and entities were under text sampling. Measured on private people.
-        gradients: number of records' gradients that were computed, a record once for each step that uses it; null in
-            records of earlier versions.
+        gradients: number of records' gradients that were computed, a record once for each step that uses it; null
+            where many trainings ran.
     """
 
     defense: str
@@ -313,7 +313,7 @@ class TrainingFacts(Facts):
     seconds: float
     by_exposure: ByExposure | None = None
     exposed: list[ExposedShare] = Field(default_factory=list)
-    gradients: int | None = None
+    gradients: int | None
 
     @property
     def protected(self) -> str:
@@ -353,8 +353,7 @@ class Environment(Facts):
         device: device of the models.
         threads: number of torch's threads.
         seconds: duration of each stage, of a run over all calls that it took.
-        peak_memory: most bytes that the process held that wrote the record, of a GPU's memory where it used one; null
-            in records of earlier versions.
+        peak_memory: most bytes that the process held that wrote the record, of a GPU's memory where it used one.
     """
 
     heldin: str
@@ -364,7 +363,7 @@ class Environment(Facts):
     device: str
     threads: int
     seconds: dict[str, float]
-    peak_memory: int | None = None
+    peak_memory: int
 
 
 class CellFacts(Facts):

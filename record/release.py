@@ -33,10 +33,10 @@ class Release(Section):
 
 
 def release_of(config: Mapping[str, Any]) -> Release | None:
-    """What a record's config declares; None where it declares nothing, or what this heldin does not know."""
+    """What a record's config declares; None where it declares nothing, or what no audit takes."""
     stated = config.get("release")
     try:
         return None if stated is None else Release.model_validate(stated)
     except ValidationError:
-        # Checked when the audit began: another heldin wrote it, or somebody changed the record.
+        # Checked when the audit began: somebody changed the record.
         return None

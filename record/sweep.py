@@ -15,7 +15,6 @@ from heldin.bounds.verdict import Outcome, Standing
 from heldin.record.facts import Ceiling, CurvePoint
 from heldin.record.sweep_tests import CellTests
 
-SCHEMA_VERSION = 3
 JOINT_ALPHA = 0.05  # of all statements of a sweep together
 FILE = "comparison.json"
 TUNING = "tuning"  # the folder, within a sweep's, of the sweep that tunes it
@@ -302,7 +301,6 @@ class SweepResult(Facts):
     """A sweep.
 
     Attributes:
-        schema_version: version of this document.
         notice: who may see it.
         name: that the file gives.
         sweep: hash of the plan, which every cell's record names.
@@ -323,7 +321,6 @@ class SweepResult(Facts):
         tuning_violated: whether a cell that tuned violates a claim jointly, certified.
     """
 
-    schema_version: int = SCHEMA_VERSION
     notice: str
     name: str
     sweep: str
@@ -361,9 +358,6 @@ def read_sweep(folder: Path) -> SweepResult:
     path = folder / FILE
     again = "run heldin sweep again, which goes on where it was"
     content = read_document(path, again)
-    version = content.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise InputError(f"'{path}' has schema {version}, and this heldin reads {SCHEMA_VERSION}: {again}")
     try:
         return SweepResult.model_validate(content)
     except ValidationError as error:

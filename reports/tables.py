@@ -53,8 +53,7 @@ def dial_rows(record: Record) -> list[list[str]]:
         # No difference to itself; N/A where no error can be estimated, as for sides that are separated completely.
         less = ("" if d.leads else "N/A") if by is None else f"{by.value:+.3f} ({by.lower:+.3f} to {by.upper:+.3f})"
         area = [f"{d.auroc.value:.3f}", f"{d.auroc.lower:.3f} to {d.auroc.upper:.3f}"]
-        adjusted = "" if d.adjusted_p is None else f"{d.adjusted_p:.2g}"
-        rows.append([d.dial if d.leads else "", d.setting, *area, less, adjusted])
+        rows.append([d.dial if d.leads else "", d.setting, *area, less, f"{d.adjusted_p:.2g}"])
     return rows
 
 

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 
-from heldin.base.artefacts import read_document, write_document
+from heldin.base.artefacts import OtherSchemaError, read_document, write_document
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
 
-_FORMAT = 3
 _SIZE = 16  # bytes of a hash: enough that no two texts meet by chance
 # A sequence: hash and number of its own tokens, how many of them bear loss (-1: labels were not seen), how many
 # sequences share its row of the batch, and hashes of its first and last tokens (0 if it has few).
@@ -139,17 +138,17 @@ def segment_path(folder: Path, number: int, process: int) -> Path:
 def write_segment(segment: Segment, folder: Path) -> None:
     """Write the JSON file of a segment, readable by its owner only."""
     path = segment_path(folder, segment.header.number, segment.header.process)
-    write_document(path, {"heldin_training_log": _FORMAT, **asdict(segment)})
+    write_document(path, asdict(segment))
 
 
 def read_segment(path: Path) -> Segment:
-    """Read a segment. Raises DamagedLogError if it is not as it was written."""
+    """Read a segment. Raises DamagedLogError if it is not as it was written, OtherSchemaError if of another version."""
     try:
         content = read_document(path)
+    except OtherSchemaError:
+        raise
     except InputError as error:
         raise DamagedLogError(str(error)) from error
-    if content.get("heldin_training_log") != _FORMAT:
-        raise InputError(f"'{path}' was written by another version of heldin: audit with that version")
     # Its digest is no secret: whoever trains can write one that fits anything.
     try:
         return _SEGMENTS.validate_python(content)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from heldin.base.artefacts import OtherSchemaError, unstamped
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory
 from heldin.watch.joined_rows import grams_of
@@ -251,8 +252,10 @@ def _training_set(planted: Path) -> str:
     """Return the hash of the training set, which is the manifest's."""
     path = planted / MANIFEST
     try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        manifest = unstamped(json.loads(path.read_text(encoding="utf-8")), path, "plant again")
         training, stated = planted / TRAINING / manifest["file"], str(manifest["sha256"])
+    except OtherSchemaError:
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"'{path}' is missing or damaged: name the folder that heldin plant wrote") from error
     if not training.exists():

@@ -180,8 +180,6 @@ def audit_trainer(
     """
     if not keys or len(set(keys)) != len(keys):
         raise InputError("a white-box audit needs at least one training, and a key of its own for each")
-    # A plan of an earlier version states the same law; what is trained here is new.
-    mechanism = mechanism.with_coins("gaps")
     # Before anything is trained: what the audit could say must not depend on what it finds.
     claim, _ = claim_of(mechanism)
     power = trainer_power(mechanism, canaries * len(keys), alpha=alpha)

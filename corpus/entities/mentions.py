@@ -19,7 +19,7 @@ from heldin.base.progress import Advance, Reporter
 from heldin.corpus.entities.spans import CATEGORIES, EntitySource, Text, canonical, without_overlaps
 from heldin.corpus.store import CorpusStore
 
-FORMAT_VERSION = "2"
+FORMAT_VERSION = "1"
 SCHEMA = pa.schema(
     [
         ("row", pa.int64()),  # of the store

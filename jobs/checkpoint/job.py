@@ -96,12 +96,11 @@ class CheckpointAudit:
             "plan": None if self.plan is None else str(self.plan),
             "attack": self.attack.model_dump(mode="json"),
             "audit": self.audit.model_dump(mode="json"),
-            "decision": self.decision.model_dump(mode="json", exclude=None if self.decision.require else {"require"}),
-            # Absent where they say nothing: older records have no such keys and must still be equal.
-            **({} if self.extraction is None else {"extraction": self.extraction.model_dump(mode="json")}),
-            **({} if self.context is None else {"context": self.context}),
-            **({} if self.release is None else {"release": self.release.model_dump(mode="json")}),
-            **({} if self.remote is None else {"endpoint": self.remote.config()}),
+            "decision": self.decision.model_dump(mode="json"),
+            "extraction": None if self.extraction is None else self.extraction.model_dump(mode="json"),
+            "context": self.context,
+            "release": None if self.release is None else self.release.model_dump(mode="json"),
+            "endpoint": None if self.remote is None else self.remote.config(),
         }
 
 
@@ -128,16 +127,16 @@ def audit_job(folder: Path, record: Record) -> CheckpointAudit:
             training=None if kept["training"] is None else Path(kept["training"]),
             texts=kept["texts"],
             max_texts_per_user=kept["max_texts_per_user"],
-            context=kept.get("context"),
+            context=kept["context"],
             attack=AttackConfig.model_validate(kept["attack"]),
-            extraction=ExtractionConfig.model_validate(kept["extraction"]) if "extraction" in kept else None,
+            extraction=None if kept["extraction"] is None else ExtractionConfig.model_validate(kept["extraction"]),
             audit=AuditConfig.model_validate(kept["audit"]),
             decision=DecisionConfig.model_validate(kept["decision"]),
-            release=Release.model_validate(kept["release"]) if "release" in kept else None,
+            release=None if kept["release"] is None else Release.model_validate(kept["release"]),
             seed=kept["seed"],
-            remote=remote_of(kept["endpoint"]) if "endpoint" in kept else None,
+            remote=None if kept["endpoint"] is None else remote_of(kept["endpoint"]),
         )
-    # A record that an older heldin wrote, or one that was edited.
+    # A record that was edited.
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"'{folder / 'record.json'}' does not say how its audit was done ({str(error).splitlines()[0]}): it cannot"

@@ -270,8 +270,8 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
         asked["model"],
         tuple(asked["claims"]),
         asked["declared_by"],
-        remote_of(asked["endpoint"]) if "endpoint" in asked else None,
-        asked.get("precision"),
+        None if asked["endpoint"] is None else remote_of(asked["endpoint"]),
+        asked["precision"],
     )
     config, manifest = read_planted(job.planted)
     run = audited_run(job, config)
@@ -313,14 +313,11 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     now = conditions_of(job.planted, manifest, look, job.declared_by, evidence, described.target.endpoint)
     conditions = as_seen(facts.conditions, now)
     again = planted_facts(manifest, look, job.declared_by, conditions, evidence)
-    losses = kept_losses(run, data, folder, target=described.target.fingerprint, base=reference.fingerprint)
+    losses = {}
+    if target is not None:
+        losses = kept_losses(run, data, folder, target=target.fingerprint, base=reference.fingerprint)
     extraction = kept_extraction(
-        record.extraction,
-        run,
-        data,
-        folder,
-        target=described.target.fingerprint,
-        reference=reference.fingerprint,
+        run, data, folder, target=described.target.fingerprint, reference=reference.fingerprint
     )
     found = planted_results(job, config, data, statistics, again, reporter)
     found = replace(found, losses=losses, precision=record.precision, extraction=extraction)
@@ -363,7 +360,7 @@ def _take_folder(job: PlantedAudit, config: PlantConfig, out: Path, facts: Plant
         return
     found = read_record(out / "record.json")
     # Who declares, and where the folder lies, is no part of what was looked at.
-    asked, kept = ({name: its.get(name) for name in _LOOKED_AT} for its in (job.recorded(), found.config))
+    asked, kept = ({name: its[name] for name in _LOOKED_AT} for its in (job.recorded(), found.config))
     for its in (asked, kept):
         its["precision"] = its["precision"] or config.attack.precision
     changed = first_difference(kept, asked)

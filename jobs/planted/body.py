@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from heldin.audit.utility import utility_of
 from heldin.corpus.split import Part, Role
@@ -60,11 +59,7 @@ def planted_body(
     """
     return Body(
         **dict(found.results),
-        # Absent where it is not asked for: older records have no such key and must still be equal.
-        config={
-            **asked,
-            **masked(config.model_dump(mode="json", exclude=_not_asked(config))),
-        },
+        config={**asked, **masked(config.model_dump(mode="json"))},
         corpus=corpus_facts(data.corpus).model_copy(update={"skipped_rows": facts.skipped}),
         split=_split(config, data, facts),
         target=models.target,
@@ -111,12 +106,6 @@ def planted_facts(
         control=evidence.control,
         form=evidence.form,
     )
-
-
-def _not_asked(config: PlantConfig) -> dict[str, Any]:
-    """Keys of later versions that ask for nothing here."""
-    absent: dict[str, Any] = {name: True for name in ("extraction", "release") if getattr(config, name) is None}
-    return absent if config.decision.require else {**absent, "decision": {"require"}}
 
 
 def _split(config: PlantConfig, data: RunData, facts: PlantedFacts) -> SplitFacts:

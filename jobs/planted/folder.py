@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from heldin.base.artefacts import read_document, write_document
+from heldin.base.artefacts import read_document, stamped, unstamped, write_document
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, kept_text, private_directory, text_sha256, whole_file, write_text
 from heldin.base.purged import require_not_purged
@@ -20,7 +20,6 @@ from heldin.watch.planted_files import MANIFEST
 CONFIG, AUDITS = "config.yaml", "audits"
 CONTROL = "control.parquet"  # of an audit: losses of the positive control
 SEAL = "planted.json"  # in the ledger: hashes of what was fixed
-_FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,6 @@ class Manifest:
 
     Attributes:
         created: time, UTC.
-        heldin: version that planted.
         plan: hash of everything about the audit, which was fixed before the coins.
         reference: fingerprint of the reference model, fixed likewise.
         ledger: commitment to who is held in, a keyed hash.
@@ -45,7 +43,6 @@ class Manifest:
     """
 
     created: str
-    heldin: str
     plan: str
     reference: str
     ledger: str
@@ -91,7 +88,7 @@ def seal_models(out: Path, models: Mapping[str, str]) -> None:
 
 def require_models(out: Path, models: Mapping[str, str]) -> None:
     """Raises InputError if a reference model is not the one that was fixed before the coins."""
-    sealed = _read_seal(out).get("models", {})
+    sealed = _read_seal(out)["models"]
     # Another reference gives other scores, and one that is chosen after the coins may be chosen by them.
     other = next((name for name, its in models.items() if sealed.get(name) != its), None)
     if other is not None:
@@ -107,7 +104,7 @@ def write_manifest(manifest: Manifest, out: Path, form: FormFacts | None, unseen
         form: how canary rows differ from real ones by text alone; None without canary users.
         unseen: hash of the kept sample of unseen rows; None without one.
     """
-    text = json.dumps({"heldin_manifest": _FORMAT, **vars(manifest)}, indent=1) + "\n"
+    text = json.dumps(stamped(vars(manifest)), indent=1) + "\n"
     with whole_file(out / MANIFEST) as temporary:
         temporary.write_text(text, encoding="utf-8")
         # Before the rename: a manifest whose hash is not sealed would be refused for ever.
@@ -118,12 +115,13 @@ def write_manifest(manifest: Manifest, out: Path, form: FormFacts | None, unseen
 
 def unseen_hash(out: Path) -> str | None:
     """Return the hash of the kept sample of unseen rows; None if the plan names none."""
-    return _read_seal(out).get("unseen")
+    unseen: str | None = _read_seal(out)["unseen"]
+    return unseen
 
 
 def read_form(out: Path) -> FormFacts | None:
     """Return how canary rows differ from real ones by text alone, as ``plant`` measured it."""
-    form = _read_seal(out).get("form")
+    form = _read_seal(out)["form"]
     return None if form is None else FormFacts.model_validate(form)
 
 
@@ -146,9 +144,7 @@ def read_planted(out: Path) -> tuple[PlantConfig, Manifest]:
         )
     # Not damaged, since its hash is the one that was kept.
     content = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
-    if content.pop("heldin_manifest", None) != _FORMAT:
-        raise InputError(f"'{out / MANIFEST}' is of another heldin: audit it with the one that planted")
-    manifest = Manifest(**content)
+    manifest = Manifest(**unstamped(content, out / MANIFEST, "plant again"))
     # The manifest is the copy that others may hold.
     if manifest.plan != plan_hash(out):
         raise InputError(f"'{out / CONFIG}' is not the plan of the manifest: restore it, or plant anew")

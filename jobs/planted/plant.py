@@ -14,7 +14,6 @@ from heldin.base.files import one_process_at_a_time, whole_directory
 from heldin.base.progress import Reporter
 from heldin.base.purged import require_not_purged
 from heldin.jobs.config_files import first_difference
-from heldin.jobs.environment import version
 from heldin.jobs.planted.beforehand import control_lines, said_beforehand
 from heldin.jobs.planted.config import PlantConfig, is_dataset
 from heldin.jobs.planted.control import ControlSample
@@ -91,7 +90,6 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
         sha256 = _write_training_set(source, data, out, kept, reporter)
         manifest = Manifest(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
-            heldin=version(),
             plan=plan_hash(out),
             reference=base.fingerprint,
             ledger=data.ledger.commitment(),

@@ -66,8 +66,8 @@ class PlantedAudit:
             "model": str(Path(self.model).resolve()) if here else self.model,
             "claims": list(self.claims),
             "declared_by": self.declared_by,
-            **({} if self.remote is None else {"endpoint": self.remote.config()}),
-            **({} if self.precision is None else {"precision": self.precision}),
+            "endpoint": None if self.remote is None else self.remote.config(),
+            "precision": self.precision,
         }
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,6 @@ from heldin.jobs.run.body import PRETRAINED_HERE
 from heldin.jobs.run.corpus import CorpusData, corpus_facts, read_corpus
 from heldin.jobs.run.folder import take_new_folder
 from heldin.jobs.run.models import base_model, model_facts
-from heldin.jobs.run.plan import coins_of, require_todays_coins
 from heldin.jobs.run.scoring import scoring_rule
 from heldin.models.loading import LanguageModel
 from heldin.record.document import Body, Record, write_new_record
@@ -71,8 +70,6 @@ def audit_trainings(
     reporter.say(reach_line(audit.runs))
     # A config that cannot be run is refused before a folder is taken for it.
     audit.trained()
-    # Here and not where a finished audit is read: those of earlier versions may have such keys.
-    audit.require_heeded()
     # The cores that this process may use, which may be fewer than the machine has.
     workers = processes or len(os.sched_getaffinity(0))
     # Two calls would draw a key each, both train, and remove each other's work folder.
@@ -92,8 +89,6 @@ def _stages(
     seconds: dict[str, float] = {}
     started = time.monotonic()
     ready = _prepare(audit, key, reporter)
-    if (out / "plan.json").is_file():
-        require_todays_coins(read_plan(out / "plan.json"), ready.job.mechanism, out)
     # Before the first training: what is claimed cannot follow from what was found.
     write_plan(ready.job.mechanism, out / "plan.json")
     reporter.say(f"mechanism: {ready.job.mechanism.guarantee().label}")
@@ -121,7 +116,6 @@ def body_again(out: Path, reporter: Reporter) -> Body:
         InputError: no such audit, or a training without a result or with a damaged or strange one.
     """
     audit, plan = read_audit(out), read_plan(out / "plan.json")
-    audit = replace(audit, coins=coins_of(plan))
     # The folder's own options, so that taking it changes nothing and returns the key.
     ready = _prepare(audit, _take_folder(audit, out), reporter)
     if plan != ready.job.mechanism:
@@ -140,7 +134,7 @@ def body_again(out: Path, reporter: Reporter) -> Body:
 
 def read_audit(folder: Path) -> TrainingsAudit:
     """The audit that ``folder`` holds. Raises InputError if there is none."""
-    content = read_document(folder / OPTIONS, "the folder holds no such audit")
+    content = read_document(folder / OPTIONS, "name the folder of an audit by independent trainings")
     options = content["options"]
     claims = tuple((epsilon, delta) for epsilon, delta in options["claims"])
     return TrainingsAudit(

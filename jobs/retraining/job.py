@@ -14,10 +14,8 @@ from heldin.canaries.craft import rare_tokens, token_counts, unseen_token_users
 from heldin.corpus.entities.incidence import Incidence
 from heldin.corpus.row_parts import RowParts
 from heldin.corpus.store import texts_of
-from heldin.defenses.choices import Coins
 from heldin.defenses.config import (
     ClippingDefense,
-    Defense,
     FilterDefense,
     NoDefense,
     PrivateDefense,
@@ -38,25 +36,6 @@ from heldin.models.logprobs import score_texts
 
 Target = Literal["defense", "none"]
 PLAIN_DOCUMENTS = 8
-_SETTINGS = (
-    "population",
-    "steps",
-    "delta",
-    "group_size",
-    "record_selection",
-    "secure_noise",
-    "base_model_saw_protected",
-    "kind",
-    "cohort",
-    "target_epsilon",
-    "noise_multiplier",
-    "clip_norm",
-    "clip_kind",
-    "sampler",
-    "cap",
-    "protected_users",
-    "micro_records",
-)
 _LEAST_TRAINED = 4  # tokens of a worst-case user's document
 
 
@@ -71,7 +50,6 @@ class TrainingsAudit:
         documents: number of documents of the worst-case user; None: the defense's group size.
         claims: further claims (epsilon, delta), tested besides the plan's curve.
         threshold: score threshold fixed before looking; None: the first quarter of the trainings picks it.
-        coins: how who takes part is drawn: otherwise than today in folders of earlier versions, which are read.
     """
 
     config: RunConfig
@@ -80,7 +58,6 @@ class TrainingsAudit:
     documents: int | None = None
     claims: tuple[tuple[float, float], ...] = ()
     threshold: float | None = None
-    coins: Coins = "gaps"
 
     def trained(self) -> RunConfig:
         """The config of what is trained.
@@ -91,19 +68,9 @@ class TrainingsAudit:
         if self.target == "none":
             config = config.model_copy(update={"defense": NoDefense()})
         defense = config.defense
-        # Canary users would be one more difference between trainings, each by a coin of its own.
-        if config.canaries:
-            raise InputError("independent trainings plant one worst-case user: take 'canaries' out, see --documents")
-        if config.data_defenses:
-            raise InputError("independent trainings train on the records as they are: take 'data_defenses' out")
-        if config.finetune.looks_at_validation:
-            raise InputError(
-                "finetune.select must be 'last' and patience null: choosing a checkpoint would need validation users"
-            )
+        _require_supported(config)
         if self.threshold is not None and not math.isfinite(self.threshold):
             raise InputError(f"--threshold {self.threshold} is not a number that scores can be held against")
-        if config.finetune.sequence_length < _LEAST_TRAINED:
-            raise InputError(f"finetune.sequence_length must be at least {_LEAST_TRAINED}")
         # Trainings here are add/remove neighbours; the filter's epsilon is for replace
         # (docs/theory.md#filtered-descent).
         if isinstance(defense, FilterDefense):
@@ -124,15 +91,6 @@ class TrainingsAudit:
         if isinstance(defense, ClippingDefense) and defense.clip_norm is None:
             raise InputError("give defense.clip_norm: a norm measured in each training would differ between them")
         return config
-
-    def require_heeded(self) -> None:
-        """Raises InputError for a key that says how to measure what independent trainings measure otherwise, or not."""
-        if self.config.attack.precision != "fp32":
-            raise InputError("independent trainings are scored in float32: take 'attack.precision' out")
-        if self.config.extraction is not None:
-            raise InputError(
-                "independent trainings measure no extraction: take 'extraction' out (heldin run measures it)"
-            )
 
     def worst_case_documents(self) -> int:
         """Number of documents of the worst-case user."""
@@ -157,6 +115,25 @@ class TrainingsAudit:
             "claims": [list(claim) for claim in self.claims],
             "threshold": self.threshold,
         }
+
+
+def _require_supported(config: RunConfig) -> None:
+    """Raise InputError for a key that asks for what independent trainings do not do."""
+    # Canary users would be one more difference between trainings, each by a coin of its own.
+    if config.canaries:
+        raise InputError("independent trainings plant one worst-case user: take 'canaries' out, see --documents")
+    if config.data_defenses:
+        raise InputError("independent trainings train on the records as they are: take 'data_defenses' out")
+    if config.attack.precision != "fp32":
+        raise InputError("independent trainings are scored in float32: take 'attack.precision' out")
+    if config.extraction is not None:
+        raise InputError("independent trainings measure no extraction: take 'extraction' out (heldin run measures it)")
+    if config.finetune.looks_at_validation:
+        raise InputError(
+            "finetune.select must be 'last' and patience null: choosing a checkpoint would need validation users"
+        )
+    if config.finetune.sequence_length < _LEAST_TRAINED:
+        raise InputError(f"finetune.sequence_length must be at least {_LEAST_TRAINED}")
 
 
 def target_of(name: str) -> Target:
@@ -206,7 +183,6 @@ def training_job(
     sequences = encode(base.tokenizer, texts, None if whole else recipe.sequence_length)
     # One plan for all trainings, with and without the user: neighbours run the same mechanism.
     mechanism = mechanism_of(config, plain_steps=recipe.steps(len(sequences)))
-    mechanism = mechanism if audit.coins == "gaps" else mechanism.with_coins(audit.coins)
     losses = None
     if mechanism.record_selection in ("highest_perplexity", "lowest_perplexity"):
         losses = [-s.total / len(s.logprobs) for s in score_texts(base, texts)]
@@ -220,7 +196,7 @@ def training_job(
     )
     noise = defense.noise() if isinstance(defense, SampledDefense) else None
     # Everything that affects a training but its number and key: results of another job do not pass for this one's.
-    shared = (base.fingerprint, repr(recipe), mechanism.model_dump_json(), repr(noise), _settings(defense), *own)
+    shared = (base.fingerprint, repr(recipe), mechanism.model_dump_json(), repr(noise), repr(defense), *own)
     return TrainingJob(
         base=name,
         revision=config.model.revision,
@@ -245,15 +221,6 @@ def training_job(
 
 def _named_parts(records: PrivateRecords) -> list[str]:
     return [] if records.named is None else list(records.named.parts())
-
-
-def _settings(defense: Defense) -> str:
-    """The defense's settings, as text that another version of heldin writes too."""
-    if not isinstance(defense, PrivateDefense):
-        return repr(defense)
-    # In this order and with these alone unless others are given: folders that were begun so can be gone on with.
-    names = [*_SETTINGS, *(["local"] if defense.local is not None else [])]
-    return f"PrivateDefense({', '.join(f'{name}={getattr(defense, name)!r}' for name in names)})"
 
 
 def _named(slots: Slots | None, rows: Sequence[int], documents: int) -> Incidence:

@@ -88,6 +88,7 @@ def training_facts(config: RunConfig, job: TrainingJob, trainings: Sequence[Trai
         # Nothing is measured during these trainings: it would cost time in each, and no checkpoint is chosen.
         curve=[],
         gap_auroc_spearman=None,
+        gradients=None,
         seconds=round(sum(training.seconds for training in trainings), 2),
     )
 

@@ -32,13 +32,12 @@ from heldin.corpus.sources.rows import first_line
 from heldin.corpus.split import Audited, check_pool
 from heldin.defenses.guarantee import NO_PROTECTION, Guarantee
 from heldin.defenses.mechanism import Mechanism
-from heldin.defenses.plan_file import read_plan
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.costs import cost_lines
 from heldin.jobs.run.folder import require_folder
 from heldin.jobs.run.memory import does_not_fit, memory_lines, run_memory
 from heldin.jobs.run.models import require_arithmetic
-from heldin.jobs.run.plan import mechanism_of, require_todays_coins
+from heldin.jobs.run.plan import mechanism_of
 from heldin.models.devices import Planned, default_device
 from heldin.models.loading import context_length
 from heldin.models.model_names import require_model
@@ -83,7 +82,6 @@ def check_run(
         lambda: config.corpus.aliases and load_aliases(config.corpus.aliases),
         # Stand-ins for what only the data give; the noise is calibrated for real.
         lambda: mechanisms.append(mechanism_of(config, plain_steps=1, clip_norm=1.0)),
-        lambda: _require_plan(out, mechanisms),
         lambda: require_arithmetic(config),
         lambda: _require_users(config),
         lambda: _require_context(config),
@@ -199,12 +197,6 @@ def _require_context(config: RunConfig) -> None:
             f"finetune.sequence_length is {config.finetune.sequence_length}, more than the {context} tokens that"
             f" '{name}' takes: lower it"
         )
-
-
-def _require_plan(out: Path, mechanisms: list[Mechanism]) -> None:
-    """A folder that an earlier version began is not gone on with."""
-    if mechanisms and (out / "plan.json").is_file():
-        require_todays_coins(read_plan(out / "plan.json"), mechanisms[0], out)
 
 
 def _require_users(config: RunConfig) -> None:

@@ -24,9 +24,10 @@ def assumptions(config: RunConfig) -> tuple[str, ...]:
         said = [f"taking it that the corpus which pre-trained the base model has no protected user's texts{public}"]
     else:
         public = public and ", and what they say of others with them"
-        # With ``audit_fraction`` whoever is always in is protected like the others; older plans keep their words.
-        whom = "audited users" if config.split.audit_fraction is None else "users who are no public users"
-        said = [f"for {whom} only: the users whose texts pre-trained the base model are taken as public{public}"]
+        said = [
+            "for users who are no public users only: the users whose texts pre-trained the base model are taken as"
+            f" public{public}"
+        ]
     if config.corpus.text_unit == "sentence":
         said.append("a record is a sentence")
     # A list of the users' own names, or a model trained on their texts, would let one user change others' texts.
@@ -70,10 +71,7 @@ def data_steps(config: RunConfig) -> tuple[DataStep, ...]:
     steps += [declared(defense) for defense in config.data_defenses]
     if users.max_users is not None:
         steps.append(_of_slots("sample of max_users users", user_local=False))
-    if isinstance(config.defense, EntityDefense):
-        return tuple(steps)
-    # No other mechanism asks, and their plans stay what they were.
-    return tuple(step.model_copy(update={"slots_only": False}) for step in steps)
+    return tuple(steps)
 
 
 def _of_slots(name: str, *, user_local: bool = True) -> DataStep:

@@ -94,12 +94,11 @@ def measure_extraction(
 
 
 def kept_extraction(
-    stated: ExtractionFacts | None, config: RunConfig, data: RunData, out: Path, *, target: str, reference: str
+    config: RunConfig, data: RunData, out: Path, *, target: str, reference: str
 ) -> ExtractionFacts | None:
     """The counts again, from the probabilities that the stage left; None if they were not asked for.
 
     Args:
-        stated: what the record says.
         config: config of the run.
         data: corpus and ledger of the run.
         out: the run folder.
@@ -114,9 +113,6 @@ def kept_extraction(
         return None
     found = kept_probabilities(out, of=probabilities_name(asked, _texts(config, data, asked), target, reference))
     facts = extraction_facts(found, data.ledger.membership(), data.canaries, asked)
-    # Records of earlier versions rank no marks.
-    if stated is None or stated.marks is None:
-        return facts
     return _with_marks(facts, data, kept_marks(data, out, target=target, reference=reference))
 
 

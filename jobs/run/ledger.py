@@ -23,7 +23,7 @@ from heldin.base.coins import new_key
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory, text_sha256
 from heldin.corpus.row_parts import RowParts, saved_parts
-from heldin.corpus.split import Audited, Part, Role, SplitRule, assign, assign_canaries, require_both_sides
+from heldin.corpus.split import Part, Role, SplitRule, assign, assign_canaries, require_both_sides
 from heldin.jobs.config import SplitConfig
 from heldin.jobs.run.layout import Layout
 
@@ -134,16 +134,14 @@ def draw_ledger(layout: Layout, split: SplitConfig, *, seed: int, keys: Keys) ->
     roles |= planted_roles
     fractions = (split.attacker_fraction, split.evaluation_fraction)
     # Into the ledger's ``split``: with other options or another pool the same key draws other sides.
-    options = repr((split.assignment.value, split.audit_pool, *fractions, seed))
-    planted = [repr(sorted(layout.planted.items()))] if layout.planted else []
-    # Of users alone as it always was, so that folders of earlier versions can be gone on with.
-    whose = [split.audited.value, *layout.pool.names] if split.audited is not Audited.USERS else []
-    whose += [f"{name} {value}" for name in ("audit_fraction", "seed") if (value := getattr(split, name)) is not None]
+    pool = (split.audited.value, split.audit_pool, split.audit_fraction, split.seed)
+    options = repr((split.assignment.value, *pool, *fractions, seed))
+    whose = (repr(sorted(layout.planted.items())), repr(layout.pool.names), *layout.users)
     return Ledger(
         coins_key=keys.coins,
         key=keys.run,
         corpus=layout.corpus,
-        split=text_sha256(options, *layout.users, *planted, *whose),
+        split=text_sha256(options, *whose),
         assignment=split.assignment,
         roles=roles,
         parts=layout.parts.joined(RowParts.of(layout.pool.entities)),

@@ -13,7 +13,6 @@ from heldin.defenses.choices import (
     BatchClip,
     CappedPoissonSampler,
     Clip,
-    Coins,
     ConcentrationFilter,
     ConstantDivisor,
     FlatClip,
@@ -61,7 +60,6 @@ def settle_plan(config: RunConfig, data: "RunData", out: Path, *, clip_norm: flo
     path = out / "plan.json"
     if path.is_file():
         kept = read_plan(path)
-        require_todays_coins(kept, mechanism, out)
         # Field by field, so that the message can name what differs.
         changed = [name for name in Mechanism.model_fields if getattr(kept, name) != getattr(mechanism, name)]
         if changed:
@@ -164,23 +162,7 @@ def require_mechanism(config: RunConfig) -> None:
 def configured_mechanism(config: RunConfig, plan: Mechanism, plain_steps: int) -> Mechanism:
     """The mechanism that a finished run's config gives, with the clip norm of its plan if the run measured one."""
     norm = plan.clip.norm if isinstance(plan.clip, BatchClip | FlatClip) else None
-    mechanism = mechanism_of(config, plain_steps=plain_steps, clip_norm=norm)
-    # An earlier version drew who takes part by another rule, of the same law: its run is verified as it was.
-    return mechanism if plan.unit == "none" else mechanism.with_coins(coins_of(plan))
-
-
-def coins_of(plan: Mechanism) -> Coins:
-    """How a plan draws who takes part; as today where it draws no Poisson coins."""
-    return plan.sampler.coins if isinstance(plan.sampler, PoissonSampler | CappedPoissonSampler) else "gaps"
-
-
-def require_todays_coins(kept: Mechanism, mechanism: Mechanism, out: Path) -> None:
-    """Raise InputError if ``out`` was begun under a plan that draws who takes part as earlier versions did."""
-    if kept != mechanism and kept == mechanism.with_coins("each_step"):
-        raise InputError(
-            f"'{out}' was begun by an earlier version, which drew who takes part by another rule, and cannot be gone on"
-            " with: start a new one (if it was finished, heldin verify and heldin report read it)"
-        )
+    return mechanism_of(config, plain_steps=plain_steps, clip_norm=norm)
 
 
 def read_run_config(folder: Path) -> RunConfig:
@@ -254,7 +236,7 @@ def _plain(config: RunConfig, steps: int, clip: Clip) -> Mechanism:
         unit="none",
         sampled="example",
         # Fields that a mechanism must have: with unit "none" no accountant reads them.
-        sampler=PoissonSampler(rate=1.0, coins="each_step"),
+        sampler=PoissonSampler(rate=1.0),
         clip=clip,
         noise_multiplier=0.0,
         steps=steps,

@@ -65,7 +65,7 @@ def measure_losses(
 
 
 def kept_losses(config: RunConfig, data: RunData, out: Path, *, target: str, base: str) -> dict[str, UserLoss]:
-    """The losses that the utility stage left; empty where it did not run, as in folders of earlier versions.
+    """The losses that the utility stage left.
 
     Args:
         config: config of the run.
@@ -75,13 +75,11 @@ def kept_losses(config: RunConfig, data: RunData, out: Path, *, target: str, bas
         base: fingerprint of the base model.
 
     Raises:
-        InputError: the file is damaged, or its losses are of other models or texts.
+        InputError: the file is missing or damaged, or its losses are of other models or texts.
     """
-    if not (out / FILE).is_file():
-        return {}
     kept = losses_of(out / FILE, of=_name(utility_texts(config, data), target, base))
     if kept is None:
-        raise InputError(f"'{out / FILE}' is damaged, or of other models or texts than the record names")
+        raise InputError(f"'{out / FILE}' is missing, damaged, or of other models or texts than the record names")
     return kept
 
 

@@ -11,15 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from heldin.base.coins import seed_key
-from heldin.base.errors import InputError
-from heldin.defenses.choices import NoiseGenerator
-from heldin.defenses.plan_file import plan_document, read_plan, write_plan
-from heldin.finetune.units import PrivateRecords, plan_private_training
+from heldin.defenses.plan_file import read_plan, write_plan
 from heldin.jobs.config import load_config
-from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.run.plan import configured_mechanism
-from heldin.jobs.run.training import plan_commitment
 from heldin.jobs.run.training_facts import promise_facts
 from heldin.record.document import read_record, write_record
 from tests.conftest import SMALL
@@ -185,7 +179,7 @@ def test_the_label_says_who_is_not_covered(call, config, tmp_path):
     assert call("run", config(), "--out", out)[0] == 0
     call("export", out, "--to", tmp_path / "public")
     card = (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
-    assert "for audited users only: the users whose texts pre-trained the base model are taken as public" in card
+    assert "for users who are no public users only" in card
 
 
 def test_a_key_serves_one_job_even_where_the_checkpoints_are_gone(call, config, tmp_path):
@@ -200,41 +194,6 @@ def test_a_key_serves_one_job_even_where_the_checkpoints_are_gone(call, config, 
     code, _, err = call("run", path, "--out", out, "--set", "finetune.sequence_length=40")
     assert code == 2
     assert "holds the key of another private job" in err
-
-
-@pytest.mark.slow
-def test_a_run_of_earlier_coins_is_verified_and_reported_and_not_gone_on_with(call, config, tmp_path):
-    """As an earlier version left it: a plan that does not say how coins are drawn, and the hash of that plan."""
-    out, path = tmp_path / "run", config()
-    code, _, err = call("run", path, "--out", out)
-    assert code == 0, err
-    content = json.loads((out / "plan.json").read_text(encoding="utf-8"))
-    assert content["mechanism"]["sampler"].pop("coins") == "gaps"
-    (out / "plan.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    plan = read_plan(out / "plan.json")
-    assert plan.sampler.coins == "each_step"
-    # What earlier versions wrote and hashed is what this one writes of it.
-    assert plan_document(plan) == content
-    (out / "ledger" / "plan").write_text(plan_commitment(load_ledger(out / "ledger").key, plan), encoding="utf-8")
-    code, printed, _ = call("verify", out)
-    assert code == 0, printed
-    kept = (out / "config.yaml").read_text(encoding="utf-8")
-    (out / "config.yaml").write_text(kept.replace("text_unit: record", "text_unit: sentence"), encoding="utf-8")
-    code, printed, err = call("verify", out)
-    assert code == 2, printed
-    (out / "config.yaml").write_text(kept, encoding="utf-8")
-    code, printed, err = call("run", path, "--out", out, "--check")
-    assert (code, "was begun by an earlier version" in err) == (2, True), err
-    code, printed, err = call("run", path, "--out", out)
-    assert (
-        code,
-        "was begun by an earlier version, which drew who takes part by another rule, and cannot be gone on" in err,
-    ) == (2, True), err
-    for command in (["report", out], ["account", "plan", out / "plan.json"], ["export", out, "--to", tmp_path / "to"]):
-        code, _, err = call(*command)
-        assert code == 0, err
-    with pytest.raises(InputError, match="by the rule of an earlier version"):
-        plan_private_training(plan, seed_key(0), PrivateRecords([], [], []), NoiseGenerator.PHILOX)
 
 
 @pytest.mark.slow

@@ -16,14 +16,13 @@ from heldin.base.artefacts import write_document
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.progress import LineReporter
 from heldin.defenses.accounting.guarantees import gaussian_epsilon
-from heldin.defenses.choices import ConstantDivisor, FlatClip, LocalUpdates, PoissonSampler
-from heldin.defenses.config import NoDefense, PrivateDefense
+from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.recipe import Recipe
 from heldin.finetune.units import PrivateRecords
 from heldin.jobs.config import parse_config
 from heldin.jobs.retraining.engine import audit_trainings, body_again
-from heldin.jobs.retraining.job import TrainingsAudit, _settings
+from heldin.jobs.retraining.job import TrainingsAudit
 from heldin.jobs.retraining.runs import Training, TrainingJob, read_results, run_trainings
 from heldin.record.document import Body, read_record
 from tests.conftest import TRIAL
@@ -364,40 +363,3 @@ def test_noise_forgotten_in_the_real_trainer_is_a_certified_violation_and_the_ri
     assert [(v.outcome, v.standing) for v in wrong.judgement.verdicts] == [("violated", "certified")] * 2
     assert wrong.judgement.exit_code == 3
     assert wrong.trainings.epsilon_lower > 1
-
-
-def test_the_settings_in_a_jobs_identity_are_written_as_earlier_versions_wrote_them():
-    """Folders that were begun under these can be gone on with and verified."""
-    defense = PrivateDefense(
-        kind="uls", population=30, cohort=6, steps=4, delta=1e-3, noise_multiplier=1.5, group_size=3
-    )
-    assert _settings(defense) == (
-        "PrivateDefense(population=30, steps=4, delta=0.001, group_size=3, record_selection='random',"
-        " secure_noise=False, base_model_saw_protected=False, kind='uls', cohort=6, target_epsilon=None,"
-        " noise_multiplier=1.5, clip_norm=1.0, clip_kind='flat', sampler='poisson', cap=None, protected_users=None,"
-        " micro_records=64)"
-    )
-    assert _settings(NoDefense()) == "NoDefense(kind='none')"
-    local = defense.model_copy(update={"local": LocalUpdates(learning_rate=0.1)})
-    assert "local=LocalUpdates(" in _settings(local)
-    assert repr(PrivateRecords(["a"], ["u"], [3])) == (
-        "PrivateRecords(ids=['a'], users=['u'], lengths=[3], losses=None)"
-    )
-
-
-def test_a_folder_of_an_earlier_version_is_recomputed_and_not_gone_on_with(tmp_path):
-    """Its plan does not say how coins are drawn."""
-    out = tmp_path / "audit"
-    earlier = TrainingsAudit(_config(population=12, cohort=6), runs=24, coins="each_step")
-    record = audit_trainings(earlier, out, QUIET, command="heldin", processes=1, trainer=shifted)
-    assert '"coins"' not in (out / "plan.json").read_text(encoding="utf-8")
-    again = body_again(out, QUIET)
-    assert again.judgement == record.judgement
-    assert again.target.fingerprint == record.target.fingerprint
-    (out / "record.json").unlink()
-    with pytest.raises(
-        InputError,
-        match="was begun by an earlier version, .* and cannot be gone on",
-    ):
-        audit_trainings(replace(earlier, coins="gaps"), out, QUIET, command="heldin", processes=1, trainer=shifted)
-    assert '"coins"' not in (out / "plan.json").read_text(encoding="utf-8")

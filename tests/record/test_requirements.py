@@ -65,7 +65,14 @@ def test_a_stronger_setting_of_a_dial_breaks_a_limit_that_the_attacks_keep(recor
     asked = [Requirement("auroc", at_most=0.6)]
     weak = changed_record(record, attacks=_attacks((0.45, 0.55)), dials=[], primary_attack="a0")
     assert held_against(weak, asked)[0].outcome == "kept"
-    dial = DialSetting(dial="shadow models", setting="4", leads=False, auroc=estimate(0.9, 0.85, 0.95), difference=None)
+    dial = DialSetting(
+        dial="shadow models",
+        setting="4",
+        leads=False,
+        auroc=estimate(0.9, 0.85, 0.95),
+        difference=None,
+        adjusted_p=0.01,
+    )
     strong = changed_record(weak, dials=[dial.model_dump()])
     assert held_against(strong, asked)[0].outcome == "broken"
     assert held_against(strong, asked)[0].value == 0.9

@@ -12,7 +12,7 @@ import typst
 from heldin.audit.canary_groups import CanaryGroup
 from heldin.bounds.verdict import Outcome, Standing, Verdict
 from heldin.jobs.run.training_facts import promise_facts
-from heldin.record.document import SCHEMA_VERSION, read_record, write_record
+from heldin.record.document import read_record, write_record
 from heldin.reports.facts import facts
 from heldin.reports.figures import alternatives, figures
 from heldin.reports.findings import BOUNDS, HOW_WELL, answer_line, findings
@@ -235,7 +235,6 @@ def test_a_record_survives_writing_and_reading(finished, tmp_path):
     record = read_record(finished / "record.json")
     shutil.copy(finished / "record.json", tmp_path)
     assert read_record(tmp_path / "record.json") == record
-    assert json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))["schema_version"] == SCHEMA_VERSION
     assert asdict(findings(record))["headline"]
 
 

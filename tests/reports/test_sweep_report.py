@@ -6,10 +6,9 @@ import re
 import numpy as np
 import pytest
 
-from heldin.audit import shipping
 from heldin.audit.blocks import Summary
 from heldin.audit.requirement import Requirement
-from heldin.audit.shipping import Candidate, CandidateResult, Shipping, judge_candidates
+from heldin.audit.shipping import Candidate, Shipping, judge_candidates
 from heldin.base.errors import InputError
 from heldin.record.sweep import SweepResult
 from heldin.reports import sweep_html, sweep_words
@@ -133,22 +132,6 @@ def test_a_sweep_that_is_not_done_is_run_again():
     other = with_failed(next(its.name for its in done.variants if its.name != named))
     assert "in a new folder" in sweep_words.next_step(other)
     assert rows_of(other)[named].startswith("cannot be judged")
-
-
-def test_of_an_earlier_version_s_limits_none_is_said_to_be_merely_not_shown():
-    judged = CandidateResult(
-        name="cap10",
-        passes=False,
-        breaks=True,
-        adjusted=1.0,
-        tests=[shipping.Tested(requirement="auroc at most 0.6", value=0.7, limit=0.8, p_value=0.9)],
-        disqualified="",
-        blocks_needed=None,
-    )
-    its = CASES["rule"].shipping.model_copy(update={"variant": None, "candidates": [judged]})
-    rows = sweep_words.main_rows(CASES["rule"].model_copy(update={"shipping": its}))
-    assert next(row[-1] for row in rows if row[0].endswith("cap10")).split("; ")[0] == "breaks a limit"
-    assert not any("not shown" in row[-1] for row in rows)
 
 
 def test_one_block_speaks_of_models_and_of_no_defense():

@@ -58,9 +58,10 @@ def test_a_changed_loss_is_found_by_verify(swept, tmp_path, call):
     write_record(its.model_copy(update={"utility": better}), cell / "record.json")
     code, printed, _ = call("verify", cell)
     assert (code, "utility.loss" in printed) == (2, True), printed
-    (cell / "losses.parquet").write_bytes(b"")
-    code, _, err = call("verify", cell)
-    assert (code, "losses.parquet' is damaged, or of other models" in err) == (2, True), err
+    for damage in (lambda path: path.write_bytes(b""), lambda path: path.unlink()):
+        damage(cell / "losses.parquet")
+        code, _, err = call("verify", cell)
+        assert (code, "losses.parquet' is missing, damaged, or of other models" in err) == (2, True), err
 
 
 def test_the_report_of_a_sweep_is_made_with_it_and_again_from_its_document(swept, call):
