@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check check-slow check-long gpu lint docs
+.PHONY: demo test check check-slow check-long check-replication gpu lint docs
 .DEFAULT_GOAL := test
 
 .venv/installed: pyproject.toml constraints.txt
@@ -18,13 +18,17 @@ demo: .venv/installed
 test: .venv/installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu"
 
-check: test check-slow check-long
+check: test check-slow check-long check-replication
 
 check-slow: .venv/installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not long and not gpu"
 
 check-long: .venv/installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "long and not gpu"
+
+# The replications of papers, which no other target collects.
+check-replication: .venv/installed
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu" tests/replication
 
 # On a machine with a GPU; says so and fails where there is none.
 gpu: .venv/installed

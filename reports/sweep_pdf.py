@@ -48,8 +48,6 @@ def _content(result: SweepResult, figures: list[str]) -> dict[str, Any]:
         "over": words.over(result),
         "planted": any(its.canaries for its in result.variants),
         "candidates": words.candidate_rows(result),
-        "findings": words.finding_rows(result),
-        "findings_note": words.findings_note(result),
         "differences": words.difference_rows(result),
         "canaries": _canary_tables(result),
         "canary_width": 100 if len(panels) > 1 else 55,

@@ -10,7 +10,6 @@ from heldin.base.artefacts import write_document
 from heldin.base.errors import InputError
 from heldin.record.sweep import read_sweep
 from heldin.sweeps.load import load_sweep
-from heldin.sweeps.plan import plan_of
 from tests.tiny_sweeps import CANARIES, ROOT, ULS, written
 
 
@@ -54,7 +53,7 @@ def test_the_files_of_a_run_and_of_a_sweep_are_not_taken_for_each_other(call, tm
     assert f"it is the config of a run: heldin run {base}" in err
 
 
-SHIPPED = [*ROOT.glob("configs/sweeps/*.yaml"), *ROOT.glob("configs/paper/sweeps/*.yaml")]
+SHIPPED = ROOT.glob("configs/sweeps/*.yaml")
 SCALED = [
     (path, scale)
     for path in sorted(SHIPPED)
@@ -67,8 +66,6 @@ def test_every_shipped_sweep_is_read_at_every_scale(path, scale, monkeypatch, tm
     monkeypatch.setenv("HELDIN_DATA_DIR", str(tmp_path))
     sweep = load_sweep(path, (), scale)
     assert len(sweep.variants) > 1
-    named = {name for its in sweep.config.findings for name in (its.variant, its.against)}
-    assert named <= {its.name for its in sweep.variants}
     if scale:
         assert sweep.config.name == f"{load_sweep(path).config.name}-{scale}"
         # Nothing that a hub has: two cores pre-train their own.
@@ -102,19 +99,6 @@ def test_patterns_of_user_names_are_numbered_and_not_spelled_in_names_of_variant
     axes = {"none": {"corpus.users.include": [["alice@*"], ["bob@*"]]}}
     sweep = load_sweep(written(tmp_path, variants={"none": None}, axes=axes))
     assert [its.name for its in sweep.variants] == ["none-include-1", "none-include-2"]
-
-
-FINDING = {"finding": "it falls", "source": "us", "of": "auroc", "variant": "uls", "against": "none", "expect": "less"}
-
-
-def test_a_finding_about_a_variant_that_is_not_there_is_one_line(tmp_path):
-    with pytest.raises(InputError, match=r"findings\[0\]: no variant 'els': choose from 'none', 'uls'"):
-        load_sweep(written(tmp_path, findings=[{**FINDING, "variant": "els"}]))
-
-
-def test_findings_are_part_of_the_plan(tmp_path):
-    assert plan_of(load_sweep(written(tmp_path)))["findings"] == []
-    assert plan_of(load_sweep(written(tmp_path, findings=[FINDING])))["findings"][0]["expect"] == "less"
 
 
 SUBSTRINGS = [{"kind": "substring", "users": 2, "lengths": [3]}]
