@@ -8,6 +8,7 @@ import typer
 
 from replication.__main__ import app
 from replication.experiments import FOLDER
+from replication.sweep_findings import Finding
 from tests.docs.test_commands import HERE, ROOT, code
 
 PAGES = [*HERE, *FOLDER.glob("configs/*/README.md")]
@@ -43,3 +44,8 @@ def test_what_does_not_exist_is_found():
 def test_every_name_is_in_a_page():
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     assert [name for name in COMMANDS if not re.search(rf"{name}\b", text)] == []
+
+
+def test_every_key_of_a_finding_is_named_in_its_page():
+    page = (ROOT / "docs" / "replication.md").read_text(encoding="utf-8")
+    assert not [name for name in Finding.model_fields if f"`{name}`" not in page]
