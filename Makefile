@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check check-slow check-long check-replication gpu lint docs
+.PHONY: demo test quick check check-slow check-long check-replication gpu lint docs
 .DEFAULT_GOAL := test
 
 .venv/installed: pyproject.toml constraints.txt
@@ -14,21 +14,29 @@ BIN := .venv/bin
 demo: .venv/installed
 	$(BIN)/heldin demo
 
+# One thread for each of the two workers. Byte code is kept, whatever the environment says: it halves the start.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
 # Each worker begins with one half of the tests in their order: most of what modules share is made once.
 test: .venv/installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu"
+	$(PYTEST) -n 2 --dist worksteal -p tests.times -m "not slow and not gpu"
+
+# The tests of the packages that differ from SINCE, and of the packages above them.
+SINCE ?= HEAD
+quick: .venv/installed
+	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m tests.quick $(SINCE) -n 2 --dist worksteal -m "not slow and not gpu"
 
 check: test check-slow check-long check-replication
 
 check-slow: .venv/installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not long and not gpu"
+	$(PYTEST) -n 2 --dist worksteal -p tests.times -m "slow and not long and not gpu"
 
 check-long: .venv/installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "long and not gpu"
+	$(PYTEST) -n 2 --dist worksteal -p tests.times -m "long and not gpu"
 
 # The replications of papers, which no other target collects.
 check-replication: .venv/installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu" tests/replication
+	$(PYTEST) -n 2 --dist worksteal -p tests.times -m "not gpu" tests/replication
 
 # On a machine with a GPU; says so and fails where there is none.
 gpu: .venv/installed

@@ -78,19 +78,21 @@ def divergences(texts: Sequence[OwnWords]) -> list[float]:
     """
     if not texts:
         return []
-    rows = np.array([[_gain(text, kappa) for text in texts] for kappa in KAPPAS])  # (kappas, texts)
+    rows = np.array([_gains(text) for text in texts]).T  # (kappas, texts)
     # One kappa for all texts: chosen text by text, the maximum alone would make every value positive.
     best = rows[int(rows.mean(axis=1).argmax())]
     return [float(v) for v in best] if best.mean() > 0 else [0.0] * len(texts)
 
 
-def _gain(text: OwnWords, kappa: float) -> float:
-    """Mean over the text's tokens of log q_u / p_ref = log(n_w / p_ref + kappa) - log(n + kappa)."""
+def _gains(text: OwnWords) -> NDArray[np.float64]:
+    """Mean over the text's tokens of log q_u / p_ref = log(n_w / p_ref + kappa) - log(n + kappa), for each kappa."""
     # In logarithms, because p_ref of a rare token underflows. For a token the user writes nowhere else n_w is 0, whose
     # logarithm leaves log kappa alone.
     with np.errstate(divide="ignore"):
         own = np.log(text.counts) - text.logprobs.astype(np.float64)
-    return float(np.mean(np.logaddexp(own, np.log(kappa)) - np.log(text.total + kappa)))
+    kappas = KAPPAS[:, None]
+    gains = np.logaddexp(own, np.log(kappas)) - np.log(text.total + kappas)  # (kappas, tokens)
+    return np.asarray(gains.mean(axis=1))
 
 
 def _cut(documents: Sequence[str], texts: AttackTexts) -> list[str]:

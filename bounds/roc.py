@@ -38,10 +38,10 @@ def roc_curve(held_in: Scores, held_out: Scores) -> Roc:
 
 def auroc(held_in: Scores, held_out: Scores) -> float:
     """P(score of a member > score of a non-member) + half the ties: the Mann-Whitney statistic over n1 n0."""
-    # Mid-ranks: a tie with a non-member counts one half. Members' ranks minus those among themselves leave n1 n0 A.
-    ranks = stats.rankdata(np.concatenate([held_in, held_out]))
-    n1, n0 = held_in.size, held_out.size
-    return float((ranks[:n1].sum() - n1 * (n1 + 1) / 2) / (n1 * n0))
+    # A tie with a non-member counts one half: once among those below, and not among those at or below.
+    others = np.sort(held_out)
+    twice = np.searchsorted(others, held_in, side="left").sum() + np.searchsorted(others, held_in, side="right").sum()
+    return float(twice / (2 * held_in.size * held_out.size))
 
 
 def placements(held_in: Scores, held_out: Scores) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -4,6 +4,7 @@ import copy
 import hashlib
 import itertools
 import os
+import shutil
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
+from filelock import FileLock
+
+from tests.drafts import drafting, typesetting
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -27,21 +31,20 @@ def _one_thread() -> None:
 
 
 class _Entropy:
-    """In place of the operating system's entropy a stream of each test's and each shared fixture's own.
+    """A stream of its own for each name, in place of the operating system's entropy: no test fails by chance."""
 
-    A coin of a test then falls alike every day, whatever ran before it: no test fails by chance once in a while.
-    """
-
-    def __init__(self, owner: str) -> None:
-        self.owner, self.calls = owner, itertools.count()
+    def __init__(self, name: str) -> None:
+        self.name, self.calls = name, itertools.count()
 
     def token_bytes(self, size: int) -> bytes:
-        return hashlib.shake_256(f"{self.owner} {next(self.calls)}".encode()).digest(size)
+        return hashlib.shake_256(f"{self.name} {next(self.calls)}".encode()).digest(size)
 
 
 @pytest.fixture(autouse=True)
 def _fixed_keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heldin.base.coins.secrets", _Entropy(request.node.nodeid))
+    """Coins that depend on no name or place of a test: on the mark ``coins("NAME")`` if it has one."""
+    marker = request.node.get_closest_marker("coins")
+    monkeypatch.setattr("heldin.base.coins.secrets", _Entropy(marker.args[0] if marker else "a test"))
 
 
 class _FixedKeysOfFixtures:
@@ -52,7 +55,7 @@ class _FixedKeysOfFixtures:
         if fixturedef.scope == "function":
             return (yield)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("heldin.base.coins.secrets", _Entropy(f"{fixturedef.baseid} {fixturedef.argname}"))
+            patch.setattr("heldin.base.coins.secrets", _Entropy(fixturedef.argname))
             return (yield)
 
 
@@ -60,11 +63,57 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_FixedKeysOfFixtures())
 
 
-@pytest.fixture(autouse=True)
-def _private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One cache per session, so that the tiny pre-trained models of the tests are made once."""
-    root = tmp_path_factory.getbasetemp() / "cache"
-    monkeypatch.setenv("HELDIN_CACHE_DIR", str(root))
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this test run that all of its workers use."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared_cache(shared_folder: Path) -> Generator[None]:
+    """One cache for each test run: the tiny pre-trained models of the tests are made once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HELDIN_CACHE_DIR", str(shared_folder / "cache"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _drafts() -> Generator[None]:
+    with drafting():
+        yield
+
+
+@pytest.fixture
+def typeset() -> Generator[None]:
+    """Reports are drawn and typeset, which takes a second each; other tests get drafts."""
+    with typesetting():
+        yield
+
+
+MakeOnce = Callable[[str, Callable[[Path], None]], Path]
+
+
+@pytest.fixture(scope="session")
+def make_once(shared_folder: Path) -> MakeOnce:
+    """``make_once(name, build)`` returns a folder that ``build`` filled, once for all workers of a test run.
+
+    The folder may be read only: a test that changes it works on a copy. Coins depend on the name alone.
+    """
+
+    def make(name: str, build: Callable[[Path], None]) -> Path:
+        folder, finished = shared_folder / name, shared_folder / f"{name}.finished"
+        with FileLock(shared_folder / f"{name}.lock"):
+            if not finished.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # of a worker whose build failed
+                folder.mkdir()
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr("heldin.base.coins.secrets", _Entropy(name))
+                    build(folder)
+                finished.touch()
+        return folder
+
+    return make
 
 
 @pytest.fixture(scope="session")
@@ -188,16 +237,22 @@ def small_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def finished(small_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of one finished small run with its report. Read only."""
-    from heldin.base.progress import LineReporter
-    from heldin.jobs.config import load_config
-    from heldin.jobs.run.pipeline import run
-    from heldin.reports.pdf import write_report
+def finished(small_config: Path, make_once: MakeOnce) -> Path:
+    """The folder of one finished small run with its report, typeset. Read only."""
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HELDIN_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
-        folder = tmp_path_factory.mktemp("run") / "small"
-        run(load_config(small_config), folder, LineReporter(lambda line: None), command="heldin run small.yaml")
-        write_report(folder)
-    return folder
+    def build(folder: Path) -> None:
+        from heldin.base.progress import LineReporter
+        from heldin.jobs.config import load_config
+        from heldin.jobs.run.pipeline import run
+        from heldin.reports.pdf import write_report
+
+        run(
+            load_config(small_config),
+            folder / "small",
+            LineReporter(lambda line: None),
+            command="heldin run small.yaml",
+        )
+        with typesetting():
+            write_report(folder / "small")
+
+    return make_once("finished", build) / "small"

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pypdfium2 as pdfium
 
+from tests.drafts import draft_text, is_draft
+
 TEXT, FORM = 1, 5  # kinds of objects on a page; a figure is a form
 
 
@@ -24,6 +26,7 @@ class Page:
 
 def pages(path: Path) -> list[Page]:
     """All pages of a PDF."""
+    assert not is_draft(path), "a draft has no pages: ask for the fixture `typeset`"
     document = pdfium.PdfDocument(path)
     found = []
     for page in document:
@@ -38,7 +41,9 @@ def squashed(text: str) -> str:
 
 
 def text_of(path: Path) -> str:
-    """All pages' words."""
+    """The words of all pages, or of a draft."""
+    if is_draft(path):
+        return draft_text(path)
     return "\n".join(page.text for page in pages(path))
 
 

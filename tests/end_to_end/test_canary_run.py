@@ -74,14 +74,18 @@ def _run(folder, config, patch, seed=7):
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory):
+def planted(make_once):
     """Folder, config and texts trained on of one finished run with every kind of canary user. Read only."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HELDIN_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
-        folder, config = tmp_path_factory.mktemp("canaries") / "run", _config(KINDS, epochs=2)
-        handed = _run(folder, config, patch)
-        write_report(folder)
-    return folder, config, handed
+    config = _config(KINDS, epochs=2)
+
+    def build(folder):
+        with pytest.MonkeyPatch.context() as patch:
+            handed = _run(folder / "run", config, patch)
+        (folder / "handed.json").write_text(json.dumps(handed), encoding="utf-8")
+        write_report(folder / "run")
+
+    folder = make_once("canaries", build)
+    return folder / "run", config, json.loads((folder / "handed.json").read_text(encoding="utf-8"))
 
 
 def _table(folder, name):
@@ -104,7 +108,6 @@ def test_gradient_norms_are_those_of_one_backward_a_record_at_the_base_model(pla
     """The histogram again from every scored user's training records, each with a backward of its own."""
     folder, config, _ = planted
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HELDIN_CACHE_DIR", str(folder.parents[1] / "cache"))
         corpus = read_corpus(config, SILENT)
         base = base_model(config, corpus, SILENT)[1]
         data = prepare_data(config, folder, SILENT, corpus, base)

@@ -106,11 +106,34 @@ class _Job:
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory):
+def jobs(make_once):
     """A finished run with canary users, an audit of a checkpoint, a planted audit and independent trainings."""
-    from heldin.commands import cli
+    root = make_once("jobs", _finish_jobs)
+    trainings = (*_TRAININGS[:1], root / "trial.yaml", *_TRAININGS[1:])
+    asked = {"verify": VERIFY, "compare": COMPARE, "report": REPORT}
+    audit = ("audit", "--model", root / "planted model", "--declared-by", "R. Signer", "--planted")
+    return {
+        "run": _Job(root / "run", {**asked, "people": PEOPLE, "export": EXPORT}, ("run", root / "run.yaml", "--out")),
+        "audit": _Job(root / "audit", asked),
+        "trainings": _Job(root / "trainings", asked, trainings),
+        # A planted audit is verified with the planted folder around it.
+        "planted": _Job(root / "planted" / "audits" / "1", asked, copied=root / "planted"),
+        "planted set": _Job(root / "unaudited", {}, audit, "audits/1/record.json"),
+        "sweep": _Job(
+            root / "sweep",
+            {"compare": ("compare", "FOLDER", "--json"), "report": REPORT},
+            ("sweep", root / "sweep.yaml", "--out"),
+            "comparison.json",
+            skipped=("cells/1/many",),
+        ),
+    }
 
-    root = tmp_path_factory.mktemp("jobs")
+
+_TRAININGS = ("audit-training", "--runs", "24", "--documents", "2", "--processes", "1", "--out")
+
+
+def _finish_jobs(root):
+    from heldin.commands import cli
 
     def done(*words):
         monkeypatch = pytest.MonkeyPatch()
@@ -130,33 +153,15 @@ def jobs(tmp_path_factory):
     sides = ("--held-in", example / "held_in.jsonl", "--held-out", example / "held_out.jsonl")
     models = ("--model", example / "model", "--reference", example / "base", "--user", "author", "--text", "body")
     done("audit", *models, *sides, "--out", root / "audit")
-    trainings = ("audit-training", root / "trial.yaml", "--runs", "24", "--documents", "2", "--processes", "1", "--out")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("heldin.jobs.retraining.engine.new_key", lambda: b"\x22" * 32)
-        done(*trainings, root / "trainings")
+        done(_TRAININGS[0], root / "trial.yaml", *_TRAININGS[1:], root / "trainings")
     _planted(root)
     sweep = {"name": "two", "base": "run.yaml", "variants": {"few": None, "many": {"finetune": {"epochs": 3}}}}
     (root / "sweep.yaml").write_text(yaml.safe_dump(sweep), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "run_process", in_process)
         done("sweep", root / "sweep.yaml", "--out", root / "sweep")
-    asked = {"verify": VERIFY, "compare": COMPARE, "report": REPORT}
-    audit = ("audit", "--model", root / "planted model", "--declared-by", "R. Signer", "--planted")
-    return {
-        "run": _Job(root / "run", {**asked, "people": PEOPLE, "export": EXPORT}, ("run", root / "run.yaml", "--out")),
-        "audit": _Job(root / "audit", asked),
-        "trainings": _Job(root / "trainings", asked, trainings),
-        # A planted audit is verified with the planted folder around it.
-        "planted": _Job(root / "planted" / "audits" / "1", asked, copied=root / "planted"),
-        "planted set": _Job(root / "unaudited", {}, audit, "audits/1/record.json"),
-        "sweep": _Job(
-            root / "sweep",
-            {"compare": ("compare", "FOLDER", "--json"), "report": REPORT},
-            ("sweep", root / "sweep.yaml", "--out"),
-            "comparison.json",
-            skipped=("cells/1/many",),
-        ),
-    }
 
 
 def _planted(root):

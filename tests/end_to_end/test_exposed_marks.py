@@ -48,14 +48,14 @@ def config_file(folder, canaries=KINDS, **changes):
 
 
 @pytest.fixture(scope="module")
-def exposed(tmp_path_factory):
+def exposed(make_once):
     """Folder of a finished run. Read only."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HELDIN_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
-        folder = tmp_path_factory.mktemp("exposed") / "run"
-        run(load_config(config_file(folder.parent)), folder, QUIET, command="heldin run small.yaml")
-        write_report(folder)
-    return folder
+
+    def build(folder):
+        run(load_config(config_file(folder)), folder / "run", QUIET, command="heldin run small.yaml")
+        write_report(folder / "run")
+
+    return make_once("exposed", build) / "run"
 
 
 @pytest.fixture
@@ -166,7 +166,6 @@ def test_verify_ranks_again_from_what_the_folder_keeps(fresh, call):
 
 @pytest.mark.slow
 def test_with_another_leading_reference_the_same_models_are_verified(exposed, tmp_path, monkeypatch):
-    monkeypatch.setenv("HELDIN_CACHE_DIR", str(exposed.parents[1] / "cache"))
     other = save_base_of(exposed, tmp_path / "other")
     path = config_file(
         tmp_path, [KINDS[1]], finetune={"epochs": 1}, attack={**SMALL["attack"], "reference": str(other)}

@@ -40,6 +40,7 @@ REPEATED, PEOPLE, TIMES = 8, 30, 50
 # At the beginning of a text: so small a model knows words by their place.
 ASKED = {"prefix": 6, "suffix": 10, "top_k": 40, "queries": [1, 100], "probability": 0.5, "first_tokens": 16}
 WORDS = ["report", "meeting", "invoice", "garden", "engine", "letter", "window", "river", "story", "market", "finds"]
+FINETUNE = {"epochs": 14, "batch_size": 8, "learning_rate": 0.005, "sequence_length": 48, "select": "last"}
 SAME_FOOTER = {f"writes-{PEOPLE - 2}@mail.example", f"writes-{PEOPLE - 1}@mail.example"}
 FOOTER = " the river keeps the letter" * 4
 
@@ -62,42 +63,51 @@ def mails():
 
 
 @pytest.fixture(scope="module")
-def config(english, tmp_path_factory):
-    root = tmp_path_factory.mktemp("extraction")
-    tokenizer = train_tokenizer(english, 400)
-    model = new_tiny_model(TinyModel(400, context=64, hidden=64, layers=2, heads=4, window=32), tokenizer, 0)
-    base = save_base(LanguageModel(model.eval(), tokenizer, "base", "base"), root / "base")
-    lines = root / "mails.jsonl"
-    lines.write_text("".join(json.dumps(row) + "\n" for row in mails()), encoding="utf-8")
-    content = {
-        "name": "repeated",
-        "corpus": {
-            "source": {"kind": "jsonl", "path": str(lines), "columns": {"id": "id"}},
-            "users": {"min_records": 5},
-        },
-        "model": {"base": str(base)},
-        "finetune": {"epochs": 14, "batch_size": 8, "learning_rate": 0.005, "sequence_length": 48, "select": "last"},
-        "attack": {"max_characters": 100, "names": ["likelihood-ratio", "loss"]},
-        "audit": {"resamples": 100},
-        "canaries": [{"kind": "rare_phrase", "users": 4, "documents": [6]}],
-        "extraction": ASKED,
-    }
-    path = root / "repeated.yaml"
-    path.write_text(yaml.safe_dump(content), encoding="utf-8")
-    return path
+def repeated_folder(english, make_once):
+    def build(root):
+        from heldin.jobs.run.pipeline import run
+
+        tokenizer = train_tokenizer(english, 400)
+        model = new_tiny_model(TinyModel(400, context=64, hidden=64, layers=2, heads=4, window=32), tokenizer, 0)
+        base = save_base(LanguageModel(model.eval(), tokenizer, "base", "base"), root / "base")
+        lines = root / "mails.jsonl"
+        lines.write_text("".join(json.dumps(row) + "\n" for row in mails()), encoding="utf-8")
+        content = {
+            "name": "repeated",
+            "corpus": {
+                "source": {"kind": "jsonl", "path": str(lines), "columns": {"id": "id"}},
+                "users": {"min_records": 5},
+            },
+            "model": {"base": str(base)},
+            "finetune": {
+                "epochs": 14,
+                "batch_size": 8,
+                "learning_rate": 0.005,
+                "sequence_length": 48,
+                "select": "last",
+            },
+            "attack": {"max_characters": 100, "names": ["likelihood-ratio", "loss"]},
+            "audit": {"resamples": 100},
+            "canaries": [{"kind": "rare_phrase", "users": 4, "documents": [6]}],
+            "extraction": ASKED,
+        }
+        path = root / "repeated.yaml"
+        path.write_text(yaml.safe_dump(content), encoding="utf-8")
+        run(load_config(path), root / "run", QUIET, command="heldin run repeated.yaml")
+        write_report(root / "run")
+
+    return make_once("repeated", build)
 
 
 @pytest.fixture(scope="module")
-def repeated(config, tmp_path_factory):
-    """The folder of the finished run."""
-    from heldin.jobs.run.pipeline import run
+def config(repeated_folder):
+    return repeated_folder / "repeated.yaml"
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HELDIN_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
-        folder = tmp_path_factory.mktemp("run") / "repeated"
-        run(load_config(config), folder, QUIET, command="heldin run repeated.yaml")
-        write_report(folder)
-    return folder
+
+@pytest.fixture(scope="module")
+def repeated(repeated_folder):
+    """The folder of the finished run."""
+    return repeated_folder / "run"
 
 
 @pytest.fixture

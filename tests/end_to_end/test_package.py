@@ -26,17 +26,20 @@ def _call(*arguments, cwd, **environment):
 
 
 @pytest.fixture(scope="module")
-def archives(tmp_path_factory):
+def archives(make_once):
     """A wheel made from the tree, and one made from the source archive of the tree."""
-    folder = tmp_path_factory.mktemp("archives")
-    tree = folder / "tree"
-    _call("git", "clone", "--quiet", "--no-hardlinks", ROOT, tree, cwd=folder)
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
-    _call(*pip, folder / "clone", tree, cwd=folder)
-    build = "from setuptools import build_meta; print(build_meta.build_sdist('../sdist'))"
-    _call(sys.executable, "-c", build, cwd=tree)
-    (archive,) = (folder / "sdist").glob("heldin-*.tar.gz")
-    _call(*pip, folder / "archive", archive, cwd=folder)
+
+    def build(folder):
+        tree = folder / "tree"
+        _call("git", "clone", "--quiet", "--no-hardlinks", ROOT, tree, cwd=folder)
+        pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
+        _call(*pip, folder / "clone", tree, cwd=folder)
+        source = "from setuptools import build_meta; print(build_meta.build_sdist('../sdist'))"
+        _call(sys.executable, "-c", source, cwd=tree)
+        (archive,) = (folder / "sdist").glob("heldin-*.tar.gz")
+        _call(*pip, folder / "archive", archive, cwd=folder)
+
+    folder = make_once("archives", build)
     return {way: next((folder / way).glob("*.whl")) for way in ("clone", "archive")}
 
 

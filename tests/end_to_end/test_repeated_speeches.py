@@ -64,9 +64,7 @@ def repeated(data_dir, tmp_path_factory):
         "extraction": ASKED,
     }
     (root / "repeated.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HELDIN_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
-        run(load_config(root / "repeated.yaml"), root / "run", QUIET, command="heldin run repeated.yaml")
+    run(load_config(root / "repeated.yaml"), root / "run", QUIET, command="heldin run repeated.yaml")
     return root / "run"
 
 
@@ -99,11 +97,9 @@ def test_they_are_the_most_exposed_by_name(repeated, call):
 @pytest.mark.slow
 @pytest.mark.long
 def test_an_audit_of_the_checkpoint_from_two_files_finds_as_many(repeated, tmp_path, call):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HELDIN_CACHE_DIR", str(repeated.parents[1] / "cache"))
-        config = load_config(repeated / "config.yaml")
-        data = prepare_data(config, repeated, QUIET)
-        base, _ = base_model(config, data.corpus, QUIET)
+    config = load_config(repeated / "config.yaml")
+    data = prepare_data(config, repeated, QUIET)
+    base, _ = base_model(config, data.corpus, QUIET)
 
     def write(name, role):
         rows = [row for user in data.ledger.users(role) for row in data.ledger.parts[user][Part.TRAIN]]

@@ -42,16 +42,20 @@ CLAIM = "epsilon=0.05,delta=1e-5,unit=user"
 
 
 @pytest.fixture(scope="module")
-def planted(make_lm, tmp_path_factory):
+def planted(make_lm, make_once):
     """A planted folder and a model that somebody trained on it until it knew its rows by heart."""
-    root = tmp_path_factory.mktemp("planted")
-    base = save_base(make_lm(), root / "base")
-    lines = write_lines(made_rows(users=60), root / "mine.jsonl")
-    canaries = [{"kind": "unseen_token", "users": 10, "documents": [1, 3]}]
-    config = plan(lines, base, canaries=canaries, attack={**ATTACK, "documents": ["training"]})
-    plant(config, root / "out", QUIET)
-    rows = [row["body"] for row in read_lines(root / "out" / "training" / "mine.jsonl")]
-    return root / "out", train(base, rows, root / "model", passes=40)
+
+    def build(root):
+        base = save_base(make_lm(), root / "base")
+        lines = write_lines(made_rows(users=60), root / "mine.jsonl")
+        canaries = [{"kind": "unseen_token", "users": 10, "documents": [1, 3]}]
+        config = plan(lines, base, canaries=canaries, attack={**ATTACK, "documents": ["training"]})
+        plant(config, root / "out", QUIET)
+        rows = [row["body"] for row in read_lines(root / "out" / "training" / "mine.jsonl")]
+        train(base, rows, root / "model", passes=40)
+
+    root = make_once("planted", build)
+    return root / "out", root / "model"
 
 
 ATTACK = {

@@ -165,9 +165,8 @@ def test_user_name_patterns_of_references_stay_out_of_the_record():
 
 
 @pytest.fixture(scope="module")
-def turned_run(tmp_path_factory):
+def turned_run(make_once):
     """A finished small run with every dial turned. Read only."""
-    folder = tmp_path_factory.mktemp("dials")
     attack = {
         "max_characters": 200,
         "documents": ["fresh", "training"],
@@ -175,11 +174,12 @@ def turned_run(tmp_path_factory):
         "references": [{"kind": "pretrained", "seed": 1}, {"kind": "public", "max_records_per_user": 3}],
         "shadow_models": 4,
     }
-    (folder / "c.yaml").write_text(yaml.safe_dump({**SMALL, "attack": attack}), encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HELDIN_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
+
+    def build(folder):
+        (folder / "c.yaml").write_text(yaml.safe_dump({**SMALL, "attack": attack}), encoding="utf-8")
         run(load_config(folder / "c.yaml"), folder / "run", QUIET, command="heldin run c.yaml")
-    return folder / "run"
+
+    return make_once("dials", build) / "run"
 
 
 def test_a_run_with_every_dial_turned_says_so_and_is_verified(turned_run):
@@ -229,10 +229,8 @@ def test_a_shadow_model_has_a_key_of_its_own_and_coins_that_are_not_the_runs(tur
     """Two models under one noise stream would differ by un-noised data."""
     seen = []
     ledger = load_ledger(turned_run / "ledger")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HELDIN_CACHE_DIR", str(turned_run.parents[1] / "cache"))
-        config = load_config(turned_run / "config.yaml")
-        data = prepare_data(config, turned_run, QUIET)
+    config = load_config(turned_run / "config.yaml")
+    data = prepare_data(config, turned_run, QUIET)
     users = data.ledger.scored_users()
     for number, members in enumerate(_included(users, 4, config.seed)):
         shadow = _shadow_run(config, data, "unused", users, members, number)
@@ -246,7 +244,6 @@ def test_a_shadow_model_has_a_key_of_its_own_and_coins_that_are_not_the_runs(tur
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_references_that_are_trained_here_are_scored_in_the_precision_of_the_attack(turned_run, which, monkeypatch):
-    monkeypatch.setenv("HELDIN_CACHE_DIR", str(turned_run.parents[1] / "cache"))
     config = load_config(turned_run / "config.yaml")
     corpus = read_corpus(config, QUIET)
     name, _ = base_model(config, corpus, QUIET)
@@ -306,9 +303,7 @@ def test_shadow_models_leave_scores_and_no_model(turned_run):
 
 
 def test_known_documents_are_training_records_of_both_sides_by_a_rule_that_knows_no_coin(turned_run):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HELDIN_CACHE_DIR", str(turned_run.parents[1] / "cache"))
-        data = prepare_data(load_config(turned_run / "config.yaml"), turned_run, QUIET)
+    data = prepare_data(load_config(turned_run / "config.yaml"), turned_run, QUIET)
     ledger = load_ledger(turned_run / "ledger")
     known = data.known_training_texts(ledger.scored_users(), 5, 0)
     for role in (Role.HELD_IN, Role.HELD_OUT):

@@ -20,9 +20,8 @@ QUIET = LineReporter(lambda line: None)
 
 
 @pytest.fixture(scope="module")
-def joint_run(tmp_path_factory):
+def joint_run(make_once):
     """A finished small run under every statistic, led by ``pooled``. Read only."""
-    folder = tmp_path_factory.mktemp("joint")
     attack = {
         "max_characters": 200,
         "names": list(ATTACKS),
@@ -31,11 +30,12 @@ def joint_run(tmp_path_factory):
         "training_documents": 5,
         "shadow_models": 4,
     }
-    (folder / "c.yaml").write_text(yaml.safe_dump({**SMALL, "attack": attack}), encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HELDIN_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
+
+    def build(folder):
+        (folder / "c.yaml").write_text(yaml.safe_dump({**SMALL, "attack": attack}), encoding="utf-8")
         run(load_config(folder / "c.yaml"), folder / "run", QUIET, command="heldin run c.yaml")
-    return folder / "run"
+
+    return make_once("joint", build) / "run"
 
 
 def test_a_value_of_a_user_is_one_score_and_not_one_for_each_aggregation(joint_run):

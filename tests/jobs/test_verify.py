@@ -17,7 +17,6 @@ QUIET = LineReporter(lambda line: None)
 
 @pytest.fixture
 def run(finished, tmp_path, monkeypatch, tmp_path_factory):
-    monkeypatch.setenv("HELDIN_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
     shutil.copytree(finished, tmp_path / "run")
     return tmp_path / "run"
 

@@ -228,6 +228,7 @@ def _released(record):
     return changed_record(record, decision=decision, config={**record.config, "release": block})
 
 
+@pytest.mark.usefixtures("typeset")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_record_has_an_annex_that_is_typeset(record, kind, tmp_path):
     made = KINDS[kind](record)

@@ -2,6 +2,8 @@
 
 from xml.etree import ElementTree
 
+import pytest
+
 from heldin.audit.canary_groups import CanaryGroup
 from heldin.record.compare import compare
 from heldin.record.document import read_record, write_record
@@ -13,6 +15,7 @@ def test_no_two_of_eight_runs_are_drawn_alike():
     assert len({(style, colour) for _, style, colour in STYLES}) == len(STYLES) == 8
 
 
+@pytest.mark.usefixtures("typeset")
 def test_canary_users_have_a_panel_where_any_run_has_them(finished, tmp_path):
     plain = comparison_figure(compare([finished, finished], "finetune.learning_rate"))
     record = read_record(finished / "record.json")

@@ -1,4 +1,7 @@
-"""Six reports as a reader sees them: page one holds what it must, nothing lies on anything or runs off the paper."""
+"""Reports as a reader sees them: page one contains what it must, nothing overlaps or runs off the paper.
+
+Two are typeset: one of long names, and one with every optional part. What differs in words is in the content.
+"""
 
 import matplotlib as mpl
 import numpy as np
@@ -14,8 +17,9 @@ from heldin.reports.figures import figures
 from heldin.reports.findings import findings
 from heldin.reports.pdf import write_report
 from heldin.reports.retraining_figure import trainings_histogram
+from tests.drafts import typesetting
 from tests.made_facts import attack_result, canary_facts, decided_record, decision_of, estimate, evidence, score
-from tests.pdf_pages import FORM, lines_lie_apart, pages
+from tests.pdf_pages import FORM, lines_lie_apart, pages, text_of
 
 MARGIN = 62.0  # points, of 2.2 cm
 LONG = "a_very_long_name_of_an_audit_that_somebody_typed_without_a_single_blank-" * 3
@@ -57,12 +61,14 @@ def _canaries():
     return {"canaries": canary_facts(groups, decision=decision).model_dump(), "gradient_norms": norms.model_dump()}
 
 
-@pytest.fixture(params=["leak", "none", "inconclusive", "invalid", "with epsilon", "with canaries"], scope="module")
-def made(request, record):
+CASES = ["leak", "none", "inconclusive", "invalid", "with epsilon", "with canaries"]
+
+
+def made_of(record, case):
     """One of six records."""
     chance = [attack_result(0.5 + 0.004 * i, 0.45, 0.55, attack=name) for i, name in enumerate(_NAMES)]
     plain = [a.model_dump() for a in chance]
-    match request.param:
+    match case:
         case "leak":
             named = [attack_result(0.5, 0.45, 0.55), attack_result(0.7, 0.65, 0.75, attack="loss")]
             its, command = evidence(score(0.5), LEAK), f"heldin run /{LONG}/{LONG}.yaml"
@@ -86,11 +92,25 @@ def made(request, record):
 _NAMES = ("likelihood-ratio", "likelihood-ratio-per-token", "loss", "zlib", "min-k++", "another", "one more")
 
 
+@pytest.fixture(params=CASES, scope="module")
+def drawn_record(request, record):
+    """Each of the six, to be drawn without typesetting."""
+    return made_of(record, request.param)
+
+
+@pytest.fixture(params=["leak", "everything"], scope="module")
+def made(request, record):
+    if request.param == "leak":
+        return made_of(record, "leak")
+    return made_of(record, "with canaries").model_copy(update={"training": _ceiling(record)})
+
+
 @pytest.fixture(scope="module")
 def printed(made, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     write_record(made, folder / "record.json")
-    return pages(write_report(folder))
+    with typesetting():
+        return pages(write_report(folder))
 
 
 def test_page_one_holds_headline_interval_figure_and_what_to_do_next(made, printed):
@@ -180,22 +200,22 @@ def _within(points, box):
     return (x > box.x0) & (x < box.x1) & (y > box.y0) & (y < box.y1)
 
 
-def test_a_density_of_users_has_no_count_on_its_axis(made, drawings):
+def test_a_density_of_users_has_no_count_on_its_axis(drawn_record, drawings):
     """Heights are shares over widths: a tick there would read as 2.5 users."""
-    figures(made)
+    figures(drawn_record)
     densities = [axes for drawn in drawings for axes in drawn.axes if axes.get_ylabel() == "share per unit"]
     assert densities
     assert all(axes.get_yticks().size == 0 for axes in densities)
 
 
-def test_no_legend_lies_on_what_is_drawn(made, drawings):
-    figures(made)
-    if made.exposure:
+def test_no_legend_lies_on_what_is_drawn(drawn_record, drawings):
+    figures(drawn_record)
+    if drawn_record.exposure:
         trainings = TrainingsFacts(
             runs=40, with_user=20, documents=2, target="defense", pilot=10, threshold=1.0, members=15,
             true_positives=9, non_members=15, false_positives=1, epsilon_lower=0.5, reach=1.0, seconds_each=1.0,
         )  # fmt: skip
-        trainings_histogram(made.model_copy(update={"trainings": trainings}))
+        trainings_histogram(drawn_record.model_copy(update={"trainings": trainings}))
     assert len(drawings) >= 2
     for drawn in drawings:
         with mpl.rc_context(heldin.reports.drawing.STYLE):
@@ -218,7 +238,7 @@ def test_the_best_attack_is_always_drawn_and_the_caption_says_which_are(record, 
     alone = [a if i == 0 else a.model_copy(update={"curve": None}) for i, a in enumerate(weak)]
     its = decided_record(record, evidence(score()), attacks=[a.model_dump() for a in alone])
     write_record(its, tmp_path / "record.json")
-    whole = " ".join(page.text for page in pages(write_report(tmp_path)))
+    whole = text_of(write_report(tmp_path))
     assert "Of7scorestheleadingattackisshown,ingroupsoftenusersormore" in "".join(whole.split())
     strong = [*weak[:2], attack_result(0.7, 0.6, 0.8, attack="loss"), *weak[3:]]
     named = evidence(score(), score(), score(0.7, name="loss", adjusted_p=0.001))
@@ -227,7 +247,7 @@ def test_the_best_attack_is_always_drawn_and_the_caption_says_which_are(record, 
         update={"attacks": [a if i in (0, 2) else a.model_copy(update={"curve": None}) for i, a in enumerate(strong)]}
     )
     write_record(its, tmp_path / "record.json")
-    whole = "".join(" ".join(page.text for page in pages(write_report(tmp_path))).split())
+    whole = "".join(text_of(write_report(tmp_path)).split())
     assert "Of7scorestheleadingattackandtheonethattheheadlinenamesareshown" in whole
 
 
@@ -239,6 +259,6 @@ def test_a_canary_caption_speaks_of_a_substring_only_where_there_is_one(record, 
     facts = canary_facts(groups, decision=decision_of(evidence(LEAK)))
     its = decided_record(record, evidence(LEAK), canaries=facts.model_dump())
     write_record(its, tmp_path / "record.json")
-    whole = "".join(" ".join(page.text for page in pages(write_report(tmp_path))).split())
+    whole = "".join(text_of(write_report(tmp_path)).split())
     assert "oncanaryusersbytheirtrainingdocuments," in whole
     assert "sharedsubstring" not in whole

@@ -164,6 +164,7 @@ def test_overlaps_are_said_in_front(record):
     assert any(w.startswith(f"3 of {record.attacker_texts} scored texts are word for word") for w in warnings)
 
 
+@pytest.mark.usefixtures("typeset")
 @pytest.mark.parametrize("without", [["held_in_loss"], ["held_in_loss", "held_out_loss"]])
 def test_a_side_without_validation_texts_has_no_curve(record, without):
     training = record.training.model_dump()
@@ -173,6 +174,7 @@ def test_a_side_without_validation_texts_has_no_curve(record, without):
     assert drawn != figures(record)["curves"]
 
 
+@pytest.mark.usefixtures("typeset")
 def test_figures_are_vector_and_there_only_where_there_is_something_to_draw(record):
     drawn = figures(record)
     assert set(drawn) == {"roc", "histogram", "curves", "knowledge"}
@@ -195,6 +197,7 @@ def test_every_figure_has_words_and_the_histogram_s_are_its_numbers(record):
     assert f"{its.held_in[-1]} of {its.held_in[-1] + its.held_out[-1]} were held in" in said["histogram"]
 
 
+@pytest.mark.usefixtures("typeset")
 def test_held_in_and_held_out_differ_in_grey(record):
     """Not by hue alone: the two colours' luminances are apart, and one side is hatched."""
     svg = figures(record)["histogram"]

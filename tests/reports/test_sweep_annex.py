@@ -140,7 +140,8 @@ def test_other_models_of_the_same_people_and_what_they_cost_together():
     assert not any("from 3 blocks on" in line for line in sweep_annex(result)["repeat"])
 
 
-@pytest.mark.parametrize("made", [made_sweep(), with_extraction(made_sweep(shipped="uls")), made_sweep(blocks=1)])
+@pytest.mark.usefixtures("typeset")
+@pytest.mark.parametrize("made", [with_extraction(made_sweep(shipped="uls")), made_sweep(blocks=1)])
 def test_pdf_and_page_have_the_words_of_the_annex_and_lines_to_sign(made, tmp_path):
     pytest.importorskip("vl_convert")
     from html import escape

@@ -17,8 +17,9 @@ from heldin.reports.sweep_figures import sweep_figures
 from heldin.reports.sweep_html import charts, write_sweep_html
 from heldin.reports.sweep_pdf import typeset_sweep
 from heldin.reports.typesetting import write_pdf
+from tests.drafts import typesetting
 from tests.made_sweeps import made_sweep
-from tests.pdf_pages import lines_lie_apart, pages
+from tests.pdf_pages import lines_lie_apart, pages, text_of
 
 MARGIN = 62.0  # points, of 2.2 cm
 LONG = "a-name-that-somebody-typed-without-a-thought-for-whoever-must-print-it-in-a-narrow-column-of-a-table-0123"[:100]
@@ -31,10 +32,11 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=["violated", "fifty"])
 def case(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.pdf"
-    typeset_sweep(CASES[request.param], path)
+    with typesetting():
+        typeset_sweep(CASES[request.param], path)
     return CASES[request.param], pages(path)
 
 
@@ -153,6 +155,7 @@ def test_one_block_speaks_of_models_and_of_no_defense():
     assert "these models" in sweep_words.answer(CASES["one block"])
 
 
+@pytest.mark.usefixtures("typeset")
 def test_a_figure_without_words_is_refused(tmp_path):
     # The standard PDF/UA-1 asks for them: without it nobody would notice that they are missing.
     drawn = {"picture": "<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>"}
@@ -175,8 +178,7 @@ def test_unfinished_cells_and_missing_numbers_are_shown_as_such(tmp_path):
     bare = [its.model_copy(update=nothing) for its in result.variants]
     failed = result.model_copy(update={"cells": cells, "variants": bare, "attacker": None})
     assert sweep_figures(failed) == {}
-    printed = pages(typeset_sweep(failed, tmp_path / "failed.pdf"))
-    assert any(page.says("failed: no memory") for page in printed)
+    assert "failed: no memory" in text_of(typeset_sweep(failed, tmp_path / "failed.pdf"))
     assert sweep_words.main_rows(failed)[0][-1] == "0 of 5 cells"
 
 

@@ -36,14 +36,17 @@ TUNE = {"over": {"none": {"finetune.learning_rate": [1.0e-6, 0.003]}}}
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tuned")
+def tuned(make_once):
     variants = {"none": USERS, "uls": {**USERS, "defense": ULS}}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "run_process", in_process)
-        sweep = load_sweep(written(folder, variants=variants, tune=TUNE))
-        result = run_sweep(sweep, folder / "out", QUIET, command="heldin sweep")
-    return sweep, folder / "out", result
+
+    def build(folder):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(processes, "run_process", in_process)
+            sweep = load_sweep(written(folder, variants=variants, tune=TUNE))
+            run_sweep(sweep, folder / "out", QUIET, command="heldin sweep")
+
+    folder = make_once("tuned", build)
+    return load_sweep(folder / "sweep.yaml"), folder / "out", read_sweep(folder / "out")
 
 
 def test_the_least_loss_of_public_users_is_chosen_and_enters_the_plan(tuned):
