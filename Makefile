@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test quick check check-slow check-long gpu lint docs
+.PHONY: demo test quick check check-slow check-long check-replication gpu lint docs
 .DEFAULT_GOAL := test
 
 .venv/installed: pyproject.toml constraints.txt
@@ -26,13 +26,17 @@ SINCE ?= HEAD
 quick: .venv/installed
 	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m tests.quick $(SINCE) -n 2 --dist worksteal -m "not slow and not gpu"
 
-check: test check-slow check-long
+check: test check-slow check-long check-replication
 
 check-slow: .venv/installed
 	$(PYTEST) -n 2 --dist worksteal -p tests.times -m "slow and not long and not gpu"
 
 check-long: .venv/installed
 	$(PYTEST) -n 2 --dist worksteal -p tests.times -m "long and not gpu"
+
+# The replications of papers, which no other target collects.
+check-replication: .venv/installed
+	$(PYTEST) -n 2 --dist worksteal -p tests.times -m "not gpu" tests/replication
 
 # On a machine with a GPU; says so and fails where there is none.
 gpu: .venv/installed

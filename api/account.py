@@ -16,8 +16,6 @@ from heldin.defenses.accounting.account import account_plan
 from heldin.defenses.accounting.account import account_uls as uls
 from heldin.defenses.accounting.exposure_curve import ExposureCurve as ExposureCurve
 from heldin.defenses.accounting.exposure_curve import account_user_entity as user_entity
-from heldin.defenses.accounting.published_claims import PublishedClaims as PublishedClaims
-from heldin.defenses.accounting.published_claims import published_claims
 from heldin.defenses.accounting.uedp_claims import UedpAccount as UedpAccount
 from heldin.defenses.accounting.uedp_claims import account_uedp as uedp
 from heldin.defenses.plan_file import read_plan
@@ -26,13 +24,11 @@ from heldin.defenses.plan_file import read_plan
 __all__ = [
     "AccountRow",
     "ExposureCurve",
-    "PublishedClaims",
     "UedpAccount",
     "els",
     "example",
     "group",
     "plan",
-    "published_claims",
     "uedp",
     "uls",
     "user_entity",

@@ -24,12 +24,12 @@ from heldin.corpus.entities.spans import Text
 from heldin.corpus.entities.word_list import WordList
 from heldin.defenses.accounting.events import TwoLevelGaussian
 from heldin.defenses.accounting.guarantees import epsilon
-from heldin.defenses.accounting.published_claims import published_claims
 from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator, PoissonSampler, TwoLevel
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.texts.caps import kept_under_caps, slot_order
 from heldin.finetune.private import private_gradient
 from heldin.finetune.units import PrivateRecords, plan_private_training
+from replication.published_claims import published_claims
 
 HOLDERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 700, 946)
 

@@ -202,9 +202,9 @@ def user_entity(
 
 @app.command()
 def uedp(
-    users: Annotated[int | None, typer.Option(help="Public number of users.")] = None,
-    cohort: Annotated[float | None, typer.Option(help="Expected number of users per step.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Number of optimizer steps T.")] = None,
+    users: Annotated[int, typer.Option(help="Public number of users.")],
+    cohort: Annotated[float, typer.Option(help="Expected number of users per step.")],
+    steps: Steps,
     delta: Delta = 1e-5,
     noise_multiplier: Annotated[float, typer.Option(help="z of Algorithm 1.")] = 2.0,
     entity_rate: Annotated[
@@ -221,24 +221,12 @@ def uedp(
         str,
         typer.Option(help="Of what the noise is a multiple: cohort (line 14) or clip-norm.", rich_help_panel=ALGORITHM),
     ] = "cohort",
-    as_published: Annotated[
-        bool, typer.Option("--as-published", help="The fifteen epsilons of the paper, recomputed; no other option.")
-    ] = False,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
     """User-entity DP of Lai et al.: what the paper's accountant claims beside what holds of the same algorithm."""
-    from heldin.defenses.accounting import published_claims as published
     from heldin.defenses.accounting import uedp_claims as engine
 
-    if as_published:
-        if any(option is not None for option in (users, cohort, steps, sensitive_share, holders)):
-            raise InputError("--as-published recomputes the paper's own numbers: leave the other options out")
-        claims = published.published_claims()
-        answer(published.published_table(claims), claims.rows(), claims.rows(), json=json, csv=csv)
-        return
-    if users is None or cohort is None or steps is None:
-        raise InputError("give --users, --cohort and --steps, or --as-published for the paper's own numbers")
     if noise_scale not in ("cohort", "clip-norm"):
         raise InputError(f"--noise-scale {noise_scale} is unknown: use cohort or clip-norm")
     found = engine.account_uedp(

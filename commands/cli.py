@@ -22,7 +22,6 @@ from heldin.commands import (
     finished,
     planted,
     run,
-    study,
     sweep,
     trainer,
     training,
@@ -69,7 +68,6 @@ for command in (finished.report, finished.compare, finished.verify, finished.exp
     app.command()(command)
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(account.app, name="account")
-app.add_typer(study.app, name="study")
 
 
 @app.command()
@@ -176,17 +174,32 @@ def _limited(command: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-GROUPS = (app, corpus.app, account.app, study.app)
+def complete(commands: typer.Typer) -> None:
+    """Give the commands of this group help that breaks where the terminal does, and limits on numbers."""
+    for command in commands.registered_commands:
+        if command.callback is not None:
+            if command.callback.__doc__:
+                command.help = _flowing(command.callback.__doc__)
+            command.callback = _limited(command.callback)
+
+
+GROUPS = (app, corpus.app, account.app)
 for commands in GROUPS:
-    for its in commands.registered_commands:
-        if its.callback is not None:
-            if its.callback.__doc__:
-                its.help = _flowing(its.callback.__doc__)
-            its.callback = _limited(its.callback)
+    complete(commands)
 
 
 def main() -> None:
-    """Run the command line; errors that a user can cause become one line and an exit code."""
+    """Run heldin's command line."""
+    call(app, "heldin")
+
+
+def call(commands: typer.Typer, name: str) -> NoReturn:
+    """Run a command line; errors that a user can cause become one line and an exit code.
+
+    Args:
+        commands: the commands.
+        name: what the user types before them.
+    """
     # Before the commands import what reads them; a value that the user has set stays.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     # Threads that wait for each other sleep: beside other processes that are busy, spinning makes two threads several
@@ -194,7 +207,7 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         # Otherwise click would print errors in its own form and exit by itself, past the handlers below.
-        code = app(standalone_mode=False, prog_name="heldin")
+        code = commands(standalone_mode=False, prog_name=name)
     except _WrongUse as error:
         _fail_usage(error)
     except InputError as error:

@@ -92,7 +92,6 @@ AsHtml = Annotated[
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress: print only the answer and errors.", callback=_hush)
 ]
-StudyFolder = Annotated[Path, typer.Option("--to", help="Folder for the figure and the numbers.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad-lines", help="Skip and count unusable rows.")]
 ExcludeAuroc = Annotated[
     float | None, typer.Option(help="Answer 'no leak found' only if an AUROC above this is excluded (default: 0.60).")

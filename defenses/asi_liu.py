@@ -1,76 +1,17 @@
-"""Asi & Liu's filtered gradient descent (Chua et al., Algorithm 3): its noise, and when that is less than ULS's.
+"""Asi & Liu's filtered gradient descent (Chua et al., Algorithm 3): whether training goes on, and who is kept.
 
 Full batch: all of the public number N of users enter every step. Half the budget pays for AboveThreshold on the
 concentration scores, half for the Gaussian noise. Its proof uses replace adjacency, and halting is an output.
 """
 
 import math
-from dataclasses import dataclass
 
 from heldin.base.coins import keyed_uniform
-from heldin.base.errors import InputError
-from heldin.defenses.accounting.events import PoissonGaussian, check_count
-from heldin.defenses.accounting.guarantees import calibrate, gaussian_mu
+from heldin.defenses.accounting.events import check_count
 
 # Replacing one user changes at most 2 (N - 1) ordered pairs, and the score is their number over N
 # (docs/theory.md#filtered-descent).
 SCORE_SENSITIVITY = 2.0
-
-
-@dataclass(frozen=True)
-class FilterNoise:
-    """The noise of Algorithm 3 in units of its concentration threshold tau.
-
-    Attributes:
-        noise_multiplier: s_A, PRIVACCOUNTING(eps/2, delta/2, N, N, T).
-        deviation_per_tau: noise standard deviation per coordinate of the averaged gradient, over tau:
-            s_A sqrt(8 (eps + ln(T / delta))) / N (line 14).
-    """
-
-    noise_multiplier: float
-    deviation_per_tau: float
-
-
-def filter_noise(users: int, steps: int, target_epsilon: float, delta: float) -> FilterNoise:
-    """The noise that Algorithm 3 adds; s_A = sqrt(T) / mu(eps/2, delta/2), full batch.
-
-    Args:
-        users: public number N.
-        steps: T.
-        target_epsilon: of the whole run.
-        delta: of the whole run.
-    """
-    check_count("users", users)
-    check_count("steps", steps)
-    if not target_epsilon > 0.0:
-        raise InputError(f"target epsilon {target_epsilon} is not a number above 0")
-    # T full-batch steps are one Gaussian of mu = sqrt(T) / s_A, for which half of epsilon and of delta is left.
-    noise = math.sqrt(steps) / gaussian_mu(target_epsilon / 2.0, delta / 2.0)
-    concentration = math.sqrt(8.0 * (target_epsilon + math.log(steps / delta)))
-    return FilterNoise(noise, noise * concentration / users)
-
-
-def break_even_concentration(users: int, cohort: int, steps: int, target_epsilon: float, delta: float) -> float:
-    """tau / C below which Algorithm 3 adds less noise than ULS with this cohort (Chua et al., Figure 3).
-
-    (s_U / n) N / (s_A sqrt(8 (eps + ln(T / delta)))), with s_U calibrated for Poisson rate n / N. The compute differs:
-    Algorithm 3 needs N user gradients per step, ULS needs n.
-
-    Args:
-        users: public number N.
-        cohort: n, of ULS.
-        steps: T.
-        target_epsilon: of both.
-        delta: of both.
-    """
-    if cohort > users:
-        raise InputError(f"cohort {cohort} is larger than the population {users}: lower the cohort")
-    if cohort == users:
-        # Nobody is left out by sampling: a Gaussian has a closed form and needs no loss grid.
-        uls_noise = math.sqrt(steps) / gaussian_mu(target_epsilon, delta)
-    else:
-        uls_noise = calibrate(PoissonGaussian(1.0, cohort / users), steps, delta, target_epsilon)
-    return uls_noise / cohort / filter_noise(users, steps, target_epsilon, delta).deviation_per_tau
 
 
 def concentration_threshold(users: int) -> float:

@@ -18,7 +18,7 @@ ROOT = DOCS.parent
 MADE = DOCS / "_generated"
 ROOMS = (  # in the order in which they may import
     *("base", "models", "corpus", "canaries", "defenses", "finetune", "attacks", "bounds", "audit", "record"),
-    *("studies", "watch", "white_box", "jobs", "sweeps", "reports", "api", "commands"),
+    *("watch", "white_box", "jobs", "sweeps", "reports", "api", "commands"),
 )
 
 

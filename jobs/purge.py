@@ -34,7 +34,6 @@ KEPT = {
         "plan.json",
         "config.yaml",
         "sweep.json",
-        "personalization.json",
         "seconds.json",
         MANIFEST,
     ),

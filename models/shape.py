@@ -1,7 +1,7 @@
 """Shapes of the tiny models that are pre-trained when none can be downloaded."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -32,23 +32,3 @@ class TinyModel:
         for name in ("vocabulary", "context", "hidden", "layers", "heads", "window"):
             if getattr(self, name) < 1:
                 raise InputError(f"model.pretrain.shape.{name} is {getattr(self, name)}: it must be at least 1")
-
-
-@dataclass(frozen=True)
-class EncoderShape:
-    """Shape of a tiny encoder."""
-
-    __pydantic_config__: ClassVar = DATACLASS_SECTION
-
-    kind: Literal["distilbert", "bert"] = "distilbert"
-    """Architecture."""
-    vocabulary: Annotated[Many, Field(ge=257)] = 4096
-    """Size of the vocabulary, which is trained on the public texts, without [CLS] and [MASK]."""
-    context: Annotated[Many, Field(ge=4)] = 64
-    """Longest text that the model reads, in tokens, [CLS] included."""
-    hidden: Many = 128
-    """Width; a multiple of ``heads``."""
-    layers: Few = 2
-    """Transformer layers."""
-    heads: Few = 2
-    """Attention heads in each layer."""

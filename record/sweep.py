@@ -6,7 +6,6 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from heldin.audit.blocks import Summary
-from heldin.audit.findings import Expected, Seen
 from heldin.audit.shipping import Shipping
 from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import InputError
@@ -269,34 +268,6 @@ class Attacker(Facts):
     audited: Literal["users", "entities", "both"]
 
 
-class FindingResult(Facts):
-    """A published finding of the sweep's file, and whether it is seen here.
-
-    Attributes:
-        finding: what is said to hold.
-        source: paper, and where in it.
-        published: the published figures; "" if none were given.
-        expected: whether the variant is said to have less, more, or the same.
-        of: AUROC of the leading attack, loss on held-out users' test texts, or mean AUROC of groups of canary users.
-        variant: the variant that is said to differ, or not to.
-        against: the variant that it is held against.
-        seen: the verdict.
-        difference: the variant less the other; null where it cannot be stated.
-        values: mean over the blocks of ``against`` and of ``variant``; null where a cell has none.
-    """
-
-    finding: str
-    source: str
-    published: str
-    expected: Expected
-    of: Literal["auroc", "loss", "canaries"]
-    variant: str
-    against: str
-    seen: Seen
-    difference: Summary | None
-    values: list[float | None]
-
-
 class SweepResult(Facts):
     """A sweep.
 
@@ -315,7 +286,6 @@ class SweepResult(Facts):
         rule: the file's rule; null without one.
         attacker: who attacks; null before a cell is done, or where cells are attacked in different ways.
         config: config of the first variant, user-name patterns left out.
-        findings: the findings that the file names.
         composed: what all cells, and those that tuned them, together cost a user; null without a private one.
         tried: what tuning tried; empty where nothing was tuned.
         tuning_violated: whether a cell that tuned violates a claim jointly, certified.
@@ -335,7 +305,6 @@ class SweepResult(Facts):
     rule: Rule | None = None
     attacker: Attacker | None = None
     config: dict[str, Any]
-    findings: list[FindingResult] = Field(default_factory=list)
     composed: Composed | None = None
     tried: list[Tried] = Field(default_factory=list)
     tuning_violated: bool = False

@@ -36,10 +36,6 @@ def table(result: SweepResult) -> str:
                     f"cell {cell.block}/{cell.variant}: {verdict.subjects}: {verdict.claim} is violated"
                     f" ({verdict.standing}), {jointly}"
                 )
-    lines += [
-        f"finding: {found.finding} ({found.source}): {found.seen}; {_shown(found.difference, signed=True)}"
-        for found in result.findings
-    ]
     for tried in result.tried:
         if tried.chosen:
             values = ", ".join(f"{key} {value}" for key, value in tried.values.items())

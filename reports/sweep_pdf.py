@@ -18,6 +18,11 @@ from heldin.reports.wording import breakable
 
 FILE = "report.pdf"
 _COLUMNS = 3  # of canary users in one table
+_KEPT = (
+    "Every cell's folder keeps its model, scores and ledger, which say who was held in, and the key of its coins and"
+    " noise, all readable by their owner only. heldin purge removes them and says what can no longer be verified"
+    " without; this report and comparison.json name nobody."
+)
 
 
 def typeset_sweep(result: SweepResult, path: Path) -> Path:
@@ -48,8 +53,6 @@ def _content(result: SweepResult, figures: list[str]) -> dict[str, Any]:
         "over": words.over(result),
         "planted": any(its.canaries for its in result.variants),
         "candidates": words.candidate_rows(result),
-        "findings": words.finding_rows(result),
-        "findings_note": words.findings_note(result),
         "differences": words.difference_rows(result),
         "canaries": _canary_tables(result),
         "canary_width": 100 if len(panels) > 1 else 55,
@@ -62,11 +65,7 @@ def _content(result: SweepResult, figures: list[str]) -> dict[str, Any]:
         "tried": words.tried_rows(result),
         "settings": words.setting_rows(result),
         "commitments": words.commitment_rows(result),
-        "kept": (
-            "Every cell's folder keeps its model, scores and ledger, which say who was held in, and the key of its"
-            " coins and noise, all readable by their owner only. heldin purge removes them and says what can no longer"
-            " be verified without; this report and comparison.json name nobody."
-        ),
+        "kept": _KEPT,
         "command": breakable(result.command),
         "config": yaml.safe_dump(result.config, sort_keys=False, width=100),
     }

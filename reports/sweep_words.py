@@ -236,16 +236,6 @@ def candidate_rows(result: SweepResult) -> list[list[str]]:
     return rows
 
 
-def finding_rows(result: SweepResult) -> list[list[str]]:
-    """A row for each published finding: what it says, what was seen here, and the figures."""
-    rows = []
-    for its in result.findings:
-        ours = " to ".join("-" if value is None else f"{value:.3f}" for value in its.values)
-        figures = f"{summary(its.difference, signed=True)}; {ours}"
-        rows.append([its.finding, its.source, its.seen, figures, its.published or "-"])
-    return rows
-
-
 def tried_rows(result: SweepResult) -> list[list[str]]:
     """A row for each combination that tuning tried."""
     return [
@@ -334,15 +324,6 @@ def over(result: SweepResult) -> str:
     if result.blocks == 1:
         return "intervals over the users of one block, which leave out that another training gives another model"
     return "two blocks give no interval"
-
-
-def findings_note(result: SweepResult) -> str:
-    """How far the verdicts on findings hold."""
-    if result.blocks >= LEAST_BLOCKS:
-        return "Each is tested at its own 95 %: of twenty, one may be wrong by chance."
-    return (
-        "In one block a verdict is about these models alone: another training gives others. Two blocks judge nothing."
-    )
 
 
 def main_note(result: SweepResult) -> str:

@@ -21,7 +21,6 @@ from heldin.record.sweep import JOINT_ALPHA, Attacker, CellResult, Composed, Joi
 from heldin.record.sweep_tests import tests_of
 from heldin.sweeps.composed import choice_is_covered, composed
 from heldin.sweeps.config import Sweep
-from heldin.sweeps.findings import finding_results
 from heldin.sweeps.finished import Finished, finished_cells
 from heldin.sweeps.plan import PlacedCell, kept_hash, placed_cells
 from heldin.sweeps.running import CellState
@@ -74,7 +73,6 @@ def compare_cells(
         command=command,
         rule=_rule(sweep),
         attacker=_attacker(finished),
-        findings=finding_results(sweep, finished),
         composed=together,
         tried=tries(sweep, out),
         config=masked(sweep.variants[0].config.model_dump(mode="json")),

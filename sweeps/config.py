@@ -4,14 +4,13 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, model_validator
 
-from heldin.audit.findings import MARGIN
 from heldin.audit.requirement import Measure, Requirement, RequirementConfig
 from heldin.base.arguments import FEW
-from heldin.base.section import Few, Positive, Section
+from heldin.base.section import Few, Section
 from heldin.jobs.config import RunConfig
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # a folder of its own
@@ -49,27 +48,6 @@ class DecisionRule(Section):
         return [its.requirement() for its in self.require]
 
 
-class Finding(Section):
-    """A published finding, tested by the difference of two variants: the test is fixed before anything is measured."""
-
-    finding: str
-    """What is said to hold, in a sentence."""
-    source: str
-    """Paper, and where in it."""
-    of: Literal["auroc", "loss", "canaries"]
-    """auroc of the leading attack; loss on held-out users' test texts; or canaries, the mean AUROC of their groups."""
-    variant: str
-    """The variant that is said to differ, or not to."""
-    against: str
-    """The variant that it is held against."""
-    expect: Literal["less", "more", "alike"]
-    """Whether the variant is said to have less of it, more, or the same."""
-    margin: Positive = MARGIN
-    """Differences within it are no differences."""
-    published: str = ""
-    """The published figures, shown beside ours."""
-
-
 class Tuning(Section):
     """A fixed grid for some variants, judged by public users' loss in blocks of its own, before the others' coins."""
 
@@ -100,8 +78,6 @@ class SweepConfig(Section):
     """What is tuned beforehand; null: nothing."""
     decision: DecisionRule | None = None
     """The rule that names the variant to ship; null: none is named."""
-    findings: tuple[Finding, ...] = ()
-    """Published findings that these variants test."""
     scales: dict[Name, dict[str, Any]] = Field(default_factory=dict)
     """By name, other sizes of the same sweep: what --scale NAME changes of this file, section by section; null takes a
     key out."""

@@ -73,13 +73,6 @@ def sweep_of(config: SweepConfig, base: dict[str, Any], where: str) -> Sweep:
     variants, wrong = _parsed(tuned, base)
     problems += wrong
     problems += list(_rule_problems(config, variants))
-    names = {variant.name for variant in variants}
-    for i, its in enumerate(config.findings):
-        missing = [name for name in (its.variant, its.against) if name not in names]
-        if missing:
-            problems.append(
-                f"findings[{i}]: no variant '{missing[0]}': choose from {', '.join(map(repr, sorted(names)))}"
-            )
     tuning, wrong = _tuning(config, contents, tried, base)
     problems += wrong
     if problems:
@@ -172,7 +165,6 @@ def _tuning(
             "blocks": config.tune.blocks,
             "tune": None,
             "decision": None,
-            "findings": (),
         }
     )
     return Sweep(own, variants), [*problems, *wrong]

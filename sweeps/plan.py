@@ -70,12 +70,11 @@ def plan_of(sweep: Sweep) -> dict[str, Any]:
         }
         for block, variant in sweep.cells()
     ]
-    rule, findings = sweep.config.decision, sweep.config.findings
+    rule = sweep.config.decision
     return {
         "name": sweep.config.name,
         "blocks": sweep.config.blocks,
         "decision": rule.model_dump(mode="json") if rule else None,
-        "findings": [finding.model_dump(mode="json") for finding in findings],
         "tune": sweep.config.tune.model_dump(mode="json") if sweep.config.tune else None,
         "cells": cells,
     }

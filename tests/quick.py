@@ -1,7 +1,8 @@
 """Run the tests of the packages that a change touches and of the packages above them: ``make quick SINCE=main``.
 
 ``tests/PACKAGE`` belongs to a package. A file of another folder of tests runs if it imports an affected package, and
-``tests/end_to_end`` always does: the command line is above all packages.
+``tests/end_to_end`` always does: the command line is above all packages. ``tests/replication``, which is no part of
+``make test``, runs if a file of ``replication/`` differs.
 """
 
 import ast
@@ -40,9 +41,12 @@ def changed_files(since: str) -> list[str]:
 def affected_tests(changed: Collection[str]) -> list[Path]:
     """Files of tests that are above one of the changed files, or changed themselves."""
     packages = affected_packages(changed)
+    if any(path.startswith("replication/") for path in changed):
+        packages.add("replication")
     return [
         path
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        if path.parent.name != "replication"
         if (packages and _is_above(path, packages)) or path.relative_to(ROOT).as_posix() in changed
     ]
 
@@ -60,8 +64,10 @@ def affected_packages(changed: Collection[str]) -> set[str]:
 
 def _is_above(path: Path, packages: Collection[str]) -> bool:
     folder = path.relative_to(ROOT / "tests").parts[0]
-    if folder == "end_to_end" or folder in packages:
-        return True
+    if folder == "replication" or folder in packages:
+        return folder in packages
+    if folder == "end_to_end":
+        return packages != {"replication"}
     return any(name.split(".")[1] in packages for name in _imported(path) if name.startswith("heldin."))
 
 

@@ -2,7 +2,7 @@
 
 Source: Kandpal et al., "User Inference Attacks on Large Language Models", equation (1): D_task = sum_u alpha_u D_u.
 Here D_u is a chain of order 1 over V words, run for L tokens, so that log D_u(x) is a sum and any divergence between
-users can be computed (studies/proposition.py).
+users can be computed.
 
 Axes: n users, V words, L tokens of a sequence, B sequences.
 """

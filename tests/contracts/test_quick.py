@@ -17,3 +17,9 @@ def test_files_of_tests_follow():
     assert {"tests/reports/test_pages.py", "tests/base/test_files.py", "tests/end_to_end/test_run.py"} <= chosen
     assert not chosen & {"tests/bounds/test_bands.py", "tests/audit/test_roc.py"}
     assert affected_tests(["docs/index.md"]) == []
+
+
+def test_replications_run_for_a_change_of_theirs_alone():
+    chosen = {path.parent.name for path in affected_tests(["replication/findings.py"])}
+    assert chosen == {"replication"}
+    assert "replication" not in {path.parent.name for path in affected_tests(["base/files.py"])}

@@ -82,7 +82,7 @@ def test_links_out_of_the_documents_are_mended(made_pages):
         return source[0]
 
     assert mended("method", "[a](verdict.md#guesses), [b](https://x.y)") == "[a](verdict.md#guesses), [b](https://x.y)"
-    assert mended("method", "see [`configs/paper`](../configs/paper)") == "see `configs/paper`"
+    assert mended("method", "see [`configs/sweeps`](../configs/sweeps)") == "see `configs/sweeps`"
     assert mended("decisions/0009", "[a](../verdict.md)") == "[a](../verdict.md)"
     assert mended("method", "[a](nowhere.md)") == "[a](nowhere.md)"
     start = mended("start", "")

@@ -234,14 +234,13 @@ def test_a_damaged_plan_is_not_exported(call, finished, tmp_path):
     assert not (tmp_path / "public").exists()
 
 
-@pytest.mark.parametrize("command", ["export", "run", "study"])
+@pytest.mark.parametrize("command", ["export", "run"])
 def test_a_folder_below_a_file_is_bad_input(call, finished, small_config, tmp_path, command):
     (tmp_path / "file").write_text("x", encoding="utf-8")
     below = tmp_path / "file" / "folder"
     arguments = {
         "export": ("export", finished, "--to", below),
         "run": ("run", small_config, "--out", below),
-        "study": ("study", "effective-noise", "--to", below),
     }
     code, _, err = call(*arguments[command])
     assert (code, err.count("\n")) == (2, 1)
@@ -292,7 +291,6 @@ def test_no_help_text_is_cut_or_eaten_on_80_columns():
         "corpus presets",
         "account uls",
         "account choose",
-        "study proposition",
     ]
     for command in commands:
         arguments = [sys.executable, "-m", "heldin", *command.split(), "--help"]

@@ -12,14 +12,10 @@ import typer.main
 
 from heldin.base.strict_json import strict_json
 from heldin.commands import cli
-from heldin.studies import effective_noise, mean_estimation_sweeps
-from heldin.studies.mean_estimation import Task
-from heldin.sweeps.driver import run_sweep
 from heldin.sweeps.load import load_sweep
-from tests.tiny_sweeps import QUIET, in_process, written
 
 ROOT = Path(__file__).resolve().parents[2]
-SLOW = {"audit-trainer", "demo", "study mean-estimation", "study personalization", "study proposition"}
+SLOW = {"audit-trainer", "demo"}
 # test_audit_command.py, test_audit_training.py and jobs/test_plant.py ask them for JSON
 ELSEWHERE = ("audit", "audit-training", "plant")
 PRIVATE = ["--steps", 10, "--delta", 1e-5, "--noise-multiplier", 2]
@@ -79,11 +75,7 @@ def arguments(finished, small_config, tmp_path, monkeypatch):
         "account uedp": ["--users", 100, "--cohort", 5, "--steps", 10],
         "account choose": ["--users", 100, "--budget", 8, "--steps", 10, "--target-epsilon", 4],
         "account plan": [run / "plan.json"],
-        "study mean-estimation": ["--to", tmp_path / "study", "--repeats", 2],
-        "study effective-noise": ["--to", tmp_path / "study"],
-        "study proposition": ["--to", tmp_path / "study", "--draws", 2],
         "sweep": [_sweep(tmp_path, small_config), "--check", "--out", tmp_path / "swept"],
-        "study text-classification": [_labelled(tmp_path), "--to", tmp_path / "classified"],
     }
 
 
@@ -93,51 +85,8 @@ def _sweep(folder, base):
     return folder / "sweep.yaml"
 
 
-@pytest.fixture
-def swept(tmp_path, monkeypatch):
-    """A finished sweep of one cell."""
-    monkeypatch.setattr("heldin.sweeps.processes.run_process", in_process)
-    users = {"corpus": {"users": {"min_records": 8, "fraction": 0.9, "max_users": None}}}
-    run_sweep(
-        load_sweep(written(tmp_path, variants={"none": users})), tmp_path / "swept", QUIET, command="heldin sweep"
-    )
-    return tmp_path / "swept"
-
-
-def _labelled(folder):
-    rows = [{"text": f"{('hot', 'cold')[i % 2]} text number {i}", "label": i % 2} for i in range(60)]
-    (folder / "labelled.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    content = {
-        "name": "hot-or-cold",
-        "data": {"path": str(folder / "labelled.jsonl")},
-        "test_texts": 9,
-        "public_users": 4,
-        "users": 6,
-        "texts_per_user": 4,
-        "encoder": {"vocabulary": 300, "context": 16, "hidden": 8, "layers": 1, "heads": 1},
-        "pretraining": {"epochs": 1},
-        "contenders": {"noiseless": {}},
-    }
-    (folder / "labelled.yaml").write_text(json.dumps(content), encoding="utf-8")
-    return folder / "labelled.yaml"
-
-
-@pytest.fixture
-def small_studies(monkeypatch):
-    task = Task(users=32, examples=4, dimension=4, rounds=8, delta=1e-5)
-    sweeps = mean_estimation_sweeps.Sweeps((0.5, 1.0), (32, 64), (1.0, 4.0))
-    monkeypatch.setattr(mean_estimation_sweeps, "Task", lambda: task)
-    monkeypatch.setattr(mean_estimation_sweeps, "Sweeps", lambda: sweeps)
-    rows = effective_noise.effective_noise((1024,), (64,), (1000,), (3.0,))
-    monkeypatch.setattr(effective_noise, "effective_noise", lambda **_: rows)
-
-
 @pytest.mark.parametrize("name", CALLED)
-def test_every_command_answers_in_strict_json(call, arguments, name, request):
-    if name.startswith("study"):
-        request.getfixturevalue("small_studies")
-    if name == "study personalization":
-        arguments[name] = [request.getfixturevalue("swept"), "--users", 10, "--learning-rate", 0.1]
+def test_every_command_answers_in_strict_json(call, arguments, name):
     code, out, err = call(*name.split(), *arguments[name], "--json")
     assert code in (0, 3, 4), err
     answer = json.loads(out, parse_constant=_no_such_token)

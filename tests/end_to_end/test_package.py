@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = (
     "api attacks audit base bounds canaries commands corpus defenses finetune jobs models record reports"
-    " studies sweeps watch white_box"
+    " sweeps watch white_box"
 )
 
 

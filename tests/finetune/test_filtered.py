@@ -1,5 +1,6 @@
 """Asi & Liu's filter: counts by brute force, the step by hand, halting, and what its plan says."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +11,8 @@ from scipy import stats
 from heldin.base.coins import keyed_uniform, seed_key
 from heldin.base.errors import InputError
 from heldin.defenses.accounting.events import FilteredGaussian
-from heldin.defenses.accounting.guarantees import calibrate, delta_of, epsilon
-from heldin.defenses.asi_liu import SCORE_SENSITIVITY, above_threshold, filter_noise, keep_probability
+from heldin.defenses.accounting.guarantees import calibrate, delta_of, epsilon, gaussian_mu
+from heldin.defenses.asi_liu import SCORE_SENSITIVITY, above_threshold, keep_probability
 from heldin.defenses.choices import ConcentrationFilter, ConstantDivisor, FlatClip, FullBatchSampler, NoiseGenerator
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
@@ -134,21 +135,21 @@ def test_coins_of_the_filter_belong_to_the_user():
 
 
 def test_its_epsilon_is_both_halves_and_its_noise_that_of_line_14():
-    noise = filter_noise(1000, 500, 3.0, 1e-5)
-    event = FilteredGaussian(noise.noise_multiplier, 1000, 1.5)
+    # Chua et al., Algorithm 3: half the budget for the Gaussian of all steps, and line 14 for its deviation.
+    noise_multiplier = math.sqrt(500) / gaussian_mu(1.5, 5e-6)
+    deviation_per_tau = noise_multiplier * math.sqrt(8.0 * (3.0 + math.log(500 / 1e-5))) / 1000
+    event = FilteredGaussian(noise_multiplier, 1000, 1.5)
     assert epsilon(event, 500, 1e-5) == pytest.approx(3.0, rel=1e-6)
-    assert calibrate(event, 500, 1e-5, 3.0) == pytest.approx(noise.noise_multiplier, rel=2e-4)
+    assert calibrate(event, 500, 1e-5, 3.0) == pytest.approx(noise_multiplier, rel=2e-4)
     assert delta_of(event, 500, 3.0) == pytest.approx(1e-5, rel=1e-4)
-    plan = _mechanism(
-        tau=1.0, above=1.5, population=1000, steps=500, delta=1e-5, noise_multiplier=noise.noise_multiplier
-    )
-    assert plan.noise_multiplier * plan.sensitivity / 1000 == pytest.approx(noise.deviation_per_tau, rel=1e-6)
+    plan = _mechanism(tau=1.0, above=1.5, population=1000, steps=500, delta=1e-5, noise_multiplier=noise_multiplier)
+    assert plan.noise_multiplier * plan.sensitivity / 1000 == pytest.approx(deviation_per_tau, rel=1e-6)
     promise = plan.guarantee()
     assert isinstance(promise, Guarantee)
     assert promise.epsilon == pytest.approx(3.0, rel=1e-6)
     assert "not proved again; halting is an output" in promise.label
     assert "(replace)" in promise.label
-    weaker = plan.model_copy(update={"noise_multiplier": noise.noise_multiplier * 2 / 3})
+    weaker = plan.model_copy(update={"noise_multiplier": noise_multiplier * 2 / 3})
     assert weaker.guarantee().epsilon > 3.3
 
 

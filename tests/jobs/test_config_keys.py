@@ -24,8 +24,8 @@ from heldin.jobs.run.plan import mechanism_of
 from heldin.jobs.starting_files import kinds, starting_file
 
 ROOT = Path(__file__).resolve().parents[2]
-# Files for studies and sweeps have keys of their own.
-CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.parent.name not in ("studies", "sweeps"))
+# Files for sweeps have keys of their own.
+CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.parent.name != "sweeps")
 REGENERATE = "regenerate it: heldin config --markdown > docs/configuration.md"
 MINIMAL = {"name": "x", "corpus": {"source": {"kind": "synthetic"}}, "model": {"base": "EleutherAI/gpt-neo-125m"}}
 

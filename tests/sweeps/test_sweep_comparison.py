@@ -6,11 +6,9 @@ import shutil
 
 import numpy as np
 import pytest
-from scipy import stats
 
 import heldin.sweeps.processes as processes
-from heldin.audit.paired import auroc_difference, independent_difference
-from heldin.audit.utility import UserLoss
+from heldin.audit.paired import auroc_difference
 from heldin.bounds.one_run import fdp_bound
 from heldin.bounds.p_values import holm
 from heldin.bounds.scores import LabelledScores
@@ -22,11 +20,9 @@ from heldin.record.document import read_record, write_record
 from heldin.record.sweep import read_sweep
 from heldin.record.sweep_table import table
 from heldin.sweeps.comparison import _about_machines, _joint_bound, _joint_verdicts
-from heldin.sweeps.config import Finding
 from heldin.sweeps.driver import run_sweep
 from heldin.sweeps.exposed import bands
-from heldin.sweeps.findings import finding_results
-from heldin.sweeps.finished import Finished, _read, finished_cells
+from heldin.sweeps.finished import _read, finished_cells
 from heldin.sweeps.plan import kept_hash, placed_cells
 from heldin.sweeps.variants import auroc_change, loss_change
 from tests.tiny_sweeps import QUIET, in_process
@@ -192,63 +188,6 @@ def test_variants_with_another_attack_or_other_texts_are_not_held_against_the_fi
     assert loss_change(one, other) is not None
 
 
-def test_findings_are_tested_in_pairs_within_a_group_and_without_across_groups(swept):
-    sweep, out, _ = swept
-    cells = placed_cells(sweep, out)
-    finished, problems = finished_cells(cells, kept_hash(out), QUIET)
-    assert not problems
-    asked = [
-        {"of": "auroc", "variant": "uls", "against": "none", "expect": "less"},
-        {"of": "loss", "variant": "uls", "against": "none", "expect": "more", "margin": 1e-6},
-        {"of": "canaries", "variant": "uls", "against": "none", "expect": "alike"},
-        {"of": "auroc", "variant": "apart", "against": "none", "expect": "alike"},
-    ]
-    findings = tuple(Finding(finding="a finding", source="nobody", **its) for its in asked)
-    with_findings = dataclasses.replace(sweep, config=sweep.config.model_copy(update={"findings": findings}))
-    area, loss, canaries, apart = finding_results(with_findings, finished)
-    # Two blocks give no interval: nothing can be judged.
-    assert {its.seen for its in (area, loss, canaries, apart)} == {"cannot be judged"}
-    by_hand = np.mean(
-        [
-            finished[f"{b}/uls"].record.primary().auroc.value - finished[f"{b}/none"].record.primary().auroc.value
-            for b in "12"
-        ]
-    )
-    assert area.difference.value == pytest.approx(by_hand, abs=1e-3)
-    assert area.values[1] - area.values[0] == pytest.approx(by_hand, abs=1e-3)
-    # One block has the interval of its own users.
-    first = {name: its for name, its in finished.items() if name.startswith("1/")}
-    one_block = with_findings.config.model_copy(update={"blocks": 1})
-    area, loss, canaries, apart = finding_results(dataclasses.replace(with_findings, config=one_block), first)
-    pair = auroc_change(first["1/none"], first["1/uls"])
-    assert (area.difference.lower, area.difference.upper) == pytest.approx((pair.lower, pair.upper), abs=1e-3)
-    one, other = (first[f"1/{name}"].record.primary().auroc for name in ("none", "apart"))
-    joined = independent_difference((one.value, one.lower, one.upper), (other.value, other.lower, other.upper))
-    assert (apart.difference.lower, apart.difference.upper) == pytest.approx(joined[1:], abs=1e-3)
-    assert loss.difference.over == "users"
-    assert canaries.difference is None or canaries.difference.lower <= canaries.difference.value
-
-
-def test_across_groups_three_blocks_or_more_are_joined_by_welchs_interval(swept, monkeypatch):
-    sweep, out, _ = swept
-    finished, _ = finished_cells(placed_cells(sweep, out), kept_hash(out), QUIET)
-    values = {"none": [0.70, 0.74, 0.72, 0.75], "apart": [0.60, 0.66, 0.63, 0.61]}
-    monkeypatch.setattr(Finished, "auroc", property(lambda its: values[its.cell.variant.name][its.cell.block - 1]))
-    made = {}
-    for name in values:
-        its = finished[f"1/{name}"]
-        for block in (1, 2, 3, 4):
-            made[f"{block}/{name}"] = dataclasses.replace(its, cell=dataclasses.replace(its.cell, block=block))
-    finding = Finding(
-        finding="less", source="nobody", of="auroc", variant="apart", against="none", expect="less", published="much"
-    )
-    config = sweep.config.model_copy(update={"findings": (finding,), "blocks": 4})
-    (found,) = finding_results(dataclasses.replace(sweep, config=config), made)
-    limits = stats.ttest_ind(values["apart"], values["none"], equal_var=False).confidence_interval(0.95)
-    assert (found.difference.lower, found.difference.upper) == pytest.approx((limits.low, limits.high), abs=1e-4)
-    assert (found.seen, found.published, found.difference.over) == ("confirmed", "much", "blocks")
-
-
 def test_thirds_are_the_same_people_under_every_variant_and_sorted_by_what_they_wrote(swept):
     sweep, out, _ = swept
     finished, _ = finished_cells(placed_cells(sweep, out), kept_hash(out), QUIET)
@@ -290,49 +229,3 @@ def test_cells_of_a_block_that_are_given_one_by_one_are_paired_and_others_are_no
     purge(tmp_path / "uls", ("record",))
     code, printed, _ = call("compare", none, tmp_path / "uls", "--json")
     assert (code, json.loads(printed)["runs"][1]["paired"]) == (0, False)
-
-
-def test_findings_hold_like_against_like_only_and_wait_for_all_blocks(swept):
-    sweep, out, _ = swept
-    finished, _ = finished_cells(placed_cells(sweep, out), kept_hash(out), QUIET)
-
-    def judged(cells, blocks, of, variant):
-        finding = Finding(finding="f", source="s", of=of, variant=variant, against="none", expect="alike")
-        config = sweep.config.model_copy(update={"findings": (finding,), "blocks": blocks})
-        (found,) = finding_results(dataclasses.replace(sweep, config=config), cells)
-        return found
-
-    first = {name: its for name, its in finished.items() if name.startswith("1/")}
-    for of in ("auroc", "loss"):
-        assert judged(first, 1, of, "apart").difference is not None
-        # A block is missing: what is there is not judged for the whole.
-        assert judged(first, 2, of, "apart").difference is None
-    its = first["1/apart"]
-    attack = its.cell.config.attack.model_copy(update={"max_characters": 99})
-    config = its.cell.config.model_copy(update={"attack": attack})
-    other = {**first, "1/apart": dataclasses.replace(its, cell=dataclasses.replace(its.cell, config=config))}
-    assert judged(other, 1, "auroc", "apart").difference is None
-    assert judged(other, 1, "loss", "apart").difference is None
-
-
-def test_of_different_people_the_loss_has_the_spread_of_the_people(swept):
-    sweep, out, _ = swept
-    finished, _ = finished_cells(placed_cells(sweep, out), kept_hash(out), QUIET)
-    rng = np.random.default_rng(0)
-    finding = Finding(finding="f", source="s", of="loss", variant="apart", against="none", expect="alike")
-    config = sweep.config.model_copy(update={"findings": (finding,), "blocks": 1})
-    missed = 0
-    for _ in range(400):
-        made = {}
-        for name in ("none", "apart"):
-            its = finished[f"1/{name}"]
-            # People differ much in their loss, and hardly in what training changed of it.
-            losses = {
-                f"u{i}": UserLoss(f"u{i}", 1, base + 0.05 * rng.standard_normal(), base)
-                for i, base in enumerate(5 + 0.5 * rng.standard_normal(60))
-            }
-            made[f"1/{name}"] = dataclasses.replace(its, losses=losses)
-        (found,) = finding_results(dataclasses.replace(sweep, config=config), made)
-        missed += not found.difference.lower <= 0 <= found.difference.upper
-    # 20 are expected; with the spread of the gains it would be more than 300.
-    assert missed <= 50

@@ -9,7 +9,6 @@ import yaml
 from heldin.base.errors import InputError
 from heldin.record.sweep import read_sweep
 from heldin.sweeps.load import load_sweep
-from heldin.sweeps.plan import plan_of
 from tests.tiny_sweeps import CANARIES, ROOT, ULS, written
 
 
@@ -53,7 +52,7 @@ def test_the_files_of_a_run_and_of_a_sweep_are_not_taken_for_each_other(call, tm
     assert f"it is the config of a run: heldin run {base}" in err
 
 
-SHIPPED = [*ROOT.glob("configs/sweeps/*.yaml"), *ROOT.glob("configs/paper/sweeps/*.yaml")]
+SHIPPED = ROOT.glob("configs/sweeps/*.yaml")
 SCALED = [
     (path, scale)
     for path in sorted(SHIPPED)
@@ -66,8 +65,6 @@ def test_every_shipped_sweep_is_read_at_every_scale(path, scale, monkeypatch, tm
     monkeypatch.setenv("HELDIN_DATA_DIR", str(tmp_path))
     sweep = load_sweep(path, (), scale)
     assert len(sweep.variants) > 1
-    named = {name for its in sweep.config.findings for name in (its.variant, its.against)}
-    assert named <= {its.name for its in sweep.variants}
     if scale:
         assert sweep.config.name == f"{load_sweep(path).config.name}-{scale}"
         # Nothing that a hub has: two cores pre-train their own.
@@ -101,19 +98,6 @@ def test_patterns_of_user_names_are_numbered_and_not_spelled_in_names_of_variant
     axes = {"none": {"corpus.users.include": [["alice@*"], ["bob@*"]]}}
     sweep = load_sweep(written(tmp_path, variants={"none": None}, axes=axes))
     assert [its.name for its in sweep.variants] == ["none-include-1", "none-include-2"]
-
-
-FINDING = {"finding": "it falls", "source": "us", "of": "auroc", "variant": "uls", "against": "none", "expect": "less"}
-
-
-def test_a_finding_about_a_variant_that_is_not_there_is_one_line(tmp_path):
-    with pytest.raises(InputError, match=r"findings\[0\]: no variant 'els': choose from 'none', 'uls'"):
-        load_sweep(written(tmp_path, findings=[{**FINDING, "variant": "els"}]))
-
-
-def test_findings_are_part_of_the_plan(tmp_path):
-    assert plan_of(load_sweep(written(tmp_path)))["findings"] == []
-    assert plan_of(load_sweep(written(tmp_path, findings=[FINDING])))["findings"][0]["expect"] == "less"
 
 
 SUBSTRINGS = [{"kind": "substring", "users": 2, "lengths": [3]}]
@@ -193,10 +177,10 @@ def test_a_damaged_document_is_one_line(tmp_path):
 
 def test_every_key_of_a_sweep_is_named_in_its_page():
     from heldin.audit.requirement import RequirementConfig
-    from heldin.sweeps.config import DecisionRule, Finding, Resources, SweepConfig
+    from heldin.sweeps.config import DecisionRule, Resources, SweepConfig
 
     page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
-    for section in (SweepConfig, Resources, DecisionRule, RequirementConfig, Finding):
+    for section in (SweepConfig, Resources, DecisionRule, RequirementConfig):
         assert not [name for name in section.model_fields if f"`{name}`" not in page]
 
 

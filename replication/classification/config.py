@@ -1,0 +1,155 @@
+"""The configuration of a study of text classification: labelled texts, an encoder, and mechanisms side by side."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from heldin.base.config_errors import checked
+from heldin.base.section import DATACLASS_SECTION, Count, ExpandedPath, Few, JobName, Many, Section, Seed
+from heldin.corpus.config import FileCorpus
+from heldin.corpus.sources.rows import Columns, Source
+from heldin.defenses.config import ClippingDefense, Defense, FilterDefense, NoDefense, PrivateDefense
+from heldin.defenses.texts.data_side import DataDefense, declared
+from heldin.finetune.recipe import Recipe, Select
+from heldin.jobs.config_files import read_config, with_overrides
+
+PRETRAINING = Recipe(epochs=10, batch_size=32, learning_rate=1e-3, warmup_steps=100, select=Select.LAST)
+FINETUNE = Recipe(epochs=3, batch_size=32, learning_rate=1e-3, warmup_steps=20, select=Select.LAST)
+
+
+def _require_for_encoders(recipe: Recipe) -> None:
+    """Raise ValueError for what a recipe of runs may have and this study has not."""
+    if recipe.looks_at_validation:
+        raise ValueError("select must be 'last' and patience null: nothing is set aside to choose by")
+    if recipe.sequence_length != Recipe().sequence_length:
+        raise ValueError("sequence_length is for language models: texts are cut to encoder.context tokens")
+    if recipe.lora is not None:
+        raise ValueError("lora is for language models: set it to null")
+
+
+@dataclass(frozen=True)
+class EncoderShape:
+    """Shape of a tiny encoder."""
+
+    __pydantic_config__: ClassVar = DATACLASS_SECTION
+
+    kind: Literal["distilbert", "bert"] = "distilbert"
+    """Architecture."""
+    vocabulary: Annotated[Many, Field(ge=257)] = 4096
+    """Size of the vocabulary, which is trained on the public texts, without [CLS] and [MASK]."""
+    context: Annotated[Many, Field(ge=4)] = 64
+    """Longest text that the model reads, in tokens, [CLS] included."""
+    hidden: Many = 128
+    """Width; a multiple of ``heads``."""
+    layers: Few = 2
+    """Transformer layers."""
+    heads: Few = 2
+    """Attention heads in each layer."""
+
+
+class LabelledFile(Section):
+    """Labelled texts without users."""
+
+    kind: Literal["jsonl", "csv", "parquet"] = "jsonl"
+    """Format of the file."""
+    path: ExpandedPath
+    """The file; plain, .gz or .zst for JSON lines and CSV."""
+    text: str = "text"
+    """Column of the text."""
+    label: str = "label"
+    """Column of the label, a name or a whole number."""
+
+    def source(self) -> Source:
+        """Its rows; what is called a user there is the label here."""
+        return FileCorpus(kind=self.kind, path=self.path, columns=Columns(user=self.label, text=self.text)).source()
+
+
+class Contender(Section):
+    """A mechanism, and what training differs by from the others'."""
+
+    defense: Defense = NoDefense()
+    """The mechanism of training; see the defenses of ``heldin run``."""
+    data_defenses: tuple[DataDefense, ...] = ()
+    """Steps applied to the training texts, such as de-identification."""
+    finetune: Recipe | None = None
+    """How this one is trained, where it differs from the others; null: as all."""
+
+    @model_validator(mode="after")
+    def _can_be_run(self) -> "Contender":
+        defense = self.defense
+        if isinstance(defense, FilterDefense) or (isinstance(defense, ClippingDefense) and defense.clip_norm is None):
+            raise ValueError(f"defense '{defense.kind}' is not for this study, or lacks clip_norm: choose another")
+        if isinstance(defense, PrivateDefense) and defense.record_selection not in ("all", "random"):
+            raise ValueError("texts are chosen at random or all used: set defense.record_selection to random or all")
+        if any(not (step := declared(d)).record_local and not step.slots_only for d in self.data_defenses):
+            raise ValueError("data_defenses: give steps that look at one text alone, or caps by chance")
+        if self.finetune:
+            _require_for_encoders(self.finetune)
+        return self
+
+
+class ClassificationConfig(Section):
+    """A study of text classification."""
+
+    name: JobName
+    """Name of the study: letters, digits, dot, underscore, hyphen."""
+    seed: Seed = 0
+    """Public seed of the deal of texts to users, of the test set and of random weights."""
+    data: LabelledFile
+    """The labelled texts."""
+    test_texts: Count = 1000
+    """Texts on which test error is measured, drawn at random; no other text equals one of them."""
+    public_users: Count = 200
+    """Pseudo-users whose texts pre-train the encoder, without labels."""
+    users: Count = 400
+    """Pseudo-users whose labelled texts are trained on under each mechanism."""
+    texts_per_user: float = Field(15.0, ge=1, le=1e6)
+    """Mean number of texts of a pseudo-user."""
+    spread: float = Field(2.0, ge=0, le=1e6)
+    """Standard deviation of that number; each user has one text or more."""
+    encoder: EncoderShape = EncoderShape()
+    """Shape of the encoder."""
+    pretraining: Recipe = PRETRAINING
+    """How the encoder is pre-trained to fill in masked tokens; each text is masked anew once per epoch."""
+    finetune: Recipe = FINETUNE
+    """How the classifier is trained under a mechanism."""
+    contenders: dict[str, Contender] = Field(min_length=1)
+    """The mechanisms by name."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _what_recipes_leave_out(cls, content: Any) -> Any:
+        """Fill recipes with this study's defaults, and a contender's with that of all."""
+        if not isinstance(content, dict):
+            return content
+        filled = dict(content)
+        for name, default in (("pretraining", PRETRAINING), ("finetune", FINETUNE)):
+            if isinstance(its := content.get(name), dict):
+                filled[name] = {**asdict(default), **its}
+        common, contenders = filled.get("finetune", asdict(FINETUNE)), content.get("contenders")
+        if isinstance(contenders, dict) and isinstance(common, dict):
+            filled["contenders"] = {
+                name: {**its, "finetune": {**common, **its["finetune"]}}
+                if isinstance(its, dict) and isinstance(its.get("finetune"), dict)
+                else its or {}
+                for name, its in contenders.items()
+            }
+        return filled
+
+    @model_validator(mode="after")
+    def _nothing_is_chosen_by_validation(self) -> "ClassificationConfig":
+        _require_for_encoders(self.pretraining)
+        _require_for_encoders(self.finetune)
+        if self.pretraining.epochs % 1 or self.pretraining.epochs < 1:
+            raise ValueError("pretraining.epochs must be a whole number: each text is masked anew once per epoch")
+        if self.encoder.hidden % self.encoder.heads:
+            raise ValueError(f"encoder.hidden {self.encoder.hidden} is no multiple of encoder.heads")
+        return self
+
+
+def load_classification(path: Path, overrides: Sequence[str] = ()) -> ClassificationConfig:
+    """Read a study's config and apply ``a.b=value`` overrides. Raises InputError listing every error."""
+    return checked(ClassificationConfig, with_overrides(read_config(path), overrides), str(path))

@@ -1,0 +1,127 @@
+"""Labelled texts dealt to pseudo-users: public ones, protected ones, and a test set that shares no text with them."""
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from heldin.base.coins import keyed_order, seed_key
+from heldin.base.errors import InputError
+from heldin.base.files import text_sha256, whole_file
+from heldin.base.progress import Reporter
+from heldin.base.wording import counted
+from heldin.corpus.build import build_store
+from heldin.corpus.sources.rows import BadRows, Columns
+from heldin.corpus.sources.text_files import JsonLines
+from heldin.corpus.store import CorpusStore
+from replication.classification.config import ClassificationConfig
+
+
+@dataclass(frozen=True)
+class Deal:
+    """Who has which text.
+
+    Attributes:
+        classes: the labels, sorted.
+        test: (text, number of its class).
+        public: texts of public pseudo-users, whose labels nobody uses.
+        store: the texts of the protected pseudo-users.
+        labels: number of the class of each row of the store.
+    """
+
+    classes: tuple[str, ...]
+    test: tuple[tuple[str, int], ...]
+    public: tuple[str, ...]
+    store: CorpusStore
+    labels: tuple[int, ...]
+
+    def majority_error(self) -> float:
+        """Test error of whoever always names the most frequent class of the training texts."""
+        most = max(range(len(self.classes)), key=self.labels.count)
+        return sum(label != most for _, label in self.test) / len(self.test)
+
+
+def deal(config: ClassificationConfig, out: Path, reporter: Reporter) -> Deal:
+    """Deal the texts by the public seed; the protected users' go to a store under ``out``.
+
+    A text that occurs several times is dealt once, so that the test set shares none with training. Numbers of texts of
+    users are normal, as Lai et al. (2021), Appendix C, deal AG News.
+
+    Args:
+        config: of the study.
+        out: folder of the study.
+        reporter: is told how many texts were left out.
+
+    Raises:
+        InputError: the file cannot be used, has fewer than two labels, or too few texts.
+    """
+    label_of, several = _labelled(config)
+    if several:
+        reporter.say(f"texts: left out {counted(several, 'text')} with different labels in different rows")
+    classes = tuple(sorted(set(label_of.values())))
+    if len(classes) < 2:
+        raise InputError(
+            f"'{config.data.path}': column '{config.data.label}' has {len(classes)} label(s): give two or more"
+        )
+    # Under a public seed and by the text alone, after texts of several labels were left out: the file's order decides
+    # nothing.
+    name_of = {text_sha256(text): text for text in label_of}
+    texts = [name_of[name] for name in keyed_order(seed_key(config.seed), "deal", list(name_of))]
+    sizes = _sizes(config)
+    needed = config.test_texts + sum(sizes)
+    if needed > len(texts):
+        raise InputError(
+            f"'{config.data.path}' has {len(texts):,} different texts, and {needed:,} are asked for: lower test_texts,"
+            " public_users, users or texts_per_user"
+        )
+    number = {label: i for i, label in enumerate(classes)}
+    rest = iter(texts[config.test_texts :])
+    public = [next(rest) for _ in range(sum(sizes[: config.public_users]))]
+    store = _store(out, rest, sizes[config.public_users :])
+    return Deal(
+        classes,
+        tuple((text, number[label_of[text]]) for text in texts[: config.test_texts]),
+        tuple(public),
+        store,
+        tuple(number[label_of[text]] for text in store.texts()),
+    )
+
+
+def _labelled(config: ClassificationConfig) -> tuple[dict[str, str], int]:
+    """The label of each text, and how many texts were left out because they occur with different labels."""
+    label_of: dict[str, str] = {}
+    several = set()
+    try:
+        for batch in config.data.source().batches(BadRows()):
+            for text, label in zip(batch["text"].to_pylist(), batch["user"].to_pylist(), strict=True):
+                if label_of.setdefault(text, label) != label:
+                    several.add(text)
+    except InputError as error:
+        raise InputError(_of_labels(str(error))) from error
+    return {text: label for text, label in label_of.items() if text not in several}, len(several)
+
+
+def _of_labels(said: str) -> str:
+    """What a reader of users' rows says, in this study's words: the label stands where a user would."""
+    said = said.replace("no user in column", "no label in column").replace(
+        f" or {BadRows.to_skip} to count and skip such rows", ""
+    )
+    return said.replace("(--user, --text, or 'columns' in a config)", "(data.label, data.text)")
+
+
+def _sizes(config: ClassificationConfig) -> list[int]:
+    """Number of texts of each pseudo-user, the public ones first."""
+    dice = random.Random(config.seed)
+    people = config.public_users + config.users
+    return [max(1, round(dice.gauss(config.texts_per_user, config.spread))) for _ in range(people)]
+
+
+def _store(out: Path, texts: Iterator[str], sizes: Sequence[int]) -> CorpusStore:
+    path = out / "texts.jsonl"
+    with whole_file(path, private=True) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for user, size in enumerate(sizes):
+            for i in range(size):
+                row = {"user": f"user {user:06}", "id": f"{user}-{i}", "text": next(texts)}
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    return build_store(JsonLines(path, Columns(id="id")), out / "cache")

@@ -1,0 +1,105 @@
+"""A tiny BERT or DistilBERT for private training: made from scratch, read with padding masked, and with a head.
+
+The clipping engine cuts a record after its last target, so that what a text is classified by stands at its end: the
+padding token, the text, [CLS].
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForTokenClassification,
+    BertConfig,
+    DistilBertConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from heldin.models.reading import reading
+from heldin.models.tiny import END_OF_TEXT, train_tokenizer
+from replication.classification.config import EncoderShape
+
+CLS, MASK = "[CLS]", "[MASK]"
+
+
+def encoder_tokenizer(texts: Sequence[str], vocabulary: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer of these texts with [CLS], [MASK] and the end-of-text token as padding."""
+    tokenizer = train_tokenizer(texts, vocabulary)
+    tokenizer.add_special_tokens({"pad_token": END_OF_TEXT, "cls_token": CLS, "mask_token": MASK})
+    return tokenizer
+
+
+def new_masked_model(shape: EncoderShape, tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
+    """An encoder with random weights from ``seed`` and a head for masked tokens; no dropout."""
+    return _seeded(seed, lambda: AutoModelForMaskedLM.from_config(_config(shape, tokenizer)))
+
+
+def load_classifier(folder: Path, classes: int, seed: int) -> PreTrainedModel:
+    """A pre-trained encoder with a new head, random from ``seed``, that gives logits (B, L, classes).
+
+    Args:
+        folder: of the pre-trained encoder.
+        classes: number of classes.
+        seed: public.
+    """
+    with reading(str(folder), f"cannot load the encoder '{folder}'"):
+        return _seeded(
+            seed,
+            lambda: AutoModelForTokenClassification.from_pretrained(folder, num_labels=classes, use_safetensors=True),
+        )
+
+
+def masking_padding(model: PreTrainedModel) -> PreTrainedModel:
+    """The model, which from now on gives padding no attention whoever calls it."""
+    padding = model.config.pad_token_id
+
+    def mask(_module: torch.nn.Module, _args: Any, given: dict[str, Any]) -> tuple[tuple[()], dict[str, Any]]:
+        ids = given["input_ids"]
+        # The keyword of causal models means nothing to an encoder.
+        return (), {"input_ids": ids, "attention_mask": (ids != padding).long()}
+
+    model.register_forward_pre_hook(mask, with_kwargs=True)
+    return model
+
+
+def _config(shape: EncoderShape, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
+    size, padding = len(tokenizer), tokenizer.pad_token_id
+    # One position more: the padding token stands before the text.
+    positions = shape.context + 1
+    if shape.kind == "distilbert":
+        return DistilBertConfig(
+            vocab_size=size,
+            max_position_embeddings=positions,
+            dim=shape.hidden,
+            hidden_dim=4 * shape.hidden,
+            n_layers=shape.layers,
+            n_heads=shape.heads,
+            dropout=0.0,
+            attention_dropout=0.0,
+            seq_classif_dropout=0.0,
+            pad_token_id=padding,
+        )
+    return BertConfig(
+        vocab_size=size,
+        max_position_embeddings=positions,
+        hidden_size=shape.hidden,
+        intermediate_size=4 * shape.hidden,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        pad_token_id=padding,
+    )
+
+
+def _seeded(seed: int, make: Any) -> PreTrainedModel:
+    # Weights are drawn from the global generator, which the caller should find as it was.
+    state = torch.get_rng_state()
+    torch.manual_seed(seed)
+    model: PreTrainedModel = make()
+    torch.set_rng_state(state)
+    return masking_padding(model)

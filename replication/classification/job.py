@@ -1,0 +1,358 @@
+"""Pre-train an encoder on public texts, train a classifier under each mechanism, and count test errors."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from heldin.base.coins import new_key
+from heldin.base.errors import InputError, ResumableError
+from heldin.base.files import private_directory, text_sha256
+from heldin.base.progress import Reporter
+from heldin.base.wording import counted
+from heldin.corpus.config import CorpusConfig, FileCorpus
+from heldin.corpus.entities.incidence import Incidence
+from heldin.corpus.row_parts import RowParts
+from heldin.defenses.config import ClippingDefense, SampledDefense
+from heldin.defenses.gradients.model_parts import IGNORED
+from heldin.defenses.guarantee import Guarantee
+from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.texts.data_side import TrainingRecord, apply_defenses
+from heldin.finetune.batches import Asked, collate
+from heldin.finetune.clipping import PlainClipping
+from heldin.finetune.loop import train
+from heldin.finetune.recipe import Recipe, Select
+from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
+from heldin.jobs.config import ModelConfig, PretrainConfig, RunConfig
+from heldin.jobs.run.check import try_source
+from heldin.jobs.run.plan import mechanism_of
+from heldin.jobs.run.slots import Slots, find_slots
+from heldin.models.devices import default_device
+from heldin.models.loading import LanguageModel
+from replication.classification.config import ClassificationConfig, Contender
+from replication.classification.deal import Deal, deal
+from replication.classification.encoder import encoder_tokenizer, load_classifier, new_masked_model
+from replication.classification.encoding import MaskedTexts, encoded, with_label
+
+_AT_ONCE = 64  # texts tested in one pass
+# What holds beside any mechanism here: other labels would be another head, and another deal another data set.
+_PUBLIC = (
+    "for the protected pseudo-users only: the set of labels, test texts and what pre-trained the encoder are taken as"
+    " public, and data sets are compared after the texts were dealt"
+)
+_OF_RUNS = {"minimum number of records", "set-asides"}  # data steps that this study does not have
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a classifier did that was trained under a mechanism.
+
+    Attributes:
+        name: of the contender.
+        promise: the mechanism's label, or why it promises nothing.
+        epsilon: of the guarantee; None without one.
+        delta: of the guarantee; None for a plain training.
+        test_error: share of the test texts that it names wrongly.
+        texts: number of texts trained on.
+        users: number of pseudo-users who wrote them.
+        changed: number of these texts that a data defense changed.
+        naming: share of all labelled texts that name a recognised entity; None for a mechanism that asks for none.
+        steps: optimizer steps.
+        seconds: of training.
+        warnings: printed with the promise.
+    """
+
+    name: str
+    promise: str
+    epsilon: float | None
+    delta: float | None
+    test_error: float
+    texts: int
+    users: int
+    changed: int
+    naming: float | None
+    steps: int
+    seconds: float
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The mechanisms side by side.
+
+    Attributes:
+        classes: number of labels.
+        test_texts: number of test texts.
+        public_texts: number of texts that pre-trained the encoder.
+        majority_error: test error of naming the most frequent class of training.
+        outcomes: of each contender, as in the config.
+    """
+
+    classes: int
+    test_texts: int
+    public_texts: int
+    majority_error: float
+    outcomes: tuple[Outcome, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name, for JSON."""
+        return asdict(self)
+
+
+def compare_classifiers(
+    config: ClassificationConfig, out: Path, reporter: Reporter, *, keep: Callable[[Comparison], object]
+) -> Comparison:
+    """Run the study in a new folder.
+
+    Args:
+        config: of the study.
+        out: a new folder; it keeps the protected users' texts and the encoder.
+        reporter: receives the progress.
+        keep: is given what is known after each contender.
+
+    Raises:
+        InputError: ``out`` holds something, the texts do not do, a mechanism cannot be, or a training diverged.
+    """
+    # Before the folder and the work: a mechanism that cannot be, or a missing list of names, leaves nothing behind.
+    for name, contender in config.contenders.items():
+        with _about(name):
+            _mechanism(config, contender, out, texts=1)
+            for where, source in _as_run(config, contender, out).entity_sources():
+                try_source(where, source)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"'{out}' is not empty, and a study begins anew: name a new folder with --to")
+    private_directory(out)
+    dealt = deal(config, out, reporter)
+    reporter.say(
+        f"texts: {counted(len(dealt.test), 'test text')}, {counted(len(dealt.public), 'public text')},"
+        f" {counted(len(dealt.store), 'text')} of {counted(len(dealt.store.users), 'pseudo-user')},"
+        f" {len(dealt.classes)} labels"
+    )
+    study = _Study(config, dealt, _pretrained(config, dealt, out / "encoder", reporter), out, reporter)
+    found = Comparison(len(dealt.classes), len(dealt.test), len(dealt.public), dealt.majority_error(), ())
+    for name, contender in config.contenders.items():
+        with _about(name):
+            found = replace(found, outcomes=(*found.outcomes, study.outcome(name, contender)))
+            keep(found)
+    return found
+
+
+def table(found: Comparison) -> str:
+    """The comparison as plain text."""
+    lines = [
+        f"{found.test_texts:,} test texts of {found.classes} classes; the most frequent class alone errs in"
+        f" {found.majority_error:.1%}",
+        "",
+        f"{'mechanism':<24}{'test error':>11}{'epsilon':>10}{'texts':>9}{'steps':>8}",
+    ]
+    for its in found.outcomes:
+        epsilon = "-" if its.epsilon is None else f"{its.epsilon:.4g}"
+        lines.append(f"{its.name:<24}{its.test_error:>11.1%}{epsilon:>10}{its.texts:>9,}{its.steps:>8,}")
+    lines += ["", *(f"{its.name}: {its.promise}" for its in found.outcomes)]
+    for its in found.outcomes:
+        lines += [f"{its.name}: warning: {said}" for said in its.warnings]
+        if its.changed:
+            lines.append(f"{its.name}: data defenses changed {its.changed:,} of {its.texts:,} texts")
+        if its.naming is not None:
+            lines.append(f"{its.name}: {its.naming:.1%} of the labelled texts name a recognised entity")
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _Study:
+    config: ClassificationConfig
+    dealt: Deal
+    tokenizer: PreTrainedTokenizerFast
+    out: Path
+    reporter: Reporter
+
+    def outcome(self, name: str, contender: Contender) -> Outcome:
+        """Train under a mechanism, from the same encoder and head as under all others, and test."""
+        config, store, reporter = self.config, self.dealt.store, self.reporter
+        run = _as_run(config, contender, self.out)
+        parts = RowParts.training({user: store.rows(user) for user in store.users})
+        slots = find_slots(run, store, store, parts, reporter)
+        records, changed = self._records(contender, slots)
+        if not records:
+            raise InputError("caps and data defenses leave no text to train on")
+        recipe = contender.finetune or config.finetune
+        mechanism = _mechanism(config, contender, self.out, texts=len(records))
+        reporter.say(f"{name}: {mechanism.guarantee().label}")
+        inputs = encoded(self.tokenizer, [record.text for record in records], config.encoder.context)
+        asked = [with_label(ids, self.dealt.labels[r.row]) for ids, r in zip(inputs, records, strict=True)]
+        model = load_classifier(self.out / "encoder", len(self.dealt.classes), config.seed).to(default_device())
+        base = LanguageModel(model, self.tokenizer, name, text_sha256(name))
+        work = self.out / "work"
+        with reporter.track(name, mechanism.steps, "steps") as advance:
+            result = train(
+                base,
+                asked,
+                recipe,
+                work,
+                private=_private(contender, mechanism, records, asked, slots),
+                clipping=_clipping(contender),
+                advance=advance,
+                say=reporter.say,
+            )
+        # The next one is another training under another key.
+        shutil.rmtree(work)
+        promise = mechanism.guarantee()
+        return Outcome(
+            name=name,
+            promise=promise.label,
+            epsilon=promise.epsilon if isinstance(promise, Guarantee) else None,
+            delta=mechanism.delta,
+            test_error=self._test_error(model),
+            texts=len(records),
+            users=len({record.user for record in records}),
+            changed=changed,
+            naming=_naming(slots.named) if slots and slots.named else None,
+            steps=result.steps,
+            seconds=round(result.seconds, 1),
+            warnings=promise.warnings if isinstance(promise, Guarantee) else (),
+        )
+
+    def _records(self, contender: Contender, slots: Slots | None) -> tuple[list[TrainingRecord], int]:
+        """What is trained on: texts that caps keep, as data defenses leave them; and how many of them these changed."""
+        records = [
+            TrainingRecord(record.row, record.user, record.id, record.text)
+            for record in map(self.dealt.store.record, range(len(self.dealt.store)))
+            if slots is None or slots.kept[record.row]
+        ]
+
+        def ranked(_texts: object) -> list[float]:
+            raise AssertionError("a config with caps by rank is refused")
+
+        left, removals = apply_defenses(
+            contender.data_defenses,
+            records,
+            lengths=ranked,
+            losses=ranked,
+            seed=self.config.seed,
+            reporter=self.reporter,
+        )
+        for removal in removals:
+            self.reporter.say(removal.line())
+        given = {record.row: record.text for record in records}
+        return left, sum(record.text != given[record.row] for record in left)
+
+    def _test_error(self, model: PreTrainedModel) -> float:
+        test = self.dealt.test
+        inputs = encoded(self.tokenizer, [text for text, _ in test], self.config.encoder.context)
+        wrong = 0
+        model.eval()
+        for at in range(0, len(test), _AT_ONCE):
+            labels = [label for _, label in test[at : at + _AT_ONCE]]
+            asked = [with_label(ids, label) for ids, label in zip(inputs[at : at + _AT_ONCE], labels, strict=True)]
+            ids, targets = collate(asked, model.device)
+            with torch.no_grad():
+                logits = model(input_ids=ids).logits  # (B, L, classes)
+            # One target of each text, at its [CLS].
+            told = logits[targets != IGNORED].argmax(-1).tolist()
+            wrong += sum(a != b for a, b in zip(told, labels, strict=True))
+        return wrong / len(test)
+
+
+def _pretrained(config: ClassificationConfig, dealt: Deal, folder: Path, reporter: Reporter) -> PreTrainedTokenizerFast:
+    """Pre-train the encoder on public texts into ``folder``; return its tokenizer."""
+    shape, recipe = config.encoder, config.pretraining
+    tokenizer = encoder_tokenizer(dealt.public, shape.vocabulary)
+    model = new_masked_model(shape, tokenizer, config.seed).to(default_device())
+    texts = MaskedTexts(tokenizer, encoded(tokenizer, dealt.public, shape.context), int(recipe.epochs), config.seed)
+    fresh = LanguageModel(model, tokenizer, "the encoder", text_sha256(repr(shape), str(config.seed)))
+    work = folder.with_name("pretraining")
+    # Each text is there once per epoch already, masked otherwise each time.
+    once = replace(recipe, epochs=1.0)
+    with reporter.track("pre-training the encoder", once.steps(len(texts)), "steps") as advance:
+        train(fresh, texts, once, work, advance=advance, say=reporter.say).folder.rename(folder)
+    shutil.rmtree(work)
+    return tokenizer
+
+
+def _as_run(config: ClassificationConfig, contender: Contender, out: Path) -> RunConfig:
+    """The contender as a run on the protected users' texts, by which mechanism and caps are what they are there."""
+    return RunConfig(
+        name=config.name,
+        seed=config.seed,
+        corpus=CorpusConfig(source=FileCorpus(kind="jsonl", path=out / "texts.jsonl")),
+        model=ModelConfig(pretrain=PretrainConfig()),
+        finetune=Recipe(
+            epochs=(contender.finetune or config.finetune).epochs,
+            batch_size=(contender.finetune or config.finetune).batch_size,
+            select=Select.LAST,
+            sequence_length=1,
+        ),
+        defense=contender.defense,
+        data_defenses=contender.data_defenses,
+    )
+
+
+def _mechanism(config: ClassificationConfig, contender: Contender, out: Path, *, texts: int) -> Mechanism:
+    run = _as_run(config, contender, out)
+    mechanism = mechanism_of(run, plain_steps=run.finetune.steps(texts))
+    steps = tuple(step for step in mechanism.data_steps if step.name not in _OF_RUNS)
+    # The first of a run is about users who pre-trained its base model.
+    said = (_PUBLIC, *mechanism.assumptions[1:]) if mechanism.assumptions else ()
+    return mechanism.model_copy(update={"data_steps": steps, "assumptions": said})
+
+
+def _naming(named: Incidence) -> float:
+    """Share of the texts that name an entity."""
+    return float((np.diff(named.starts) > 0).mean())
+
+
+def _private(
+    contender: Contender,
+    mechanism: Mechanism,
+    records: list[TrainingRecord],
+    asked: list[Asked],
+    slots: Slots | None,
+) -> PrivateTraining | None:
+    defense = contender.defense
+    if not isinstance(defense, SampledDefense):
+        return None
+    named = slots.named if slots and mechanism.two_level is not None else None
+    return plan_private_training(
+        mechanism,
+        # Of this training alone: two models under one key differ by un-noised data (docs/theory.md#keys-and-coins).
+        new_key(),
+        PrivateRecords(
+            ids=[record.id for record in records],
+            users=[record.user for record in records],
+            lengths=[len(its) for its in asked],
+            named=named.of_records([record.row for record in records]) if named else None,
+        ),
+        defense.noise(),
+        micro_records=defense.micro_records,
+        exactly=defense.kind == "group",
+    )
+
+
+def _clipping(contender: Contender) -> PlainClipping | None:
+    defense = contender.defense
+    if not isinstance(defense, ClippingDefense):
+        return None
+    assert defense.clip_norm is not None
+    return PlainClipping(defense.unit, defense.clip_norm)
+
+
+@contextmanager
+def _about(name: str) -> Iterator[None]:
+    """Say which contender an error is about."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"contenders.{name}: {error}") from error
+    except ValidationError as error:
+        # What a run would refuse; the place is that of a run's config.
+        raise InputError(f"contenders.{name}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
+    except ResumableError as error:
+        # A study does not resume: what comes after a diverged training is another config.
+        raise InputError(f"contenders.{name}: {str(error).split(';')[0]}; change its finetune or defense") from error

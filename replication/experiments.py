@@ -1,0 +1,193 @@
+"""Runs and sweeps of the papers: files of ``configs`` and ``sweeps``, run by heldin and compared with the paper."""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heldin.base.errors import InputError
+from heldin.commands.options import AsJson, DeviceOption, Out, Quiet, json_text
+
+if TYPE_CHECKING:
+    from heldin.sweeps.config import Sweep
+    from replication.sweep_findings import FindingResult
+
+FOLDER = Path(__file__).parent
+SWEEPS = {
+    "kandpal-table-2": "Kandpal et al., Table 2 and Figure 14: example DP on Enron mails",
+    "kandpal-figure-4": "Kandpal et al., Figure 4: the size of the model",
+    "kandpal-figure-11": "Kandpal et al., Figure 11: the size of the corpus",
+    "kandpal-figure-12": "Kandpal et al., Figure 12: clipping without noise",
+    "kandpal-figure-13": "Kandpal et al., Figure 13 and Table 5: taking out duplicates",
+    "charles-figure-4": "Charles et al., Figure 4: example-level sampling by group size and compute",
+    "charles-figure-5": "Charles et al., Figure 5: user-level sampling by cohort and group size",
+    "charles-figure-6": "Charles et al., Figure 6: ELS against ULS over epsilon, Stack Overflow",
+    "charles-figure-7": "Charles et al., Figure 7: ELS against ULS over epsilon, CC-News",
+    "charles-figure-8": "Charles et al., Figure 8: the number of users in the accounting alone",
+    "chua-table-2": "Chua et al., Table 2b: which records of each book",
+    "chua-table-5": "Chua et al., Table 5b: records of each user in a step",
+    "chua-table-6": "Chua et al., Table 6b: group privacy against user-level sampling",
+}
+FINDINGS = "findings.json"
+_FINISHED = (0, 3, 4)  # exit codes of a run with a result: a violated claim is one
+Set = Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")]
+Check = Annotated[bool, typer.Option("--check", help="Only check: print every problem, or what would be done.")]
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """Runs whose records together give a figure or table of a paper.
+
+    Attributes:
+        summary: paper, and what is computed.
+        out: default folder of the runs.
+        configs: their config files.
+        table: prints the figures of the finished runs, given their folder.
+    """
+
+    summary: str
+    out: Path
+    configs: tuple[Path, ...]
+    table: Callable[[Path], None]
+
+
+def _kandpal(corpus: str) -> RunGroup:
+    def table(out: Path) -> None:
+        from replication.kandpal_findings import print_findings
+
+        print_findings(out, corpus)
+
+    summary = f"Kandpal et al.: every finding that two cores can test, {corpus}"
+    folder = FOLDER / "configs" / "two-cores"
+    return RunGroup(summary, Path("runs/replication"), tuple(sorted(folder.glob(f"{corpus}*.yaml"))), table)
+
+
+LAI = ("conll", "conll-deidentified", "conll-uls", "conll-fedavg", "conll-text", "conll-two-level", "conll-uedp")
+
+
+def _compare(out: Path) -> None:
+    code = _heldin("compare", *(str(out / name) for name in LAI))
+    if code:
+        raise typer.Exit(code)
+
+
+RUNS = {
+    "kandpal-enron": _kandpal("enron"),
+    "kandpal-plays": _kandpal("plays"),
+    "lai-figure-2": RunGroup(
+        "Lai et al., Figure 2a: perplexity on CoNLL-2003 under each mechanism",
+        Path("runs/user-entity"),
+        tuple(FOLDER / "configs" / "user-entity" / f"{name}.yaml" for name in LAI),
+        _compare,
+    ),
+}
+
+app = typer.Typer()
+
+
+def _sweep_command(name: str) -> Callable[..., None]:
+    def command(
+        out: Out = None,
+        scale: Annotated[
+            str | None, typer.Option(help="Another size, which the file has under scales: tiny, for two cores.")
+        ] = None,
+        set_: Set = None,
+        check: Check = False,
+        quiet: Quiet = False,
+        device: DeviceOption = None,
+        json: AsJson = False,
+    ) -> None:
+        from heldin.commands.sweep import sweep as run_heldin
+        from heldin.sweeps.load import load_sweep
+        from replication.sweep_findings import findings_of
+
+        file = FOLDER / "sweeps" / f"{name}.yaml"
+        if check:
+            run_heldin(file, out, set_, scale, check=True, json=json)
+            return
+        sweep = load_sweep(file, set_ or [], scale)
+        findings_of(name, sweep)  # before the work
+        _run_sweep(name, sweep, out or Path("runs") / sweep.config.name, json)
+
+    return command
+
+
+def _run_sweep(name: str, sweep: "Sweep", folder: Path, json: bool) -> None:
+    from heldin.base.files import write_text
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.commands.finish import interruptible
+    from heldin.commands.sweep import write_reports
+    from heldin.record.sweep_table import table
+    from heldin.sweeps.driver import run_sweep
+    from replication.sweep_findings import finding_table
+
+    reporter = reporter_for_this_terminal()
+    command = shlex.join(["python", "-m", "replication", *sys.argv[1:]])
+    with interruptible():
+        result = run_sweep(sweep, folder, reporter, command=command)
+        written = write_reports(result, folder, html=False)
+    judged = judged_findings(name, sweep, folder)
+    fields = [finding.as_dict() for finding in judged]
+    write_text(folder / FINDINGS, json_text(fields))
+    if json:
+        typer.echo(json_text({"sweep": result.model_dump(mode="json"), "findings": fields}))
+    else:
+        lines = [table(result)]
+        if judged:
+            lines.append(finding_table(judged, sweep.config.blocks))
+        typer.echo("\n".join([*lines, *(f"report: {path}" for path in written)]))
+    raise typer.Exit(result.exit_code)
+
+
+def judged_findings(name: str, sweep: "Sweep", folder: Path) -> "list[FindingResult]":
+    """Judge the findings of a sweep file over the finished cells in ``folder``."""
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.sweeps.finished import finished_cells
+    from heldin.sweeps.plan import kept_hash, placed_cells
+    from replication.sweep_findings import findings_of, judge_findings
+
+    finished, _ = finished_cells(placed_cells(sweep, folder), kept_hash(folder), reporter_for_this_terminal())
+    return judge_findings(findings_of(name, sweep), sweep, finished)
+
+
+def _runs_command(group: RunGroup) -> Callable[..., None]:
+    def command(
+        out: Annotated[Path, typer.Option(help="Folder with a folder for each run.")] = group.out,
+        set_: Set = None,
+        check: Check = False,
+        only_table: Annotated[bool, typer.Option("--only-table", help="Print the table of finished runs.")] = False,
+        quiet: Quiet = False,
+        device: DeviceOption = None,
+    ) -> None:
+        if only_table and (check or set_):
+            raise InputError("--only-table runs nothing: leave --check and --set out")
+        for config in () if only_table else group.configs:
+            overrides = [word for text in set_ or [] for word in ("--set", text)]
+            options = [*overrides, *(["--check"] if check else []), *(["--quiet"] if quiet else [])]
+            code = _heldin("run", str(config), "--out", str(out / config.stem), *options)
+            if code not in _FINISHED:
+                raise typer.Exit(code)
+        if not check:
+            group.table(out)
+
+    return command
+
+
+def _heldin(*arguments: str) -> int:
+    """Run a heldin command in a process of its own, which gives back a model's memory; return its exit code."""
+    return subprocess.run([sys.executable, "-m", "heldin", *arguments], check=False).returncode
+
+
+for name, summary in SWEEPS.items():
+    app.command(name, help=f"{summary}.\n\nA sweep of heldin: if it is killed, the same command resumes it.")(
+        _sweep_command(name)
+    )
+for name, group in RUNS.items():
+    app.command(name, help=f"{group.summary}.\n\nRuns of heldin: if one is killed, the same command resumes it.")(
+        _runs_command(group)
+    )

@@ -1,0 +1,290 @@
+"""Personalization over a finished sweep: each model, trained further on every held-out user's own records.
+
+Charles et al. (2024), Appendix G.2: four epochs of SGD on half of a test user's records, the loss on the other half
+before and after, a learning rate that is tuned. Here it is tuned on public users.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heldin.audit.blocks import Summary, over_blocks
+from heldin.audit.coarse import LEAST_IN_GROUP
+from heldin.audit.utility import DIGITS, mean_difference
+from heldin.base.coins import keyed_order, seed_key
+from heldin.base.errors import InputError
+from heldin.base.files import one_process_at_a_time
+from heldin.base.progress import Reporter
+from heldin.base.purged import require_not_purged
+from heldin.corpus.split import Part, Role
+from heldin.corpus.store import Corpus, texts_of
+from heldin.finetune.batches import encode
+from heldin.jobs.config import RunConfig
+from heldin.jobs.run.corpus import VALIDATION_RECORDS, CorpusData, read_corpus
+from heldin.jobs.run.data import RunData, prepare_data
+from heldin.jobs.run.models import base_model
+from heldin.jobs.run.plan import read_run_config
+from heldin.models.loading import LanguageModel, load_language_model
+from heldin.record.document import read_record
+from heldin.record.sweep import read_sweep
+from replication.personalization.training import Change, Halves, personalized
+
+LEARNING_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
+_PUBLIC_USERS = 50  # that tune the learning rate
+_MODEL = Path("checkpoints") / "final"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How models are personalized.
+
+    Attributes:
+        users: held-out users of each cell, at most.
+        records: training-part records of each, at most, as many as public users have; half of them are trained on.
+        epochs: passes over these.
+        learning_rates: of SGD; of several the one with the least loss of public users after training.
+    """
+
+    users: int = 200
+    records: int = VALIDATION_RECORDS
+    epochs: int = 4
+    learning_rates: tuple[float, ...] = LEARNING_RATES
+
+
+@dataclass(frozen=True)
+class Personalized:
+    """What personalization gives under a variant; losses in nats per token, means over held-out users and blocks.
+
+    Attributes:
+        variant: its name.
+        users: number of users, all blocks together.
+        learning_rates: the learning rate of each block's model.
+        before: loss on the reserved half of each user's records.
+        after: the same after further training on the other half.
+        gain: before minus after.
+        gain_difference: gain minus the first variant's, of the same users; None for the first and other groups.
+    """
+
+    variant: str
+    users: int
+    learning_rates: tuple[float, ...]
+    before: Summary
+    after: Summary
+    gain: Summary
+    gain_difference: Summary | None
+
+
+@dataclass(frozen=True)
+class CellChanges:
+    """What personalization changed for a cell's held-out users.
+
+    Attributes:
+        learning_rate: that was used.
+        users: by name.
+        measured: what decides the tokens that are measured: cells that differ in it have no difference.
+    """
+
+    learning_rate: float
+    users: Mapping[str, Change]
+    measured: tuple[str, int]
+
+
+Found = dict[str, dict[int, CellChanges]]  # by variant and block
+
+
+@dataclass(frozen=True)
+class Study:
+    """The study of a sweep.
+
+    Attributes:
+        sweep: name of the sweep.
+        blocks: number of its blocks.
+        options: how models were personalized.
+        variants: what was found, in the sweep's order.
+    """
+
+    sweep: str
+    blocks: int
+    options: Options
+    variants: tuple[Personalized, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything as JSON takes it."""
+        found = [
+            {name: its.model_dump() if isinstance(its, Summary) else its for name, its in vars(variant).items()}
+            for variant in self.variants
+        ]
+        return {"sweep": self.sweep, "blocks": self.blocks, "options": asdict(self.options), "variants": found}
+
+
+def personalize(sweep: Path, options: Options, reporter: Reporter) -> Study:
+    """Personalize the models of a finished sweep.
+
+    Args:
+        sweep: its folder, with ledgers and models.
+        options: how.
+        reporter: receives the progress.
+
+    Raises:
+        InputError: the folder lacks what the study needs, or a cell has too few users with two records.
+    """
+    with one_process_at_a_time(sweep):
+        return _personalize(sweep, options, reporter)
+
+
+def _personalize(sweep: Path, options: Options, reporter: Reporter) -> Study:
+    found = read_sweep(sweep)
+    require_not_purged(sweep)
+    cells = [its for its in found.cells if its.state == "done"]
+    if not cells:
+        raise InputError(f"'{sweep}' has no finished cell: run the sweep first")
+    folders = [sweep / "cells" / str(its.block) / its.variant for its in cells]
+    # All before the first: a lost ledger would be drawn anew, and those held out would be others.
+    for folder in folders:
+        require_not_purged(folder)
+        if not (folder / _MODEL).is_dir() or not (folder / "ledger" / "ledger.json").is_file():
+            raise InputError(f"'{folder}' has lost its model or its ledger: personalization needs both")
+    changes: Found = {}
+    for cell, folder in zip(cells, folders, strict=True):
+        its = _of_cell(folder, f"{cell.block}/{cell.variant}", options, reporter)
+        changes.setdefault(cell.variant, {})[cell.block] = its
+    groups = {its.name: its.group for its in found.variants}
+    return Study(
+        found.name,
+        found.blocks,
+        options,
+        tuple(
+            _summary(name, of_blocks, changes.get(groups[name]) if groups[name] != name else None)
+            for name, of_blocks in changes.items()
+        ),
+    )
+
+
+def _of_cell(folder: Path, name: str, options: Options, reporter: Reporter) -> CellChanges:
+    config, record = read_run_config(folder), read_record(folder / "record.json")
+    corpus = read_corpus(config, reporter)
+    data = prepare_data(config, folder, reporter, corpus, base_model(config, corpus, reporter)[1])
+    target = load_language_model(str(folder / _MODEL))
+    if target.fingerprint != record.target.fingerprint:
+        raise InputError(f"'{folder / _MODEL}' is another model than the record names")
+    public = _public_halves(config, corpus, target, options)
+    halves = _held_out_halves(config, data, target, options)
+    if len(halves) < LEAST_IN_GROUP:
+        raise InputError(
+            f"cell {name}: {len(halves)} held-out users have two records for training: {LEAST_IN_GROUP} are needed"
+        )
+    rates = options.learning_rates
+    if len(rates) > 1 and len(public) < 2:
+        raise InputError(
+            f"cell {name}: no two public users to tune the learning rate on: set corpus.public_validation, or give one"
+            " --learning-rate"
+        )
+    total = (len(rates) * len(public) if len(rates) > 1 else 0) + len(halves)
+    with reporter.track(f"cell {name}", total, "users") as advance:
+
+        def trained(its: Halves, rate: float) -> Change:
+            advance(1)
+            return personalized(target.model, its, epochs=options.epochs, learning_rate=rate)
+
+        after = {
+            rate: float(np.mean([trained(its, rate).after for its in public.values()]))
+            for rate in rates
+            if len(rates) > 1
+        }
+        # A rate at which training diverges is no choice.
+        rate = min(after, key=lambda its: after[its] if math.isfinite(after[its]) else math.inf) if after else rates[0]
+        measured = (config.model.model_dump_json(), config.finetune.sequence_length)
+        return CellChanges(rate, {user: trained(its, rate) for user, its in halves.items()}, measured)
+
+
+def _held_out_halves(config: RunConfig, data: RunData, target: LanguageModel, options: Options) -> dict[str, Halves]:
+    users = [user for user in data.real(data.ledger.users(Role.HELD_OUT)) if user not in data.ledger.entities]
+    chosen = keyed_order(seed_key(config.seed), "personalized users", users)[: options.users]
+    # Their training records, which nobody trained on: they are held out.
+    rows = {user: data.ledger.parts[user][Part.TRAIN] for user in chosen}
+    return _halves(config, data.store, rows, target, options)
+
+
+def _public_halves(config: RunConfig, corpus: CorpusData, target: LanguageModel, options: Options) -> dict[str, Halves]:
+    rows: dict[str, list[int]] = {}
+    for row in corpus.validation_rows:
+        rows.setdefault(corpus.store.record(row).user, []).append(row)
+    chosen = keyed_order(seed_key(config.seed), "personalized public users", list(rows))[:_PUBLIC_USERS]
+    return _halves(config, corpus.store, {user: rows[user] for user in chosen}, target, options)
+
+
+def _halves(
+    config: RunConfig, store: Corpus, rows: Mapping[str, Sequence[int]], target: LanguageModel, options: Options
+) -> dict[str, Halves]:
+    """By user the records to train on and those to measure on, chosen by id under a public seed."""
+    found: dict[str, Halves] = {}
+    for user, its in rows.items():
+        by_id = {store.id(row): row for row in its}
+        ids = keyed_order(seed_key(config.seed), "personalization", list(by_id))[: options.records]
+        if len(ids) >= 2:
+            texts = texts_of(store, [by_id[id_] for id_ in ids])
+            tokens = encode(target.tokenizer, texts, config.finetune.sequence_length)
+            found[user] = (tokens[: len(ids) // 2], tokens[len(ids) // 2 :])
+    return found
+
+
+def _summary(name: str, blocks: Mapping[int, CellChanges], first: Mapping[int, CellChanges] | None) -> Personalized:
+    before, after, gains, differences = [], [], [], []
+    for block, its in blocks.items():
+        before.append(np.array([change.before for change in its.users.values()]))
+        after.append(np.array([change.after for change in its.users.values()]))
+        gains.append(before[-1] - after[-1])
+        other = first.get(block) if first else None
+        if other is not None and other.measured == its.measured:
+            # The same users and halves: both are chosen by public seeds.
+            theirs = np.array([other.users[user].before - other.users[user].after for user in its.users])
+            differences.append(gains[-1] - theirs)
+    return Personalized(
+        name,
+        sum(map(len, gains)),
+        tuple(its.learning_rate for its in blocks.values()),
+        _over(before),
+        _over(after),
+        _over(gains),
+        _over(differences) if len(differences) == len(gains) else None,
+    )
+
+
+def _over(blocks: Sequence[np.ndarray]) -> Summary:
+    """Mean over users, then over blocks; in one block with Student's t interval over its users."""
+    spread = mean_difference(np.zeros(len(blocks[0])), blocks[0])
+    within = (spread.lower, spread.upper) if spread else None
+    return over_blocks([float(its.mean()) for its in blocks], within, digits=DIGITS)
+
+
+def table(found: Study) -> str:
+    """The study as plain text."""
+    lines = [
+        f"loss on half of a held-out user's training records, before and after {found.options.epochs} epochs of SGD on"
+        " the other half",
+        "",
+        f"{'variant':<26}{'users':>7}  {'before':<8}{'after':<8}{'gain (95 %)':<28}less the first",
+    ]
+    for its in found.variants:
+        other = "-" if its.gain_difference is None else _interval(its.gain_difference)
+        lines.append(
+            f"{its.variant:<26}{its.users:>7,}  {its.before.value:<8.3f}{its.after.value:<8.3f}"
+            f"{_interval(its.gain):<28}{other}"
+        )
+    grid, chosen = found.options.learning_rates, {rate for its in found.variants for rate in its.learning_rates}
+    if len(grid) > 1 and chosen & {min(grid), max(grid)}:
+        lines.append("note: the chosen learning rate lies at an end of the grid: another one may give more")
+    over = found.variants[0].gain
+    if over.lower is not None:
+        lines.append(f"intervals are over {'blocks' if over.over == 'blocks' else 'users of these models'}")
+    return "\n".join([*lines, "no epsilon covers a model that was trained further"])
+
+
+def _interval(its: Summary) -> str:
+    if its.lower is None or its.upper is None:
+        return f"{its.value:+.3f}"
+    return f"{its.value:+.3f} ({its.lower:+.3f} to {its.upper:+.3f})"

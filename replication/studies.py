@@ -1,0 +1,149 @@
+"""Simulations and studies of the papers, each a command."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from heldin.commands.options import AsCsv, AsJson, DeviceOption, Quiet, answer, json_text
+
+StudyFolder = Annotated[Path, typer.Option("--to", help="Folder for the figure and the numbers.")]
+
+app = typer.Typer()
+
+
+@app.command("mean-estimation")
+def mean_estimation(
+    to: StudyFolder = Path("runs/mean-estimation"),
+    repeats: Annotated[int, typer.Option(min=2, help="Simulations per setting, those that tune it aside.")] = 128,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of data, coins and noise.")] = 0,
+    json: AsJson = False,
+) -> None:
+    """Compare ELS and ULS where the truth is known (Charles et al., section 4): three sweeps and what they confirm."""
+    from heldin.base.files import private_directory
+    from heldin.base.progress import reporter_for_this_terminal
+    from replication import mean_estimation_sweeps as study
+    from replication.study_figures import mean_estimation_figure
+
+    private_directory(to)  # before the work
+    settings = len(study.settings_of(study.Sweeps()))
+    with reporter_for_this_terminal().track("mean estimation", settings, "settings") as advance:
+        found = study.run_study(repeats, seed, advance=advance)
+    _study(to, "mean-estimation", found.as_dict(), study.table(found), mean_estimation_figure(found), json)
+
+
+@app.command("effective-noise")
+def effective_noise(to: StudyFolder = Path("runs/effective-noise"), json: AsJson = False) -> None:
+    """Find when Asi & Liu's filter adds less noise than user-wise DP-SGD (Chua et al., Figures 3 and 7)."""
+    from heldin.base.files import private_directory
+    from heldin.base.progress import reporter_for_this_terminal
+    from replication import effective_noise as noise
+    from replication.study_figures import effective_noise_figure
+
+    private_directory(to)  # before the work
+    with reporter_for_this_terminal().track("effective noise", len(noise.settings_of()), "settings") as advance:
+        rows = noise.effective_noise(advance=advance)
+    _study(to, "effective-noise", noise.as_dict(rows), noise.table(rows), effective_noise_figure(rows), json)
+
+
+@app.command("proposition")
+def proposition(
+    to: StudyFolder = Path("runs/proposition"),
+    draws: Annotated[int, typer.Option(min=2, help="Sequences drawn where there are too many to enumerate.")] = 100_000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of sources and draws.")] = 0,
+    json: AsJson = False,
+) -> None:
+    """Compare the attack statistic with its bounds (Kandpal et al., Propositions 1 and 2) on known Markov sources."""
+    from heldin.base.files import private_directory
+    from heldin.base.progress import reporter_for_this_terminal
+    from replication import proposition_sweeps as study
+    from replication.proposition_figure import proposition_figure
+
+    private_directory(to)  # before the work
+    with reporter_for_this_terminal().track("proposition", study.pairs_of(study.SIZES), "pairs") as advance:
+        found = study.run_study(draws, seed, advance=advance)
+    _study(to, "proposition", found.as_dict(), study.table(found), proposition_figure(found), json)
+
+
+@app.command("text-classification")
+def text_classification(
+    config: Annotated[Path, typer.Argument(help="YAML configuration; replication/configs/ag-news.yaml is one.")],
+    to: Annotated[Path | None, typer.Option(help="New folder for the results; default: runs/NAME.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override, in YAML: users=200, finetune.epochs=1. Repeatable.")
+    ] = None,
+    quiet: Quiet = False,
+    device: DeviceOption = None,
+    json: AsJson = False,
+) -> None:
+    """Train a text classifier under several mechanisms and count test errors (Lai et al., Figure 3).
+
+    Texts without users are dealt to pseudo-users; an encoder is pre-trained on those of public ones. The folder is new.
+    """
+    from heldin.base.files import write_text
+    from heldin.base.progress import reporter_for_this_terminal
+    from replication.classification.config import load_classification
+    from replication.classification.job import compare_classifiers, table
+
+    study = load_classification(config, set_ or [])
+    folder = to or Path("runs") / study.name
+    where = folder / "text-classification.json"
+    found = compare_classifiers(
+        study,
+        folder,
+        reporter_for_this_terminal(),
+        # After each mechanism: a later one that fails takes no result with it.
+        keep=lambda so_far: write_text(where, json_text(so_far.as_dict())),
+    )
+    typer.echo(json_text(found.as_dict()) if json else f"{table(found)}\nnumbers: {where}")
+
+
+@app.command("personalization")
+def personalization(
+    sweep: Annotated[Path, typer.Argument(help="Folder of a finished sweep, with models and ledgers.")],
+    to: Annotated[Path, typer.Option(help="Folder for the numbers.")] = Path("runs/personalization"),
+    users: Annotated[int, typer.Option(min=10, help="Held-out users of each cell, at most.")] = 200,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over half of a user's records.")] = 4,
+    learning_rate: Annotated[
+        list[float] | None,
+        typer.Option(help="Of SGD. Repeatable: of several, public users' loss chooses; default: five."),
+    ] = None,
+    quiet: Quiet = False,
+    device: DeviceOption = None,
+    json: AsJson = False,
+) -> None:
+    """Train each model of a sweep further on each held-out user's records (Charles et al., Appendix G.2).
+
+    The loss on the other half of the user's records, before and after, under every defense. The models are not kept.
+    """
+    from heldin.base.errors import InputError
+    from heldin.base.files import private_directory, write_text
+    from heldin.base.progress import reporter_for_this_terminal
+    from replication.personalization.job import LEARNING_RATES, Options, personalize, table
+
+    rates = tuple(learning_rate or LEARNING_RATES)
+    if min(rates) <= 0:
+        raise InputError(f"--learning-rate {min(rates):g}: it must be above 0")
+    options = Options(users=users, epochs=epochs, learning_rates=rates)
+    where = to / "personalization.json"
+    private_directory(to)  # before the work
+    found = personalize(sweep, options, reporter_for_this_terminal())
+    write_text(where, json_text(found.as_dict()) + "\n")
+    typer.echo(json_text(found.as_dict()) if json else f"{table(found)}\nnumbers: {where}")
+
+
+@app.command("user-entity-claims")
+def user_entity_claims(json: AsJson = False, csv: AsCsv = False) -> None:
+    """Recompute the fifteen epsilons of user-entity DP that Lai et al. print, and state what holds."""
+    from replication.published_claims import published_claims, published_table
+
+    claims = published_claims()
+    answer(published_table(claims), claims.rows(), claims.rows(), json=json, csv=csv)
+
+
+def _study(folder: Path, name: str, fields: dict[str, Any], table: str, figure: str, as_json: bool) -> None:
+    from heldin.base.files import write_text
+
+    for ending, text in (("json", json_text(fields)), ("svg", figure)):
+        write_text(folder / f"{name}.{ending}", text)
+    typer.echo(json_text(fields) if as_json else f"{table}\nfigure: {folder / name}.svg, numbers: {folder / name}.json")

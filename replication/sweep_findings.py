@@ -1,0 +1,225 @@
+"""Published findings of sweeps, each tested by the difference of two variants (``findings.yaml``)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import TypeAdapter
+from scipy import stats
+
+from heldin.audit.blocks import LEAST_BLOCKS, Summary, over_blocks
+from heldin.audit.coarse import brief
+from heldin.audit.paired import Difference, independent_difference
+from heldin.audit.utility import mean_difference
+from heldin.base.errors import InputError
+from heldin.base.section import Positive, Section
+from heldin.base.yaml_files import read_yaml
+from heldin.sweeps.config import Sweep
+from heldin.sweeps.finished import Finished
+from heldin.sweeps.variants import auroc_change, loss_change, measured_on
+from replication.findings import MARGIN, Change, Expected, Seen, seen
+
+FILE = Path(__file__).parent / "findings.yaml"
+DIGITS = 4
+
+
+class Finding(Section):
+    """A published finding, tested by the difference of two variants: the test is fixed before anything is measured."""
+
+    finding: str
+    """What is said to hold, in a sentence."""
+    source: str
+    """Paper, and where in it."""
+    of: Literal["auroc", "loss", "canaries"]
+    """auroc of the leading attack; loss on held-out users' test texts; or canaries, the mean AUROC of their groups."""
+    variant: str
+    """The variant that is said to differ, or not to."""
+    against: str
+    """The variant that it is held against."""
+    expect: Expected
+    """Whether the variant is said to have less of it, more, or the same."""
+    margin: Positive = MARGIN
+    """Differences within it are no differences."""
+    published: str = ""
+    """The published figures, shown beside ours."""
+
+
+@dataclass(frozen=True)
+class FindingResult:
+    """A published finding, and whether it is seen here.
+
+    Attributes:
+        asked: the finding.
+        seen: the verdict.
+        difference: the variant less the other; None where it cannot be stated.
+        values: mean over the blocks of ``against`` and of ``variant``; None where a cell has none.
+    """
+
+    asked: Finding
+    seen: Seen
+    difference: Summary | None
+    values: tuple[float | None, float | None]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name, for JSON."""
+        difference = self.difference.model_dump(mode="json") if self.difference else None
+        return {
+            **self.asked.model_dump(mode="json"),
+            "seen": self.seen,
+            "difference": difference,
+            "values": self.values,
+        }
+
+
+def findings_of(name: str, sweep: Sweep) -> tuple[Finding, ...]:
+    """Return the findings that ``findings.yaml`` lists for the sweep file ``name``; none for a file without findings.
+
+    Raises InputError if a finding names a variant that the sweep lacks.
+    """
+    listed = TypeAdapter(dict[str, tuple[Finding, ...]]).validate_python(read_yaml(FILE))
+    findings = listed.get(name, ())
+    variants = {variant.name for variant in sweep.variants}
+    for finding in findings:
+        for variant in (finding.variant, finding.against):
+            if variant not in variants:
+                raise InputError(
+                    f"the finding '{finding.finding}' compares variant '{variant}', which is not in the sweep: choose"
+                    f" from {', '.join(map(repr, sorted(variants)))}"
+                )
+    return findings
+
+
+def judge_findings(findings: Sequence[Finding], sweep: Sweep, finished: Mapping[str, Finished]) -> list[FindingResult]:
+    """Judge every finding over the finished cells; none is judged before all blocks of both variants are done.
+
+    Variants of one group are held against each other block by block, on the same people; of different groups, whose
+    people differ, over independent blocks (Welch).
+    """
+    groups = {variant.name: variant.group for variant in sweep.variants}
+    results = []
+    for finding in findings:
+        variant, against = (_cells_of(name, finished) for name in (finding.variant, finding.against))
+        whole = len(variant) == len(against) == sweep.config.blocks
+        paired = groups[finding.variant] == groups[finding.against]
+        difference = (_paired if paired else _unpaired)(finding, against, variant) if whole else None
+        limits: Change | None = None
+        if difference is not None and difference.lower is not None and difference.upper is not None:
+            limits = (difference.value, difference.lower, difference.upper)
+        values = (_mean(finding.of, against), _mean(finding.of, variant))
+        results.append(FindingResult(finding, seen(finding.expect, limits, finding.margin), difference, values))
+    return results
+
+
+def finding_table(results: Sequence[FindingResult], blocks: int) -> str:
+    """Return a line for each finding, and how far the verdicts hold."""
+    lines = []
+    for result in results:
+        asked, change = result.asked, result.difference
+        figures = "-" if change is None else f"{change.value:+.4f}"
+        if change is not None and change.lower is not None and change.upper is not None:
+            figures += f" ({change.lower:+.4f} to {change.upper:+.4f})"
+        ours = " to ".join("-" if value is None else f"{value:.3f}" for value in result.values)
+        published = f"; published {asked.published}" if asked.published else ""
+        lines.append(f"finding: {asked.finding} ({asked.source}): {result.seen}; {figures}; {ours}{published}")
+    if blocks >= LEAST_BLOCKS:
+        lines.append("note: each finding is tested at its own 95 %: of twenty, one may be wrong by chance")
+    elif blocks == 1:
+        lines.append("note: in one block a verdict is about these models alone: another training gives others")
+    else:
+        lines.append("note: two blocks give no interval, so that no finding can be judged")
+    return "\n".join(lines)
+
+
+def _cells_of(variant: str, finished: Mapping[str, Finished]) -> dict[int, Finished]:
+    return {its.cell.block: its for its in finished.values() if its.cell.variant.name == variant}
+
+
+def _paired(finding: Finding, against: Mapping[int, Finished], variant: Mapping[int, Finished]) -> Summary | None:
+    """Variant less the other, block by block; None if any block's difference cannot be stated."""
+    stated = [_CHANGES[finding.of](against[block], variant[block]) for block in sorted(variant)]
+    known = [its for its in stated if its is not None]
+    if len(known) < len(stated):
+        return None
+    return over_blocks([its.value for its in known], (known[0].lower, known[0].upper), digits=DIGITS)
+
+
+def _unpaired(finding: Finding, against: Mapping[int, Finished], variant: Mapping[int, Finished]) -> Summary | None:
+    """The same of variants with other people: blocks of the one are independent of blocks of the other."""
+    if len({_like(finding.of, its) for its in (*against.values(), *variant.values())}) > 1:
+        return None
+    first, second = ([_value(finding.of, cell) for cell in cells.values()] for cells in (against, variant))
+    known = [[its for its in side if its is not None] for side in (first, second)]
+    if [len(side) for side in known] != [len(first), len(second)]:
+        return None
+    if len(first) == 1:
+        value, low, high = (brief(its, DIGITS) for its in independent_difference(known[0][0], known[1][0]))
+        return Summary(value=value, lower=low, upper=high, over="users")
+    ones, others = (np.array([value for value, _, _ in side]) for side in known)
+    value = brief(float(others.mean() - ones.mean()), DIGITS)
+    if len(first) < LEAST_BLOCKS:
+        return Summary(value=value, lower=None, upper=None, over="users")
+    limits = stats.ttest_ind(others, ones, equal_var=False).confidence_interval(0.95)
+    low, high = (brief(float(its), DIGITS) for its in (limits.low, limits.high))
+    return Summary(value=value, lower=low, upper=high, over="blocks")
+
+
+def _like(of: str, cell: Finished) -> str:
+    """What two cells must have in common for this of them to compare."""
+    return repr(measured_on(cell) if of == "loss" else cell.cell.config.attack)
+
+
+def _value(of: str, cell: Finished) -> Change | None:
+    """A cell's own number with its limits; None where it has none."""
+    if of == "auroc":
+        area = cell.record.primary().auroc
+        return cell.auroc, area.lower, area.upper
+    if of == "canaries":
+        return _canaries(cell)
+    if cell.loss is None:
+        return None
+    # Of the users' own losses: how far each is below the base model's says nothing about other users.
+    losses = np.array([its.loss for its in cell.losses.values()])
+    spread = mean_difference(np.zeros(losses.size), losses)
+    return None if spread is None else (spread.value, spread.lower, spread.upper)
+
+
+def _canaries(cell: Finished) -> Change | None:
+    """Mean AUROC over the groups of canary users; their limits are independent, since no user is in two of them.
+
+    None if the coins left a group too small for an AUROC: the mean would be of other groups than another cell's.
+    """
+    canaries = cell.record.canaries
+    areas = [group.auroc for group in canaries.groups] if canaries else []
+    known = [its for its in areas if its is not None]
+    if not areas or len(known) < len(areas):
+        return None
+    mean = float(np.mean([its.value for its in known]))
+    low = float(np.linalg.norm([its.value - its.lower for its in known])) / len(known)
+    high = float(np.linalg.norm([its.upper - its.value for its in known])) / len(known)
+    return mean, mean - low, mean + high
+
+
+def _canary_change(first: Finished, other: Finished) -> Difference | None:
+    """Joined as if the two were independent: the interval is too wide where users stand alike under both models."""
+    if _like("canaries", first) != _like("canaries", other):
+        return None
+    one, two = _canaries(first), _canaries(other)
+    if one is None or two is None:
+        return None
+    value, low, high = independent_difference(one, two)
+    return Difference(value=value, lower=low, upper=high)
+
+
+def _mean(of: str, cells: Mapping[int, Finished]) -> float | None:
+    values = [_value(of, cell) for cell in cells.values()]
+    known = [value[0] for value in values if value is not None]
+    return brief(float(np.mean(known)), DIGITS) if known and len(known) == len(values) else None
+
+
+_CHANGES: dict[str, Callable[[Finished, Finished], Difference | None]] = {
+    "auroc": auroc_change,
+    "loss": loss_change,
+    "canaries": _canary_change,
+}

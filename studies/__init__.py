@@ -1,1 +1,0 @@
-"""Simulations that check the papers' statements."""

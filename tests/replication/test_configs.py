@@ -1,0 +1,113 @@
+"""Files of the papers: all load, have the papers' settings, and are listed under their names."""
+
+import re
+import shlex
+
+import jsonschema
+import pytest
+import yaml
+
+from heldin.corpus.presets.catalogue import PRESETS
+from heldin.finetune.recipe import Optimizer
+from heldin.jobs.config import load_config
+from heldin.jobs.config_schema import file_schema
+from heldin.sweeps.load import load_sweep
+from replication.classification.config import load_classification
+from replication.experiments import FOLDER, RUNS, SWEEPS
+from replication.sweep_findings import findings_of
+
+CONFIGS = sorted(path for path in FOLDER.glob("configs/*/*.yaml"))
+FILES = sorted(FOLDER.glob("sweeps/*.yaml"))
+SCALED = [
+    (path, scale)
+    for path in FILES
+    for scale in (None, *yaml.safe_load(path.read_text(encoding="utf-8")).get("scales", {}))
+]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_loads_and_is_one_by_the_schema(path, monkeypatch):
+    monkeypatch.setenv("HELDIN_DATA_DIR", "/data")
+    assert load_config(path).name == path.stem
+    jsonschema.Draft202012Validator(file_schema()).validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def test_the_config_of_text_classification_loads(monkeypatch):
+    monkeypatch.setenv("HELDIN_DATA_DIR", "/data")
+    assert load_classification(FOLDER / "configs" / "ag-news.yaml").name == "ag-news"
+
+
+@pytest.mark.parametrize(("path", "scale"), SCALED, ids=[f"{path.stem}-{scale or 'full'}" for path, scale in SCALED])
+def test_every_sweep_is_read_at_every_scale_with_its_findings(path, scale, monkeypatch, tmp_path):
+    monkeypatch.setenv("HELDIN_DATA_DIR", str(tmp_path))
+    sweep = load_sweep(path, (), scale)
+    assert len(sweep.variants) > 1
+    # Raises for a variant that is not there; two figures have a table alone.
+    assert bool(findings_of(path.stem, sweep)) == (path.stem not in ("charles-figure-4", "charles-figure-8"))
+    if scale:
+        assert sweep.config.name == f"{load_sweep(path).config.name}-{scale}"
+        # Nothing that a hub has: two cores pre-train their own.
+        assert all(variant.config.model.base is None for variant in sweep.variants)
+
+
+def test_every_file_has_a_name_on_the_command_line():
+    assert {path.stem for path in FILES} == set(SWEEPS)
+    named = {path for group in RUNS.values() for path in group.configs}
+    assert all(path.is_file() for path in named)
+    audits = {"conll-entities", "conll-text-entities"}  # ours, of no figure
+    left = {path for path in CONFIGS if path.parent.name != "paper"} - named
+    assert {path.stem for path in left} == audits
+
+
+def test_runs_are_heldins_own_and_the_table_follows_them(replicate, monkeypatch, tmp_path):
+    called = []
+
+    def heldin(*arguments):
+        called.append(shlex.join(arguments))
+        return 2 if "conll-uls.yaml" in called[-1] and "--check" in called[-1] else 3
+
+    monkeypatch.setattr("replication.experiments._heldin", heldin)
+    assert replicate("lai-figure-2", "--out", tmp_path, "--set", "finetune.epochs=1")[0] == 3
+    assert [words.split()[0] for words in called] == ["run"] * 7 + ["compare"]
+    assert all(words.endswith("--set finetune.epochs=1") for words in called[:7])
+    called.clear()
+    assert replicate("lai-figure-2", "--out", tmp_path, "--check")[0] == 2
+    assert len(called) == 3  # those after a refused config are not tried
+    called.clear()
+    replicate("lai-figure-2", "--out", tmp_path, "--only-table")
+    assert [words.split()[0] for words in called] == ["compare"]
+    assert replicate("lai-figure-2", "--only-table", "--check")[0] == 2
+
+
+def test_every_figure_and_table_of_the_paper_has_its_configs_or_is_declined():
+    folder = FOLDER / "configs" / "paper"
+    said = (folder / "README.md").read_text(encoding="utf-8")
+    named = set(
+        re.findall(r"`([a-z0-9.-]+)`", said.replace("`-8`, `-32`", "`enron-example-dp-8`, `enron-example-dp-32`"))
+    )
+    files = {path.stem for path in folder.glob("*.yaml")}
+    rates = {name for name in files if "-rate-" in name}  # named by a pattern
+    assert files - rates <= named
+    assert rates
+    for what, count in (("Figure", 14), ("Table", 7)):
+        listed = set(map(int, re.findall(rf"{what}s? (\d+)", said)))
+        listed |= {int(b) for _, b in re.findall(rf"{what}s (\d+) and (\d+)", said)}
+        assert listed == set(range(1, count + 1)), what
+
+
+def test_the_papers_configs_have_the_papers_hyperparameters(monkeypatch):
+    monkeypatch.setenv("HELDIN_DATA_DIR", "/data")
+    for path in (FOLDER / "configs" / "paper").glob("*.yaml"):
+        config = load_config(path)
+        recipe = config.finetune
+        assert (recipe.epochs, recipe.batch_size, recipe.warmup_steps) == (10, 8, 200)
+        assert recipe.optimizer is Optimizer.ADAM
+        assert config.model.base in ("EleutherAI/gpt-neo-125m", "EleutherAI/gpt-neo-1.3B")
+        assert config.corpus.users == PRESETS[config.corpus.source.name].users
+        if config.defense.kind == "example":
+            stated = config.defense
+            assert (stated.cohort, stated.delta, stated.clip_norm) == (1024, 1e-6, 1.0)
+        else:
+            assert recipe.learning_rate == 5e-5
+        if config.canaries and config.name.startswith(("cc-news", "reddit")):
+            assert sum(spec.asked_for() for spec in config.canaries) == 180

@@ -1,0 +1,165 @@
+"""Published findings of sweeps: what each difference and its interval rest on, and the files that list them."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import heldin.sweeps.processes as processes
+from heldin.audit.paired import independent_difference
+from heldin.audit.utility import UserLoss
+from heldin.base.errors import InputError
+from heldin.sweeps.finished import Finished, finished_cells
+from heldin.sweeps.load import load_sweep
+from heldin.sweeps.plan import kept_hash, placed_cells
+from heldin.sweeps.variants import auroc_change
+from replication import experiments, sweep_findings
+from replication.sweep_findings import Finding, findings_of, judge_findings
+from tests.tiny_sweeps import QUIET, ULS, USERS, in_process, written
+
+
+def with_blocks(sweep, blocks):
+    return dataclasses.replace(sweep, config=sweep.config.model_copy(update={"blocks": blocks}))
+
+
+def test_findings_are_tested_in_pairs_within_a_group_and_without_across_groups(swept):
+    sweep, out, _ = swept
+    cells = placed_cells(sweep, out)
+    finished, problems = finished_cells(cells, kept_hash(out), QUIET)
+    assert not problems
+    asked = [
+        {"of": "auroc", "variant": "uls", "against": "none", "expect": "less"},
+        {"of": "loss", "variant": "uls", "against": "none", "expect": "more", "margin": 1e-6},
+        {"of": "canaries", "variant": "uls", "against": "none", "expect": "alike"},
+        {"of": "auroc", "variant": "apart", "against": "none", "expect": "alike"},
+    ]
+    findings = tuple(Finding(finding="a finding", source="nobody", **its) for its in asked)
+    area, loss, canaries, apart = judge_findings(findings, sweep, finished)
+    # Two blocks give no interval: nothing can be judged.
+    assert {its.seen for its in (area, loss, canaries, apart)} == {"cannot be judged"}
+    by_hand = np.mean(
+        [
+            finished[f"{b}/uls"].record.primary().auroc.value - finished[f"{b}/none"].record.primary().auroc.value
+            for b in "12"
+        ]
+    )
+    assert area.difference.value == pytest.approx(by_hand, abs=1e-3)
+    assert area.values[1] - area.values[0] == pytest.approx(by_hand, abs=1e-3)
+    # One block has the interval of its own users.
+    first = {name: its for name, its in finished.items() if name.startswith("1/")}
+    area, loss, canaries, apart = judge_findings(findings, with_blocks(sweep, 1), first)
+    pair = auroc_change(first["1/none"], first["1/uls"])
+    assert (area.difference.lower, area.difference.upper) == pytest.approx((pair.lower, pair.upper), abs=1e-3)
+    one, other = (first[f"1/{name}"].record.primary().auroc for name in ("none", "apart"))
+    joined = independent_difference((one.value, one.lower, one.upper), (other.value, other.lower, other.upper))
+    assert (apart.difference.lower, apart.difference.upper) == pytest.approx(joined[1:], abs=1e-3)
+    assert loss.difference.over == "users"
+    assert canaries.difference is None or canaries.difference.lower <= canaries.difference.value
+
+
+def test_across_groups_three_blocks_or_more_are_joined_by_welchs_interval(swept, monkeypatch):
+    sweep, out, _ = swept
+    finished, _ = finished_cells(placed_cells(sweep, out), kept_hash(out), QUIET)
+    values = {"none": [0.70, 0.74, 0.72, 0.75], "apart": [0.60, 0.66, 0.63, 0.61]}
+    monkeypatch.setattr(Finished, "auroc", property(lambda its: values[its.cell.variant.name][its.cell.block - 1]))
+    made = {}
+    for name in values:
+        its = finished[f"1/{name}"]
+        for block in (1, 2, 3, 4):
+            made[f"{block}/{name}"] = dataclasses.replace(its, cell=dataclasses.replace(its.cell, block=block))
+    finding = Finding(
+        finding="less", source="nobody", of="auroc", variant="apart", against="none", expect="less", published="much"
+    )
+    (found,) = judge_findings([finding], with_blocks(sweep, 4), made)
+    limits = stats.ttest_ind(values["apart"], values["none"], equal_var=False).confidence_interval(0.95)
+    assert (found.difference.lower, found.difference.upper) == pytest.approx((limits.low, limits.high), abs=1e-4)
+    assert (found.seen, found.asked.published, found.difference.over) == ("confirmed", "much", "blocks")
+
+
+def test_findings_hold_like_against_like_only_and_wait_for_all_blocks(swept):
+    sweep, out, _ = swept
+    finished, _ = finished_cells(placed_cells(sweep, out), kept_hash(out), QUIET)
+
+    def judged(cells, blocks, of, variant):
+        finding = Finding(finding="f", source="s", of=of, variant=variant, against="none", expect="alike")
+        (found,) = judge_findings([finding], with_blocks(sweep, blocks), cells)
+        return found
+
+    first = {name: its for name, its in finished.items() if name.startswith("1/")}
+    for of in ("auroc", "loss"):
+        assert judged(first, 1, of, "apart").difference is not None
+        # A block is missing: what is there is not judged for the whole.
+        assert judged(first, 2, of, "apart").difference is None
+    its = first["1/apart"]
+    attack = its.cell.config.attack.model_copy(update={"max_characters": 99})
+    config = its.cell.config.model_copy(update={"attack": attack})
+    other = {**first, "1/apart": dataclasses.replace(its, cell=dataclasses.replace(its.cell, config=config))}
+    assert judged(other, 1, "auroc", "apart").difference is None
+    assert judged(other, 1, "loss", "apart").difference is None
+
+
+def test_of_different_people_the_loss_has_the_spread_of_the_people(swept):
+    sweep, out, _ = swept
+    finished, _ = finished_cells(placed_cells(sweep, out), kept_hash(out), QUIET)
+    rng = np.random.default_rng(0)
+    finding = Finding(finding="f", source="s", of="loss", variant="apart", against="none", expect="alike")
+    missed = 0
+    for _ in range(400):
+        made = {}
+        for name in ("none", "apart"):
+            its = finished[f"1/{name}"]
+            # People differ much in their loss, and hardly in what training changed of it.
+            losses = {
+                f"u{i}": UserLoss(f"u{i}", 1, base + 0.05 * rng.standard_normal(), base)
+                for i, base in enumerate(5 + 0.5 * rng.standard_normal(60))
+            }
+            made[f"1/{name}"] = dataclasses.replace(its, losses=losses)
+        (found,) = judge_findings([finding], with_blocks(sweep, 1), made)
+        missed += not found.difference.lower <= 0 <= found.difference.upper
+    # 20 are expected; with the spread of the gains it would be more than 300.
+    assert missed <= 50
+
+
+FINDING = {"finding": "it falls", "source": "us", "of": "auroc", "variant": "uls", "against": "none", "expect": "less"}
+
+
+@pytest.fixture
+def listed(tmp_path, monkeypatch):
+    """Writes another ``findings.yaml``, of the sweep file "two"."""
+
+    def write(*findings):
+        (tmp_path / "findings.yaml").write_text(json.dumps({"two": findings}), encoding="utf-8")
+        monkeypatch.setattr(sweep_findings, "FILE", tmp_path / "findings.yaml")
+
+    return write
+
+
+def test_a_finding_about_a_variant_that_is_not_there_is_one_line(listed, tmp_path):
+    listed({**FINDING, "variant": "els"})
+    with pytest.raises(InputError, match=r"'it falls'.*'els'.*choose from 'none', 'uls'"):
+        findings_of("two", load_sweep(written(tmp_path)))
+    assert findings_of("another", load_sweep(written(tmp_path))) == ()
+
+
+def test_a_sweep_ends_with_its_findings(replicate, listed, tmp_path, monkeypatch):
+    """The first call makes the cells, the second finds them done: both print the same verdict."""
+    (tmp_path / "sweeps").mkdir()
+    written(tmp_path / "sweeps", variants={"none": USERS, "uls": {**USERS, "defense": ULS}}).rename(
+        tmp_path / "sweeps" / "chua-table-6.yaml"
+    )
+    listed()
+    (tmp_path / "findings.yaml").write_text(json.dumps({"chua-table-6": [FINDING]}), encoding="utf-8")
+    monkeypatch.setattr(experiments, "FOLDER", tmp_path)
+    monkeypatch.setattr(processes, "run_process", in_process)
+    code, out, err = replicate("chua-table-6", "--out", tmp_path / "out", "--json")
+    assert code == 0, err
+    answer = json.loads(out)
+    (finding,) = answer["findings"]
+    assert finding["seen"] in ("confirmed", "not confirmed", "cannot be judged")
+    cells = {cell["variant"]: cell["auroc"] for cell in answer["sweep"]["cells"]}
+    assert finding["values"] == pytest.approx([cells["none"], cells["uls"]], abs=1e-3)
+    assert answer["findings"] == json.loads((tmp_path / "out" / "findings.json").read_text(encoding="utf-8"))
+    code, out, _ = replicate("chua-table-6", "--out", tmp_path / "out")
+    assert (code, f"finding: it falls (us): {finding['seen']}" in out) == (0, True)
