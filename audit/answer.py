@@ -1,4 +1,4 @@
-"""The answer as a record keeps it: headline, notes, and the test behind it."""
+"""The answer as a record keeps it: what it states, and the test behind it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,19 +6,21 @@ from dataclasses import replace
 from heldin.audit.coarse import brief
 from heldin.audit.decision import Decision, DecisionConfig, Evidence, decide
 from heldin.audit.family import Family
-from heldin.audit.headline import Wording, headline, notes
+from heldin.audit.headline import headline, notes
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.randomisation import Law
 from heldin.base.facts import Facts
 from heldin.bounds.judgement import Judgement
+from heldin.words import Statement
+from heldin.words.people import Wording
 
 
 class DecisionFacts(Facts):
     """The answer and what decided it.
 
     Attributes:
-        headline: the answer in a sentence or two.
-        notes: what a reader should know first.
+        statement: the answer, in a sentence or two.
+        remarks: what a reader should know first.
         decision: the answer and what it rests on.
         by: the thresholds.
         scores: number of scores in the family.
@@ -28,8 +30,8 @@ class DecisionFacts(Facts):
         reversed_p: p-value of scores that separate the sides the wrong way round.
     """
 
-    headline: str
-    notes: list[str]
+    statement: Statement
+    remarks: list[Statement]
     decision: Decision
     by: DecisionConfig
     scores: int
@@ -38,24 +40,34 @@ class DecisionFacts(Facts):
     tpr_p: float
     reversed_p: float
 
+    @property
+    def headline(self) -> str:
+        """The answer in words."""
+        return str(self.statement)
+
+    @property
+    def notes(self) -> list[str]:
+        """The remarks in words."""
+        return [str(remark) for remark in self.remarks]
+
 
 def decision_facts(
     family: Family,
     fixed: Preregistration,
     *,
-    flaws: Sequence[str] = (),
+    flaws: Sequence[Statement] = (),
     judgements: Sequence[Judgement] = (),
-    said: Sequence[str] = (),
+    beside: Sequence[Statement] = (),
     what: Wording | None = None,
 ) -> DecisionFacts:
-    """Decide, and put the answer into words for the record.
+    """Decide, and state the answer for the record.
 
     Args:
         family: the scores, evaluated and tested together.
         fixed: how membership was decided, the thresholds and the claims.
         flaws: why the comparison is not valid; empty if it is.
         judgements: verdicts on the claims, those about the scored users first.
-        said: notes besides those that follow from the evidence.
+        beside: remarks that do not follow from the evidence.
         what: the words for what the scores separate, if not ``fixed.what``: canary users or trainings.
     """
     what = what or fixed.what
@@ -96,8 +108,8 @@ def decision_facts(
     shown = replace(decided, excluded_auroc=brief(decided.excluded_auroc), excluded_tpr=shown_tpr)
     lengths = [score.length_correlation for score in family.scores]
     return DecisionFacts(
-        headline=headline(evidence, decided, by, what),
-        notes=[*notes(evidence, by, lengths, what), *said],
+        statement=headline(evidence, decided, by, what),
+        remarks=[*notes(evidence, by, lengths, what), *beside],
         decision=shown,
         by=by,
         scores=len(family.scores),

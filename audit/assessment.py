@@ -15,6 +15,8 @@ from heldin.audit.preregistration import Preregistration
 from heldin.audit.results import Results
 from heldin.audit.scored_users import ScoredUsers
 from heldin.bounds.judgement import Judgement, joined
+from heldin.words import Statement
+from heldin.words.answer import ComparisonFlaw
 
 
 def results_of(
@@ -23,7 +25,7 @@ def results_of(
     fixed: Preregistration,
     *,
     beside: Sequence[Judgement] = (),
-    flaws: Sequence[str] = (),
+    flaws: Sequence[Statement] = (),
     advance: Callable[[int], object] | None = None,
 ) -> Results:
     """Evaluate and test every attack, run the blind baselines, judge the claims by the leading attack, and decide.
@@ -68,7 +70,7 @@ def results_of(
         flaws=flawed,
         judgements=judgements,
         # Where heldin drew the sides a blind alarm is a note; where somebody asserts them it is a flaw, above.
-        said=[line for b in blind if fixed.sides.witnessed and b.separates for line in [blind_by_chance(b)]],
+        beside=[blind_by_chance(b) for b in blind if fixed.sides.witnessed and b.separates],
     )
     return Results(
         decision=decided,
@@ -80,12 +82,12 @@ def results_of(
     )
 
 
-def empty_scores(family: Family) -> list[str]:
+def empty_scores(family: Family) -> list[Statement]:
     """A flaw if all users have the same score, as when all texts are equal: then nothing is compared."""
     leading = family.scores[0]
     if np.ptp(leading.values) > 0:
         return []
-    return [f"{leading.variant.label} gives every user the same score: are these the users' texts?"]
+    return [ComparisonFlaw.SAME_SCORE(score=leading.variant.label)]
 
 
 def parts_of(scores: int) -> int:

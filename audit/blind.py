@@ -19,6 +19,8 @@ from heldin.audit.sides import Sides
 from heldin.base.facts import Facts
 from heldin.bounds.design import BLIND_OTHERWISE, BLIND_UNDER_COINS
 from heldin.bounds.roc import auroc, separation_p_value
+from heldin.words import Statement
+from heldin.words.answer import ComparisonFlaw, Note
 
 MAX_FEATURES = 5000
 MIN_USERS_PER_SIDE = 4  # two to fit on and two to test on
@@ -127,22 +129,18 @@ def blind_baselines(table: ScoredUsers, texts: Mapping[str, Sequence[str]], fixe
     return found if words is None else [*found, words]
 
 
-def blind_flaws(blind: Sequence[Blind], sides: Sides) -> list[str]:
+def blind_flaws(blind: Sequence[Blind], sides: Sides) -> list[Statement]:
     """Flaws of asserted sides: if the groups differ without the audited model, scores say nothing about it."""
     return [
-        f"the two groups differ even without the audited model ({b.name}: AUROC {b.auroc:.2f}, p = {b.p_value:.1g})"
+        ComparisonFlaw.GROUPS_DIFFER(baseline=b.name, auroc=b.auroc, p=b.p_value)
         for b in blind
         if b.separates and not sides.witnessed
     ]
 
 
-def blind_by_chance(blind: Blind) -> str:
+def blind_by_chance(blind: Blind) -> Statement:
     """The note where heldin drew the sides: a blind baseline that separates them is chance, or the coins leaked."""
-    return (
-        f"The blind baseline '{blind.name}' separates the groups without the audited model (AUROC {blind.auroc:.2f}, p"
-        f" = {blind.p_value:.1g}). heldin drew the sides, so that this is chance, once in ten thousand audits for each"
-        " baseline, or the draw has leaked: keep the answer, and check who could see the ledger."
-    )
+    return Note.BLIND_BY_CHANCE(baseline=blind.name, auroc=blind.auroc, p=blind.p_value)
 
 
 def _blind(name: str, area: float, p_value: float, level: float) -> Blind:

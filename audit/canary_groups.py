@@ -16,7 +16,6 @@ from heldin.audit.answer import DecisionFacts, decision_facts
 from heldin.audit.blind import Blind, blind_baselines
 from heldin.audit.bootstrap import Estimate, bootstrap
 from heldin.audit.family import evaluate_family, variants_of
-from heldin.audit.headline import CANARIES
 from heldin.audit.judge import judge
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.scored_users import ScoredUsers, scored_users
@@ -24,6 +23,9 @@ from heldin.audit.sides import COINS
 from heldin.base.facts import Facts
 from heldin.bounds.judgement import Judgement, joined
 from heldin.canaries.kinds import Canary, Kind
+from heldin.words import Statement
+from heldin.words.evidence import Subjects
+from heldin.words.people import CANARIES
 
 Array = NDArray[np.float64]
 
@@ -87,7 +89,7 @@ def canary_results(
     *,
     training_texts: int,
     trained_on: int,
-    flaws: Sequence[str] = (),
+    flaws: Sequence[Statement] = (),
 ) -> tuple[CanaryFacts, list[Judgement]]:
     """Results by group of canary users, the answer for all of them together, and what those of each kind certify.
 
@@ -132,7 +134,7 @@ def canary_results(
                 {user: member[user] for user in users},
                 replace(fixed, claims=claims),
                 blind=blind,
-                subjects=f"{kind.replace('_', '-')} canary users",
+                subjects=Subjects.CANARIES_OF_KIND(kind=kind.replace("_", "-")),
                 flawed=bool(flaws),
             )
         )
@@ -199,7 +201,7 @@ def _decision(
     groups: Sequence[NDArray[np.intp]],
     fixed: Preregistration,
     judgements: Sequence[Judgement],
-    flaws: Sequence[str],
+    flaws: Sequence[Statement],
 ) -> DecisionFacts | None:
     """The answer for all canary users, from scores minus their group's median; None with too few users on a side."""
     if min(int(table.member.sum()), int((~table.member).sum())) < LEAST_PER_SIDE:

@@ -20,6 +20,7 @@ from heldin.audit.limits import Z_ONE_SIDED
 from heldin.audit.randomisation import REDRAWS, least_redraws
 from heldin.audit.requirement import RequirementConfig
 from heldin.base.section import Count, Section
+from heldin.words import Statement
 
 NAMED_AT = (0.01, 0.05, 0.1)  # false-positive rates at which the headline counts people
 ENOUGH_ERRORS = 5  # held-out users wrongly named at a rate, before a count of named people is worth reading
@@ -155,11 +156,11 @@ class Evidence:
     auroc_margin: float
     tpr_margin: float | None
     exact: bool
-    flaws: tuple[str, ...] = ()
+    flaws: tuple[Statement, ...] = ()
     ceiling: float | None = None
     ceiling_rates: tuple[tuple[float, float], ...] = ()
     violated: str | None = None
-    violated_by: str | None = None
+    violated_by: Statement | None = None
     unmet: bool = False
 
 
@@ -208,7 +209,7 @@ class Decision:
     excluded_tpr: float | None
     users_needed: int
     reversed: bool
-    flaws: tuple[str, ...]
+    flaws: tuple[Statement, ...]
 
 
 def decide(evidence: Evidence, by: DecisionConfig) -> Decision:

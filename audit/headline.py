@@ -1,10 +1,10 @@
-"""The answer in words: one headline, the same in PDF, terminal, record and exit line, and notes to read before it.
+"""The answer as statements: one headline, the same in PDF, terminal, record and exit line, and notes to read before it.
 
-A pure function of evidence and decision. No number is computed here.
+A pure function of evidence and decision. No number is computed here; ``words.answer`` has the sentences.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import Any
 
 from heldin.audit.coarse import brief
 from heldin.audit.decision import (
@@ -18,75 +18,17 @@ from heldin.audit.decision import (
     passes,
     strongest,
 )
-from heldin.base.wording import at_most_counted
-from heldin.bounds.design import REAL_USERS
+from heldin.base.wording import MANY
+from heldin.words import Statement
+from heldin.words.answer import Headline, Interval, LeakFound, Left, Note, Promised, Scores, Standing, Violation
+from heldin.words.people import USERS, Wording
 
 LENGTH_DROWNS = 0.5  # a score whose rank correlation with the length of texts is at least this ...
 LESS_BY = 0.2  # ... while that of a score that passes is lower by this: length explains the disagreement
 
 
-@dataclass(frozen=True)
-class Wording:
-    """Words for what is separated: two sides of users, of entities, or of trainings.
-
-    Attributes:
-        sides: the two sides, as in "tells held-in from held-out users".
-        member: the held-in side.
-        other: the held-out side.
-        unit: the statistical unit, plural.
-        one: one of them.
-        of_one: the same as an owner ("a user's texts").
-        subjects: the people of a verdict.
-    """
-
-    sides: str = "held-in from held-out users"
-    member: str = "held-in users"
-    other: str = "held-out users"
-    unit: str = "users"
-    one: str = "user"
-    of_one: str = "a user's"
-    subjects: str = REAL_USERS
-
-
-def _audited(unit: str, one: str, of_one: str) -> Wording:
-    return Wording(f"held-in from held-out {unit}", f"held-in {unit}", f"held-out {unit}", unit, one, of_one, unit)
-
-
-USERS = Wording()
-# By ``split.audited``.
-AUDITED = {
-    "users": USERS,
-    "entities": _audited("entities", "entity", "an entity's"),
-    "both": _audited("users and entities", "user or entity", "a user's or an entity's"),
-}
-CANARIES = Wording(
-    "canary users that were held in from those that were not",
-    "held-in canary users",
-    "held-out canary users",
-    "canary users",
-    "canary user",
-    "a canary user's",
-)
-AUDITED["canaries"] = replace(CANARIES, subjects=CANARIES.unit)  # where no real user is audited
-TRAININGS = Wording(
-    "trainings with the user from those without",
-    "trainings with the user",
-    "trainings without",
-    "trainings",
-    "training",
-    "a training's",
-)
-
-PROMISES = {
-    None: "",
-    Promise.WITHIN: ", by the estimate within the promise",
-    Promise.ABOVE: ", by the estimate more than was promised, which is not certified",
-    Promise.BEYOND: ", beyond what was promised",
-}
-
-
-def headline(evidence: Evidence, decision: Decision, by: DecisionConfig, what: Wording = USERS) -> str:
-    """The answer in one or two sentences, beginning with one of the four answers.
+def headline(evidence: Evidence, decision: Decision, by: DecisionConfig, what: Wording = USERS) -> Statement:
+    """Return the answer, one of four.
 
     Args:
         evidence: the scores and their tests.
@@ -100,22 +42,23 @@ def headline(evidence: Evidence, decision: Decision, by: DecisionConfig, what: W
         case Answer.NO_LEAK:
             # ``decide`` gives this answer only where the rate could be shown.
             assert decision.excluded_tpr is not None
-            area, share = brief(decision.excluded_auroc), 100 * brief(decision.excluded_tpr)
-            return (
-                f"No leak found, and more than AUROC {area:.2f} is excluded, as is naming more than"
-                f" {share:.0f} % of {what.member} at {_percent(by.fpr)} false positives"
-                f" (estimates at 95 %, for {_these(evidence)} only)."
+            return Headline.NO_LEAK(
+                auroc=brief(decision.excluded_auroc),
+                percent=100 * brief(decision.excluded_tpr),
+                fpr_percent=100 * by.fpr,
+                scores=_these(evidence),
+                audited=what.audited,
             )
         case Answer.INCONCLUSIVE:
             return _inconclusive(evidence, decision, by, what)
         case Answer.NOT_VALID:
-            return f"The comparison is not valid: {'; '.join(decision.flaws)}."
+            return Headline.NOT_VALID(flaws=list(decision.flaws))
 
 
 def notes(
     evidence: Evidence, by: DecisionConfig, length_correlations: Sequence[float | None], what: Wording = USERS
-) -> list[str]:
-    """What a reader must know first: a broken promise, and attacks that disagree, with the reason if it is known.
+) -> list[Statement]:
+    """Return what a reader must know first: a broken promise, and attacks that disagree, with the reason if known.
 
     Args:
         evidence: the scores and their tests.
@@ -123,115 +66,129 @@ def notes(
         length_correlations: rank correlation of each score with the length of texts; None where unknown.
         what: words for what is separated.
     """
-    said = []
+    found = []
     if evidence.violated and evidence.violated_by and any(passes(score, by) for score in evidence.scores):
-        is_broken = "is broken" if evidence.violated == "certified" else "seems broken"
-        said.append(f"A promise {is_broken}: {_violation(evidence)}.")
+        broken = Note.PROMISE_BROKEN if evidence.violated == "certified" else Note.PROMISE_SEEMS_BROKEN
+        found.append(broken(violation=_violation(evidence)))
     if disagreement(evidence, by):
-        said.append(_disagreement(evidence, by, length_correlations, what))
-    return said
+        found.append(_disagreement(evidence, by, length_correlations, what))
+    return found
 
 
-def _leaks(evidence: Evidence, decision: Decision, by: DecisionConfig, what: Wording) -> str:
+def _leaks(evidence: Evidence, decision: Decision, by: DecisionConfig, what: Wording) -> Statement:
     assert decision.strongest is not None
     score = evidence.scores[decision.strongest]
-    promise = PROMISES[decision.promise]
-    why = "a condition is not met" if evidence.unmet else "the sides are asserted"
-    standing = "" if decision.exact else f" (indicative only: {why})"
-    # Said once: ``standing`` has it already where it stands.
-    if decision.promise is Promise.BEYOND and evidence.violated != "certified" and not standing:
-        promise += " (indicative)"
-    how = f"tells {what.sides} with AUROC {_interval(score, evidence)}"
+    standing = None
+    if not decision.exact:
+        standing = (Standing.CONDITION_UNMET if evidence.unmet else Standing.SIDES_ASSERTED)()
+    return Headline.LEAKS(
+        promise=_promised(evidence, decision),
+        standing=standing,
+        finding=_leak_found(score, evidence, by, what),
+        named=_named(decision, what),
+    )
+
+
+def _promised(evidence: Evidence, decision: Decision) -> Statement | None:
+    match decision.promise:
+        case None:
+            return None
+        case Promise.WITHIN:
+            return Promised.WITHIN()
+        case Promise.ABOVE:
+            return Promised.ABOVE()
+        case Promise.BEYOND:
+            # Where the whole answer is indicative, its standing says so.
+            certified = evidence.violated == "certified" or not decision.exact
+            return (Promised.BEYOND if certified else Promised.BEYOND_INDICATIVE)()
+
+
+def _leak_found(score: ScoreEvidence, evidence: Evidence, by: DecisionConfig, what: Wording) -> Statement:
+    values: dict[str, Any] = {"score": score.name, "interval": _interval(score, evidence), "audited": what.audited}
     # The violated claim is the finding; the score is only what it was measured by.
     if not passes(score, by):
-        return (
-            f"Leaks{promise}{standing}: {_violation(evidence)}. The AUROC of {score.name} on {what.unit} is"
-            f" {_interval(score, evidence)}."
-        )
+        return LeakFound.BY_CLAIM(violation=_violation(evidence), **values)
     # It passes by its rates alone: its AUROC is shown, but is not what tells of the leak.
-    if score.adjusted_p > by.auroc_level:
-        how = (
-            f"names more {what.member} at low false-positive rates than chance allows; its AUROC is"
-            f" {_interval(score, evidence)}"
-        )
-    named = ""
-    if decision.named is not None:
-        n = decision.named
-        named = (
-            f" Of 1,000 {what.member} it would name about {n.of_1000:.0f} ({n.lower:.0f} to {n.upper:.0f}) at"
-            f" {_percent(n.fpr)} false positives."
-        )
-    return f"Leaks{promise}{standing}: {score.name} {how}.{named}"
+    return (LeakFound.BY_RATES if score.adjusted_p > by.auroc_level else LeakFound.BY_AUROC)(**values)
 
 
-def _violation(evidence: Evidence) -> str:
-    whose = f"the scores of {evidence.violated_by}" if evidence.violated_by else "the scores"
-    if evidence.violated == "certified":
-        return f"{whose} certify more than was claimed"
-    return f"{whose} point to more than was claimed, which nothing certifies"
+def _named(decision: Decision, what: Wording) -> Statement | None:
+    named = decision.named
+    if named is None:
+        return None
+    return LeakFound.NAMED(
+        count=round(named.of_1000),
+        lower=round(named.lower),
+        upper=round(named.upper),
+        fpr_percent=100 * named.fpr,
+        audited=what.audited,
+    )
 
 
-def _inconclusive(evidence: Evidence, decision: Decision, by: DecisionConfig, what: Wording) -> str:
+def _violation(evidence: Evidence) -> Statement:
+    certified = evidence.violated == "certified"
+    if evidence.violated_by is None:
+        return (Violation.CERTIFIED if certified else Violation.INDICATED)()
+    return (Violation.CERTIFIED_BY if certified else Violation.INDICATED_BY)(subjects=evidence.violated_by)
+
+
+def _inconclusive(evidence: Evidence, decision: Decision, by: DecisionConfig, what: Wording) -> Statement:
     # First of all reasons: with the sides swapped, every limit below would be about the wrong direction.
     if decision.reversed:
         lowest = min(evidence.scores, key=lambda score: score.auroc)
-        return (
-            f"Inconclusive: {lowest.name} tells {what.sides} the wrong way round (AUROC {lowest.auroc:.2f}):"
-            " the groups may be swapped, or the model made its users' texts less likely."
-        )
-    open_: list[str] = []
-    if decision.excluded_auroc >= by.auroc:
-        open_.append(f"an AUROC of up to {brief(decision.excluded_auroc):.2f}")
-    if decision.excluded_tpr is not None and decision.excluded_tpr >= by.tpr:
-        open_.append(
-            f"naming up to {100 * brief(decision.excluded_tpr):.0f} % of {what.member} at {_percent(by.fpr)} false"
-            " positives"
-        )
-    left = [f"{' and '.join(open_)} {'is' if len(open_) == 1 else 'are'} not excluded"] if open_ else []
+        return Headline.REVERSED(score=lowest.name, auroc=brief(lowest.auroc, 2), audited=what.audited)
+    return Headline.INCONCLUSIVE(left=_left(decision, by, what), needed=_needed(evidence, decision, what))
+
+
+def _left(decision: Decision, by: DecisionConfig, what: Wording) -> Statement:
+    """Return what is not excluded."""
+    auroc: dict[str, Any] = {"auroc": brief(decision.excluded_auroc)} if decision.excluded_auroc >= by.auroc else {}
+    rate: dict[str, Any] = {"fpr_percent": 100 * by.fpr, "audited": what.audited}
     if decision.excluded_tpr is None:
-        left.append(
-            f"whether many {what.member} can be named at {_percent(by.fpr)} false positives cannot be seen with so few"
-        )
-    needed = (
-        f"{at_most_counted(decision.users_needed, before='about ')} {what.unit} would settle it,"
-        f" {evidence.users:,} were there"
-        # ``users_needed`` holds in four of five audits at chance: this may be one of the others.
-        if evidence.users < decision.users_needed
-        else f"{evidence.users:,} {what.unit} settle it in most audits, but did not here: more would"
-    )
-    return f"Inconclusive: no leak was found, but {', and '.join(left)}; {needed}."
+        few = Left.TOO_FEW_FOR_RATE(**rate)
+        return Left.AND_TOO_FEW(left=Left.AUROC(**auroc), few=few) if auroc else few
+    if decision.excluded_tpr < by.tpr:
+        return Left.AUROC(**auroc)
+    rate["percent"] = 100 * brief(decision.excluded_tpr)
+    return (Left.BOTH if auroc else Left.RATE)(**auroc, **rate)
+
+
+def _needed(evidence: Evidence, decision: Decision, what: Wording) -> Statement:
+    # ``users_needed`` holds in four of five audits at chance: this may be one of the others.
+    if evidence.users >= decision.users_needed:
+        return Left.SETTLES_MOSTLY(users=evidence.users, audited=what.audited)
+    if decision.users_needed > MANY:
+        return Left.NEEDED_MORE_THAN(most=MANY, users=evidence.users, audited=what.audited)
+    return Left.NEEDED(needed=decision.users_needed, users=evidence.users, audited=what.audited)
 
 
 def _disagreement(
     evidence: Evidence, by: DecisionConfig, length_correlations: Sequence[float | None], what: Wording
-) -> str:
+) -> Statement:
     leading, best = evidence.scores[0], strongest(evidence, by)
-    its = evidence.scores[best]
-    by_auroc = its.adjusted_p <= by.auroc_level
-    how = f"adjusted p = {its.adjusted_p if by_auroc else its.tpr_p:.2g}"
-    how += "" if by_auroc else " of its true-positive rates"
-    said = (
-        f"The attacks disagree: {its.name} tells {what.sides} ({how}), the leading attack, {leading.name}, does not"
-        f" (AUROC {leading.auroc:.2f})."
-    )
-    # Only if the leading score goes with length and the passing one clearly less: a guess at the reason otherwise.
+    score = evidence.scores[best]
+    by_auroc = score.adjusted_p <= by.auroc_level
+    # Only if the leading score correlates with length and the passing one clearly less: a guess otherwise.
     mine, other = length_correlations[0], length_correlations[best]
+    length = None
     if mine is not None and other is not None and abs(mine) >= LENGTH_DROWNS and abs(other) <= abs(mine) - LESS_BY:
-        said += (
-            f" The leading score goes with the length of a user's texts (rank correlation {mine:+.2f}; {other:+.2f} in"
-            " the other): length drowns what membership adds."
-        )
-    return said
+        length = Note.LENGTH_DROWNS(leading=brief(mine, 2), other=brief(other, 2))
+    return (Note.DISAGREE if by_auroc else Note.DISAGREE_BY_RATES)(
+        score=score.name,
+        p=float(f"{score.adjusted_p if by_auroc else score.tpr_p:.2g}"),
+        leading=leading.name,
+        auroc=brief(leading.auroc, 2),
+        length=length,
+        audited=what.audited,
+    )
 
 
-def _interval(score: ScoreEvidence, evidence: Evidence) -> str:
-    how = f"simultaneous over {len(evidence.scores)} scores" if len(evidence.scores) > 1 else "95 % interval"
-    return f"{score.auroc:.2f} ({score.lower:.2f} to {score.upper:.2f}, {how})"
+def _interval(score: ScoreEvidence, evidence: Evidence) -> Statement:
+    values: dict[str, Any] = {name: brief(getattr(score, name), 2) for name in ("auroc", "lower", "upper")}
+    if len(evidence.scores) == 1:
+        return Interval.ALONE(**values)
+    return Interval.SIMULTANEOUS(**values, scores=len(evidence.scores))
 
 
-def _these(evidence: Evidence) -> str:
-    return f"these {len(evidence.scores)} scores" if len(evidence.scores) > 1 else "this score"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:g} %"
+def _these(evidence: Evidence) -> Statement:
+    return Scores.SEVERAL(count=len(evidence.scores)) if len(evidence.scores) > 1 else Scores.ONE()

@@ -7,10 +7,12 @@ from heldin.attacks.statistics import get_attack
 from heldin.audit.blind import Blind
 from heldin.audit.preregistration import Preregistration
 from heldin.base.errors import ConstantScores, TooFewUsers
-from heldin.bounds.design import REAL_USERS, Design
+from heldin.bounds.design import Design
 from heldin.bounds.judgement import Judgement, evaluate, nothing_judged
 from heldin.bounds.scores import join
 from heldin.bounds.verdict import Outcome
+from heldin.words import Statement
+from heldin.words.evidence import REAL_USERS
 
 
 def judge(
@@ -19,7 +21,7 @@ def judge(
     fixed: Preregistration,
     *,
     blind: Sequence[Blind],
-    subjects: str = REAL_USERS,
+    subjects: Statement = REAL_USERS,
     flawed: bool = False,
 ) -> Judgement:
     """What the primary attack's scores certify, and what they say about each claim.
@@ -55,7 +57,7 @@ def judge(
         joined = join(dict(scores), held_in, set(member) - held_in)
         found = evaluate(joined, design, delta=fixed.delta, claims=fixed.claims)
     except (TooFewUsers, ConstantScores) as error:  # a finding, not a failure of the run
-        return nothing_judged(len(member), fixed.delta, str(error), subjects)
+        return nothing_judged(len(member), fixed.delta, error.statement, subjects)
     if not flawed:
         return found
     # blind scores could have made the same rejection, so it says nothing against the model

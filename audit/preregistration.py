@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from heldin.attacks.config import AttackConfig
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
-from heldin.audit.headline import USERS, Wording
 from heldin.audit.sides import Sides
 from heldin.bounds.verdict import Claim
+from heldin.words.people import USERS, Wording
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from heldin.audit.randomisation import Law
 from heldin.bounds.design import Assignment
 from heldin.corpus.split import SplitRule
+from heldin.words import Statement
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Sides:
 
     assignment: Assignment
     witnessed: bool
-    unmet: tuple[str, ...] = ()
+    unmet: tuple[Statement, ...] = ()
 
     @property
     def coins(self) -> bool:

@@ -11,13 +11,16 @@ from heldin.attacks.statistics import LikelihoodRatio
 from heldin.audit.answer import decision_facts
 from heldin.audit.attack_results import attack_results
 from heldin.audit.family import Variant, evaluate_family
-from heldin.audit.headline import TRAININGS
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.results import Results, TrainingsFacts
 from heldin.base.errors import ConstantScores, TooFewUsers
 from heldin.bounds.judgement import Judgement, nothing_judged
-from heldin.bounds.trainings import WORST_CASE_USER, ThresholdTest, certify
-from heldin.bounds.verdict import NO_CLAIM
+from heldin.bounds.trainings import ThresholdTest, certify
+from heldin.bounds.verdict import NO_CLAIM, Outcome
+from heldin.words import Statement
+from heldin.words.answer import Headline, TrainingsCertify
+from heldin.words.evidence import Subjects
+from heldin.words.people import TRAININGS
 
 SCORE = LikelihoodRatio().name
 
@@ -56,11 +59,13 @@ def results_of_trainings(its: TrainingScores, fixed: Preregistration, *, thresho
         test = certify(its.scores, its.member, threshold=threshold, delta=fixed.delta, claims=fixed.claims)
         judgement = test.judgement
     except (TooFewUsers, ConstantScores) as error:  # a finding, not a failure
-        judgement = nothing_judged(its.member.size, fixed.delta, str(error), WORST_CASE_USER)
+        judgement = nothing_judged(its.member.size, fixed.delta, error.statement, Subjects.WORST_CASE_USER())
     decision = decision_facts(family, fixed, judgements=[judgement], what=TRAININGS)
     certified = _certified(its, test, judgement)
     return Results(
-        decision=decision.model_copy(update={"headline": f"{decision.headline} {certified}"}),
+        decision=decision.model_copy(
+            update={"statement": Headline.WITH_TRAININGS(headline=decision.statement, certified=certified)}
+        ),
         attacks=attack_results(family, fixed.audit.fprs, shown={0}),
         blind=[],
         judgement=judgement,
@@ -87,24 +92,28 @@ def _facts(its: TrainingScores, test: ThresholdTest | None) -> TrainingsFacts:
     )
 
 
-def _certified(its: TrainingScores, test: ThresholdTest | None, judgement: Judgement) -> str:
-    """The bound that was chosen before looking, not the highest of several, and what it says about the claims."""
-    least = test.epsilon if test else 0.0
-    certify = f"certify an epsilon of at least {least:.2f}" if least > 0 else "certify no epsilon above zero"
+def _certified(its: TrainingScores, test: ThresholdTest | None, judgement: Judgement) -> Statement:
+    """Return the bound that was chosen before looking, not the highest of several, and what it says of the claims."""
+    least = round(test.epsilon, 2) if test else 0.0
+    threshold = None
     if test is not None:
         # Bounds at other thresholds, picked after looking, may be higher.
-        picked = f"that the first {test.pilot} picked" if test.pilot else "that was fixed beforehand"
-        certify += f" at the threshold {picked}"
-    # The verdict that stands where nothing is claimed is no outcome of a test.
-    outcomes = [v.outcome for v in judgement.verdicts if v.claim != NO_CLAIM]
+        threshold = TrainingsCertify.PICKED_BY(pilot=test.pilot) if test.pilot else TrainingsCertify.FIXED_BEFORE()
+    # The verdict without a claim is no outcome of a test.
+    outcomes = {v.outcome for v in judgement.verdicts if v.claim != NO_CLAIM}
     if not outcomes:
-        stands = "no claim was tested"
-    elif "violated" in outcomes:
-        stands = "what is claimed is violated"
-    elif set(outcomes) == {"consistent"}:
-        stands = "consistent with what is claimed"
+        claims = TrainingsCertify.NO_CLAIM()
+    elif Outcome.VIOLATED in outcomes:
+        claims = TrainingsCertify.VIOLATED()
+    elif outcomes == {Outcome.CONSISTENT}:
+        claims = TrainingsCertify.CONSISTENT()
     else:
-        stands = "inconclusive on what is claimed"
-    # Trained without the config's defense: the reader must not take the number for one about it.
-    what = " without any defense" if its.target == "none" else ""
-    return f"{its.scores.size} independent trainings{what} {certify}; {stands}."
+        claims = TrainingsCertify.INCONCLUSIVE()
+    return TrainingsCertify.WHOLE(
+        trainings=its.scores.size,
+        # Trained without the config's defense: the reader must not take the number for one about it.
+        target=TrainingsCertify.WITHOUT_DEFENSE() if its.target == "none" else None,
+        least=(TrainingsCertify.AT_LEAST(epsilon=least) if least > 0 else TrainingsCertify.NOTHING()),
+        threshold=threshold,
+        claims=claims,
+    )

@@ -1,5 +1,7 @@
 """Errors that a user can cause. Each message is one line: what is wrong, where, and what to do."""
 
+from typing import Any
+
 
 class InputError(ValueError):
     """Bad input or configuration (exit code 2). The message is the whole report: no traceback is shown.
@@ -8,12 +10,24 @@ class InputError(ValueError):
     """
 
 
-class TooFewUsers(InputError):
-    """Too few users or trainings on one side for any statement: a finding, not a fault, if nothing else is wrong."""
+class NothingToSay(InputError):
+    """Scores that support no statement at all: a finding, not a fault, if nothing else is wrong.
+
+    Attributes:
+        statement: why, as a record keeps it; ``str`` renders its sentence.
+    """
+
+    def __init__(self, statement: Any) -> None:
+        super().__init__(str(statement))
+        self.statement = statement
 
 
-class ConstantScores(InputError):
-    """All scores are equal and say nothing about membership: a finding, not a fault, if nothing else is wrong."""
+class TooFewUsers(NothingToSay):
+    """Too few users or trainings on one side for any statement."""
+
+
+class ConstantScores(NothingToSay):
+    """All scores are equal and say nothing about membership."""
 
 
 class Terminated(KeyboardInterrupt):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from heldin.base.arguments import number_in, whole_number_in
 from heldin.base.errors import InputError
-from heldin.base.wording import counted
 from heldin.bounds import verdict
 from heldin.bounds.noise_family import noise_family
 from heldin.bounds.verdict import Claim
@@ -16,6 +15,7 @@ from heldin.defenses.accounting.events import Event, PoissonGaussian
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
+from heldin.words.evidence import ClaimLabel
 
 UNITS = ("user", "example")
 
@@ -62,7 +62,8 @@ class UnitClaim:
             return None
         event = replace(self.event, group_size=examples)
         found = _claim(event, accounting.epsilon(event, self.steps, self.claim.delta), self.steps, self.claim.delta)
-        return replace(found, label=f"{found.label}, at {counted(examples, 'example')} of a user")
+        label = ClaimLabel.OF_ONE_EXAMPLE if examples == 1 else ClaimLabel.OF_EXAMPLES
+        return replace(found, label=label(claim=found.label, examples=examples))
 
 
 def parse_claim_of(text: str) -> UnitClaim:
@@ -80,7 +81,9 @@ def parse_claim_of(text: str) -> UnitClaim:
         raise InputError(f"claim '{text}' is not of the form epsilon=8,delta=1e-6,unit=user or unit=example")
     if "noise_multiplier" not in fields:
         claim = parse_claim(",".join(f"{name}={value}" for name, value in fields.items()))
-        return UnitClaim(unit, claim if unit == "user" else replace(claim, label=f"{claim.label} per example"))
+        return UnitClaim(
+            unit, claim if unit == "user" else replace(claim, label=ClaimLabel.PER_EXAMPLE(claim=claim.label))
+        )
     if sorted(fields) != ["delta", "noise_multiplier", "sampling_rate", "steps"]:
         raise InputError(
             f"claim '{text}' is not of the form"
@@ -98,7 +101,7 @@ def parse_claim_of(text: str) -> UnitClaim:
     if not math.isfinite(epsilon):
         raise InputError(f"claim '{text}': its epsilon is infinite: it promises nothing that can be tested")
     claim = _claim(event, epsilon, steps, delta)
-    label = claim.label if unit == "user" else f"{claim.label} per example"
+    label = claim.label if unit == "user" else ClaimLabel.PER_EXAMPLE(claim=claim.label)
     return UnitClaim(unit, replace(claim, label=label), event, steps)
 
 

@@ -16,7 +16,9 @@ from heldin.bounds.design import Design
 from heldin.bounds.judgement import Judgement, evaluate
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import Claim
-from heldin.corpus.names import missing_names_line
+from heldin.corpus.names import missing_names
+from heldin.words import Statement
+from heldin.words.evidence import Caution
 
 COLUMNS = ("user", "score", "member")
 REVERSED = 1e-3  # p-value of scores that speak for the other side below which there is a warning
@@ -52,13 +54,13 @@ def bound_scores(
     oriented = LabelledScores(sign * scores.scores, scores.member, scores.users)
     found = evaluate(oriented, turned, delta=delta, claims=claims)
     # Names such as "unknown" may stand for many people, and the unit would not be one person.
-    line = missing_names_line(scores.users or (), remedy="")
-    said = [line.removeprefix("warning: ")] if line is not None else []
+    missing = missing_names(scores.users or ())
+    said = [Caution.MISSING_NAMES(names=", ".join(map(repr, missing)))] if missing else []
     said += _wrong_way_round(oriented, higher_is)
-    return replace(found, verdicts=tuple(replace(v, warnings=(*v.warnings, *said)) for v in found.verdicts))
+    return replace(found, verdicts=tuple(replace(v, cautions=(*v.cautions, *said)) for v in found.verdicts))
 
 
-def _wrong_way_round(scores: LabelledScores, higher_is: str) -> list[str]:
+def _wrong_way_round(scores: LabelledScores, higher_is: str) -> list[Statement]:
     """A warning where scores speak for the other side: losses, say, that were taken for scores."""
     if not scores.held_in.size or not scores.held_out.size:
         return []
@@ -67,11 +69,7 @@ def _wrong_way_round(scores: LabelledScores, higher_is: str) -> list[str]:
         return []
     other = next(its for its in ORIENTATIONS if its != higher_is)
     area = found.statistic / (scores.held_in.size * scores.held_out.size)
-    return [
-        f"these scores speak for the other side (AUROC {area:.2f}): if a higher score speaks for a {other}, as a loss"
-        f" does, say so (--higher-is {other}), by what the score is and not by what it gives; only this direction was"
-        " tested"
-    ]
+    return [Caution.WRONG_WAY_ROUND(auroc=float(area), other=other)]
 
 
 def read_scores(path: Path) -> LabelledScores:

@@ -8,10 +8,11 @@ from scipy import stats
 from heldin.attacks.protocol import Uses
 from heldin.base.errors import InputError
 from heldin.bounds.scores import check_alpha
+from heldin.words import Statement
+from heldin.words.evidence import REAL_USERS, Caution, Flaw
 
 BLIND_UNDER_COINS = 1e-4  # p-value of the blind baseline below which there is a warning, if coins drew membership
 BLIND_OTHERWISE = 1e-2  # and below which a result is not certified, if they did not
-REAL_USERS = "real users"
 SELDOM_EVEN = 0.05  # there is a warning if fair coins split users this evenly with a probability below this
 _IMPLAUSIBLE = 1e-6  # p-value of the numbers of both sides below which coins are not believed
 
@@ -64,8 +65,8 @@ class Design:
     attacks: int = 1
     alpha: float = 0.05
     gaussian: bool = False
-    subjects: str = REAL_USERS
-    unmet: tuple[str, ...] = ()
+    subjects: Statement = REAL_USERS
+    unmet: tuple[Statement, ...] = ()
     uses: Uses = Uses.MODEL
 
     def __post_init__(self) -> None:
@@ -73,48 +74,42 @@ class Design:
         if self.blind_p_value is not None and not 0.0 <= self.blind_p_value <= 1.0:
             raise InputError(f"p-value {self.blind_p_value} of the blind baseline is outside [0, 1]")
 
-    def flaws(self, members: int, users: int) -> tuple[str, ...]:
+    def flaws(self, members: int, users: int) -> tuple[Statement, ...]:
         """Why a result is not certified, gravest first; none if it is (docs/theory.md#conditions-of-one-run)."""
         coin = self.assignment is Assignment.COIN
         blind = self.blind_p_value
         checks = [
             (
                 blind is not None and not coin and blind < BLIND_OTHERWISE,
-                f"the groups differ without the model (blind baseline, p = {blind or 0.0:.1g})",
+                Flaw.BLIND_DIFFERS(p=float(f"{blind or 0.0:.1g}")),
             ),
             (
                 # Independent trainings may have the user or not by plan: it is no coin that their limits rest on.
                 self.assignment is Assignment.FIXED and not self.independent_trainings,
-                "the split was fixed, not drawn by independent fair coins",
+                Flaw.SPLIT_FIXED(),
             ),
-            (self.assignment is Assignment.UNKNOWN, "how membership was assigned is not stated"),
-            (coin and not self.coins_witnessed, "the coins are only asserted, by the maker of the model"),
+            (self.assignment is Assignment.UNKNOWN, Flaw.ASSIGNMENT_UNKNOWN()),
+            (coin and not self.coins_witnessed, Flaw.COINS_ASSERTED()),
             (
                 coin and float(stats.binomtest(members, users).pvalue) < _IMPLAUSIBLE,
-                f"{members} members of {users} users are not what fair coins give",
+                Flaw.COINS_IMPLAUSIBLE(members=members, users=users),
             ),
-            (self.reference_on_one_side, "the reference model was trained on one side of the split"),
+            (self.reference_on_one_side, Flaw.REFERENCE_ON_ONE_SIDE()),
         ]
-        return (*(text for holds, text in checks if holds), *self.unmet)
+        return (*(flaw for holds, flaw in checks if holds), *self.unmet)
 
-    def warnings(self, members: int, users: int) -> tuple[str, ...]:
+    def cautions(self, members: int, users: int) -> tuple[Statement, ...]:
         """Warnings for a result under coins: what fair coins seldom produce, and mistakes often do."""
         if self.assignment is not Assignment.COIN:
             return ()
         found = []
         if self.blind_p_value is not None and self.blind_p_value < BLIND_UNDER_COINS:
-            found.append(
-                f"a blind baseline tells the groups apart (p = {self.blind_p_value:.1g}), which fair coins allow with "
-                f"probability {BLIND_UNDER_COINS:g}: check the coins"
-            )
+            found.append(Caution.BLIND_UNDER_COINS(p=float(f"{self.blind_p_value:.1g}"), level=BLIND_UNDER_COINS))
         # heldin's own coins may come out even; where coins are only stated, an even split may be an exact half.
         even = evenness(members, users)
         if (self.coins_stated or not self.coins_witnessed) and even is not None and even < SELDOM_EVEN:
-            exactly = "exactly equal numbers" if users % 2 == 0 else "numbers one apart"
-            found.append(
-                f"{members} held in and {users - members} held out: fair coins give {exactly} with probability "
-                f"{100.0 * even:.2g} %; if the split was an exact half or one of each pair, say --assignment fixed"
-            )
+            split = Caution.EVEN_SPLIT if users % 2 == 0 else Caution.ODD_SPLIT
+            found.append(split(members=members, others=users - members, percent=100.0 * even))
         return tuple(found)
 
 

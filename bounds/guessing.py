@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from heldin.base.errors import InputError, TooFewUsers
 from heldin.bounds.scores import LabelledScores, check_alpha
+from heldin.words.evidence import Refusal
 
 Array = NDArray[np.float64]
 
@@ -86,10 +87,8 @@ def paid_tries(users: int, made: int | None = None, alpha: float = 0.05, attacks
     # With no leak at all (epsilon 0) all r guesses are right with probability 2^-r.
     if 0.5**most > level:
         needed = int(np.ceil(-np.log2(level)))
-        raise TooFewUsers(
-            f"{most} {'users' if made is None else 'guesses'} cannot support any statement at level {level:g}: even "
-            f"all guesses right say nothing; at least {needed} are needed"
-        )
+        few = Refusal.TOO_FEW_USERS if made is None else Refusal.TOO_FEW_GUESSES
+        raise TooFewUsers(few(count=most, level=level, needed=needed))
     if made is not None:
         return (Try(made, level),)
     # In a small audit two of the numbers may be equal: one test, with both shares.

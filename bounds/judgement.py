@@ -10,12 +10,14 @@ from pydantic import ConfigDict
 from heldin.base.errors import InputError
 from heldin.base.tabular import Tabular
 from heldin.bounds import verdict
-from heldin.bounds.design import REAL_USERS, Design
+from heldin.bounds.design import Design
 from heldin.bounds.p_values import p_value
 from heldin.bounds.rules import RULES, plan_rule
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import Claim, Standing, Verdict, in_parentheses
 from heldin.defenses.accounting.guarantees import check_delta
+from heldin.words import Statement
+from heldin.words.evidence import REAL_USERS, Refusal
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Bound:
     level: float
     standing: Standing
     coverage: float | None
-    subjects: str = REAL_USERS
+    subjects: Statement = REAL_USERS
 
 
 @dataclass(frozen=True)
@@ -47,15 +49,20 @@ class RefusedBound:
 
     Attributes:
         name: name of its rule.
-        reason: why it is not valid.
+        refusal: why it is not valid.
         subjects: the people it would be about.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     name: str
-    reason: str
-    subjects: str = REAL_USERS
+    refusal: Statement
+    subjects: Statement = REAL_USERS
+
+    @property
+    def reason(self) -> str:
+        """The refusal in words."""
+        return str(self.refusal)
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,7 @@ class Judgement(Tabular):
 
     def notes(self) -> Sequence[str]:
         """Warnings of all verdicts, each once."""
-        return tuple(dict.fromkeys(text for its in self.verdicts for text in its.warnings))
+        return tuple(dict.fromkeys(text for verdict in self.verdicts for text in verdict.warnings))
 
     def rows(self) -> list[dict[str, Any]]:
         """The bounds, each with its own level."""
@@ -109,22 +116,22 @@ class Judgement(Tabular):
         """The answer for JSON: bounds, refused bounds, the gravest verdict, null where nothing was judged, and each."""
         return {
             "bounds": [_without_subjects(b) for b in self.bounds],
-            "refused": [_without_subjects(r) for r in self.refused],
+            "refused": [{"name": r.name, "refusal": r.refusal.model_dump(), "reason": r.reason} for r in self.refused],
             "verdict": self.verdict.as_dict() if self.verdicts else None,
-            "verdicts": [{"claim": its.claim, **its.as_dict()} for its in self.verdicts],
+            "verdicts": [{"claim": verdict.claim.model_dump(), **verdict.as_dict()} for verdict in self.verdicts],
         }
 
 
-def nothing_judged(users: int, delta: float, reason: str, subjects: str = REAL_USERS) -> Judgement:
+def nothing_judged(users: int, delta: float, refusal: Statement, subjects: Statement = REAL_USERS) -> Judgement:
     """The judgement of scores that support no statement at all.
 
     Args:
         users: number of users.
         delta: delta that the bounds would have had.
-        reason: why there are no bounds.
+        refusal: why there are no bounds.
         subjects: the people that the bounds would be about.
     """
-    return Judgement(users, delta, (), (RefusedBound("all bounds", reason, subjects),), ())
+    return Judgement(users, delta, (), (RefusedBound("all bounds", refusal, subjects),), ())
 
 
 def evaluate(
@@ -152,7 +159,7 @@ def evaluate(
     # Refused before anything is computed: guesses that are fitted to one another's coins break the theorem
     # (tests/coverage/test_attack_coverage.py shows what becomes of the level).
     if not design.uses.certifiable:
-        fitted = f"the score uses {design.uses}: guesses that are fitted to one another's coins certify nothing"
+        fitted = Refusal.FITTED_TO_COINS(uses=design.uses.value)
         return nothing_judged(scores.scores.size, delta, fitted, design.subjects)
     # Bonferroni over the claims, whose verdicts hold together; a bound is valid at its own level and pays for nothing.
     paid = replace(design, alpha=design.alpha / max(1, len(claims)))
@@ -167,9 +174,9 @@ def evaluate(
     valid, refused = [], []
     for rule in (*([plan_rule(family)] if family else []), *RULES):
         # Refused with its reason, never computed under conditions that its theorem does not allow.
-        reason = rule.refusal(scores, design)
-        if reason is not None:
-            refused.append(RefusedBound(rule.name, reason, design.subjects))
+        refusal = rule.refusal(scores, design)
+        if refusal is not None:
+            refused.append(RefusedBound(rule.name, refusal, design.subjects))
             continue
         # No epsilon is below 0, whatever the scores say.
         epsilon = max(0.0, rule.compute(scores, design, delta))
@@ -202,7 +209,7 @@ def _upwards(p: float | None) -> float | None:
     return min(1.0, math.ceil(p * scale) / scale)
 
 
-def _without_subjects(bound: Bound | RefusedBound) -> dict[str, Any]:
+def _without_subjects(bound: Bound) -> dict[str, Any]:
     return {name: value for name, value in asdict(bound).items() if name != "subjects"}
 
 

@@ -228,7 +228,7 @@ def claim_power(users: int, auroc: float, claim: Claim, *, alpha: float = 0.05, 
         return any(claim.rejected_by(game, level) for game, level in typical)
 
     return ClaimPower(
-        claim=claim.label,
+        claim=str(claim.label),
         in_reach=could_reject(users - users // 2, users // 2, claim, design),
         probability=float((right >= np.array(least)).any(axis=1).mean()),
         users_perfect=_least_perfect(claim, design, alpha),

@@ -8,9 +8,11 @@ from heldin.bounds.design import Assignment, Design
 from heldin.bounds.noise_family import NoiseFamily, family_bound
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import Standing
+from heldin.words import Statement
+from heldin.words.evidence import Refusal
 
 Compute = Callable[[LabelledScores, Design, float], float]
-Need = Callable[[LabelledScores, Design], str | None]
+Need = Callable[[LabelledScores, Design], Statement | None]
 
 PLAN_FAMILY = "one-run, if the trainer differs from the plan in its noise alone"
 
@@ -34,59 +36,59 @@ class Rule:
     coverage: float
     standing: Standing | None = None
 
-    def refusal(self, scores: LabelledScores, design: Design) -> str | None:
+    def refusal(self, scores: LabelledScores, design: Design) -> Statement | None:
         """Why the bound is not valid for this design; None if it is valid."""
         return next((reason for need in self.needs if (reason := need(scores, design)) is not None), None)
 
 
-def fair_coins(_: LabelledScores, design: Design) -> str | None:
+def fair_coins(_: LabelledScores, design: Design) -> Statement | None:
     """Membership was drawn by independent fair coins, or how it was decided is not known."""
     # An unknown assignment passes: its bounds are then indicative (``Design.flaws``).
     if design.assignment is Assignment.FIXED:
-        return "needs membership drawn by independent fair coins; the split was fixed"
+        return Refusal.NEEDS_COINS()
     return None
 
 
-def independent_trainings(_: LabelledScores, design: Design) -> str | None:
+def independent_trainings(_: LabelledScores, design: Design) -> Statement | None:
     """Each score comes from its own training."""
     if not design.independent_trainings:
-        return "needs independent trainings, one for each score; scores of one run share one model"
+        return Refusal.NEEDS_TRAININGS()
     return None
 
 
-def gaussian_curve(_: LabelledScores, design: Design) -> str | None:
+def gaussian_curve(_: LabelledScores, design: Design) -> Statement | None:
     """The mechanism's trade-off curve is Gaussian (no sampling)."""
     if not design.gaussian:
-        return "holds only where the mechanism's trade-off curve is Gaussian, which nobody states"
+        return Refusal.NEEDS_GAUSSIAN()
     return None
 
 
-def fixed_threshold(_: LabelledScores, design: Design) -> str | None:
+def fixed_threshold(_: LabelledScores, design: Design) -> Statement | None:
     """A threshold was fixed before looking."""
     if not design.thresholds:
-        return "needs a threshold that was fixed before looking; the best one found is no bound"
+        return Refusal.NEEDS_THRESHOLD()
     return None
 
 
-def one_threshold(_: LabelledScores, design: Design) -> str | None:
+def one_threshold(_: LabelledScores, design: Design) -> Statement | None:
     """At most one threshold was fixed."""
     if len(design.thresholds) > 1:
-        return f"is of one threshold; {len(design.thresholds)} were fixed"
+        return Refusal.ONE_THRESHOLD(thresholds=len(design.thresholds))
     return None
 
 
-def two_of_each(scores: LabelledScores, _: Design) -> str | None:
+def two_of_each(scores: LabelledScores, _: Design) -> Statement | None:
     """There are two trainings of each group, to split into halves."""
     n1, n0 = scores.held_in.size, scores.held_out.size
     if min(n1, n0) < 2:
-        return f"needs two trainings of each group to split; there are {n1} and {n0}"
+        return Refusal.NEEDS_TWO_OF_EACH(members=n1, others=n0)
     return None
 
 
-def band_in_reach(scores: LabelledScores, _: Design) -> str | None:
+def band_in_reach(scores: LabelledScores, _: Design) -> Statement | None:
     """The groups are small enough to compute the exact band."""
     if max(scores.held_in.size, scores.held_out.size) > bands.LARGEST:
-        return f"is computed up to {bands.LARGEST} trainings of a group: see the DKW band"
+        return Refusal.BAND_TOO_LARGE(most=bands.LARGEST)
     return None
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heldin.base.errors import ConstantScores, InputError, TooFewUsers
+from heldin.words.evidence import Refusal
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,13 +43,10 @@ class LabelledScores:
             who = f"user '{names[bad[0]]}'" if names is not None else f"row {bad[0]}"
             raise InputError(f"the score of {who} is {self.scores[bad[0]]}; no user may be dropped: score it again")
         if self.member.all() or not self.member.any():
-            side = "held out" if self.member.any() else "held in"
-            raise TooFewUsers(f"no user is {side}: a bound needs users of both groups")
+            raise TooFewUsers((Refusal.NOBODY_HELD_OUT if self.member.any() else Refusal.NOBODY_HELD_IN)())
         # Guesses on equal scores are coin flips of the auditor: no test has anything to look at.
         if self.scores.min() == self.scores.max():
-            raise ConstantScores(
-                f"all {self.scores.size} scores are {self.scores[0]:g}: they say nothing about membership"
-            )
+            raise ConstantScores(Refusal.ALL_EQUAL(scores=self.scores.size, value=float(self.scores[0])))
 
     @property
     def held_in(self) -> NDArray[np.float64]:

@@ -21,6 +21,7 @@ from heldin.bounds.power import trainings_reach
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.thresholds import Counts, counts_at, epsilon_of_rates, limits, rate_at_least, rate_at_most
 from heldin.bounds.verdict import Claim, Standing
+from heldin.words.evidence import Refusal, Subjects
 
 Array = NDArray[np.float64]
 
@@ -84,7 +85,7 @@ def forecast(member: NDArray[np.bool_], threshold: float | None, delta: float, c
         most = verdict.max_certifiable_epsilon(n1, n0, delta, design)
         verdict.max_certifiable_epsilon(n1, n0, delta, paid)  # claims pay for each other
     except TooFewUsers as error:
-        raise TooFewUsers(f"{member.size} trainings are too few ({error}): raise --runs") from error
+        raise TooFewUsers(Refusal.TOO_FEW_TRAININGS(trainings=member.size, reason=error.statement)) from error
     how = f"the first {pilot} pick the threshold" if pilot else "all are tested"
     lines = [f"power: {how}, so that {n1} with and {n0} without the user can certify at most epsilon {most:.3g}"]
     for claim in claims:
@@ -134,7 +135,7 @@ def certify(
     # At alpha / 2 each the two limits hold together, and with them both directions.
     tpr, fpr = limits(counts, design.alpha / 2)
     epsilon = float(epsilon_of_rates(np.array(tpr), np.array(fpr), delta))
-    bound = Bound(BOUND, epsilon, 1.0 - design.alpha, own.verdict.standing, COVERAGE, WORST_CASE_USER)
+    bound = Bound(BOUND, epsilon, 1.0 - design.alpha, own.verdict.standing, COVERAGE, Subjects.WORST_CASE_USER())
     others, refused = _without_threshold(everything, own)
     estimates = tuple(b for b in own.bounds if b.standing is Standing.ESTIMATE)
     both = replace(own, users=scores.size, bounds=(bound, *others, *estimates), refused=refused)
@@ -178,7 +179,7 @@ def _without_threshold(
     try:
         found = evaluate(everything, _design(None), delta=own.delta)
     except TooFewUsers as error:
-        return (), (RefusedBound("bounds without a threshold", str(error), WORST_CASE_USER),)
+        return (), (RefusedBound("bounds without a threshold", error.statement, Subjects.WORST_CASE_USER()),)
     # What ``own`` could compute at its threshold is not refused.
     at_threshold = {bound.name for bound in own.bounds}
     return found.bounds, tuple(r for r in found.refused if r.name not in at_threshold)
@@ -189,5 +190,5 @@ def _design(threshold: float | None) -> Design:
         _COIN,
         independent_trainings=True,
         thresholds=() if threshold is None else (threshold,),
-        subjects=WORST_CASE_USER,
+        subjects=Subjects.WORST_CASE_USER(),
     )

@@ -16,13 +16,15 @@ from pydantic import ConfigDict
 from heldin.base.errors import InputError, TooFewUsers
 from heldin.bounds import bands, one_run
 from heldin.bounds import thresholds as bounds
-from heldin.bounds.design import REAL_USERS, Design
+from heldin.bounds.design import Design
 from heldin.bounds.noise_family import NoiseFamily
 from heldin.bounds.one_run import Guesses, InverseRoc
 from heldin.bounds.scores import LabelledScores, check_alpha, labelled
 from heldin.defenses.accounting.ceiling import RocCeiling, epsilon_delta_ceiling
+from heldin.words import Statement
+from heldin.words.evidence import REAL_USERS, ClaimLabel, Condition, Finding, Refusal, Test, Units, units_of
 
-NO_CLAIM = "none"  # label of the verdict if nothing is claimed
+NO_CLAIM = ClaimLabel.NONE()  # label of the verdict if nothing is claimed
 
 
 class Outcome(StrEnum):
@@ -47,7 +49,7 @@ class Claim:
     """A promise: no attacker's ROC is above ``ceiling``.
 
     Attributes:
-        label: name of the claim in reports.
+        label: what is claimed, for reports.
         ceiling: the highest ROC that the claim allows.
         epsilon: epsilon of the claim at delta; for a curve, only for summaries.
         delta: delta of the claim.
@@ -55,7 +57,7 @@ class Claim:
         family: the same plan at any noise multiplier, if the claim is the curve of a plan that has such a family.
     """
 
-    label: str
+    label: Statement
     ceiling: RocCeiling
     epsilon: float
     delta: float
@@ -79,7 +81,7 @@ def stated_claim(epsilon: float, delta: float) -> Claim:
         raise InputError(f"claimed epsilon {epsilon} is not a number >= 0")
     if not 0.0 < delta < 1.0:
         raise InputError(f"claimed delta {delta} is outside (0, 1): state a claim as epsilon=4,delta=1e-6")
-    label = f"epsilon {epsilon:g} at delta {delta:g}"
+    label = ClaimLabel.STATED(epsilon=float(epsilon), delta=delta)
     return Claim(label, epsilon_delta_ceiling(epsilon, delta), epsilon, delta)
 
 
@@ -92,7 +94,7 @@ def curve_claim(ceiling: RocCeiling, epsilon: float, delta: float, family: Noise
         delta: delta of that point.
         family: the plan at any noise multiplier, if there is such a family.
     """
-    label = f"the accountant's curve (epsilon {epsilon:.4g} at delta {delta:g})"
+    label = ClaimLabel.CURVE(epsilon=float(f"{epsilon:.4g}"), delta=delta)
     return Claim(label, ceiling, epsilon, delta, is_curve=True, family=family)
 
 
@@ -113,24 +115,34 @@ class Verdict:
         claim: label of the claim; ``NO_CLAIM`` if there is none.
         outcome: outcome of the test.
         standing: what the verdict is worth.
-        reason: why; begins with what makes the verdict only indicative, if anything.
+        finding: what the test found, with what makes the verdict only indicative, if anything.
         max_certifiable_epsilon: what perfect guessing in this design would have certified at the claim's delta; if the
             standing is indicative, what it would have certified had the design met the conditions.
-        warnings: printed with the verdict.
+        cautions: printed with the verdict.
         subjects: the people it is about.
         p_value: smallest level at which the claim would be rejected (``bounds.p_values``); None where no test was made.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    claim: str
+    claim: Statement
     outcome: Outcome
     standing: Standing
-    reason: str
+    finding: Statement
     max_certifiable_epsilon: float
-    warnings: tuple[str, ...] = ()
-    subjects: str = REAL_USERS
+    cautions: tuple[Statement, ...] = ()
+    subjects: Statement = REAL_USERS
     p_value: float | None = None
+
+    @property
+    def reason(self) -> str:
+        """The finding in words."""
+        return str(self.finding)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The cautions in words."""
+        return tuple(map(str, self.cautions))
 
     @property
     def exit_code(self) -> int:
@@ -144,6 +156,7 @@ class Verdict:
         return {
             "outcome": self.outcome.value,
             "standing": self.standing.value,
+            "finding": self.finding.model_dump(),
             "reason": self.reason,
             "max_certifiable_epsilon": self.max_certifiable_epsilon,
         }
@@ -164,20 +177,19 @@ def decide(scores: LabelledScores, claim: Claim, design: Design) -> Verdict:
     reach = max_certifiable_epsilon(n1, n0, claim.delta, design)
     flaws = design.flaws(n1, n1 + n0)
     if rejects(scores, claim, design):
-        outcome, what = Outcome.VIOLATED, f"{claim.label} is rejected at level {design.alpha:g} by {_test(design)}"
+        found = Finding.REJECTED(claim=claim.label, level=design.alpha, test=_test(design))
+        outcome = Outcome.VIOLATED
     elif could_reject(n1, n0, claim, design):
-        what = f"{claim.label} is not rejected, and perfect guessing would have been"
-        outcome = Outcome.CONSISTENT
+        outcome, found = Outcome.CONSISTENT, Finding.NOT_REJECTED(claim=claim.label)
     else:
         outcome = Outcome.INCONCLUSIVE
-        many = f"{n1 + n0} {_units(design)}"
-        what = f"{claim.label} is not rejected; {many} could have certified at most epsilon = {reach:.3g}"
+        found = Finding.OUT_OF_REACH(claim=claim.label, count=n1 + n0, units=_units(design), reach=reach)
     standing = Standing.INDICATIVE if flaws else Standing.CERTIFIED
     if flaws:
-        what = f"{'; '.join(flaws)}; if the conditions held: {what}"
+        found = Finding.IF_CONDITIONS_HELD(flaws=list(flaws), finding=found)
     else:
-        what = f"{what} ({_condition(design)}, confidence {1.0 - design.alpha:g})"
-    return Verdict(claim.label, outcome, standing, what, reach, design.warnings(n1, n1 + n0), design.subjects)
+        found = Finding.UNDER_CONDITION(finding=found, condition=_condition(design), confidence=1.0 - design.alpha)
+    return Verdict(claim.label, outcome, standing, found, reach, design.cautions(n1, n1 + n0), design.subjects)
 
 
 def undecided(scores: LabelledScores, delta: float, design: Design) -> Verdict:
@@ -186,10 +198,11 @@ def undecided(scores: LabelledScores, delta: float, design: Design) -> Verdict:
     reach = max_certifiable_epsilon(n1, n0, delta, design)
     flaws = design.flaws(n1, n1 + n0)
     standing = Standing.INDICATIVE if flaws else Standing.CERTIFIED
-    what = f"no claim was stated; {n1 + n0} {_units(design)} could certify at most epsilon = {reach:.3g}"
-    reason = "; ".join([*flaws, what])
-    warnings = design.warnings(n1, n1 + n0)
-    return Verdict(NO_CLAIM, Outcome.INCONCLUSIVE, standing, reason, reach, warnings, design.subjects)
+    found = Finding.NO_CLAIM(count=n1 + n0, units=_units(design), reach=reach)
+    if flaws:
+        found = Finding.WITH_FLAWS(flaws=list(flaws), finding=found)
+    cautions = design.cautions(n1, n1 + n0)
+    return Verdict(NO_CLAIM, Outcome.INCONCLUSIVE, standing, found, reach, cautions, design.subjects)
 
 
 def gravest(verdicts: tuple[Verdict, ...]) -> Verdict:
@@ -259,10 +272,7 @@ def max_certifiable_epsilon(members: int, non_members: int, delta: float, design
             both = bands.both_bands(perfect, alpha=alpha, attacks=attacks)
             reach = max(band.epsilon(delta) for band in both if band is not None)
     if reach <= 0.0:
-        raise TooFewUsers(
-            f"{members} members and {non_members} non-members cannot support any statement at level {alpha:g}: "
-            "even perfect separation says nothing; give more users"
-        )
+        raise TooFewUsers(Refusal.TOO_FEW(members=members, others=non_members, level=alpha))
     return reach
 
 
@@ -276,18 +286,15 @@ def _at_half(design: Design) -> Design:
     return replace(design, thresholds=(0.5,) * len(design.thresholds))
 
 
-def _test(design: Design) -> str:
+def _test(design: Design) -> Statement:
     if not design.independent_trainings:
-        return "the one-run test"
-    return "Clopper-Pearson at thresholds fixed beforehand" if design.thresholds else "the ROC bands"
+        return Test.ONE_RUN()
+    return (Test.FIXED_THRESHOLDS if design.thresholds else Test.ROC_BANDS)()
 
 
-def _units(design: Design) -> str:
-    if design.independent_trainings:
-        return "trainings"
-    # Real users and canary users alike.
-    return "users" if design.subjects.endswith("users") else design.subjects
+def _units(design: Design) -> Statement:
+    return Units.TRAININGS() if design.independent_trainings else units_of(design.subjects)
 
 
-def _condition(design: Design) -> str:
-    return "independent trainings" if design.independent_trainings else "independent fair coins"
+def _condition(design: Design) -> Statement:
+    return (Condition.INDEPENDENT_TRAININGS if design.independent_trainings else Condition.FAIR_COINS)()

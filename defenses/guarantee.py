@@ -1,19 +1,18 @@
-"""What a mechanism promises, or why it promises nothing, in words and numbers."""
+"""What a mechanism promises, or why it promises nothing."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-from heldin.base.wording import counted
 from heldin.defenses.choices import Adjacency, Unit
+from heldin.words import Statement
+from heldin.words.guarantee import NoGuaranteeReason, Promise, Relation
 
-ADJACENCIES: dict[Adjacency, str] = {"add_remove": "add/remove", "zero_out": "zero-out", "replace": "replace"}
-NO_GUARANTEE = "no DP guarantee"
-NO_UNIT, NO_NOISE, NO_CLIPPING = (
-    "a privacy unit is missing",
-    "noise is missing (noise multiplier 0)",
-    "clipping is missing",
-)
-NO_PROTECTION = "no protection was applied"  # where all three are missing: nothing was meant to protect
+_RELATIONS: dict[Adjacency, Relation] = {
+    "add_remove": Relation.ADD_REMOVE,
+    "zero_out": Relation.ZERO_OUT,
+    "replace": Relation.REPLACE,
+}
+_UNPROTECTED = (NoGuaranteeReason.NO_UNIT, NoGuaranteeReason.NO_NOISE, NoGuaranteeReason.NO_CLIPPING)
 
 
 @dataclass(frozen=True)
@@ -62,28 +61,41 @@ class Exposure:
             return self.epsilon_at(0)
         return None if self.group_size is None else self.epsilon_at(self.group_size)
 
-    def words(self, delta: float) -> str:
+    def promise(self, delta: float) -> Statement:
         """Who is promised what."""
         if self.counted == "holders":
             alone, *others = self.curve
-            said = ", ".join(f"{point.epsilon:.4g} by {point.exposed}" for point in others[:-1])
-            return (
-                f"epsilon {others[-1].epsilon:.4g}, delta {delta:g} for a user and a recognised entity that"
-                f" {counted(others[-1].exposed, 'other user')} may name{', ' if said else ''}{said},"
-                f" {alone.epsilon:.4g} for a user alone (add/remove)"
+            *others, last = others
+            promise = Promise.ONE_HOLDER if last.exposed == 1 else Promise.HOLDERS
+            further = [Promise.BY_HOLDERS(epsilon=point.epsilon, exposed=point.exposed) for point in others]
+            return promise(
+                epsilon=last.epsilon,
+                delta=delta,
+                holders=last.exposed,
+                further=further,
+                alone=alone.epsilon,
+                relation=Relation.ADD_REMOVE(),
             )
         if self.group_size is None or self.entity_cap is None:
             first, *others = self.curve
-            said = ", ".join(f"{point.epsilon:.4g} of {point.exposed}" for point in others)
-            return (
-                f"epsilon {first.epsilon:.4g}, delta {delta:g} for a person of {counted(first.exposed, 'record')},"
-                f" {said} (written by the person or naming the person, add/remove)"
+            promise = Promise.ONE_RECORD if first.exposed == 1 else Promise.RECORDS
+            further = [Promise.OF_RECORDS(epsilon=point.epsilon, exposed=point.exposed) for point in others]
+            return promise(
+                epsilon=first.epsilon,
+                delta=delta,
+                records=first.exposed,
+                further=further,
+                relation=Relation.ADD_REMOVE(),
             )
         pair, user, entity = (self.epsilon_at(m) for m in (self.exposed, self.group_size, self.entity_cap))
-        return (
-            f"epsilon {pair:.4g}, delta {delta:g} for every user and recognised entity together, {user:.4g} for every"
-            f" user ({counted(self.group_size, 'record')} used at most), {entity:.4g} for every recognised entity"
-            f" ({self.entity_cap} at most), fixed incidence"
+        return Promise.CAPPED(
+            pair=pair,
+            delta=delta,
+            user=user,
+            records=self.group_size,
+            entity=entity,
+            entities=self.entity_cap,
+            relation=Relation.FIXED_INCIDENCE(),
         )
 
 
@@ -97,7 +109,7 @@ class Guarantee:
         unit: what is protected.
         adjacency: which data sets count as neighbours.
         conditions: what the guarantee depends on, printed with it.
-        warnings: printed with it.
+        cautions: printed with it.
         exposure: of text sampling and two-level sampling, whose epsilon depends on how exposed somebody is.
     """
 
@@ -105,15 +117,23 @@ class Guarantee:
     delta: float
     unit: Unit
     adjacency: Adjacency
-    conditions: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    conditions: tuple[Statement, ...] = ()
+    cautions: tuple[Statement, ...] = ()
     exposure: Exposure | None = None
 
     @property
+    def statement(self) -> Statement:
+        """What is promised, with its conditions."""
+        relation = _RELATIONS[self.adjacency]()
+        promise = Promise.EPSILON(epsilon=self.epsilon, delta=self.delta, unit=self.unit, relation=relation)
+        if self.exposure:
+            promise = self.exposure.promise(self.delta)
+        return Promise.HOLDS(promise=promise, conditions=list(self.conditions)) if self.conditions else promise
+
+    @property
     def label(self) -> str:
-        """One line for record, report and terminal."""
-        text = f"epsilon {self.epsilon:.4g}, delta {self.delta:g} per {self.unit} ({ADJACENCIES[self.adjacency]})"
-        return "; ".join([self.exposure.words(self.delta) if self.exposure else text, *self.conditions])
+        """The statement in one line."""
+        return str(self.statement)
 
 
 @dataclass(frozen=True)
@@ -127,17 +147,24 @@ class NoGuarantee:
             (docs/theory.md#claims-of-user-entity-dp), is the only reason.
     """
 
-    reasons: tuple[str, ...]
+    reasons: tuple[Statement, ...]
     assumed_epsilon: float | None = None
     fallback: Guarantee | None = None
 
     @property
-    def label(self) -> str:
-        """One line for record, report and terminal: "no DP guarantee: " and the reasons, or that nothing protects."""
-        if {NO_UNIT, NO_NOISE, NO_CLIPPING} <= set(self.reasons):
-            return NO_PROTECTION
-        text = f"{NO_GUARANTEE}: " + "; ".join(self.reasons)
+    def statement(self) -> Statement:
+        """The reasons, or that nothing was meant to protect: then unit, noise and clipping are all missing."""
+        if all(any(reason.states(code) for reason in self.reasons) for code in _UNPROTECTED):
+            return Promise.NO_PROTECTION()
+        reasons = list(self.reasons)
         if self.fallback is None:
-            return text
-        assumed = "none" if self.assumed_epsilon is None else f"{self.assumed_epsilon:.4g}"
-        return f"{text} (assumed epsilon {assumed}; what holds without the assumption: {self.fallback.label})"
+            return Promise.NO_GUARANTEE(reasons=reasons)
+        fallback = self.fallback.statement
+        if self.assumed_epsilon is None:
+            return Promise.NOTHING_ASSUMED(reasons=reasons, fallback=fallback)
+        return Promise.ASSUMED(reasons=reasons, assumed=self.assumed_epsilon, fallback=fallback)
+
+    @property
+    def label(self) -> str:
+        """The statement in one line."""
+        return str(self.statement)

@@ -52,6 +52,8 @@ from heldin.defenses.choices import (
 )
 from heldin.defenses.guarantee import EpsilonAt, Exposure, Guarantee, NoGuarantee
 from heldin.defenses.validity import conditions_of, reasons_of
+from heldin.words import Statement
+from heldin.words.guarantee import NoGuaranteeReason
 
 
 class Mechanism(Choice):
@@ -110,7 +112,7 @@ class Mechanism(Choice):
     data_steps: tuple[DataStep, ...] = ()
     base_model_saw_protected: bool = False
     tokenizer_saw_protected: bool = False
-    assumptions: tuple[str, ...] = ()
+    assumptions: tuple[Statement, ...] = ()
     target_epsilon: Positive | None = None
     protected_units: Count | None = None
 
@@ -276,7 +278,7 @@ class Mechanism(Choice):
             case _:
                 assert_never(self.clip)
 
-    def reasons(self) -> tuple[str, ...]:
+    def reasons(self) -> tuple[Statement, ...]:
         """Every reason why there is no DP guarantee (docs/theory.md#rules-of-a-private-step); empty if there is one."""
         return reasons_of(self)
 
@@ -287,7 +289,7 @@ class Mechanism(Choice):
         if not reasons:
             promise = self._promise(self.assumed_event)
             # An infinite epsilon must not be printed under the label of a guarantee.
-            return promise if math.isfinite(promise.epsilon) else NoGuarantee(("no finite epsilon at this delta",))
+            return promise if math.isfinite(promise.epsilon) else NoGuarantee((NoGuaranteeReason.NO_FINITE_EPSILON(),))
         if self.unit == "none" or self.delta is None:
             return NoGuarantee(reasons)
         assumed = accounting.epsilon(self.assumed_event, self.steps, self.delta)
@@ -324,7 +326,7 @@ class Mechanism(Choice):
             # The fewest users who can hold the population's records: at most G each, or all of them.
             held = self.group_size if self.unit == "user_entity" else self.members
             units = -(-population // held) if self.two_level is None else population
-        warning = accounting.delta_warning(self.delta, units) if units is not None else None
+        caution = accounting.delta_caution(self.delta, units) if units is not None else None
         exposure = self._exposure() if self.unit == "user_entity" else None
         return Guarantee(
             # Of exposure, so that a name that was missed counts too.
@@ -335,7 +337,7 @@ class Mechanism(Choice):
             unit=self.unit,
             adjacency=self.adjacency,
             conditions=conditions_of(self),
-            warnings=() if warning is None else (warning,),
+            cautions=() if caution is None else (caution,),
             exposure=exposure,
         )
 

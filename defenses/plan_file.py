@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dp_accounting import dp_event
+from pydantic import TypeAdapter
 
 from heldin.base.artefacts import stamped, unstamped
 from heldin.base.errors import InputError
@@ -20,11 +21,13 @@ from heldin.defenses.guarantee import (
     NoGuarantee,
 )
 from heldin.defenses.mechanism import Mechanism
+from heldin.words import Statement
+from heldin.words.guarantee import Covers
 
-_RELEASED = {
-    "last_step": "the model after the last step",
-    "public_validation": "the model of the step that separate public users' loss chose",
-    "protected_validation": "the model of the step that the loss of protected users chose",
+_COVERS = {
+    "last_step": Covers.LAST_STEP,
+    "public_validation": Covers.PUBLIC_VALIDATION,
+    "protected_validation": Covers.PROTECTED_VALIDATION,
 }
 _KEYS = ("mechanism", "dp_event", "guarantee", "covers")
 _REMEDY = "give the plan.json of a run folder"
@@ -51,13 +54,13 @@ def _document(mechanism: Mechanism, promise: Guarantee | NoGuarantee) -> dict[st
         "mechanism": mechanism.model_dump(mode="json"),
         "dp_event": _event(mechanism.dp_event),
         "guarantee": promise_fields(promise),
-        "covers": covers(mechanism),
+        "covers": covers(mechanism).model_dump(),
     }
 
 
-def covers(mechanism: Mechanism) -> str:
+def covers(mechanism: Mechanism) -> Statement:
     """What a plan's guarantee covers, and what it does not."""
-    return f"{_RELEASED[mechanism.checkpoint]}; not losses, gradient norms, cohort sizes or attack scores"
+    return _COVERS[mechanism.checkpoint]()
 
 
 def read_plan(path: Path) -> Mechanism:
@@ -92,8 +95,14 @@ def read_plan(path: Path) -> Mechanism:
 
 
 def promise_fields(promise: Guarantee | NoGuarantee) -> dict[str, Any]:
-    """The guarantee as JSON values, with its label and whether it holds; infinite numbers are null."""
-    return {"holds": isinstance(promise, Guarantee), "label": promise.label, **finite(dataclasses.asdict(promise))}
+    """The guarantee as JSON values, and whether it holds; infinite numbers are null."""
+    return {"holds": isinstance(promise, Guarantee), **finite(_values_of(promise))}
+
+
+def _values_of(promise: Guarantee | NoGuarantee) -> dict[str, Any]:
+    adapter: TypeAdapter[Guarantee | NoGuarantee] = TypeAdapter(type(promise))
+    values: dict[str, Any] = adapter.dump_python(promise)
+    return values
 
 
 def _with_epsilons(promise: Guarantee | NoGuarantee, stated: Any) -> Guarantee | NoGuarantee:

@@ -1,4 +1,4 @@
-"""What voids a mechanism's guarantee, and what it depends on, in the words that are printed with it."""
+"""What voids a mechanism's guarantee, and what it depends on."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,8 @@ from heldin.defenses.choices import (
     RealisedCohortDivisor,
     ShuffledSampler,
 )
-from heldin.defenses.guarantee import NO_CLIPPING, NO_NOISE, NO_UNIT
+from heldin.words import Statement
+from heldin.words.guarantee import GuaranteeCondition, NoGuaranteeReason
 
 if TYPE_CHECKING:
     from heldin.defenses.mechanism import Mechanism
@@ -17,63 +18,63 @@ if TYPE_CHECKING:
 _PERPLEXITY = ("highest_perplexity", "lowest_perplexity")
 
 
-def reasons_of(mechanism: "Mechanism") -> tuple[str, ...]:
+def reasons_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
     """Every reason why there is no DP guarantee (docs/theory.md#rules-of-a-private-step); empty if there is one."""
     user_level = mechanism.unit == "user"
     leaky = [step.name for step in mechanism.data_steps if not step.user_local]
     comparing = [step.name for step in mechanism.data_steps if not (step.record_local or step.slots_only)]
     checks = [
-        (mechanism.unit == "none", NO_UNIT),
+        (mechanism.unit == "none", NoGuaranteeReason.NO_UNIT()),
         (
             isinstance(mechanism.sampler, ShuffledSampler),
-            "cohorts are shuffled while accounting assumes Poisson sampling",
+            NoGuaranteeReason.SHUFFLED(),
         ),
-        (mechanism.noise_multiplier == 0.0, NO_NOISE),
-        (isinstance(mechanism.clip, NoClip), NO_CLIPPING),
+        (mechanism.noise_multiplier == 0.0, NoGuaranteeReason.NO_NOISE()),
+        (isinstance(mechanism.clip, NoClip), NoGuaranteeReason.NO_CLIPPING()),
         (
             isinstance(mechanism.clip, BatchClip),
-            "the batch is clipped as one, so a unit may change a step by twice the clip norm",
+            NoGuaranteeReason.BATCH_CLIPPED(),
         ),
         (
             # Neighbours would scale the same noise differently; under zero-out the absent unit is counted by both
             # (docs/theory.md#public-constants).
             isinstance(mechanism.divisor, RealisedCohortDivisor) and mechanism.adjacency == "add_remove",
-            "the divisor is the realised cohort, which depends on private data",
+            NoGuaranteeReason.REALISED_COHORT(),
         ),
         (
             mechanism.unit != "none" and mechanism.checkpoint == "protected_validation",
-            "the checkpoint is chosen by validation on protected users",
+            NoGuaranteeReason.PROTECTED_VALIDATION(),
         ),
         (
             # At the example level it is no reason: epsilon is then about the data after the step (``conditions_of``).
             user_level and bool(leaky),
-            f"preprocessing looks across users ({', '.join(leaky)})",
+            NoGuaranteeReason.LOOKS_ACROSS_USERS(steps=", ".join(leaky)),
         ),
         (
             # Without one text, others' texts are kept or changed differently, whose number nothing bounds.
             mechanism.unit == "user_entity" and bool(comparing),
-            f"preprocessing compares texts, or may look beyond slots ({', '.join(comparing)})",
+            NoGuaranteeReason.COMPARES_TEXTS(steps=", ".join(comparing)),
         ),
         (
             # Such a model's ranking of one user's records depends on other users' texts.
             mechanism.record_selection in _PERPLEXITY and mechanism.base_model_saw_protected,
-            "records are selected by the perplexity of a base model that saw protected users",
+            NoGuaranteeReason.SELECTED_BY_PROTECTED(),
         ),
         (
             mechanism.two_level is not None and mechanism.two_level.claimed_noise is not None,
-            "Lai et al. account for the rate at which a random record is used, which hides no user and entity",
+            NoGuaranteeReason.RANDOM_RECORD_RATE(),
         ),
         (
             mechanism.two_level is not None and mechanism.two_level.weight_caps is not None,
-            "weights count the records of users and entities",
+            NoGuaranteeReason.WEIGHTS_COUNT_RECORDS(),
         ),
-        (mechanism.base_model_saw_protected, "the base model was trained on protected users"),
-        (mechanism.tokenizer_saw_protected, "the tokenizer was trained on protected users"),
+        (mechanism.base_model_saw_protected, NoGuaranteeReason.BASE_SAW_PROTECTED()),
+        (mechanism.tokenizer_saw_protected, NoGuaranteeReason.TOKENIZER_SAW_PROTECTED()),
     ]
     return tuple(reason for holds, reason in checks if holds)
 
 
-def conditions_of(mechanism: "Mechanism") -> tuple[str, ...]:
+def conditions_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
     """What the guarantee assumes or depends on."""
     refilling = [step.name for step in mechanism.data_steps if not step.record_local]
     # A ranking refills: without one record another of the user takes its place, so it is not record-local.
@@ -83,30 +84,30 @@ def conditions_of(mechanism: "Mechanism") -> tuple[str, ...]:
     # Under caps a choice that looks at slots is the same for both neighbours, who have the same slots.
     texts = example or (mechanism.unit == "user_entity" and mechanism.entity_cap is None)
     checks = [
-        (texts and bool(refilling), f"adjacency after preprocessing ({', '.join(refilling)})"),
-        (example, "says nothing finite about a user without a cap on records per user"),
+        (texts and bool(refilling), GuaranteeCondition.AFTER_PREPROCESSING(steps=", ".join(refilling))),
+        (example, GuaranteeCondition.NOT_OF_USERS()),
         (
             mechanism.unit == "user_entity" and mechanism.entity_cap is not None,
-            "neighbours have the same slots: that a record exists, and whom it names, is not hidden",
+            GuaranteeCondition.SAME_SLOTS(),
         ),
         (
             mechanism.unit == "user_entity" and mechanism.entity_cap is not None,
-            "a name that was not recognised has the epsilon of the number of records that hold it",
+            GuaranteeCondition.NAMES_NOT_RECOGNISED(),
         ),
         (
             mechanism.two_level is not None and mechanism.two_level.rule == "all",
-            "a name that was missed in texts of n other users has the epsilon of rule any at n",
+            GuaranteeCondition.NAMES_MISSED(),
         ),
-        (isinstance(mechanism.divisor, RealisedCohortDivisor), "the divisor counts absent units' null contributions"),
+        (isinstance(mechanism.divisor, RealisedCohortDivisor), GuaranteeCondition.NULL_CONTRIBUTIONS()),
         (
             mechanism.checkpoint == "public_validation",
-            "validation users are public, not protected; epsilon is at the last step, whichever is chosen",
+            GuaranteeCondition.PUBLIC_VALIDATION(),
         ),
-        (mechanism.record_selection in _PERPLEXITY, "the base model that ranks records saw no protected user"),
+        (mechanism.record_selection in _PERPLEXITY, GuaranteeCondition.RANKING_MODEL_UNSEEN()),
         (
             isinstance(mechanism.clip, ConcentrationFilter),
-            "by the theorem of Asi & Liu (2024) as Chua et al. state it, not proved again; halting is an output",
+            GuaranteeCondition.FILTER_THEOREM(),
         ),
-        (True, f"noise by {mechanism.noise_generator}"),
+        (True, GuaranteeCondition.NOISE(generator=mechanism.noise_generator)),
     ]
-    return (*mechanism.assumptions, *(text for holds, text in checks if holds))
+    return (*mechanism.assumptions, *(condition for holds, condition in checks if holds))

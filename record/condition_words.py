@@ -4,7 +4,6 @@ from heldin.audit.control import ControlFacts, ControlOutcome
 from heldin.base.wording import counted
 from heldin.record.planted import (
     Condition,
-    ConditionName,
     FormFacts,
     Known,
     PlantedFacts,
@@ -12,38 +11,16 @@ from heldin.record.planted import (
     TrainingCounts,
     deciding,
 )
+from heldin.words import Statement
+from heldin.words.conditions import ConditionStated
+from heldin.words.evidence import Flaw
 
-NO_EFFECT = "the planted rows had no effect on this model, though it learned other rows"
-ATTACK_MISSES = "the model's losses tell held-in canary users from held-out ones, which the plan's attack misses"
 EASILY_TOLD = 0.8  # AUROC of canary rows against real ones, by text alone, from which a report warns
 
-STATEMENTS = {
-    ConditionName.FAIR_COINS: "an independent fair coin under a fresh key decided each audited user and canary user",
-    ConditionName.FIXED_BEFORE_COINS: (
-        "attacks, references, thresholds, canary users and the audited users were fixed before the coins"
-    ),
-    ConditionName.SCORED_WITHOUT_COINS: "scores were computed without the coins",
-    ConditionName.SET_UNCHANGED: "the training set is as heldin wrote it",
-    ConditionName.GIVEN_EVERY_ROW: "the model was given every row of the planted training set, and nothing else",
-    ConditionName.WEIGHTED_ALIKE: (
-        "every row was weighted alike: no mask, weight, filter or clipping depended on a row's text or user"
-    ),
-    ConditionName.NOTHING_ELSE: (
-        "no other training of this model used text of these users, and nobody who trained it knew who was held in"
-    ),
-    ConditionName.STARTED_UNSEEN: (
-        "the model before training and the reference model had not been trained on text of these users"
-    ),
-    ConditionName.ROW_IS_EXAMPLE: "each row was one training example: not split, not packed with others, not repeated",
-    ConditionName.SERVED_ALONE: "the endpoint served this model and no other",
-    ConditionName.EARLIER_LOOKS_UNUSED: "this training used nothing that an earlier look found",
-    ConditionName.LOOKS_PAID: "no more looks were taken than were paid for before",
-}
 
-
-def statement(condition: Condition) -> str:
+def statement(condition: Condition) -> Statement:
     """Return what must hold."""
-    return STATEMENTS[condition.name]
+    return ConditionStated[condition.name.name]()
 
 
 def explanation(condition: Condition, facts: PlantedFacts) -> str:
@@ -51,22 +28,13 @@ def explanation(condition: Condition, facts: PlantedFacts) -> str:
     return "; ".join(_reason(reason, condition, facts) for reason in condition.reasons)
 
 
-def unmet_words(facts: PlantedFacts) -> tuple[str, ...]:
-    """Return why nothing is certified, a sentence part for each reason; empty if no condition is unmet."""
+def unmet_flaws(facts: PlantedFacts) -> tuple[Statement, ...]:
+    """Return why nothing is certified; empty if no condition is unmet."""
     unmet = facts.unmet()
     # Undeclared ones are counted, since every verdict and note repeats this; each is listed among the conditions.
     undeclared = [condition for condition in unmet if condition.reasons == [Reason.UNDECLARED]]
-    parts = [
-        f"{explanation(condition, facts)} (condition not met: {statement(condition)})"
-        for condition in unmet
-        if condition not in undeclared
-    ]
-    if undeclared:
-        parts.append(
-            f"nobody has declared {counted(len(undeclared), 'condition')} that heldin cannot check (--declared-by NAME"
-            " declares them)"
-        )
-    return tuple(parts)
+    flaws = [Flaw.CONDITION_NOT_MET(condition=statement(c)) for c in unmet if c not in undeclared]
+    return (*flaws, *([Flaw.NOT_DECLARED(count=len(undeclared))] if undeclared else []))
 
 
 def declared_line(facts: PlantedFacts) -> str | None:

@@ -8,6 +8,8 @@ from pydantic import Field
 from heldin.base.facts import Facts
 from heldin.base.wording import counted
 from heldin.defenses.accounting.ceiling import RocCeiling
+from heldin.words import Statement
+from heldin.words.guarantee import without_conditions
 
 # Log-spaced, like the axis of the figure; 0 closes the curve, where delta alone allows a TPR above 0.
 CEILING_FPRS = np.concatenate([[0.0], np.geomspace(1e-4, 1, 120)])
@@ -88,7 +90,7 @@ class SplitFacts(Facts):
         assignment: the rule that decided it.
         known_by: how it is known.
         certifiable: whether it supports a certified bound.
-        standing_reason: why, or why not.
+        reason: why, or why not.
         held_in: number of held-in users and entities, or of trainings with the worst-case user.
         held_out: number of held-out users and entities, or of trainings without.
         always_in: number of users who are trained on and not audited.
@@ -102,7 +104,7 @@ class SplitFacts(Facts):
     assignment: str
     known_by: KnownBy
     certifiable: bool
-    standing_reason: str
+    reason: Statement
     held_in: int
     held_out: int
     always_in: int
@@ -111,6 +113,11 @@ class SplitFacts(Facts):
     ledger_commitment: str | None
     overlaps: Overlaps
     audited: Literal["users", "entities", "both", "canaries"] = "users"
+
+    @property
+    def standing_reason(self) -> str:
+        """The reason in words."""
+        return str(self.reason)
 
 
 class EndpointFacts(Facts):
@@ -270,12 +277,12 @@ class TrainingFacts(Facts):
 
     Attributes:
         defense: its kind in the config.
-        guarantee: the guarantee in words.
+        promise: the guarantee with its conditions, or why there is none.
         unit: whom it protects: user, example, user_entity or none.
         epsilon: epsilon of the guarantee; null without one.
         delta: the plan's delta, also where it gives no guarantee; null without noise.
         noise_multiplier: standard deviation of the noise / clip norm.
-        warnings: warnings to read with the guarantee.
+        cautions: what to read with the guarantee.
         ceiling: bound on attackers' ROC curves; null unless a user is the privacy unit.
         ceiling_of_entities: the same in an audit of entities; null without a promise to them.
         records: number of records trained on.
@@ -294,12 +301,12 @@ class TrainingFacts(Facts):
     """
 
     defense: str
-    guarantee: str
+    promise: Statement
     unit: str
     epsilon: float | None
     delta: float | None
     noise_multiplier: float
-    warnings: list[str]
+    cautions: list[Statement]
     ceiling: Ceiling | None
     ceiling_of_entities: Ceiling | None = None
     records: int
@@ -314,6 +321,21 @@ class TrainingFacts(Facts):
     by_exposure: ByExposure | None = None
     exposed: list[ExposedShare] = Field(default_factory=list)
     gradients: int | None
+
+    @property
+    def guarantee(self) -> str:
+        """The promise in words."""
+        return str(self.promise)
+
+    @property
+    def guarantee_alone(self) -> str:
+        """The promise in words, without its conditions."""
+        return str(without_conditions(self.promise))
+
+    @property
+    def warnings(self) -> list[str]:
+        """The cautions in words."""
+        return [str(caution) for caution in self.cautions]
 
     @property
     def protected(self) -> str:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from heldin.corpus.statistics import text_digest
 from heldin.record.facts import Count
+from heldin.words import Statement
+from heldin.words.answer import ComparisonFlaw
 
 # shares of users by name, or of held-out texts, beyond which a comparison of the two sides is void
 MOST_HELD_OUT_TRAINED_ON = 0.05
@@ -76,7 +78,7 @@ def measured(count: int) -> Count:
 NOT_KNOWN = Count(count=None, known_by="not known")
 
 
-def training_flaws(member: Mapping[str, bool], seen: Mapping[bool, Seen], held_out_texts: int) -> list[str]:
+def training_flaws(member: Mapping[str, bool], seen: Mapping[bool, Seen], held_out_texts: int) -> list[Statement]:
     """Why a comparison of held-in with held-out users is void, given the training file; empty if it is not.
 
     Args:
@@ -92,10 +94,10 @@ def training_flaws(member: Mapping[str, bool], seen: Mapping[bool, Seen], held_o
     absent = [user for user in sides[True] if user not in trained_on]
     flaws = []
     if len(wrong) > MOST_HELD_OUT_TRAINED_ON * len(sides[False]):
-        flaws.append(f"{len(wrong)} of {len(sides[False])} held-out users stand in the training file")
+        flaws.append(ComparisonFlaw.HELD_OUT_USERS_TRAINED_ON(count=len(wrong), users=len(sides[False])))
     if seen[False].anywhere > MOST_HELD_OUT_TRAINED_ON * held_out_texts:
-        flaws.append(f"{seen[False].anywhere} of {held_out_texts} held-out texts stand in the training file")
+        flaws.append(ComparisonFlaw.HELD_OUT_TEXTS_TRAINED_ON(count=seen[False].anywhere, texts=held_out_texts))
     # A training file may be a part of what was trained on, so that many may be absent before this voids the comparison.
     if len(absent) > (1 - LEAST_HELD_IN_TRAINED_ON) * len(sides[True]):
-        flaws.append(f"{len(absent)} of {len(sides[True])} held-in users do not stand in the training file")
+        flaws.append(ComparisonFlaw.HELD_IN_USERS_ABSENT(count=len(absent), users=len(sides[True])))
     return flaws

@@ -13,6 +13,7 @@ from heldin.base.facts import Facts
 from heldin.bounds.verdict import Outcome, Standing
 from heldin.record.facts import Ceiling, CurvePoint
 from heldin.record.sweep_tests import CellTests
+from heldin.words import Statement
 
 JOINT_ALPHA = 0.05  # of all statements of a sweep together
 FILE = "comparison.json"
@@ -31,8 +32,8 @@ class JointVerdict(Facts):
         adjusted: the same after Holm's correction over all cells and groups of people; null likewise.
     """
 
-    subjects: str
-    claim: str
+    subjects: Statement
+    claim: Statement
     outcome: str
     standing: str
     p_value: float | None
@@ -174,7 +175,7 @@ class VariantResult(Facts):
     name: str
     group: str
     defense: str
-    promise: str | None
+    promise: Statement | None
     unit: str | None
     privacy_unit: str | None = None
     trained_users: int | None = None

@@ -8,7 +8,6 @@ from typing import Any
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.coarse import brief
 from heldin.audit.decision import Answer
-from heldin.audit.headline import TRAININGS
 from heldin.base.wording import at_most_counted, counted
 from heldin.bounds.verdict import NO_CLAIM
 from heldin.record.document import Record
@@ -23,6 +22,7 @@ from heldin.reports.people import attacker_asks, headline_of_a_dial
 from heldin.reports.promise_words import promise_pairs
 from heldin.reports.recommendation import limit_rows
 from heldin.reports.wording import audited_by, texts_of
+from heldin.words.people import TRAININGS
 
 
 def annex(record: Record) -> dict[str, Any]:

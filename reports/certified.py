@@ -32,7 +32,7 @@ def certified(record: Record) -> str:
     """
     tested = [its for its in record.judgement.verdicts if its.claim != NO_CLAIM]
     claims = dict.fromkeys(its.claim for its in tested)  # in their order, each once
-    said = [_of_claim(record, claim, [its for its in tested if its.claim == claim]) for claim in claims]
+    said = [_of_claim(record, str(claim), [its for its in tested if its.claim == claim]) for claim in claims]
     declared = declared_line(record.planted) if record.planted else None
     return " ".join(filter(None, [*(said or ["No claim was tested."]), _of_bounds(record), declared]))
 
@@ -42,7 +42,7 @@ def _of_claim(record: Record, claim: str, verdicts: list[Verdict]) -> str:
     for its in verdicts:
         # Canary users are judged by themselves, whatever the groups of real users are.
         void = record.decision.decision.answer is Answer.NOT_VALID and its.subjects == audited_by(record).subjects
-        whom.setdefault(_found(its, void=void), []).append(its.subjects)
+        whom.setdefault(_found(its, void=void), []).append(str(its.subjects))
     # Whom a verdict is about is only in question where canary users are judged beside real ones.
     said = [f"{found} ({', '.join(of)})" if record.canaries else found for found, of in whom.items()]
     return sentence(f"{claim}: {'; '.join(said)}")

@@ -1,7 +1,6 @@
 """The facts of a record, as (what, value) rows."""
 
 from heldin.audit.canary_groups import CanaryFacts
-from heldin.audit.headline import Wording
 from heldin.audit.results import TrainingsFacts
 from heldin.base.wording import counted
 from heldin.record.document import Record
@@ -9,6 +8,7 @@ from heldin.record.effort import EffortFacts
 from heldin.record.facts import Overlaps
 from heldin.reports.findings import known
 from heldin.reports.wording import audited_by, breakable
+from heldin.words.people import Wording
 
 
 def facts(record: Record) -> list[list[str]]:

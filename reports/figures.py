@@ -9,7 +9,6 @@ from heldin.attacks.statistics import how_aggregated
 from heldin.audit.attack_results import AttackResult, Curve
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.canary_groups import CanaryFacts, CanaryGroup
-from heldin.audit.headline import Wording
 from heldin.audit.knowledge import Knowledge
 from heldin.base.wording import counted
 from heldin.record.document import Record
@@ -17,6 +16,7 @@ from heldin.record.facts import GradientNorms
 from heldin.reports.drawing import BLUE, GREY, ORANGE, above, figure, label, two_sides
 from heldin.reports.retraining_figure import trainings_histogram
 from heldin.reports.wording import audited_by, over_texts
+from heldin.words.people import Wording
 
 
 def figures(record: Record) -> dict[str, str]:

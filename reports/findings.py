@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from heldin.attacks.statistics import FOR_TRAINING_DOCUMENTS, how_aggregated
 from heldin.audit.answer import DecisionFacts
-from heldin.audit.decision import Answer
-from heldin.audit.headline import PROMISES
+from heldin.audit.decision import Answer, Promise
 from heldin.base.wording import counted
 from heldin.bounds.verdict import NO_CLAIM, Outcome, Verdict, in_parentheses
 from heldin.record.condition_words import control_line, form_line
@@ -19,6 +18,7 @@ from heldin.reports.next_steps import next_step
 from heldin.reports.people import attacker
 from heldin.reports.recommendation import recommendation
 from heldin.reports.wording import audited_by, group_name, interval, of_real_rows, percent, sentence
+from heldin.words.answer import Promised
 
 ATTACKER = "Who attacks"
 HOW_WELL = "How well the attacks did"
@@ -171,7 +171,7 @@ def _origin(record: Record) -> str:
     else:
         which = f"the best of {t.steps:,} steps, step {t.chosen_step:,}"
     # the conditions of the promise are in the table of facts
-    promised = t.guarantee.split(";")[0] if t.epsilon is not None else t.guarantee
+    promised = t.guarantee_alone if t.epsilon is not None else t.guarantee
     said = (
         f" It was fine-tuned on {counted(t.records, 'text')} of {counted(t.users, 'user')} ({which}; defense:"
         f" {t.defense}; {promised})."
@@ -337,7 +337,7 @@ def _limits(record: Record) -> str:
     guarantee = "" if tested else " No differential-privacy guarantee was claimed or tested."
     t, what = record.training, audited_by(record)
     if t and t.epsilon is not None:
-        guarantee = f" The accountant promises {t.guarantee.split(';')[0]}."
+        guarantee = f" The accountant promises {t.guarantee_alone}."
         # Only where something is promised to those who are audited: an example's epsilon says nothing of users' AUROC.
         if ceiling := record.ceiling():
             guarantee += (
@@ -371,4 +371,8 @@ def known(count: Count) -> str:
 
 def answer_line(facts: DecisionFacts) -> str:
     """The answer in a few words, as the last line of a command."""
-    return f"{facts.decision.answer.value}{PROMISES[facts.decision.promise]}"
+    promise = facts.decision.promise
+    return f"{facts.decision.answer.value}{'' if promise is None else _PROMISED[promise]()}"
+
+
+_PROMISED = {Promise.WITHIN: Promised.WITHIN, Promise.ABOVE: Promised.ABOVE, Promise.BEYOND: Promised.BEYOND}

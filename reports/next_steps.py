@@ -6,6 +6,7 @@ from heldin.audit.decision import Answer, Promise
 from heldin.bounds.verdict import Outcome, Standing
 from heldin.record.document import Record
 from heldin.reports.wording import audited_by
+from heldin.words.answer import ComparisonFlaw
 
 # (term, words of a report that need it: none for those that every report has, meaning); at most twenty of them
 TERMS = (
@@ -84,6 +85,11 @@ TERMS = (
 )
 
 
+_OF_TRAINING_FILE = (
+    ComparisonFlaw.HELD_OUT_USERS_TRAINED_ON,
+    ComparisonFlaw.HELD_OUT_TEXTS_TRAINED_ON,
+    ComparisonFlaw.HELD_IN_USERS_ABSENT,
+)
 _PLANT_ANEW = " All this was fixed before the coins: it takes another planted training set, and another training."
 
 
@@ -135,7 +141,7 @@ def next_step(record: Record, facts: DecisionFacts) -> str:
             return f"Do not read this as safe. {ways}{_anew(record)}"
         # A flaw of the files that were given, not of how users were split: in the words of
         # ``record.overlaps.training_flaws``.
-        case Answer.NOT_VALID if any("training file" in flaw for flaw in facts.decision.flaws):
+        case Answer.NOT_VALID if any(flaw.states(code) for flaw in facts.decision.flaws for code in _OF_TRAINING_FILE):
             return (
                 "Nothing follows for the model, either way. Give users who are in this training file as held-in and"
                 " users who are not in it as held-out, or the file that this model was trained on, and audit again."

@@ -74,7 +74,7 @@ def report_content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
         "written_out": written_out(record),
         "annex": annex(record),
         "basis": f"made {record.created}, of the model {record.target.fingerprint[:16]}",
-        "what": asdict(audited_by(record)),
+        "what": {name: str(word) for name, word in vars(audited_by(record)).items()},
         "figures": sorted(drawn),
         "alt": alternatives(record, drawn),
         "shown": shown_curves(record),

@@ -9,11 +9,11 @@ from heldin.attacks.protocol import Uses
 from heldin.attacks.statistics import ATTACKS, asks_for_vocabulary, how_aggregated
 from heldin.audit.decision import Answer
 from heldin.base.wording import counted
-from heldin.defenses.guarantee import NO_PROTECTION
 from heldin.record.document import Record
 from heldin.record.release import release_of
 from heldin.record.requirements import epsilon_per_entity, epsilon_per_user
 from heldin.reports.wording import audited_by, of_real_rows, percent, texts_of
+from heldin.words.guarantee import Promise
 
 LARGEST_ODDS = 1e6  # above which odds say nothing that a reader could use
 _FURTHER = {
@@ -160,8 +160,8 @@ def _by_promise(record: Record) -> str:
     if epsilon is None or t.delta is None:
         if t.epsilon is None:
             why = "the training has no guarantee"
-            if t.guarantee == NO_PROTECTION:
-                why = "nothing but what was done to the texts protects" if t.removals else NO_PROTECTION
+            if t.promise.states(Promise.NO_PROTECTION):
+                why = "nothing but what was done to the texts protects" if t.removals else t.guarantee
         else:
             why = f"its epsilon is for {t.protected}, and a user may have several records"
         return f"No promise bounds the odds on a single person: {why}."

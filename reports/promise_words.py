@@ -6,9 +6,11 @@ NIST SP 800-226 (figures 4 and 5) warns that equal epsilons of other units or de
 from dataclasses import dataclass
 
 from heldin.base.wording import counted
-from heldin.defenses.guarantee import ADJACENCIES
 from heldin.record.document import Record
 from heldin.reports.wording import audited_by, sentence
+from heldin.words import Statement
+from heldin.words.evidence import delta_of
+from heldin.words.guarantee import relation_of
 
 _NEIGHBOURS = {
     "add_remove": (
@@ -33,7 +35,6 @@ _NEIGHBOURS = {
         "Compare only with an epsilon for the same relation.",
     ),
 }
-_RELATIONS: list[tuple[str, str]] = [*ADJACENCIES.items(), ("fixed_incidence", "fixed incidence")]
 
 
 _FOUND_BY = {
@@ -49,7 +50,7 @@ class Promised:
     """A promise, as a record or a sweep has it.
 
     Attributes:
-        guarantee: in words.
+        guarantee: with its conditions; None if a sweep has none.
         unit: whom it protects: user, example, user_entity or none.
         protected: the same in a word or two.
         epsilon: of the guarantee; None without one.
@@ -57,7 +58,7 @@ class Promised:
         users: number of users trained on; None: not known.
     """
 
-    guarantee: str
+    guarantee: Statement | None
     unit: str
     protected: str
     epsilon: float | None
@@ -74,7 +75,7 @@ def promise_pairs(record: Record) -> list[list[str]]:
             ["delta", _delta_of_bounds(record)],
             ["neighbours", "Not known: a promise would have to say which training sets count as neighbours."],
         ]
-    unit, *others = in_words(Promised(t.guarantee, t.unit, t.protected, t.epsilon, t.delta, t.users), one)
+    unit, *others = in_words(Promised(t.promise, t.unit, t.protected, t.epsilon, t.delta, t.users), one)
     return [[unit[0], unit[1] + _entities(record)], *others]
 
 
@@ -88,8 +89,8 @@ def _entities(record: Record) -> str:
 
 
 def _delta_of_bounds(record: Record) -> str:
-    named = f"delta {record.judgement.delta:g}"
-    claims = list(dict.fromkeys(its.claim for its in record.judgement.verdicts if named in its.claim))
+    labels = dict.fromkeys(verdict.claim for verdict in record.judgement.verdicts)
+    claims = [str(label) for label in labels if delta_of(label) == record.judgement.delta]
     of = "chosen for the audit" if not claims else f"as it was claimed: {', '.join(claims)}"
     return f"That of the bounds in this report is {record.judgement.delta:g}, {of}."
 
@@ -99,7 +100,7 @@ def in_words(its: Promised, one: str) -> list[list[str]]:
     if its.epsilon is None or its.delta is None:
         nothing = "There is none: it belongs to a promise."
         return [
-            ["unit", f"{sentence(its.guarantee)} The audit counts by {one}."],
+            ["unit", f"{sentence(str(its.guarantee))} The audit counts by {one}."],
             ["delta", nothing],
             ["neighbours", nothing],
         ]
@@ -139,8 +140,7 @@ def _delta(its: Promised) -> str:
 
 
 def _neighbours(its: Promised) -> str:
-    stated = its.guarantee.split(";")[0]
-    key = next((key for key, words in _RELATIONS if words in stated), None)
+    key = None if its.guarantee is None else relation_of(its.guarantee)
     if key is None:
         return (
             "Two training sets count as neighbours as the guarantee says (facts). Compare only with an epsilon for the"

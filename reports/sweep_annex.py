@@ -6,7 +6,6 @@ from typing import Any
 from heldin.audit.blocks import LEAST_BLOCKS
 from heldin.audit.decision import Answer
 from heldin.audit.extraction import ExtractionFacts, ExtractionGroup
-from heldin.audit.headline import AUDITED, Wording
 from heldin.base.wording import counted
 from heldin.record.release import Release, release_of
 from heldin.record.sweep import CellResult, SweepResult, VariantResult
@@ -16,6 +15,7 @@ from heldin.reports.annex_parts import Scenario
 from heldin.reports.promise_words import Promised, in_words
 from heldin.reports.sweep_words import letters, summary
 from heldin.reports.wording import breakable, percent, texts_of
+from heldin.words.people import AUDITED, Wording
 
 EXTRACTION_HEAD = (
     "variant",
@@ -206,9 +206,7 @@ def _promise(its: VariantResult, one: str) -> str:
 
 
 def _promised(its: VariantResult) -> Promised:
-    return Promised(
-        its.promise or "", its.privacy_unit or "none", its.unit or "", its.epsilon, its.delta, its.trained_users
-    )
+    return Promised(its.promise, its.privacy_unit or "none", its.unit or "", its.epsilon, its.delta, its.trained_users)
 
 
 def _others(result: SweepResult) -> list[str]:

@@ -7,13 +7,13 @@ import yaml
 
 from heldin.attacks.statistics import how_aggregated
 from heldin.audit.blocks import LEAST_BLOCKS, Summary
-from heldin.audit.headline import AUDITED
 from heldin.audit.shipping import CandidateResult, Shipping, Tested
 from heldin.base.wording import counted
 from heldin.bounds.verdict import in_parentheses
 from heldin.record.sweep import CellResult, SweepResult, VariantResult
 from heldin.reports.people import attacker_asks
 from heldin.reports.wording import breakable, percent, sentence, texts_of
+from heldin.words.people import AUDITED
 
 SHORT = {"epsilon_per_user": "epsilon", "auroc": "AUROC", "loss": "loss", "loss_gain_over_base": "loss gained"}
 MEASURES = {

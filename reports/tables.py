@@ -140,7 +140,7 @@ def canary_rows(record: Record) -> list[list[str]]:
         return []
     area = record.primary().auroc
     sides = [str(record.split.held_in), str(record.split.held_out)]
-    rows = [[audited_by(record).subjects, *sides, f"{area.value:.3f}", f"{area.lower:.3f} to {area.upper:.3f}"]]
+    rows = [[str(audited_by(record).subjects), *sides, f"{area.value:.3f}", f"{area.lower:.3f} to {area.upper:.3f}"]]
     for g in record.canaries.groups:
         cells = (
             ["N/A", ""] if g.auroc is None else [f"{g.auroc.value:.3f}", f"{g.auroc.lower:.3f} to {g.auroc.upper:.3f}"]
@@ -201,7 +201,7 @@ def condition_rows(record: Record) -> list[list[str]]:
     if record.planted is None:
         return []
     facts = record.planted
-    rows = [[statement(c), c.known_by.value, explanation(c, facts)] for c in facts.conditions]
+    rows = [[str(statement(c)), c.known_by.value, explanation(c, facts)] for c in facts.conditions]
     if facts.training is not None:
         rows.append(["what the model was given", "measured", training_line(facts.training)])
     if facts.control is not None:

@@ -3,9 +3,9 @@
 from heldin.attacks.statistics import is_of_users
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.canary_groups import CanaryGroup
-from heldin.audit.headline import AUDITED, Wording
 from heldin.base.wording import counted
 from heldin.record.document import Record
+from heldin.words.people import AUDITED, Wording
 
 _BREAK = "\u200b"  # a place where a line may end
 

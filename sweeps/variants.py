@@ -103,7 +103,7 @@ def _variant(variant: Variant, finished: Mapping[str, Finished], results: Sequen
         name=variant.name,
         group=variant.group,
         defense=" + ".join(kind for kind in kinds if kind != "none") or "none",
-        promise=training.guarantee if training else None,
+        promise=training.promise if training else None,
         unit=training.protected if training else None,
         privacy_unit=training.unit if training else None,
         trained_users=training.users if training else None,

@@ -5,11 +5,24 @@ from heldin.audit.attack_results import AttackResult, Curve, Histogram, TprAt
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.canary_groups import CanaryFacts
 from heldin.audit.decision import DecisionConfig, Evidence, RateEvidence, ScoreEvidence, decide
-from heldin.audit.headline import USERS, headline, notes
+from heldin.audit.headline import headline, notes
 from heldin.audit.randomisation import Law
 from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
 from heldin.defenses.mechanism import Mechanism
 from heldin.record.document import Record
+from heldin.words import Code
+from heldin.words.people import USERS
+
+
+class Made(Code):
+    """A statement of the tests, in whatever words."""
+
+    TEXT = "made_by_a_test", "{text}"
+
+
+def stated(text):
+    """A statement whose sentence is the text."""
+    return Made.TEXT(text=text)
 
 
 def canary_facts(groups, **changes):
@@ -72,8 +85,8 @@ def decision_of(its, *, lengths=None, by=None, what=USERS):
     by = by or DecisionConfig()
     decided = decide(its, by)
     return DecisionFacts(
-        headline=headline(its, decided, by, what),
-        notes=notes(its, by, lengths or [0.0] * len(its.scores), what),
+        statement=headline(its, decided, by, what),
+        remarks=notes(its, by, lengths or [0.0] * len(its.scores), what),
         decision=decided,
         by=by,
         scores=len(its.scores),

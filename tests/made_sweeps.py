@@ -20,6 +20,8 @@ from heldin.record.sweep import (
     VariantResult,
 )
 from heldin.record.sweep_tests import CellTests
+from heldin.words.evidence import REAL_USERS, ClaimLabel
+from heldin.words.guarantee import Promise, Relation
 
 RATES = np.linspace(0, 1, 21)
 
@@ -78,7 +80,11 @@ def _variant(name, first, aurocs, gains, private, beaten):
         name=name,
         group=first,
         defense="uls" if private else "none",
-        promise="epsilon 8, delta 1e-05 per user (add/remove)" if private else "no protection was applied",
+        promise=(
+            Promise.EPSILON(epsilon=8.0, delta=1e-5, unit="user", relation=Relation.ADD_REMOVE())
+            if private
+            else Promise.NO_PROTECTION()
+        ),
         unit="user" if private else "none",
         privacy_unit="user" if private else "none",
         trained_users=150,
@@ -118,8 +124,8 @@ def _variant(name, first, aurocs, gains, private, beaten):
 
 def _cell(block, name, auroc, gain, private, violated):
     verdict = JointVerdict(
-        subjects="real users",
-        claim="epsilon 8 at delta 1e-05",
+        subjects=REAL_USERS,
+        claim=ClaimLabel.STATED(epsilon=8.0, delta=1e-5),
         outcome="violated" if violated else "consistent",
         standing="certified",
         p_value=0.001 if violated else 1.0,

@@ -222,7 +222,7 @@ def account_plan(mechanism: Mechanism) -> AccountRow:
             row,
             epsilon=promise.epsilon,  # under two-level sampling above the event's: names that were missed count too
             label=promise.label,
-            warnings=promise.warnings,
+            warnings=tuple(map(str, promise.cautions)),
             entity_cap=mechanism.entity_cap,
         )
     bounds: tuple[float | None, float | None] = (1.0, 1.0)  # without a promise an attacker may be perfect
@@ -275,7 +275,8 @@ def _row(
         case FilteredGaussian(noise_multiplier=s):
             group, renyi, rate, black_box = 1, None, 1.0, None
     auroc, tpr = _bounds(user, steps, delta) if user is not None else (None, None)
-    warnings = [accounting.delta_warning(delta, units) if units is not None else None]
+    caution = accounting.delta_caution(delta, units) if units is not None else None
+    warnings = [None if caution is None else str(caution)]
     warnings += ["noise multiplier 0 adds no noise: epsilon is infinite, nothing is promised" if s == 0.0 else None]
     return AccountRow(
         method=method,

@@ -20,6 +20,8 @@ from heldin.defenses.accounting.events import (
 )
 from heldin.defenses.accounting.loss_pmf import LossPair, rounding_mass
 from heldin.defenses.accounting.mixture_pld import STEP_TAIL
+from heldin.words import Statement
+from heldin.words.guarantee import PromiseCaution
 
 SMALLEST_DELTA = 1e-11
 SMALLEST_NOISE, LARGEST_NOISE = 1e-2, 1e6  # range of noise multipliers that calibration searches
@@ -184,11 +186,11 @@ def check_delta(delta: float, steps: int) -> None:
         )
 
 
-def delta_warning(delta: float, units: int) -> str | None:
-    """A warning to print with epsilon if delta exceeds 1 / units, else None; ``units`` is a public constant."""
+def delta_caution(delta: float, units: int) -> Statement | None:
+    """What to print with epsilon if delta exceeds 1 / units, else None; ``units`` is a public constant."""
     if delta <= 1.0 / units:
         return None
-    return f"delta {delta:g} is above 1/{units}: one unit may be published outright; use at most {units**-1.1:.2g}"
+    return PromiseCaution.LARGE_DELTA(delta=delta, units=units, most=units**-1.1)
 
 
 def _noise_bracket(spent: Callable[[float], float], target: float) -> tuple[float, float]:

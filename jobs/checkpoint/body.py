@@ -16,11 +16,12 @@ from heldin.jobs.run.scoring import scoring_rule
 from heldin.record.document import Body
 from heldin.record.facts import CorpusFacts, ModelFacts, Overlaps, ScoredTexts, SplitFacts
 from heldin.record.overlaps import NOT_KNOWN, measured, texts_in
+from heldin.words.split import SplitReason
 
-_STANDING = {
-    Assignment.UNKNOWN: "who was held in is asserted by two files, and how the groups were formed is not known",
-    Assignment.FIXED: "who was held in is asserted by two files, and the groups were not formed by coins",
-    Assignment.COIN: "who was held in is asserted by two files, and so are the coins that are said to have decided it",
+_REASONS = {
+    Assignment.UNKNOWN: SplitReason.ASSERTED_BY_FILES,
+    Assignment.FIXED: SplitReason.ASSERTED_NO_COINS,
+    Assignment.COIN: SplitReason.ASSERTED_COINS,
 }
 
 
@@ -86,7 +87,7 @@ def _split_facts(groups: Groups, assignment: Assignment) -> SplitFacts:
         known_by="not known" if assignment is Assignment.UNKNOWN else "declared",
         # Whatever is declared: heldin drew no coin and holds no key to check one against.
         certifiable=False,
-        standing_reason=_STANDING[assignment],
+        reason=_REASONS[assignment](),
         held_in=len(groups.stores["held-in"].users),
         held_out=len(groups.stores["held-out"].users),
         always_in=0,

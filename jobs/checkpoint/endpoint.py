@@ -29,6 +29,8 @@ from heldin.models.endpoint_client import Connection, Endpoint
 from heldin.models.loading import load_language_model
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.record.facts import LARGEST_DRIFT, EndpointFacts, ModelFacts
+from heldin.words import Statement
+from heldin.words.answer import ComparisonFlaw
 
 NOTE = "its weights cannot be fingerprinted: whoever serves it may change them"
 
@@ -202,11 +204,10 @@ def facts_of(model: ScoredModel, name: str, remote: Remote | None, drifts: Mappi
     )
 
 
-def drift_flaws(models: Sequence[ModelFacts]) -> list[str]:
+def drift_flaws(models: Sequence[ModelFacts]) -> list[Statement]:
     """A flaw for each model that changed while it was audited: mixed scores of two models say nothing about either."""
     return [
-        f"the model '{model.name}' changed while it was audited (a probe text's score moved by"
-        f" {model.endpoint.drift:.2g} nats a token)"
+        ComparisonFlaw.MODEL_CHANGED(model=model.name, drift=model.endpoint.drift)
         for model in models
         if model.endpoint and model.endpoint.drift > LARGEST_DRIFT
     ]

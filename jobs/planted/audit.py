@@ -10,7 +10,6 @@ from heldin.attacks.table import TextStatistic
 from heldin.audit.canary_groups import kinds_of
 from heldin.audit.control import ControlFacts, ControlOutcome
 from heldin.audit.exposure import PEOPLE, write_people
-from heldin.audit.headline import AUDITED, USERS
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.results import Results
 from heldin.audit.sides import Sides
@@ -56,12 +55,15 @@ from heldin.jobs.run.statistics import RunResults, canaries_alone, groups_judged
 from heldin.jobs.run.texts import Scoring, scores_name, texts_under_attack
 from heldin.jobs.run.utility import kept_losses, measure_losses
 from heldin.models.loading import LanguageModel, load_language_model, same_tokens
-from heldin.record.condition_words import ATTACK_MISSES, NO_EFFECT, condition_lines, unmet_words
+from heldin.record.condition_words import condition_lines, unmet_flaws
 from heldin.record.document import Body, Record, read_record, write_new_record
 from heldin.record.masking import without_names
 from heldin.record.planted import PlantedFacts, Reason, TrainingCounts
 from heldin.watch.planted_files import LOG
 from heldin.watch.training_log import hashes_in_folder
+from heldin.words import Statement
+from heldin.words.answer import ComparisonFlaw
+from heldin.words.people import AUDITED, USERS
 
 _LOOKED_AT = ("model", "claims", "endpoint", "precision")
 _MOST = 0.9  # of the tokens: a few bear no loss where rows are packed or end
@@ -192,13 +194,13 @@ def planted_results(
         facts: conditions of certified statements, and the positive control.
         reporter: receives the progress.
     """
-    run, fixed = audited_run(job, config), judged_as(job, config, data, unmet_words(facts))
+    run, fixed = audited_run(job, config), judged_as(job, config, data, unmet_flaws(facts))
     texts, control = texts_under_attack(run, data), facts.control
-    flaws = [NO_EFFECT] if control is not None and control.outcome is ControlOutcome.NO_EFFECT else []
+    flaws = [ComparisonFlaw.NO_EFFECT()] if control is not None and control.outcome is ControlOutcome.NO_EFFECT else []
     found = run_results(data, texts.texts, statistics, fixed, reporter, flaws)
     # An attack on fresh texts may find less: it is not given the rows whose losses the control looks at.
     if control is not None and "training" in run.attack.documents and _misses(found.results, control, data):
-        found = run_results(data, texts.texts, statistics, fixed, reporter, [*flaws, ATTACK_MISSES])
+        found = run_results(data, texts.texts, statistics, fixed, reporter, [*flaws, ComparisonFlaw.ATTACK_MISSES()])
     return found
 
 
@@ -210,7 +212,9 @@ def _misses(results: Results, control: ControlFacts, data: RunData) -> bool:
     return bool(limits) and control.canary_lower is not None and max(limits) < control.canary_lower
 
 
-def judged_as(job: PlantedAudit, config: PlantConfig, data: RunData, unmet: tuple[str, ...] = ()) -> Preregistration:
+def judged_as(
+    job: PlantedAudit, config: PlantConfig, data: RunData, unmet: tuple[Statement, ...] = ()
+) -> Preregistration:
     """What is judged and at which share of the error probability, all of it fixed before scores met coins.
 
     Args:

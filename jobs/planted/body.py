@@ -15,11 +15,12 @@ from heldin.jobs.run.data import RunData
 from heldin.jobs.run.scoring import scoring_rule
 from heldin.jobs.run.split_facts import split_facts
 from heldin.jobs.run.statistics import RunResults, canaries_alone
-from heldin.record.condition_words import unmet_words
+from heldin.record.condition_words import unmet_flaws
 from heldin.record.document import Body
 from heldin.record.facts import ModelFacts, ScoredTexts, SplitFacts
 from heldin.record.masking import masked
 from heldin.record.planted import Condition, PlantedFacts
+from heldin.words.split import SplitReason
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def planted_facts(
 
 
 def _split(config: PlantConfig, data: RunData, facts: PlantedFacts) -> SplitFacts:
-    ledger, missing = data.ledger, unmet_words(facts)
+    ledger, missing = data.ledger, unmet_flaws(facts)
     split = split_facts(config.run_config(Path("records")), data)
     # Also those who could not be audited; nothing is set aside of whoever stays in.
     always = [user for user in data.store.users if ledger.roles.get(user, Role.ALWAYS_IN) is Role.ALWAYS_IN]
@@ -120,12 +121,12 @@ def _split(config: PlantConfig, data: RunData, facts: PlantedFacts) -> SplitFact
     split = split.model_copy(update={"always_in": len(always), "records_by_part": parts})
     if canaries_alone(data):
         sides = [ledger.count()[role] for role in (Role.HELD_IN, Role.HELD_OUT)]
-        reason = "each canary user was held in by an independent fair coin under a fresh secret key"
+        coins = SplitReason.CANARY_COINS()
         split = split.model_copy(
-            update={"audited": "canaries", "held_in": sides[0], "held_out": sides[1], "standing_reason": reason}
+            update={"audited": "canaries", "held_in": sides[0], "held_out": sides[1], "reason": coins}
         )
-    drawn = f"{split.standing_reason}, drawn before {facts.planted}"
+    drawn = SplitReason.DRAWN_BEFORE(coins=split.reason, planted=facts.planted)
     if not missing:
-        return split.model_copy(update={"standing_reason": drawn})
-    reason = f"{'; '.join(missing)}. The coins themselves: {drawn}"
-    return split.model_copy(update={"certifiable": False, "standing_reason": reason})
+        return split.model_copy(update={"reason": drawn})
+    reason = SplitReason.CONDITIONS_NOT_MET(flaws=list(missing), drawn=drawn)
+    return split.model_copy(update={"certifiable": False, "reason": reason})

@@ -17,6 +17,7 @@ from heldin.jobs.run.corpus import CorpusData
 from heldin.jobs.run.training_facts import promise_facts
 from heldin.record.facts import Overlaps, SplitFacts, TrainingFacts
 from heldin.record.overlaps import NOT_KNOWN, measured
+from heldin.words.split import SplitReason
 
 
 def trainings_results(
@@ -51,10 +52,7 @@ def split_facts(job: TrainingJob, trainings: Sequence[Training], corpus: CorpusD
         assignment="coin",
         known_by="measured",
         certifiable=True,
-        standing_reason=(
-            "each training has the worst-case user by an independent fair coin under a fresh secret key, and draws its"
-            " cohorts and noise under a key of its own"
-        ),
+        reason=SplitReason.COINS_OF_TRAININGS(),
         held_in=with_user,
         held_out=len(trainings) - with_user,
         always_in=len(corpus.audited.users),

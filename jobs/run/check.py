@@ -10,7 +10,6 @@ from typing import Any
 from transformers import AutoConfig
 
 from heldin.attacks.config import NamedReference
-from heldin.audit.headline import AUDITED
 from heldin.base.errors import InputError
 from heldin.base.files import cache_root
 from heldin.base.wording import counted
@@ -30,7 +29,7 @@ from heldin.corpus.entities.gold import Gold
 from heldin.corpus.entities.spans import Text
 from heldin.corpus.sources.rows import first_line
 from heldin.corpus.split import Audited, check_pool
-from heldin.defenses.guarantee import NO_PROTECTION, Guarantee
+from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.costs import cost_lines
@@ -41,6 +40,9 @@ from heldin.jobs.run.plan import mechanism_of
 from heldin.models.devices import Planned, default_device
 from heldin.models.loading import context_length
 from heldin.models.model_names import require_model
+from heldin.words import joined
+from heldin.words.guarantee import Promise
+from heldin.words.people import AUDITED
 
 
 @dataclass(frozen=True)
@@ -235,7 +237,7 @@ def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]
         "corpus": f"{config.corpus.source.kind}, {unit}users with {config.corpus.users.min_records} records or more",
         "model": config.model.base or "a GPT-Neo, pre-trained first on public users",
         "training": f"{steps}, {recipe.optimizer}, learning rate {recipe.learning_rate:g}, on the {_device()}",
-        "defense": f"{defense.kind}: {promise.label}" if defense.kind != "none" else f"none: {NO_PROTECTION}",
+        "defense": f"{defense.kind}: {promise.label}" if defense.kind != "none" else f"none: {Promise.NO_PROTECTION()}",
     }
     if private:
         would["noise"] = f"multiplier {mechanism.noise_multiplier:.4g}, delta {mechanism.delta:g}"
@@ -244,8 +246,8 @@ def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]
         would["audited"] = f"{AUDITED[config.split.audited.value].unit} that {where} finds ({source.kind})"
     elif (share := config.split.audit_fraction) is not None:
         would["audited"] = f"each user with probability {share:g}, by a public coin; the others are always in"
-    if isinstance(promise, Guarantee) and promise.warnings:
-        would["warning"] = "; ".join(promise.warnings)
+    if isinstance(promise, Guarantee) and promise.cautions:
+        would["warning"] = joined(promise.cautions)
     if config.canaries:
         would["canaries"] = ", ".join(spec.kind for spec in config.canaries)
     references = [config.attack.reference or "the base model", *(r.label for r in config.attack.references)]

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from heldin.attacks.scoring import ScoredParts
-from heldin.audit.headline import AUDITED
 from heldin.base.coins import first_in_keyed_order, keyed_order, seed_key
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
@@ -29,6 +28,7 @@ from heldin.jobs.run.validation import CurveTexts
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 from heldin.record.facts import CellFacts
+from heldin.words.people import AUDITED
 
 ROWS_A_BATCH = 2**14
 

@@ -9,36 +9,35 @@ from heldin.defenses.config import EntityDefense, UedpDefense, UserEntityDefense
 from heldin.defenses.texts.caps import caps_named
 from heldin.defenses.texts.data_side import DeIdentify, declared
 from heldin.jobs.config import RunConfig
+from heldin.words import Statement
+from heldin.words.guarantee import Assumption
 
 _MADE_OF_TEXTS = {"words", "spacy"}
 
 
-def assumptions(config: RunConfig) -> tuple[str, ...]:
+def assumptions(config: RunConfig) -> tuple[Statement, ...]:
     """What the guarantee assumes, as printed with epsilon: what the base model saw, what a record is, whose names."""
     defense = config.defense
     source = defense.entities if isinstance(defense, EntityDefense) else None
-    public = ", and what it saw of named entities is public" if isinstance(defense, EntityDefense) else ""
+    of_entities = isinstance(defense, EntityDefense)
+    entities = Assumption.ENTITIES_PUBLIC() if of_entities else None
     if config.model.pretrain is None:
-        said = [f"taking it that the base model and its tokenizer saw no protected user{public}"]
+        assumed = [Assumption.BASE_UNSEEN(entities=entities)]
     elif config.model.pretrain.source is not None:
-        said = [f"taking it that the corpus which pre-trained the base model has no protected user's texts{public}"]
+        assumed = [Assumption.PRETRAINING_CORPUS_UNSEEN(entities=entities)]
     else:
-        public = public and ", and what they say of others with them"
-        said = [
-            "for users who are no public users only: the users whose texts pre-trained the base model are taken as"
-            f" public{public}"
-        ]
+        assumed = [Assumption.PUBLIC_USERS(entities=Assumption.MENTIONS_PUBLIC() if of_entities else None)]
     if config.corpus.text_unit == "sentence":
-        said.append("a record is a sentence")
+        assumed.append(Assumption.SENTENCES())
     # A list of the users' own names, or a model trained on their texts, would let one user change others' texts.
     if {d.entities.kind for d in config.data_defenses if isinstance(d, DeIdentify)} & _MADE_OF_TEXTS:
-        said.append("taking it that what de-identifies was not made from protected users' names or texts")
+        assumed.append(Assumption.DEIDENTIFIER_UNSEEN())
     # It decides what caps keep, and what two-level sampling may use.
     if isinstance(defense, EntityDefense) and source and (defense.caps or isinstance(defense, UedpDefense)):
-        said.append(f"an entity is what the source finds ({defense.counts_as_entity})")
+        assumed.append(Assumption.ENTITY_IS(counts=defense.counts_as_entity))
         if source.kind in _MADE_OF_TEXTS:
-            said.append("taking it that what finds entities was not made from protected users' texts")
-    return tuple(said)
+            assumed.append(Assumption.FINDER_UNSEEN())
+    return tuple(assumed)
 
 
 def data_steps(config: RunConfig) -> tuple[DataStep, ...]:

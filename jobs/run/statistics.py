@@ -11,7 +11,6 @@ from heldin.audit.canary_groups import CanaryFacts, canary_results, centred_stat
 from heldin.audit.exposure import Exposed, ExposureFacts, correlations, exposure_groups
 from heldin.audit.extraction import ExtractionFacts
 from heldin.audit.family import variants_of
-from heldin.audit.headline import AUDITED
 from heldin.audit.judge import judge
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.results import Results
@@ -20,7 +19,6 @@ from heldin.audit.sides import sides_of_run
 from heldin.audit.utility import UserLoss
 from heldin.base.progress import Reporter
 from heldin.bounds.claims import claims_of, exposed_claims
-from heldin.bounds.design import REAL_USERS
 from heldin.bounds.judgement import Judgement
 from heldin.bounds.verdict import Claim
 from heldin.canaries.kinds import Canary
@@ -30,6 +28,9 @@ from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.people import people_of
 from heldin.record.precision import PrecisionFacts
+from heldin.words import Statement
+from heldin.words.evidence import REAL_USERS, Subjects
+from heldin.words.people import AUDITED
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def run_results(
     statistics: Sequence[TextStatistic],
     fixed: Preregistration,
     reporter: Reporter,
-    flaws: Sequence[str] = (),
+    flaws: Sequence[Statement] = (),
 ) -> RunResults:
     """Join scores with membership and judge.
 
@@ -166,7 +167,7 @@ def _canary_claims(plan: Mechanism, canaries: Mapping[str, Canary]) -> dict[str,
 
 
 def _of_one_example(
-    data: RunData, statistics: Sequence[TextStatistic], fixed: Preregistration, flaws: Sequence[str]
+    data: RunData, statistics: Sequence[TextStatistic], fixed: Preregistration, flaws: Sequence[Statement]
 ) -> list[Judgement]:
     """Verdicts on claims about single examples, on users and canary users with exactly one row to train on."""
     # To leave out such a user is to leave out one example; of others the claim promises nothing by itself.
@@ -178,7 +179,7 @@ def _of_one_example(
     groups = {} if canaries_alone(data) else {REAL_USERS: data.real(one)}
     for kind in kinds_of(data.canaries):
         of_kind = [user for user, canary in data.canaries.items() if canary.kind is kind]
-        groups[f"{kind.replace('_', '-')} canary users"] = [user for user in of_kind if user in one]
+        groups[Subjects.CANARIES_OF_KIND(kind=kind.replace("_", "-"))] = [user for user in of_kind if user in one]
     found = []
     for subjects, users in groups.items():
         judged = judge(
@@ -186,7 +187,7 @@ def _of_one_example(
             {user: member[user] for user in users},
             replace(fixed, claims=fixed.example_claims),
             blind=[],
-            subjects=f"{subjects} with one training example",
+            subjects=Subjects.WITH_ONE_EXAMPLE(subjects=subjects),
             flawed=bool(flaws),
         )
         # Their bounds would be about a part of those of whom the others are.
@@ -201,7 +202,7 @@ def _canaries_alone(
     statistics: Sequence[TextStatistic],
     fixed: Preregistration,
     reporter: Reporter,
-    flaws: Sequence[str],
+    flaws: Sequence[Statement],
 ) -> RunResults:
     """Judge canary users in the place of real users, by scores minus their group's median."""
     table = scored_users(centred_statistics(statistics, data.canaries, fixed), data.canary_membership())
@@ -226,7 +227,7 @@ def _canaries(
     texts: Mapping[str, Sequence[str]],
     statistics: Sequence[TextStatistic],
     fixed: Preregistration,
-    flaws: Sequence[str],
+    flaws: Sequence[Statement],
 ) -> tuple[CanaryFacts | None, list[Judgement]]:
     if not data.canaries:
         return None, []

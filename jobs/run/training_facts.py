@@ -88,12 +88,12 @@ def promise_facts(mechanism: Mechanism) -> dict[str, Any]:
     if holds and mechanism.user_event is not None:
         ceiling = Ceiling.of(ceiling_of(mechanism.user_event, mechanism.steps, holds.delta))
     return {
-        "guarantee": promise.label,
+        "promise": promise.statement,
         "unit": mechanism.unit,
         "epsilon": holds.epsilon if holds else None,
         "delta": mechanism.delta,
         "noise_multiplier": mechanism.noise_multiplier,
-        "warnings": list(holds.warnings) if holds else [],
+        "cautions": list(holds.cautions) if holds else [],
         "ceiling": ceiling,
         "by_exposure": _by_exposure(promise),
     }

@@ -36,17 +36,26 @@ from heldin.jobs.run.plan import mechanism_of
 from heldin.jobs.run.slots import Slots, find_slots
 from heldin.models.devices import default_device
 from heldin.models.loading import LanguageModel
+from heldin.words import Code
 from replication.classification.config import ClassificationConfig, Contender
 from replication.classification.deal import Deal, deal
 from replication.classification.encoder import encoder_tokenizer, load_classifier, new_masked_model
 from replication.classification.encoding import MaskedTexts, encoded, with_label
 
 _AT_ONCE = 64  # texts tested in one pass
+
+
 # What holds beside any mechanism here: other labels would be another head, and another deal another data set.
-_PUBLIC = (
-    "for the protected pseudo-users only: the set of labels, test texts and what pre-trained the encoder are taken as"
-    " public, and data sets are compared after the texts were dealt"
-)
+class PseudoUsers(Code):
+    """What the guarantees of this study take for granted."""
+
+    PUBLIC = (
+        "pseudo_users",
+        "for the protected pseudo-users only: the set of labels, test texts and what pre-trained the encoder are taken"
+        " as public, and data sets are compared after the texts were dealt",
+    )
+
+
 _OF_RUNS = {"minimum number of records", "set-asides"}  # data steps that this study does not have
 
 
@@ -216,7 +225,7 @@ class _Study:
             naming=_naming(slots.named) if slots and slots.named else None,
             steps=result.steps,
             seconds=round(result.seconds, 1),
-            warnings=promise.warnings if isinstance(promise, Guarantee) else (),
+            warnings=tuple(map(str, promise.cautions)) if isinstance(promise, Guarantee) else (),
         )
 
     def _records(self, contender: Contender, slots: Slots | None) -> tuple[list[TrainingRecord], int]:
@@ -299,7 +308,7 @@ def _mechanism(config: ClassificationConfig, contender: Contender, out: Path, *,
     mechanism = mechanism_of(run, plain_steps=run.finetune.steps(texts))
     steps = tuple(step for step in mechanism.data_steps if step.name not in _OF_RUNS)
     # The first of a run is about users who pre-trained its base model.
-    said = (_PUBLIC, *mechanism.assumptions[1:]) if mechanism.assumptions else ()
+    said = (PseudoUsers.PUBLIC(), *mechanism.assumptions[1:]) if mechanism.assumptions else ()
     return mechanism.model_copy(update={"data_steps": steps, "assumptions": said})
 
 

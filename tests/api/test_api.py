@@ -19,6 +19,7 @@ from heldin.jobs.config import load_config
 from heldin.jobs.run.data import prepare_data
 from heldin.reports.findings import findings
 from heldin.white_box import engine
+from heldin.words.guarantee import NoGuaranteeReason, Promise
 from tests.pdf_pages import text_of
 
 MEMBER = np.arange(400) % 2 == 0
@@ -103,7 +104,9 @@ def test_what_cannot_be_bounded_is_one_line(changed, message):
 
 def test_a_private_run_shows_that_it_has_no_guarantee_where_it_has_none(finished, tmp_path):
     record = heldin.load_record(finished).record
-    training = record.training.model_copy(update={"defense": "clip", "guarantee": "no DP guarantee: noise is missing"})
+    training = record.training.model_copy(
+        update={"defense": "clip", "promise": Promise.NO_GUARANTEE(reasons=[NoGuaranteeReason.NO_NOISE()])}
+    )
     shown = heldin.AuditResult(record.model_copy(update={"training": training}), finished)._repr_html_()
     assert "The defense &#x27;clip&#x27; ran, with no DP guarantee" in shown
 

@@ -3,11 +3,22 @@
 import pytest
 from pydantic import ValidationError
 
+from heldin.audit import headline as answers
 from heldin.audit.decision import Answer, DecisionConfig, Promise, RateEvidence, ScoreEvidence, decide, users_needed
-from heldin.audit.headline import CANARIES, TRAININGS, headline, notes
-from tests.made_facts import decision_of, evidence, score
+from heldin.words.people import CANARIES, TRAININGS
+from tests.made_facts import decision_of, evidence, score, stated
 
 BY = DecisionConfig()
+
+
+def headline(*given):
+    return str(answers.headline(*given))
+
+
+def notes(*given):
+    return [str(note) for note in answers.notes(*given)]
+
+
 LEAK = score(0.64, adjusted_p=0.001, tpr=0.2)
 FLAW = "the two groups differ even without the audited model (bag of words: AUROC 0.90, p = 1e-09)"
 
@@ -82,9 +93,9 @@ FLAW = "the two groups differ even without the audited model (bag of words: AURO
             "Inconclusive: likelihood-ratio (mean over texts) tells held-in from held-out users the wrong way"
             " round (AUROC 0.30): the groups may be swapped, or the model made its users' texts less likely.",
         ),
-        (evidence(LEAK, flaws=(FLAW,)), Answer.NOT_VALID, f"The comparison is not valid: {FLAW}."),
+        (evidence(LEAK, flaws=(stated(FLAW),)), Answer.NOT_VALID, f"The comparison is not valid: {FLAW}."),
         (
-            evidence(score(0.5, at_most=0.55), flaws=("one", "two")),
+            evidence(score(0.5, at_most=0.55), flaws=(stated("one"), stated("two"))),
             Answer.NOT_VALID,
             "The comparison is not valid: one; two.",
         ),

@@ -16,6 +16,7 @@ from heldin.base.errors import InputError
 from heldin.bounds.design import Assignment
 from heldin.bounds.judgement import joined, nothing_judged
 from heldin.bounds.verdict import stated_claim
+from tests.made_facts import stated
 
 USERS = [f"u{i}" for i in range(400)]
 
@@ -96,6 +97,6 @@ def test_bounds_of_several_groups_are_at_one_delta():
     assert fixed.delta == 1e-7
     assert replace(fixed, claims=[stated_claim(1.0, 1e-5)]).delta == 1e-5
     assert Preregistration(AttackConfig(), AuditConfig(delta=1e-3), DecisionConfig(), COINS).delta == 1e-3
-    one, other = (nothing_judged(9, delta, "too few", "somebody") for delta in (1e-5, 1e-6))
+    one, other = (nothing_judged(9, delta, stated("too few"), stated("somebody")) for delta in (1e-5, 1e-6))
     with pytest.raises(ValueError, match="several deltas"):
         joined([one, other])

@@ -167,7 +167,7 @@ def test_a_true_claim_is_rarely_called_violated():
 
 def test_gravest():
     def made(outcome, standing):
-        return Verdict("c", outcome, standing, "r", 1.0, 0.05)
+        return Verdict(made("c"), outcome, standing, made("r"), 1.0)
 
     certified = made(Outcome.VIOLATED, Standing.CERTIFIED)
     indicative = made(Outcome.VIOLATED, Standing.INDICATIVE)

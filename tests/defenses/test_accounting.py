@@ -241,9 +241,9 @@ def test_bad_input_is_one_line(call, message):
     assert "\n" not in str(caught.value)
 
 
-def test_delta_warning():
-    assert accounting.delta_warning(1e-6, 1000) is None
-    assert "above 1/1000" in (accounting.delta_warning(0.01, 1000) or "")
+def test_delta_caution():
+    assert accounting.delta_caution(1e-6, 1000) is None
+    assert accounting.delta_caution(0.01, 1000).values["units"] == 1000
 
 
 def test_interactive():

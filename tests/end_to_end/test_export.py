@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from heldin.models.reading import quiet_transformers
 from heldin.record.document import read_record, write_record
+from tests.made_facts import stated
 
 
 @pytest.fixture
@@ -60,7 +61,9 @@ def test_another_tokenizer_is_not_exported(call, run, tmp_path):
 
 def test_a_sentence_that_the_plan_does_not_give_is_not_exported(call, run, tmp_path):
     record = read_record(run / "record.json")
-    training = record.training.model_copy(update={"guarantee": "epsilon 0.1, delta 1e-09 per user", "epsilon": 0.1})
+    training = record.training.model_copy(
+        update={"promise": stated("epsilon 0.1, delta 1e-09 per user"), "epsilon": 0.1}
+    )
     write_record(record.model_copy(update={"training": training}), run / "record.json")
     _refused(call, run, tmp_path, 'training.guarantee: the record states "epsilon 0.1, delta 1e-09 per user"', "verify")
 
@@ -74,7 +77,7 @@ def test_a_plan_of_another_config_is_not_exported(call, run, tmp_path):
 @pytest.mark.parametrize(
     ("field", "change"),
     [
-        ("guarantee.label", lambda plan: plan["guarantee"].update(label="epsilon 0.1, delta 1e-09 per user")),
+        ("guarantee.delta", lambda plan: plan["guarantee"].update(delta=1e-9)),
         ("covers", lambda plan: plan.update(covers="the model, whatever is done with it")),
         ("dp_event", lambda plan: plan.update(dp_event={"type": "GaussianDpEvent", "noise_multiplier": 9.0})),
     ],
@@ -198,7 +201,7 @@ def test_nothing_that_was_measured_on_users_leaves(call, run, tmp_path):
     record = read_record(run / "record.json")
     found = {
         "attacks": [its.model_copy(update={"adjusted_p": 0.123}) for its in record.attacks],
-        "decision": record.decision.model_copy(update={"headline": "No leak found", "auroc_p": 0.987}),
+        "decision": record.decision.model_copy(update={"statement": stated("No leak found"), "auroc_p": 0.987}),
         "split": record.split.model_copy(update={"held_in": 4321, "held_out": 1234}),
         "corpus": record.corpus.model_copy(update={"users": 98765, "records_per_audited_user": [7]}),
         "exposure": None,

@@ -11,6 +11,7 @@ from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.jobs.verify import table, verify
 from heldin.record.document import read_record, write_record
+from tests.made_facts import stated
 
 QUIET = LineReporter(lambda line: None)
 
@@ -43,7 +44,7 @@ def test_every_changed_number_is_named(run):
         content["per_text"] = True
         content["exposure"]["groups"][0]["reference_divergence"] += 1e-6
         content["judgement"]["bounds"][0]["epsilon_lower"] = 3.0
-        content["training"]["guarantee"] = "epsilon 1"
+        content["training"]["promise"] = stated("epsilon 1").model_dump()
         content["target"]["fingerprint"] = content["target"]["fingerprint"]
 
     _changed(run, change)

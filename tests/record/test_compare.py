@@ -14,6 +14,7 @@ from heldin.bounds.verdict import Outcome, Standing, Verdict
 from heldin.record.compare import _difference, compare, table
 from heldin.record.document import read_record, write_record
 from heldin.record.facts import RemovalFacts, ScoredTexts
+from tests.made_facts import stated
 
 
 def test_rows_hold_the_records_numbers(finished, tmp_path):
@@ -131,7 +132,7 @@ def test_defenses_of_the_data_side_and_whom_verdicts_speak_of_are_named(finished
         RemovalFacts(name=name, before=90, removed=9, users=5)
         for name in ("deduplication within users (equal texts)", "cap of 5 records a user (random)")
     ]
-    claim = {"claim": "epsilon 4 at delta 1e-05", "reason": "x", "max_certifiable_epsilon": 5.0, "warnings": ()}
+    claim = {"claim": stated("epsilon 4 at delta 1e-05"), "finding": stated("x"), "max_certifiable_epsilon": 5.0}
     verdicts = [
         Verdict(**claim, outcome=outcome, standing=Standing.CERTIFIED, subjects=subjects)
         for outcome, subjects in (

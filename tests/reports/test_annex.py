@@ -8,7 +8,6 @@ import pytest
 
 from heldin.audit.canary_groups import CanaryGroup
 from heldin.audit.results import TrainingsFacts
-from heldin.defenses.guarantee import NO_PROTECTION
 from heldin.record.document import read_record, write_record
 from heldin.record.facts import CellFacts
 from heldin.record.planted import Condition, Known, PlantedFacts
@@ -17,7 +16,8 @@ from heldin.reports.annex_parts import NOT_ANONYMITY
 from heldin.reports.next_steps import TERMS
 from heldin.reports.pdf import write_report
 from heldin.reports.promise_words import promise_pairs
-from tests.made_facts import canary_facts, changed_record, decided_record, estimate, evidence, score
+from heldin.words.guarantee import Promise
+from tests.made_facts import canary_facts, changed_record, decided_record, estimate, evidence, score, stated
 from tests.pdf_pages import pages
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "run" / "record.json"
@@ -36,7 +36,7 @@ def _split(record, **changes):
 
 
 def _private(record, guarantee, **changes):
-    update = {"epsilon": 2.0, "delta": 1e-5, "unit": "user", "defense": "uls", "guarantee": guarantee, **changes}
+    update = {"epsilon": 2.0, "delta": 1e-5, "unit": "user", "defense": "uls", "promise": stated(guarantee), **changes}
     return changed_record(record, training=record.training.model_copy(update=update).model_dump())
 
 
@@ -70,7 +70,7 @@ def test_what_was_run_and_what_was_not_follows_from_the_record(record):
     assert (rows["Membership of users"].status, rows["Extraction"].status) == ("run", "not run")
     assert [rows[name].status for name in OPEN] == ["out of scope"] * 3
     assert rows["Membership of users"].found.endswith("; leaks.")
-    void = _rows(decided_record(record, evidence(score(0.7), flaws=("the files are one",))))
+    void = _rows(decided_record(record, evidence(score(0.7), flaws=(stated("the files are one"),))))
     assert void["Membership of users"].status == "run, not valid"
     assert "AUROC" not in void["Membership of users"].found
     entities = _rows(changed_record(record, split=_split(record, audited="entities")))
@@ -166,7 +166,7 @@ def test_unit_delta_and_neighbours_in_sentences_that_follow_from_the_guarantee(r
     assert dict(promise_pairs(its))["unit"].endswith(
         " An entity here is what Presidio's patterns find (email, credit card), and names of people are none of them."
     )
-    assert record.training.guarantee == NO_PROTECTION
+    assert record.training.promise.states(Promise.NO_PROTECTION)
     assert dict(promise_pairs(record))["unit"] == "No protection was applied. The audit counts by user."
     assert dict(promise_pairs(changed_record(record, training=None)))["unit"].startswith(
         "Not known: the model was trained elsewhere."

@@ -7,7 +7,7 @@ import pytest
 from heldin.record.document import read_record
 from heldin.reports.certified import certified
 from heldin.reports.next_steps import next_step
-from tests.made_facts import changed_record, decided_record, evidence, score
+from tests.made_facts import changed_record, decided_record, evidence, score, stated
 
 ONE = "epsilon 1 at delta 1e-05"
 EIGHT = "epsilon 8 at delta 1e-05"
@@ -90,8 +90,8 @@ def test_a_comparison_that_is_not_valid_is_the_reason_for_those_whom_it_is_about
     """Canary users are judged by themselves: what is found of them stays."""
     judged = _judged(record, [(ONE, "inconclusive", "indicative"), (ONE, "consistent", "certified")])
     real, canaries = judged.judgement.verdicts
-    verdicts = (real, replace(canaries, subjects="unseen-token canary users"))
-    void = decided_record(judged, evidence(score(0.8, adjusted_p=0.001), flaws=("x",)))
+    verdicts = (real, replace(canaries, subjects=stated("unseen-token canary users")))
+    void = decided_record(judged, evidence(score(0.8, adjusted_p=0.001), flaws=(stated("x"),)))
     said = certified(void.model_copy(update={"judgement": replace(void.judgement, verdicts=verdicts)}))
     assert "inconclusive, as the comparison is not valid, indicative only" in said
     assert "not contradicted, which does not show it to be true" in said
@@ -99,11 +99,11 @@ def test_a_comparison_that_is_not_valid_is_the_reason_for_those_whom_it_is_about
 
 def test_a_comparison_that_is_not_valid_gives_no_bound_on_those_whom_it_is_about(record):
     judged = _judged(record, bounds=[(2.5, "indicative"), (1.5, "indicative")])
-    void = decided_record(judged, evidence(score(0.8, adjusted_p=0.001), flaws=("x",)))
+    void = decided_record(judged, evidence(score(0.8, adjusted_p=0.001), flaws=(stated("x"),)))
     said = "No lower bound on epsilon per user follows, as the comparison is not valid."
     assert certified(void).endswith(said)
     real, canaries = void.judgement.bounds
-    bounds = (real, replace(canaries, subjects="unseen-token canary users"))
+    bounds = (real, replace(canaries, subjects=stated("unseen-token canary users")))
     both = certified(void.model_copy(update={"judgement": replace(void.judgement, bounds=bounds)}))
     assert "is at least 1.50" in both
     assert "2.50" not in both

@@ -18,7 +18,7 @@ from heldin.reports.findings import findings
 from heldin.reports.pdf import write_report
 from heldin.reports.retraining_figure import trainings_histogram
 from tests.drafts import typesetting
-from tests.made_facts import attack_result, canary_facts, decided_record, decision_of, estimate, evidence, score
+from tests.made_facts import attack_result, canary_facts, decided_record, decision_of, estimate, evidence, score, stated
 from tests.pdf_pages import FORM, lines_lie_apart, pages, text_of
 
 MARGIN = 62.0  # points, of 2.2 cm
@@ -42,7 +42,7 @@ def _ceiling(record):
             "delta": 1e-5,
             "unit": "user",
             "defense": "uls",
-            "guarantee": guarantee,
+            "promise": stated(guarantee),
             "ceiling": ceiling,
         }
     )
@@ -81,7 +81,7 @@ def made_of(record, case):
         case "invalid":
             split = record.split.model_copy(update={"certifiable": False, "known_by": "not known"})
             return decided_record(
-                record, evidence(LEAK, flaws=(FLAW,), exact=False), split=split, training=None, exposure=None
+                record, evidence(LEAK, flaws=(stated(FLAW),), exact=False), split=split, training=None, exposure=None
             )
         case "with epsilon":
             return decided_record(record, evidence(LEAK, ceiling=0.83), training=_ceiling(record).model_dump())

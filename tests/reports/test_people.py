@@ -17,12 +17,12 @@ from heldin.reports.findings import ATTACKER, FRONT, NEXT, RECOMMENDED, findings
 from heldin.reports.people import attacker, in_short, named_people, people_note, people_rows, worst_off
 from heldin.reports.recommendation import limit_rows, recommendation
 from heldin.reports.tables import attack_rows, tpr_rows
-from tests.made_facts import attack_result, changed_record, decision_of, estimate, evidence, score
+from tests.made_facts import attack_result, changed_record, decision_of, estimate, evidence, score, stated
 
 LEAK = evidence(score(0.71, adjusted_p=0.001, tpr=0.25))
 NAMED = "named by the attack"
 BROKEN = 'the limit "AUROC of every attack at most 0.64" is broken (measured 0.710, and at least 0.650 with 95 %)'
-FLAW = evidence(score(0.7), flaws=("the two files are one",))
+FLAW = evidence(score(0.7), flaws=(stated("the two files are one"),))
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +197,7 @@ def test_the_recommendation_flips_where_the_interval_crosses_the_limit(record, l
     assert limit_rows(its)[0][1:3] == ["0.71", "0.65" if "broken" in begins else "0.77"]
     if begins.startswith("Release"):
         assert "What was measured is an estimate from this one training, its interval included." in recommendation(its)
-        unsure = record.split.model_copy(update={"certifiable": False, "standing_reason": "sides as declared"})
+        unsure = record.split.model_copy(update={"certifiable": False, "reason": stated("sides as declared")})
         said = recommendation(changed_record(its, split=unsure.model_dump()))
         assert "its interval included, and indicative only: sides as declared." in said
 
@@ -228,7 +228,7 @@ def test_every_limit_must_be_kept_and_a_violated_claim_outweighs_them(record):
     assert "This audit did not measure it." in recommendation(unmeasured)
     verdict = {
         "claim": "epsilon 1 at delta 1e-05", "outcome": "violated", "standing": "certified", "reason": "rejected",
-        "max_certifiable_epsilon": 5.0, "warnings": [],
+        "max_certifiable_epsilon": 5.0, "cautions": [],
     }  # fmt: skip
     judgement = {"users": 60, "delta": 1e-5, "bounds": [], "refused": [], "verdicts": [verdict]}
     assert recommendation(changed_record(_limited(record, auroc), dials=[], judgement=judgement)) == (

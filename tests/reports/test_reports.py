@@ -27,6 +27,7 @@ from tests.made_facts import (
     evidence,
     private_plan,
     score,
+    stated,
 )
 
 
@@ -48,13 +49,22 @@ def test_the_headline_is_the_records_and_what_to_do_follows_from_it(record):
         (evidence(leak, ceiling=0.7, violated="certified"), "Leaks, beyond", "Do not release: the training seems"),
         (evidence(score(0.5, at_most=0.55)), "No leak found", "These attacks give no reason to hold the model back."),
         (evidence(score(0.5, at_most=0.7)), "Inconclusive", "Do not read this as safe."),
-        (evidence(leak, flaws=("x",)), "The comparison is not valid", "Nothing follows for the model, either way."),
+        (
+            evidence(leak, flaws=(stated("x"),)),
+            "The comparison is not valid",
+            "Nothing follows for the model, either way.",
+        ),
     ]
     for its, headline, step in cases:
         said = findings(decided_record(record, its))
         assert said.headline.startswith(headline)
         assert dict(said.paragraphs)["What to do next"].startswith(step)
-    claim = {"claim": "epsilon 1", "reason": "x", "max_certifiable_epsilon": 5.0, "warnings": (), "subjects": "users"}
+    claim = {
+        "claim": stated("epsilon 1"),
+        "finding": stated("x"),
+        "max_certifiable_epsilon": 5.0,
+        "subjects": stated("users"),
+    }
     sure = Verdict(outcome=Outcome.VIOLATED, standing=Standing.CERTIFIED, **claim)
     certified = record.model_copy(update={"judgement": replace(record.judgement, verdicts=(sure,))})
     beyond = decided_record(certified, evidence(leak, ceiling=0.7, violated="certified"))
@@ -82,7 +92,7 @@ def test_a_warning_of_the_plan_stands_before_the_answer(record):
     """A delta of 0.5 promises nothing: the sentence is not for plan.json alone."""
     promised = promise_facts(private_plan(delta=0.5))
     training = type(record.training).model_validate({**record.training.model_dump(), **promised})
-    assert any("delta 0.5" in line for line in promised["warnings"])
+    assert any("delta 0.5" in line for line in map(str, promised["cautions"]))
     said = findings(changed_record(record, training=training.model_dump()))
     assert any(line.startswith("Delta 0.5 is above 1/1024") for line in said.warnings)
 
@@ -117,7 +127,7 @@ def test_a_run_without_a_defense_is_said_to_be_unprotected_and_a_broken_promise_
     assert record.training.defense == "none"
     assert "defense: none; no protection was applied)" in dict(findings(record).paragraphs)["What was audited"]
     broken = "no DP guarantee: the checkpoint is chosen by validation on protected users"
-    training = record.training.model_copy(update={"defense": "uls", "guarantee": broken})
+    training = record.training.model_copy(update={"defense": "uls", "promise": stated(broken)})
     said = dict(findings(changed_record(record, training=training.model_dump())).paragraphs)["What was audited"]
     assert f"defense: uls; {broken})" in said
 
@@ -129,7 +139,7 @@ def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(reco
         "standing": "certified",
         "reason": "it is rejected at 95 %",
         "max_certifiable_epsilon": 5.0,
-        "warnings": [],
+        "cautions": [],
     }
     bound = {"name": "one-run", "epsilon_lower": 2.5, "level": 0.95, "standing": "certified", "coverage": 0.97}
     judgement = {"users": 60, "delta": 1e-5, "bounds": [bound], "refused": [], "verdicts": [verdict]}

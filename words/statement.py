@@ -1,0 +1,98 @@
+"""Statements of documents: a code and the values of its sentence. Records keep statements; people read sentences."""
+
+import math
+import string
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from functools import cache
+from typing import Any, Self
+
+from pydantic import Field
+
+from heldin.base.facts import Facts
+
+
+class Statement(Facts):
+    """Something that a document states. ``str`` renders its sentence, which no code compares or parses.
+
+    Attributes:
+        code: value of a ``Code``.
+        values: numbers, names and further statements that the sentence contains, by name.
+    """
+
+    code: str
+    values: dict[str, "Statement | bool | int | float | str | list[Statement] | None"] = Field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash((self.code, repr(self.values)))
+
+    def __str__(self) -> str:
+        return render(self)
+
+    def states(self, code: "Code") -> bool:
+        """Whether it has this code."""
+        return self.code == str(code.value)
+
+
+class Code(Enum):
+    """What can be stated, each with its sentence: a format string over the values. Call one to make a statement.
+
+    Attributes:
+        sentence: the format string.
+        separator: what stands between several of them.
+    """
+
+    sentence: str
+    separator: str
+
+    def __new__(cls, code: str, sentence: str, separator: str = "; ") -> Self:
+        """Make a member whose value is the code."""
+        member = object.__new__(cls)
+        member._value_ = code
+        member.sentence, member.separator = sentence, separator
+        return member
+
+    def __call__(self, **values: Any) -> Statement:
+        """Return the statement with these values. JSON has no infinite numbers: they are kept by name."""
+        kept = {name: str(v) if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
+        return Statement(code=self.value, values=kept)
+
+
+class _Formatter(string.Formatter):
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        # The name of an infinite number, or nothing, in the place of a number.
+        return value if isinstance(value, str) else super().format_field(value, format_spec)
+
+
+def render(statement: Statement) -> str:
+    """Return the sentence of a statement. A list of statements is joined, and None is left out.
+
+    A value ``audited`` gives the sentence the words for whose membership is audited, as ``what``.
+
+    Raises KeyError for a code that this version does not have.
+    """
+    from heldin.words.people import AUDITED
+
+    values: dict[str, Any] = {
+        name: joined(value) if isinstance(value, list) else "" if value is None else value
+        for name, value in statement.values.items()
+    }
+    if "audited" in values:
+        values["what"] = AUDITED[values["audited"]]
+    return _Formatter().format(_codes()[statement.code].sentence, **values)
+
+
+def joined(statements: Sequence[Statement]) -> str:
+    """Return the sentences of several statements, with the separator of the first between them."""
+    return _codes()[statements[0].code].separator.join(map(str, statements)) if statements else ""
+
+
+def all_codes() -> Iterator[Code]:
+    """Yield every code of the package ``words``."""
+    for codes in Code.__subclasses__():
+        yield from codes
+
+
+@cache
+def _codes() -> dict[str, Code]:
+    return {code.value: code for code in all_codes()}
