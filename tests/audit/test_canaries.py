@@ -36,11 +36,14 @@ from heldin.jobs.run.layout import Layout, parts_of
 from heldin.jobs.run.ledger import Keys, draw_ledger, ledger_of_run, load_ledger
 from heldin.jobs.run.plan import mechanism_of
 from heldin.jobs.run.planting import plant
+from heldin.words.evidence import REAL_USERS, Subjects
 
 ULS = {"kind": "uls", "population": 20, "cohort": 5, "steps": 10, "delta": 1e-3, "noise_multiplier": 2.0}
 EXAMPLE = {"kind": "example", "population": 200, "cohort": 5, "steps": 10, "delta": 1e-4, "noise_multiplier": 2.0}
 SUBSTRING = {"kind": "substring", "lengths": [1, 5], "fraction": 0.2}
 UNSEEN = {"kind": "unseen_token", "users": 3}
+
+OF_SUBSTRINGS = Subjects.CANARIES_OF_KIND(kind="substring")
 
 
 def _config(*canaries, defense=None, **sections):
@@ -98,7 +101,7 @@ def test_without_the_section_there_are_none():
 )
 def test_a_user_level_guarantee_is_void_only_where_one_user_s_records_move_another_s(canaries, voids):
     mechanism = mechanism_of(_config(*canaries, defense=ULS), plain_steps=1)
-    assert mechanism.reasons() == ((voids,) if voids else ())
+    assert [str(reason) for reason in mechanism.reasons()] == ([voids] if voids else [])
     assert math.isfinite(mechanism.epsilon()) is not bool(voids)
 
 
@@ -228,9 +231,9 @@ def test_groups_are_reported_apart_and_bounds_name_whom_they_speak_of():
     assert {b.name for b in facts.blind} == {"reference model alone", "bag of words"}
     assert not any(b.separates for b in facts.blind)
     (judgement,) = judgements
-    assert {b.subjects for b in judgement.bounds} == {"substring canary users"}
+    assert {b.subjects for b in judgement.bounds} == {OF_SUBSTRINGS}
     assert [(v.outcome, v.standing, v.subjects) for v in judgement.verdicts] == [
-        ("violated", "certified", "substring canary users")
+        ("violated", "certified", OF_SUBSTRINGS)
     ]
     assert max(b.epsilon_lower for b in judgement.bounds) > 2  # the offset between groups costs nothing
     assert joined([judgement, judgement]).bounds == judgement.bounds * 2
@@ -287,7 +290,7 @@ def test_every_group_of_people_pays_for_the_others():
     scores = {user: generator.normal(2.0 * its) for user, its in member.items()}
     fixed = Preregistration(AttackConfig(), AuditConfig(delta=1e-5), DecisionConfig(), COINS)
     one, other = (judge(scores, member, replace(fixed, judged=n), blind=[]) for n in (1, 3))
-    assert one.bounds[0].subjects == "real users"
+    assert one.bounds[0].subjects == REAL_USERS
     assert one.bounds[0].epsilon_lower > other.bounds[0].epsilon_lower > 0
 
 

@@ -24,6 +24,7 @@ from heldin.defenses.accounting.guarantees import epsilon
 from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler, ShuffledSampler
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import write_plan
+from heldin.words.evidence import Caution, ClaimLabel
 
 ONE_RUN = {"one-run", "one-run f-DP"}
 TRIALS = {"Clopper-Pearson, split", "ROC band", "DKW band", "AUROC"}
@@ -108,7 +109,7 @@ def test_json_has_exactly_these_keys(scores):
     result = bound(scores, assignment="coin", claims=[parse_claim("epsilon=4,delta=1e-6")])
     found = json.loads(json.dumps(result.as_dict()))
     assert list(found) == ["bounds", "refused", "verdict", "verdicts"]
-    assert [its["claim"] for its in found["verdicts"]] == ["epsilon 4 at delta 1e-06"]
+    assert [its["claim"]["values"] for its in found["verdicts"]] == [{"epsilon": 4.0, "delta": 1e-06}]
     assert list(found["bounds"][0]) == ["name", "epsilon_lower", "level", "standing", "coverage"]
     assert list(found["refused"][0]) == ["name", "reason"]
     assert list(found["verdict"]) == ["outcome", "standing", "reason", "max_certifiable_epsilon"]
@@ -206,10 +207,8 @@ def test_a_user_named_nan_is_warned_of(tmp_path):
     path.write_text(
         "user,score,member\nnan,1,1\n" + "".join(f"u{i},{i},{i % 2}\n" for i in range(2, 12)), encoding="utf-8"
     )
-    said = bound(path, assignment="coin", delta=1e-5).verdict.warnings
-    assert "1 user named 'nan': rows without a user may stand under that name as one person; mend the rows" in " ".join(
-        " ".join(said).split()
-    )
+    cautions = bound(path, assignment="coin", delta=1e-5).verdict.cautions
+    assert Caution.MISSING_NAMES(names="'nan'") in cautions
 
 
 BAD = {
@@ -290,7 +289,7 @@ def test_bad_arguments(scores, tmp_path):
 def test_bad_claims(text, message):
     with pytest.raises(InputError, match=message):
         parse_claim(text)
-    assert parse_claim(" delta = 1e-6 , epsilon = 4 ").label == "epsilon 4 at delta 1e-06"
+    assert parse_claim(" delta = 1e-6 , epsilon = 4 ").label == ClaimLabel.STATED(epsilon=4.0, delta=1e-6)
 
 
 def test_torch_stays_out():

@@ -13,6 +13,7 @@ from heldin.bounds.scores import LabelledScores, labelled
 from heldin.bounds.verdict import Outcome, Standing, Verdict, curve_claim, decide, stated_claim
 from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.events import PoissonGaussian, UnamplifiedGaussian
+from tests.made_facts import stated
 
 COIN, FIXED, UNKNOWN = Design(Assignment.COIN), Design(Assignment.FIXED), Design(Assignment.UNKNOWN)
 TRIALS = Design(Assignment.FIXED, independent_trainings=True)
@@ -49,7 +50,7 @@ def test_outcomes_under_coins(uls):
     assert high.outcome is Outcome.INCONCLUSIVE
     assert "1000 users could have certified at most epsilon = 5.38" in high.reason
     assert high.max_certifiable_epsilon == pytest.approx(5.38, abs=0.01)
-    assert violated.as_dict().keys() == {"outcome", "standing", "reason", "max_certifiable_epsilon"}
+    assert violated.as_dict().keys() == {"outcome", "standing", "finding", "reason", "max_certifiable_epsilon"}
 
 
 def test_stated_claim_violated_and_not():
@@ -167,7 +168,7 @@ def test_a_true_claim_is_rarely_called_violated():
 
 def test_gravest():
     def made(outcome, standing):
-        return Verdict(made("c"), outcome, standing, made("r"), 1.0)
+        return Verdict(stated("c"), outcome, standing, stated("r"), 1.0)
 
     certified = made(Outcome.VIOLATED, Standing.CERTIFIED)
     indicative = made(Outcome.VIOLATED, Standing.INDICATIVE)

@@ -14,6 +14,7 @@ from heldin.bounds.verdict import Outcome, Standing, Verdict
 from heldin.record.compare import _difference, compare, table
 from heldin.record.document import read_record, write_record
 from heldin.record.facts import RemovalFacts, ScoredTexts
+from heldin.words.evidence import REAL_USERS, Subjects
 from tests.made_facts import stated
 
 
@@ -136,8 +137,8 @@ def test_defenses_of_the_data_side_and_whom_verdicts_speak_of_are_named(finished
     verdicts = [
         Verdict(**claim, outcome=outcome, standing=Standing.CERTIFIED, subjects=subjects)
         for outcome, subjects in (
-            (Outcome.CONSISTENT, "real users"),
-            (Outcome.INCONCLUSIVE, "rare-phrase canary users"),
+            (Outcome.CONSISTENT, REAL_USERS),
+            (Outcome.INCONCLUSIVE, Subjects.CANARIES_OF_KIND(kind="rare-phrase")),
         )
     ]
     judgement = replace(record.judgement, verdicts=tuple(verdicts))

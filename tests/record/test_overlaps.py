@@ -3,6 +3,7 @@
 import pytest
 
 from heldin.record.overlaps import seen_in_training, training_flaws
+from heldin.words.answer import ComparisonFlaw
 
 MEMBER = {**{f"in {i}": True for i in range(20)}, **{f"out {i}": False for i in range(20)}}
 TEXTS = {user: [f"{user} wrote {j}" for j in range(5)] for user in MEMBER}
@@ -25,11 +26,11 @@ OWN = [(user, f"{user} trained {j}") for user in MEMBER if MEMBER[user] for j in
         ([("somebody", f"out {i} wrote 1") for i in range(5)], []),
         (
             [("somebody", f"out {i} wrote 1") for i in range(6)],
-            ["6 of 100 held-out texts stand in the training file"],
+            [ComparisonFlaw.HELD_OUT_TEXTS_TRAINED_ON(count=6, texts=100)],
         ),
         (
             [("out 1", "else"), ("out 2", "else")],
-            ["2 of 20 held-out users stand in the training file"],
+            [ComparisonFlaw.HELD_OUT_USERS_TRAINED_ON(count=2, users=20)],
         ),
     ],
 )
@@ -38,4 +39,4 @@ def test_held_out_users_who_were_trained_on_under_any_name_void_the_comparison(b
 
 
 def test_held_in_users_who_were_not_void_it_too():
-    assert _flaws(OWN[:24]) == ["12 of 20 held-in users do not stand in the training file"]
+    assert _flaws(OWN[:24]) == [ComparisonFlaw.HELD_IN_USERS_ABSENT(count=12, users=20)]

@@ -16,7 +16,7 @@ from heldin.reports.annex_parts import NOT_ANONYMITY
 from heldin.reports.next_steps import TERMS
 from heldin.reports.pdf import write_report
 from heldin.reports.promise_words import promise_pairs
-from heldin.words.guarantee import Promise
+from heldin.words.guarantee import GuaranteeCondition, Promise, Relation
 from tests.made_facts import canary_facts, changed_record, decided_record, estimate, evidence, score, stated
 from tests.pdf_pages import pages
 
@@ -36,7 +36,7 @@ def _split(record, **changes):
 
 
 def _private(record, guarantee, **changes):
-    update = {"epsilon": 2.0, "delta": 1e-5, "unit": "user", "defense": "uls", "promise": stated(guarantee), **changes}
+    update = {"epsilon": 2.0, "delta": 1e-5, "unit": "user", "defense": "uls", "promise": guarantee, **changes}
     return changed_record(record, training=record.training.model_copy(update=update).model_dump())
 
 
@@ -103,7 +103,7 @@ def test_the_rows_of_the_opinion_name_what_was_run(record):
     released = changed_record(record, config={**record.config, "release": {"access": "text"}})
     assert paragraph(released, "46") == "text; above, as declared"
     assert "no promise bounds the odds of each person" in paragraph(record, "43")
-    promised = _private(record, "epsilon 2, delta 1e-05 per user (add/remove)")
+    promised = _private(record, _epsilon("user", Relation.ADD_REMOVE))
     assert "a promise to every user" in paragraph(promised, "43")
     assert record.target.fingerprint[:8] in paragraph(record, "58")
 
@@ -142,26 +142,33 @@ def test_weights_cannot_be_called_back_so_that_the_next_audit_comes_before(recor
     assert left == [True, True, False]
 
 
+def _epsilon(unit, relation):
+    promise = Promise.EPSILON(epsilon=2.0, delta=1e-5, unit=unit, relation=relation())
+    return Promise.HOLDS(promise=promise, conditions=[GuaranteeCondition.NOISE(generator="Philox")])
+
+
 def test_unit_delta_and_neighbours_in_sentences_that_follow_from_the_guarantee(record):
     def said(guarantee, **changes):
         rows = dict(promise_pairs(_private(record, guarantee, **changes)))
         assert all(1 <= text.count(". ") + 1 <= 3 for text in rows.values()), rows
         return rows
 
-    user = said("epsilon 2, delta 1e-05 per user (add/remove); noise by Philox")
+    user = said(_epsilon("user", Relation.ADD_REMOVE))
     assert "whatever one user wrote" in user["unit"].lower()
     assert user["delta"].startswith("delta is 1e-05:")
     assert f"{record.training.users:,} users" in user["delta"]
     assert "(add/remove)" in user["neighbours"]
-    assert "one record, not a person" in said("epsilon 2, delta 1e-05 per example (add/remove)", unit="example")["unit"]
-    assert "one record is exchanged" in said("epsilon 2 (replace)", unit="example")["neighbours"]
-    assert "(zero-out)" in said("epsilon 2, delta 1e-05 per user (zero-out)")["neighbours"]
-    incidence = said("epsilon 2 for every user, fixed incidence; by Philox", unit="user_entity")["neighbours"]
+    example = said(_epsilon("example", Relation.ADD_REMOVE), unit="example")
+    assert "one record, not a person" in example["unit"]
+    assert "one record is exchanged" in said(_epsilon("example", Relation.REPLACE), unit="example")["neighbours"]
+    assert "(zero-out)" in said(_epsilon("user", Relation.ZERO_OUT))["neighbours"]
+    slots = _epsilon("user_entity", Relation.FIXED_INCIDENCE)
+    incidence = said(slots, unit="user_entity")["neighbours"]
     assert "same slots, which say who wrote a record and whom it names" in incidence
     assert "That a slot exists, and whom it names, is not hidden." in incidence
-    assert "as the guarantee says (facts)" in said("epsilon 2 for every user")["neighbours"]
+    assert "as the guarantee says (facts)" in said(stated("epsilon 2 for every user"))["neighbours"]
     entities = {"kind": "patterns", "which": ["email", "credit_card"]}
-    its = _private(record, "epsilon 2 for every user, fixed incidence", unit="user_entity")
+    its = _private(record, slots, unit="user_entity")
     its = changed_record(its, config={**its.config, "defense": {"kind": "user_entity", "entities": entities}})
     assert dict(promise_pairs(its))["unit"].endswith(
         " An entity here is what Presidio's patterns find (email, credit card), and names of people are none of them."

@@ -7,10 +7,10 @@ import pytest
 from heldin.record.document import read_record
 from heldin.reports.certified import certified
 from heldin.reports.next_steps import next_step
+from heldin.words.evidence import ClaimLabel
 from tests.made_facts import changed_record, decided_record, evidence, score, stated
 
-ONE = "epsilon 1 at delta 1e-05"
-EIGHT = "epsilon 8 at delta 1e-05"
+ONE, EIGHT = (ClaimLabel.STATED(epsilon=epsilon, delta=1e-5) for epsilon in (1.0, 8.0))
 
 
 @pytest.fixture(scope="module")
@@ -20,16 +20,17 @@ def record(finished):
 
 def _judged(record, verdicts=(), bounds=(), refused=()):
     """The record with (claim, outcome, standing) verdicts, (epsilon, standing) bounds and reasons of refused bounds."""
+    why = stated("why")
     whole = [
-        {"claim": claim, "outcome": outcome, "standing": standing, "reason": "why", "max_certifiable_epsilon": 5.0}
+        {"claim": claim, "outcome": outcome, "standing": standing, "finding": why, "max_certifiable_epsilon": 5.0}
         for claim, outcome, standing in verdicts
     ]
     of = [
         {"name": "one-run", "epsilon_lower": epsilon, "level": 0.95, "standing": standing, "coverage": 0.97}
         for epsilon, standing in bounds
     ]
-    why = [{"name": "all bounds", "reason": reason} for reason in refused]
-    judgement = {"users": 60, "delta": 1e-5, "bounds": of, "refused": why, "verdicts": whole}
+    without = [{"name": "all bounds", "refusal": stated(reason)} for reason in refused]
+    judgement = {"users": 60, "delta": 1e-5, "bounds": of, "refused": without, "verdicts": whole}
     return changed_record(record, judgement=judgement)
 
 
@@ -55,7 +56,9 @@ def test_claims_are_told_one_by_one_and_whom_a_verdict_is_about_where_canary_use
 
 
 def test_without_a_claim_that_is_said_whatever_the_verdict_without_one_stands_at(record):
-    assert certified(_judged(record, [("none", "inconclusive", "certified")])).startswith("No claim was tested. ")
+    assert certified(_judged(record, [(ClaimLabel.NONE(), "inconclusive", "certified")])).startswith(
+        "No claim was tested. "
+    )
 
 
 @pytest.mark.parametrize(

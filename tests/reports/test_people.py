@@ -17,6 +17,7 @@ from heldin.reports.findings import ATTACKER, FRONT, NEXT, RECOMMENDED, findings
 from heldin.reports.people import attacker, in_short, named_people, people_note, people_rows, worst_off
 from heldin.reports.recommendation import limit_rows, recommendation
 from heldin.reports.tables import attack_rows, tpr_rows
+from heldin.words.evidence import ClaimLabel
 from tests.made_facts import attack_result, changed_record, decision_of, estimate, evidence, score, stated
 
 LEAK = evidence(score(0.71, adjusted_p=0.001, tpr=0.25))
@@ -227,7 +228,8 @@ def test_every_limit_must_be_kept_and_a_violated_claim_outweighs_them(record):
     assert recommendation(unmeasured).startswith("Do not release yet: the limit \"loss on held-out users' test texts")
     assert "This audit did not measure it." in recommendation(unmeasured)
     verdict = {
-        "claim": "epsilon 1 at delta 1e-05", "outcome": "violated", "standing": "certified", "reason": "rejected",
+        "claim": ClaimLabel.STATED(epsilon=1.0, delta=1e-5), "outcome": "violated", "standing": "certified",
+        "finding": stated("rejected"),
         "max_certifiable_epsilon": 5.0, "cautions": [],
     }  # fmt: skip
     judgement = {"users": 60, "delta": 1e-5, "bounds": [], "refused": [], "verdicts": [verdict]}

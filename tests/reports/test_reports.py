@@ -18,6 +18,7 @@ from heldin.reports.figures import alternatives, figures
 from heldin.reports.findings import BOUNDS, HOW_WELL, answer_line, findings
 from heldin.reports.next_steps import next_step
 from heldin.reports.pdf import write_report
+from heldin.words.evidence import ClaimLabel, Subjects
 from tests.made_facts import (
     attack_result,
     canary_facts,
@@ -134,10 +135,10 @@ def test_a_run_without_a_defense_is_said_to_be_unprotected_and_a_broken_promise_
 
 def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(record):
     verdict = {
-        "claim": "epsilon 1 at delta 1e-05",
+        "claim": ClaimLabel.STATED(epsilon=1.0, delta=1e-5),
         "outcome": "violated",
         "standing": "certified",
-        "reason": "it is rejected at 95 %",
+        "finding": stated("it is rejected at 95 %"),
         "max_certifiable_epsilon": 5.0,
         "cautions": [],
     }
@@ -149,7 +150,7 @@ def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(reco
     assert "No differential-privacy guarantee was claimed" not in dict(said.paragraphs)["What this does not say"]
     assert "the highest is 2.50 (one-run, 95 %, certified); it was picked after looking" in certified
     assert certified.startswith("The claim that was tested is violated.")
-    both = [{**verdict, "outcome": "consistent"}, {**verdict, "subjects": "canary users"}]
+    both = [{**verdict, "outcome": "consistent"}, {**verdict, "subjects": Subjects.CANARIES()}]
     of_one = findings(changed_record(record, judgement={**judgement, "verdicts": both}))
     assert dict(of_one.paragraphs)[BOUNDS].startswith("The claim that was tested is violated.")
     calm = {**judgement, "verdicts": [{**verdict, "outcome": "consistent"}]}
@@ -161,7 +162,7 @@ def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(reco
 
 
 def test_a_design_that_supports_no_bound_says_why(record):
-    refused = [{"name": "all bounds", "reason": "3 users are too few"}]
+    refused = [{"name": "all bounds", "refusal": stated("3 users are too few")}]
     judgement = {"users": 3, "delta": 1e-5, "bounds": [], "refused": refused, "verdicts": []}
     said = dict(findings(changed_record(record, judgement=judgement)).paragraphs)[BOUNDS]
     assert said == "No bound on epsilon can be given: 3 users are too few."
