@@ -242,7 +242,7 @@ def _same(record: Record) -> tuple[tuple[str, Hashable], ...]:
         # The table takes its columns from the first row: another row's rates would silently read "-".
         ("false-positive rates", tuple(t.fpr for t in record.curve().tpr_at)),
         ("texts under attack (fresh ones, or those of training)", record.scored_texts.kind),
-        ("scoring rules", record.scoring_rule),
+        ("scoring rules", str(record.scoring_rule)),
     )
 
 

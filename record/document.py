@@ -31,6 +31,7 @@ from heldin.record.facts import (
 )
 from heldin.record.planted import PlantedFacts
 from heldin.record.precision import PrecisionFacts
+from heldin.words import Statement
 
 _AGAIN = "run the command that wrote it again"
 INTERNAL_NOTICE = (
@@ -54,7 +55,7 @@ class Body(Results):
         primary_attack: name of the leading attack.
         attacker_texts: number of scored texts.
         scored_texts: whether the scored texts were trained on.
-        scoring_rule: what part of a text is scored, in words.
+        scoring_rule: what part of a text is scored.
         per_text: True if target and reference are not known to share a tokenizer; then only scores of whole texts were
             compared.
         resamples: number of bootstrap resamples.
@@ -75,7 +76,7 @@ class Body(Results):
     primary_attack: str
     attacker_texts: int
     scored_texts: ScoredTexts
-    scoring_rule: str
+    scoring_rule: Statement
     per_text: bool
     resamples: int
     utility: Utility | None = None

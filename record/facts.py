@@ -129,7 +129,6 @@ class EndpointFacts(Facts):
         tokenizer: tokenizer of the model; null if texts were sent as they are.
         window: context window in tokens; null likewise.
         drift: how far a probe text's score moved from the first score to the last, nats per token.
-        note: what about the scores rests on the server's word only.
     """
 
     url: str
@@ -137,7 +136,6 @@ class EndpointFacts(Facts):
     tokenizer: str | None
     window: int | None
     drift: float
-    note: str
 
 
 class ModelFacts(Facts):

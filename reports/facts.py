@@ -36,7 +36,7 @@ def facts(record: Record) -> list[list[str]]:
         ("records by part", ", ".join(f"{k} {v:,}" for k, v in s.records_by_part.items())),
         ("how the sides are known", "heldin drew them" if s.known_by == "measured" else s.known_by),
         *_overlaps(s.overlaps, what, record.scored_texts.kind),
-        ("what is scored", record.scoring_rule),
+        ("what is scored", str(record.scoring_rule)),
         # 16 of 64 hexadecimal digits: enough to compare by eye; the whole hash is in record.json.
         ("target", f"{breakable(record.target.name)}; {record.target.fingerprint[:16]}"),
         ("reference", f"{breakable(record.reference.name)}; {record.reference.fingerprint[:16]}"),
@@ -122,7 +122,7 @@ def _training_facts(record: Record, trainings: TrainingsFacts) -> list[list[str]
         ("users in every training, their records", f"{t.users:,}, {t.records:,}"),
         ("the worst-case user's documents", f"{trainings.documents}, trained on and scored"),
         ("public users, their records", f"{c.public_users:,}, {c.public_records:,}"),
-        ("what is scored", record.scoring_rule),
+        ("what is scored", str(record.scoring_rule)),
         ("base model and reference", f"{breakable(record.reference.name)}; {record.reference.fingerprint[:16]}"),
         ("the trainings' job", record.target.fingerprint[:16]),
         ("corpus fingerprint", c.fingerprint[:16]),

@@ -19,6 +19,7 @@ from heldin.reports.people import attacker
 from heldin.reports.recommendation import recommendation
 from heldin.reports.wording import audited_by, group_name, interval, of_real_rows, percent, sentence
 from heldin.words.answer import Promised
+from heldin.words.texts import AtEndpoint
 
 ATTACKER = "Who attacks"
 HOW_WELL = "How well the attacks did"
@@ -127,7 +128,7 @@ def _audited(record: Record) -> str:
     size = "unknown size" if target.parameters is None else f"{target.parameters / 1e6:,.1f} million parameters"
     origin = _origin(record)
     if target.endpoint:
-        origin += f" It was reached at {target.endpoint.url}; {target.endpoint.note}."
+        origin += f" It was reached at {target.endpoint.url}; {AtEndpoint.NO_FINGERPRINT()}."
     kind = "user" if split.audited in ("entities", "canaries") else "more user"
     always = f" {counted(split.always_in, kind)} always took part and are not scored." if split.always_in else ""
     per_text = ""

@@ -18,6 +18,7 @@ from heldin.base.errors import InputError
 from heldin.base.tabular import Tabular
 from heldin.bounds.estimates import EpsilonEstimate, andrew_estimate
 from heldin.bounds.judgement import Judgement, evaluate
+from heldin.bounds.rules import RULES, gaussian_curve
 from heldin.bounds.verdict import Outcome
 from heldin.defenses.mechanism import Mechanism
 from heldin.white_box.canaries import Directions
@@ -254,8 +255,9 @@ def table(found: TrainerAudit, width: int = WIDTH) -> str:
             f"{its.lower:.3f} to {its.upper:.3f}; of single trainings {_spread(found.estimates)}"
         ]
         lines += [f"note: {its.warning}"] if its.warning else []
+    needs_gaussian = {rule.name for rule in RULES if gaussian_curve in rule.needs}
     for b in found.result.bounds:
-        condition = ", if the trade-off curve is Gaussian" if "Gaussian" in b.name else ""
+        condition = ", if the trade-off curve is Gaussian" if b.name in needs_gaussian else ""
         lines += [f"{b.standing.value}: epsilon >= {b.epsilon_lower:.3f} ({b.name}, level {b.level:g}{condition})"]
     lines += [
         f"likelihood-ratio statistic: AUROC {found.auroc:.4f} +- {found.auroc_error:.4f}, ceiling "

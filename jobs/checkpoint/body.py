@@ -55,7 +55,7 @@ def audit_body(
         primary_attack=job.attack.primary,
         attacker_texts=sum(map(len, groups.texts.values())),
         scored_texts=_scored_texts(job, groups),
-        scoring_rule=scoring_rule(job.attack.max_characters) + rule_at_endpoint(job.remote),
+        scoring_rule=scoring_rule(job.attack.max_characters, endpoint=rule_at_endpoint(job.remote)),
         per_text=per_text,
         resamples=job.audit.resamples,
         extraction=extraction,

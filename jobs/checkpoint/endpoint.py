@@ -31,8 +31,7 @@ from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.record.facts import LARGEST_DRIFT, EndpointFacts, ModelFacts
 from heldin.words import Statement
 from heldin.words.answer import ComparisonFlaw
-
-NOTE = "its weights cannot be fingerprinted: whoever serves it may change them"
+from heldin.words.texts import AtEndpoint
 
 
 @dataclass(frozen=True)
@@ -85,16 +84,11 @@ def attacks_at_endpoint(attack: AttackConfig, tokenizer: str | None, reporter: R
     return attack.model_copy(update={"names": tuple(name for name in attack.names if name not in needing)})
 
 
-def rule_at_endpoint(remote: Remote | None) -> str:
-    """What the scoring rule adds for models behind an endpoint."""
+def rule_at_endpoint(remote: Remote | None) -> Statement | None:
+    """Return what the scoring rule adds for models behind an endpoint."""
     if remote is None:
-        return ""
-    if remote.tokenizer:
-        return "; behind the endpoint windows are two tokens shorter than the context"
-    return (
-        "; behind the endpoint a newline stands in place of the start token (the letter A before a text that begins"
-        " with a blank), and a text that is longer than the context is refused"
-    )
+        return None
+    return (AtEndpoint.SHORTER_WINDOWS if remote.tokenizer else AtEndpoint.TEXTS_AS_THEY_ARE)()
 
 
 @dataclass(frozen=True)
@@ -199,7 +193,6 @@ def facts_of(model: ScoredModel, name: str, remote: Remote | None, drifts: Mappi
             tokenizer=remote.tokenizer,
             window=model.window,
             drift=drifts[model.name],
-            note=NOTE,
         ),
     )
 

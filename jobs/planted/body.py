@@ -20,6 +20,7 @@ from heldin.record.document import Body
 from heldin.record.facts import ModelFacts, ScoredTexts, SplitFacts
 from heldin.record.masking import masked
 from heldin.record.planted import Condition, PlantedFacts
+from heldin.words import Statement
 from heldin.words.split import SplitReason
 
 
@@ -37,7 +38,7 @@ class Described:
     target: ModelFacts
     reference: ModelFacts
     per_text: bool
-    added: str = ""
+    added: Statement | None = None
 
 
 def planted_body(
@@ -70,7 +71,7 @@ def planted_body(
         attacker_texts=found.texts,
         # Fresh ones were set aside before the coins; that they were not trained on all the same is declared.
         scored_texts=ScoredTexts(kind=config.attack.documents[0], known_by="declared"),
-        scoring_rule=scoring_rule(config.attack.max_characters, config.scored_part) + models.added,
+        scoring_rule=scoring_rule(config.attack.max_characters, config.scored_part, endpoint=models.added),
         per_text=models.per_text,
         resamples=config.audit.resamples,
         utility=utility_of(found.losses),

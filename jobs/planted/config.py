@@ -22,6 +22,8 @@ from heldin.finetune.recipe import Recipe
 from heldin.jobs.config import ModelConfig, RunConfig, SplitConfig
 from heldin.jobs.config_files import read_config, with_overrides
 from heldin.record.release import Release
+from heldin.words import Statement
+from heldin.words.texts import ScoredPart
 
 JSON_LINES = (".jsonl", ".json", ".ndjson")
 PACKED = ("", ".gz", ".zst")
@@ -190,10 +192,15 @@ class PlantConfig(Section):
         return self
 
     @property
-    def scored_part(self) -> str | None:
-        """What is scored of a text, in words; None: all of it."""
-        words = {"all": None, "completion": "its completion", "turns": f"the turns of '{self.role}'"}
-        return words[self.score]
+    def scored_part(self) -> Statement | None:
+        """What is scored of a text; None: all of it."""
+        match self.score:
+            case "all":
+                return None
+            case "completion":
+                return ScoredPart.COMPLETION()
+            case "turns":
+                return ScoredPart.TURNS(role=self.role)
 
     def run_config(self, records: Path) -> RunConfig:
         """The config of a run that draws the same users, set-asides, canary users and coins.

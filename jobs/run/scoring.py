@@ -26,18 +26,16 @@ from heldin.jobs.run.texts import Scoring, known_texts, texts_under_attack
 from heldin.jobs.run.utility import utility_texts
 from heldin.models.loading import LanguageModel, same_tokens
 from heldin.models.score_cache import ScoreCache, ScoredModel
+from heldin.words import Statement
+from heldin.words.texts import ScoredTokens, ScoringRule
 
 PER_TEXT = "compared per text: another tokenizer"
 
 
-def scoring_rule(max_characters: int, parts: str | None = None) -> str:
-    """What part of a text is scored, in words; ``parts`` names it where it is not the whole text."""
-    scored = "all tokens" if parts is None else f"of these the tokens of {parts}, each after all that precedes it"
-    return (
-        f"every model scores the same characters of a text, its first {max_characters:,}: {scored}, in windows"
-        " of as many tokens as the model's context, each read after a start token, the end-of-text token not scored;"
-        " models with different tokenizers are compared per text, never per token"
-    )
+def scoring_rule(max_characters: int, part: Statement | None = None, *, endpoint: Statement | None = None) -> Statement:
+    """Return what part of a text is scored; ``part`` names it where it is not the whole text."""
+    tokens = ScoredTokens.ALL() if part is None else ScoredTokens.ANSWERS(part=part)
+    return ScoringRule.WHOLE(characters=max_characters, tokens=tokens, endpoint=endpoint)
 
 
 def score(its: Scoring, out: Path, reporter: Reporter) -> list[TextStatistic]:

@@ -16,6 +16,7 @@ from heldin.jobs.checkpoint.endpoint import attacks_at_endpoint
 from heldin.models.loading import load_language_model
 from heldin.record.document import read_record
 from heldin.white_box.power import chosen_mechanism
+from heldin.words.texts import AtEndpoint
 from tests.completions_server import CompletionsServer, serving
 from tests.end_to_end.test_audit_command import _arguments, _reference, files
 
@@ -75,7 +76,7 @@ def test_an_audit_over_http_says_what_the_local_one_says_and_is_verified_without
     facts = there.target.endpoint
     assert facts is not None
     assert (facts.url, facts.style, facts.window, facts.drift) == (url, "echo", server.length - 2, 0.0)
-    assert "windows are two tokens shorter than the context" in there.scoring_rule
+    assert there.scoring_rule.values["endpoint"].states(AtEndpoint.SHORTER_WINDOWS)
     code, out, err = call("verify", tmp_path / "remote")  # the server is gone
     assert (code, " 0 differ" in out) == (0, True), out + err
 
@@ -121,7 +122,7 @@ def test_both_models_behind_the_endpoint_without_a_tokenizer(call, finished, loc
     record = read_record(tmp_path / "remote" / "record.json")
     assert {its.attack for its in record.attacks} == {"likelihood-ratio", "loss", "zlib"}
     assert record.reference.endpoint is not None
-    assert "a newline stands in place of the start token" in record.scoring_rule
+    assert record.scoring_rule.values["endpoint"].states(AtEndpoint.TEXTS_AS_THEY_ARE)
     here, there = (_ratios(tmp_path / name / "scores.parquet") for name in ("local", "remote"))
     assert np.corrcoef(here, there)[0, 1] > 0.9
 

@@ -22,6 +22,7 @@ from heldin.models.endpoint_answers import Style
 from heldin.models.endpoint_client import Endpoint
 from heldin.models.loading import load_language_model
 from heldin.record.planted import ConditionName, Known, Reason
+from heldin.words.texts import AtEndpoint
 from tests.completions_server import CompletionsServer, serving
 from tests.planted_sets import base, plan, read_lines, rows, train, write_lines
 
@@ -77,7 +78,7 @@ def test_the_endpoint_says_what_the_folder_says_and_gets_no_text_of_one_side_alo
     assert (folder / "losses.parquet").exists() is False
     by = {condition.name: condition.known_by for condition in there.planted.conditions}
     assert by[ConditionName.SERVED_ALONE] is Known.DECLARED
-    assert "behind the endpoint windows are two tokens shorter" in there.scoring_rule
+    assert there.scoring_rule.values["endpoint"].states(AtEndpoint.SHORTER_WINDOWS)
     # The utility stage would ask for held-out users' test texts alone.
     words = served.tokenizer.batch_decode([body["prompt"] for body in server.asked if isinstance(body["prompt"], list)])
     data = drawn_data(*read_planted(out), out, QUIET, load_language_model(read_planted(out)[0].reference))

@@ -19,6 +19,7 @@ from heldin.jobs.planted.target import PlantedAudit
 from heldin.models.loading import load_language_model
 from heldin.models.logprobs import score_texts
 from heldin.models.scored_parts import scored_tokens
+from heldin.words.texts import ScoredPart
 from tests.planted_sets import COLUMNS, base, plan, read_lines, rows, train, write_lines
 
 __all__ = ["base", "rows"]  # fixtures
@@ -184,7 +185,7 @@ def test_the_audit_scores_completions_alone(planted, base, tmp_path):
     texts = [row["prompt"] + row["answer"] for row in read_lines(out / "training" / "mine.jsonl")]
     model = train(base, texts, tmp_path / "model", passes=1)
     record, folder = audit_planted(PlantedAudit(out, str(model), (), "R. Signer"), None, QUIET, command="test")
-    assert "the tokens of its completion" in record.scoring_rule
+    assert record.scoring_rule.values["tokens"].values["part"].states(ScoredPart.COMPLETION)
     lm = load_language_model(str(model))
     data = drawn_data(config, manifest, out, QUIET, load_language_model(str(base)))
     found: dict[str, list[float]] = {}
