@@ -45,7 +45,6 @@ class Promise(Code):
         " {relation}",
     )
     HOLDS = "holds", "{promise}; {conditions}"
-    ALONE = "holds_alone", "{promise}"
     NO_PROTECTION = "no_protection", "no protection was applied"
     NO_GUARANTEE = "no_guarantee", "no DP guarantee: {reasons}"
     ASSUMED = (
