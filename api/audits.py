@@ -134,10 +134,8 @@ def run(
     The same call again goes on where a killed run stopped.
 
     Args:
-        config: a YAML file, or its content.
         out: the run folder (default: runs/NAME).
         overrides: such as "finetune.epochs=3".
-        quiet: show no progress.
 
     Returns:
         What was found; None where a filter halted training, which leaves no model.
@@ -186,7 +184,6 @@ def audit_model(
         text: column that holds the text.
         claims: to test, each a ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6); a plan's curve is ``plan=``.
         out: folder for the results (default: runs/NAME).
-        quiet: show no progress.
         options: any other key of an audit's config by name (``jobs.checkpoint.config.CheckpointConfig``), such as
             ``assignment="coin"``, ``plan="plan.json"`` or ``attack={"max_characters": 2000}``.
 
@@ -234,10 +231,8 @@ def plant(
     """Prepare an audit of a training that someone else runs, as ``heldin plant``: draw coins, write a training set.
 
     Args:
-        config: a YAML file, or its content.
         out: the planted folder (default: runs/NAME).
         overrides: such as "looks=3".
-        quiet: show no progress.
 
     Raises:
         InputError: a config with errors, or a training set or model that cannot be used.
@@ -271,7 +266,6 @@ def audit_planted(
         declared_by: who vouches for the conditions that heldin cannot check; None: nobody, and nothing is certified.
         precision: arithmetic in which models are loaded; None: that of the plan.
         out: folder for the results (default: audits/LOOK in the planted folder).
-        quiet: show no progress.
 
     Raises:
         InputError: a claim that cannot be read, or a folder or model that cannot be used.

@@ -47,7 +47,6 @@ def audit_trainer(
         tied: its head is its embedding table, as in the released models; False: it has a head of its own.
         accept: findings that do not count towards ``exit_code``: "non-finite", that a unit whose gradient is not finite
             breaks the step. The outcome states them all the same.
-        quiet: show no progress.
 
     Returns:
         Outcome, bounds and verdict from the coins, every check, and the alarms with their kinds.

@@ -46,7 +46,6 @@ def reference_divergences(
         texts: whose divergence is estimated.
         documents: user to the user's own documents; copies of the text at hand are left out.
         reference: model that stands for everybody else.
-        cache: of token scores.
     """
     items = [item for item in texts.flat() if item[0] in documents]
     scores = cache.scores(reference, [text for _, _, text in items])

@@ -83,7 +83,6 @@ def score_attacks(
         texts: the attacker's texts.
         target: the model under audit.
         reference: a model that was not trained on the audited users; None if no attack needs one.
-        cache: of token scores.
         advance: called with the number of (model, text) pairs done.
 
     Raises:
@@ -130,7 +129,6 @@ def scores_of(
         model: the model that scores.
         cache: of token scores, which are those of whole texts.
         attacks: that need more than log-probabilities, such as ranks or token ids.
-        advance: called with the number of texts done.
 
     Raises:
         InputError: parts of texts or token ids are asked of an endpoint without a tokenizer, or see

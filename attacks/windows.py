@@ -64,8 +64,6 @@ def windows_of(
     """One window of every text with enough tokens, at an offset that is uniform under the key.
 
     Args:
-        texts: by user.
-        tokenizer: of the audited model.
         asked: lengths of prefix and suffix, and ``first_tokens``.
         key: of the offsets.
         visible: tokens of a text among which the window lies, where ``first_tokens`` does not say; None: all.
@@ -101,8 +99,6 @@ def require_a_window(
     """Raise the error of ``windows_of`` if no text has enough tokens; the first one that has ends the search.
 
     Args:
-        texts: by user.
-        tokenizer: of the audited model.
         asked: lengths of prefix and suffix.
         visible: as in ``windows_of``.
     """
@@ -120,10 +116,7 @@ def found_in_others(
     """Whether each window's suffix also stands in a training text that is not the same person's, shape (n,).
 
     Args:
-        windows: one of each text.
         training: of every training text those whose it is, and the text; read once.
-        tokenizer: of the audited model.
-        asked: length of the suffix.
     """
     suffixes, suffix_of = _different(windows, asked)
     # Of each suffix those whose are all the texts in which it stands: for anybody else it stands in another's.
@@ -143,10 +136,7 @@ def found_in(
     """Whether each window's suffix stands in any of the texts, shape (n,).
 
     Args:
-        windows: one of each text.
         texts: to search; read once.
-        tokenizer: of the audited model.
-        asked: length of the suffix.
     """
     suffixes, suffix_of = _different(windows, asked)
     found = np.zeros(len(suffixes), dtype=np.bool_)
@@ -169,7 +159,6 @@ def _hits(
     Args:
         suffixes: different ones, shape (n, k).
         texts: each with something beside it.
-        tokenizer: of the audited model.
     """
     size = suffixes.shape[1]
     hashes = np.array([_hashes(its)[0] for its in suffixes], dtype=np.uint64)

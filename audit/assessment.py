@@ -32,8 +32,6 @@ def results_of(
 
     Args:
         table: scores and membership; the reference alone is one of the attacks.
-        texts: the attacker's texts by user.
-        fixed: what was fixed before any score was seen.
         beside: verdicts from other people in the same training (canary users), which the answer must take into account.
         flaws: reasons known beforehand why the comparison is not valid.
         advance: called with 1 after each of the ``parts_of`` parts.

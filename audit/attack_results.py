@@ -107,7 +107,6 @@ def attack_results(family: Family, fprs: tuple[float, ...], shown: Collection[in
     """Every attack under every aggregation, the leading one first.
 
     Args:
-        family: the evaluated scores.
         fprs: false-positive rates of the table.
         shown: indices of the scores shown with their curve and true-positive rates; see ``audit.coarse``.
     """
@@ -154,7 +153,6 @@ def dial_settings(family: Family, attack: AttackConfig) -> list[DialSetting]:
     """The leading attack with one dial changed at a time, next to the leading setting; empty if none was changed.
 
     Args:
-        family: the evaluated scores.
         attack: the config, which says which settings lead.
     """
     leading = family.scores[0]

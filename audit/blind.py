@@ -62,10 +62,7 @@ def bag_of_words(
     side has too few users to split in half.
 
     Args:
-        texts: the attacker's texts by user.
-        member: whether each user is held in.
         level: significance level of the alarm.
-        seed: seed of the random halves.
     """
     # By name: the halves must follow from the seed, not from the order in which users were scored.
     users = sorted(texts)
@@ -96,7 +93,6 @@ def text_separation(ours: Sequence[tuple[str, str]], others: Sequence[str], *, s
     Args:
         ours: (user, text).
         others: texts of anyone else.
-        seed: seed of the random halves.
     """
     users = sorted({user for user, _ in ours})
     if min(len(users), len(others)) < MIN_USERS_PER_SIDE:
@@ -117,8 +113,6 @@ def blind_baselines(table: ScoredUsers, texts: Mapping[str, Sequence[str]], fixe
     """The reference model alone, where it was scored, and the bag of words, where there are enough users.
 
     Args:
-        table: scores and membership.
-        texts: the attacker's texts by user.
         fixed: how membership was decided, and the seed of the bag of words' random halves.
     """
     # A much lower level where heldin drew the sides: there an alarm can only be chance or a leaked draw.

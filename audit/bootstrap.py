@@ -99,8 +99,6 @@ def bootstrap(
         held_in: scores, shape (n1,).
         held_out: scores, shape (n0,).
         fprs: false-positive rates.
-        resamples: number of resamples.
-        seed: seed of the resampling; public.
     """
     return bootstrap_each(held_in[None], held_out[None], fprs, resamples=resamples, seed=seed)[0]
 
@@ -120,8 +118,6 @@ def bootstrap_each(
         held_in: scores, shape (K, n1).
         held_out: scores, shape (K, n0).
         fprs: false-positive rates.
-        resamples: number of resamples.
-        seed: seed of the resampling; public.
         advance: called with 1 for each score, when its last resample is done.
     """
     n1, n0 = held_in.shape[1], held_out.shape[1]

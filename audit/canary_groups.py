@@ -96,11 +96,8 @@ def canary_results(
     Args:
         table: scores of the canary users, each held in by an independent fair coin; includes the reference alone.
         texts: the attacker's texts by canary user.
-        canaries: how each canary user was made.
-        fixed: what was fixed before any score was seen.
         training_texts: training texts of held-in canary users, before any data-side defense.
         trained_on: how many of these texts were trained on.
-        flaws: why the comparison is not valid, whatever the scores show.
     """
     # Each canary user has its own coin, however real users were split.
     fixed = replace(fixed, sides=replace(COINS, unmet=fixed.sides.unmet))
@@ -159,7 +156,6 @@ def centred_statistics(
 
     Args:
         statistics: of texts; those of other users are left out.
-        canaries: how each canary user was made.
         fixed: what was fixed before any score was seen; its leading aggregation makes the scores.
     """
     # Which side a user is on plays no part in a median.

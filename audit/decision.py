@@ -258,7 +258,6 @@ def users_needed(by: DecisionConfig, auroc_margin: float, tpr_margin: float | No
     that, with the variance 2 t (1 - t) / n of the rate and 2 (t / f)^2 f (1 - f) / n of the threshold.
 
     Args:
-        by: the thresholds.
         auroc_margin: how far the best of the scores strays by chance, in standard deviations.
         tpr_margin: the same for TPRs; None: the AUROC's.
     """

@@ -174,7 +174,6 @@ def family_of(
     """Evaluate all scores of a table together; see ``evaluate_family``.
 
     Args:
-        table: scores and membership.
         fixed: attacks, false-positive rates, numbers of resamples and redraws, and their seed.
         lengths: mean characters of each user's texts, shape (n,), or None.
         advance: called with 1 after each score, and once after the test.

@@ -31,9 +31,7 @@ def headline(evidence: Evidence, decision: Decision, by: DecisionConfig, what: W
     """Return the answer, one of four.
 
     Args:
-        evidence: the scores and their tests.
         decision: the answer that they gave.
-        by: the thresholds.
         what: words for what is separated.
     """
     match decision.answer:
@@ -61,8 +59,6 @@ def notes(
     """Return what a reader must know first: a broken promise, and attacks that disagree, with the reason if known.
 
     Args:
-        evidence: the scores and their tests.
-        by: the thresholds.
         length_correlations: rank correlation of each score with the length of texts; None where unknown.
         what: words for what is separated.
     """

@@ -31,7 +31,6 @@ def judge(
 
     Args:
         scores: score of every scored user.
-        member: whether each user is held in.
         fixed: how membership was decided, the claims, and delta of the bounds if no claim states one.
         blind: blind baselines.
         subjects: the people whom scores and bounds are about.

@@ -47,7 +47,6 @@ def attacker_knowledge(
     """AUROC for m = 1, 2, 4, ... texts and for all.
 
     Args:
-        table: scores and membership.
         attack: the attack whose statistics are used.
         aggregation: "mean", "min" or "max" over the known texts.
         draws: number of random choices of texts; the choices of one draw are nested over m.

@@ -49,7 +49,6 @@ def results_of_trainings(its: TrainingScores, fixed: Preregistration, *, thresho
 
     Args:
         its: the trainings' scores.
-        fixed: what was fixed before any score was seen.
         threshold: score threshold fixed before looking; None: the first quarter of the trainings picks it.
     """
     # Trainings are not people: curves may be cut at every score, with one training in a group.

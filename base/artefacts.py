@@ -51,7 +51,6 @@ def artefact_file(path: Path, *, made_from: str = "", private: bool = True) -> I
     Args:
         path: the file; its folder's index is changed.
         made_from: name or hash of what its content follows from.
-        private: whether the file is readable by its owner only.
     """
     with whole_file(path, private=private) as temporary:
         yield temporary
@@ -194,10 +193,8 @@ def write_document(path: Path, content: dict[str, Any], *, schema: int = 1, priv
     """Write a JSON object, stamped, with a digest of all that follows as its first key.
 
     Args:
-        path: the file.
         content: the object.
         schema: version of its schema; increase it with every change that makes older documents unreadable.
-        private: whether the file is readable by its owner only.
     """
     document = stamped(content, schema)
     text = json.dumps({_DIGEST: _digest(document), **document}, indent=1, ensure_ascii=False, allow_nan=False)
@@ -208,7 +205,6 @@ def read_document(path: Path, remedy: str = "restore it", *, schema: int = 1, ch
     """Read what ``write_document`` wrote.
 
     Args:
-        path: the file.
         remedy: what to do if it is damaged or of another version.
         schema: version of its schema.
         checked: whether a content that does not fit its digest is refused.

@@ -79,7 +79,6 @@ def first_in_keyed_order(key: bytes, purpose: str, identities: Sequence[str], co
     """Positions of the first in ``keyed_order``, in that order; takes 32 bytes for each of many identities.
 
     Args:
-        key: secret or public key.
         purpose: name of the order.
         identities: unique names.
         count: how many positions, at most.
@@ -101,7 +100,6 @@ def keyed_positions(key: bytes, purpose: str, identity: str, *, count: int, of: 
     64 bits, so that its probability is right to within ``of`` times 2^-64.
 
     Args:
-        key: secret or public key.
         purpose: name of the choice; another one gives another choice.
         identity: whose choice it is.
         count: positions to choose.

@@ -15,7 +15,6 @@ def write_table(columns: Mapping[str, Any], path: Path, *, made_from: str = "") 
 
     Args:
         columns: arrays or lists by name.
-        path: the file.
         made_from: hash of what the values follow from, such as models and texts.
     """
     with artefact_file(path, made_from=made_from) as temporary:
@@ -28,9 +27,7 @@ def read_table(
     """Read what ``write_table`` wrote.
 
     Args:
-        path: the file.
         made_from: what it must have been made from; None: whatever it was.
-        say: receives a line where the file is there and is not as it was written.
 
     Returns:
         None if it is missing, was changed, or was made from something else.

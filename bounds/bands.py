@@ -105,8 +105,6 @@ def violates(scores: LabelledScores, ceiling: RocCeiling, *, alpha: float = 0.05
     """Compare both bands, each at alpha / 2, with the ceiling (docs/theory.md#roc-bands).
 
     Args:
-        scores: scores of independent trainings.
-        ceiling: the highest ROC that the claim allows.
         alpha: total error probability.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
     """

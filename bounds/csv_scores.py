@@ -41,7 +41,6 @@ def bound_scores(
         design: how the scores were obtained; its thresholds are in the units of the scores.
         higher_is: what a higher score indicates, "member" or "non-member".
         delta: delta of the bounds, in (0, 1); None: the first claim's.
-        claims: claims to test.
 
     Raises:
         InputError: ``higher_is`` is anything else, or ``evaluate`` refuses the input.

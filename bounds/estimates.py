@@ -124,7 +124,6 @@ def bayesian_interval(counts: Counts, delta: float, *, confidence: float = 0.9, 
     trainings, and its coverage is measured, not proved.
 
     Args:
-        counts: the threshold's counts over independent trainings.
         delta: in (0, 1).
         confidence: posterior mass of the interval.
         prior: both parameters of the Beta prior; 1/2 is Jeffreys'.

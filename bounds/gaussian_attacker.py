@@ -41,7 +41,6 @@ def simulated_rights(users: int, mu: float, tries: tuple[int, ...], seed: int) -
     """Right guesses of simulated runs of the Gaussian attacker, shape (SIMULATIONS, len(tries)).
 
     Args:
-        users: number of users m.
         mu: mean score of members.
         tries: numbers of guesses.
         seed: seed of the simulation.

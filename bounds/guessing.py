@@ -71,7 +71,6 @@ def paid_tries(users: int, made: int | None = None, alpha: float = 0.05, attacks
     for attackers who tell nearly all users apart (docs/verdict.md has the simulations).
 
     Args:
-        users: number of users m.
         made: number of guesses r, registered beforehand; None: several are tried.
         alpha: total error probability.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.

@@ -143,7 +143,6 @@ def evaluate(
         scores: joined to membership; higher means more likely a member.
         design: how they were obtained; its alpha is the error probability of each bound, and of all verdicts together.
         delta: delta of the bounds, in (0, 1); None: the first claim's.
-        claims: claims to test.
 
     Raises:
         InputError: delta is missing or invalid, or a threshold is not finite.

@@ -75,7 +75,6 @@ def family_bound(
     Inverts the test of the plan's curve over its noise: epsilon at the least noise multiplier that is rejected.
 
     Args:
-        labelled: scores of the m users whose coins were flipped.
         family: the plan at any noise multiplier.
         delta: in (0, 1).
         alpha: total error probability.

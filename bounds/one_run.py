@@ -169,7 +169,6 @@ def steinke_bound(
     """Lower bound on epsilon by Steinke et al. 2023 at confidence 1 - alpha. Conditions: see the module docstring.
 
     Args:
-        labelled: scores of the m users whose coins were flipped.
         delta: in [0, 1).
         alpha: total error probability.
         made: number of guesses r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
@@ -184,7 +183,6 @@ def fdp_bound(
     """Lower bound on epsilon by the f-DP recursion on the curve of (epsilon, delta)-DP.
 
     Args:
-        labelled: scores of the m users whose coins were flipped.
         delta: in [0, 1).
         alpha: total error probability.
         made: number of guesses r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
@@ -201,7 +199,6 @@ def fdp_gaussian_bound(
     Not valid for other mechanisms (including subsampled ones): test those against their own curve with fdp_violates.
 
     Args:
-        labelled: scores of the m users whose coins were flipped.
         delta: in (0, 1).
         alpha: total error probability.
         made: number of guesses r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
@@ -226,7 +223,6 @@ def fdp_violates(
     """The game by which one run violates the accountant's curve at level alpha, or None.
 
     Args:
-        labelled: scores of the m users whose coins were flipped.
         ceiling: the accountant's curve.
         alpha: total error probability.
         made: number of guesses r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.

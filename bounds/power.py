@@ -138,12 +138,10 @@ def power(
     """What one training run could certify or falsify if the attack has this AUROC.
 
     Args:
-        users: m, users whose coins are flipped.
         auroc: AUROC of the assumed attacker, in [0.5, 1).
         delta: in (0, 1).
         alpha: error probability.
         claims: claims to reject, each considered on its own.
-        seed: seed of the simulated runs.
 
     Raises:
         InputError: m is too small for any statement, or above LARGEST.
@@ -210,11 +208,8 @@ def claim_power(users: int, auroc: float, claim: Claim, *, alpha: float = 0.05, 
     """What it takes to reject a claim.
 
     Args:
-        users: m, users whose coins are flipped.
         auroc: AUROC of the assumed attacker, in [0.5, 1).
-        claim: the claim to reject.
         alpha: error probability.
-        seed: seed of the simulated runs.
     """
     design, mu = Design(_COIN, alpha=alpha), attack_mu(auroc)
     tries = one_run.paid_tries(users, alpha=alpha)
@@ -244,7 +239,6 @@ def forecast(
     Args:
         users: m, users or entities whose coins are flipped.
         delta: delta of the bounds, in (0, 1).
-        claims: claims to test.
         units: what they are called.
         one: what one of them is called.
         sharing: number of groups and looks that share the error probability.

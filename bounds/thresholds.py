@@ -94,7 +94,6 @@ def clopper_pearson(counts: Counts, delta: float, *, alpha: float = 0.05, pairs:
     """Lower bound on epsilon from one threshold fixed beforehand (Jagielski, Ullman, Oprea 2020, section 4).
 
     Args:
-        counts: the threshold's counts over independent trainings.
         delta: in [0, 1).
         alpha: total error probability; each of the two rates of each pair gets alpha / (2 pairs).
         pairs: number K of pre-registered (threshold, direction) pairs; with 1 only the rule "in if score >= threshold",
@@ -147,8 +146,6 @@ def threshold_bound(
     """The best Clopper-Pearson bound over thresholds fixed beforehand; K = 2 len(thresholds) pairs are paid for.
 
     Args:
-        scores: scores of independent trainings.
-        thresholds: thresholds fixed before looking.
         delta: in [0, 1).
         alpha: total error probability.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
@@ -169,8 +166,6 @@ def threshold_gaussian_bound(
     """The best Gaussian conversion over thresholds fixed beforehand; conditions as for ``gaussian_conversion``.
 
     Args:
-        scores: scores of independent trainings.
-        thresholds: thresholds fixed before looking.
         delta: in (0, 1).
         alpha: total error probability.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
@@ -190,11 +185,9 @@ def split_bound(
     """Clopper-Pearson at the (threshold, direction) that is best on one half, evaluated on the other half, K = 1.
 
     Args:
-        scores: scores of independent trainings.
         delta: in [0, 1).
         alpha: total error probability.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
-        seed: seed of the random halves of each group, fixed before looking.
     """
     check_bound_delta(delta)
     level = check_alpha(alpha, attacks)
@@ -213,11 +206,9 @@ def split_gaussian_bound(
     """The Gaussian conversion at the threshold chosen on the other half; conditions as for ``gaussian_conversion``.
 
     Args:
-        scores: scores of independent trainings.
         delta: in (0, 1).
         alpha: total error probability.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
-        seed: seed of the random halves of each group, fixed before looking.
     """
     level = check_alpha(alpha, attacks)
     choose, test = halves(scores, seed)
@@ -237,9 +228,6 @@ def thresholds_violate(
     """Whether the TPR of some threshold fixed beforehand is above the ceiling at its FPR, at level alpha in total.
 
     Args:
-        scores: scores of independent trainings.
-        thresholds: thresholds fixed before looking.
-        ceiling: the highest ROC that the claim allows.
         alpha: total error probability.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
     """

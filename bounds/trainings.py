@@ -70,8 +70,6 @@ def forecast(member: NDArray[np.bool_], threshold: float | None, delta: float, c
     Args:
         member: the coins, shape (runs,).
         threshold: threshold fixed before looking, or None.
-        delta: delta of the bounds.
-        claims: claims to test.
 
     Raises:
         TooFewUsers: even perfect separation would certify nothing.
@@ -112,7 +110,6 @@ def certify(
         scores: shape (runs,); higher means more likely with the worst-case user.
         member: shape (runs,), each decided by its own fair coin.
         threshold: threshold fixed before looking; None: the first quarter chooses it.
-        delta: delta of the bounds.
         claims: claims to test, each at 5 % divided by their number.
 
     Raises:

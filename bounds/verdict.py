@@ -225,14 +225,7 @@ def rejects(scores: LabelledScores, claim: Claim, design: Design) -> bool:
 
 
 def could_reject(members: int, non_members: int, claim: Claim, design: Design) -> bool:
-    """Whether ``rejects`` would be true if every guess were right (perfect separation).
-
-    Args:
-        members: number of held-in users, or of trainings with the user.
-        non_members: number of the others.
-        claim: the claim to reject.
-        design: design of the audit.
-    """
+    """Whether ``rejects`` would be true if every guess were right (perfect separation)."""
     if not design.independent_trainings:
         users = members + non_members
         tries = one_run.paid_tries(users, design.guesses, design.alpha, design.attacks)
@@ -244,10 +237,7 @@ def max_certifiable_epsilon(members: int, non_members: int, delta: float, design
     """The largest epsilon at this delta whose (epsilon, delta)-DP the design's test could reject.
 
     Args:
-        members: number of held-in users, or of trainings with the user.
-        non_members: number of the others.
         delta: in [0, 1).
-        design: design of the audit.
 
     Raises:
         TooFewUsers: it could reject none above 0.

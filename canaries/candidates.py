@@ -24,11 +24,8 @@ def signatures(
     """Marks of ``unseen_token_users``.
 
     Args:
-        tokenizer: of the model.
         pool: token ids of which signatures are drawn.
         size: tokens of a signature.
-        count: how many.
-        dice: source of randomness.
 
     Raises:
         InputError: too few tokens of the pool can follow each other unchanged.
@@ -50,11 +47,7 @@ def prefixes(lm: LanguageModel, tokens: int, temperature: float, count: int, dic
     """Marks of ``high_temperature_users``; fewer than ``count`` if the model keeps returning blanks.
 
     Args:
-        lm: the base model.
         tokens: most tokens of a prefix.
-        temperature: of the sampling.
-        count: how many.
-        dice: source of randomness.
     """
     found: list[str] = []
     for _ in range(TRIES * (1 + count // BATCH)):
@@ -75,11 +68,9 @@ def substrings(
     """Marks of ``canary_of_user``, of users in turn; none if nobody has a text of ``length`` tokens.
 
     Args:
-        tokenizer: of the model.
         users: in the order in which they take turns.
         texts: of a user.
         length: tokens of a substring.
-        count: how many.
         dice: source of randomness, by user and number of the turn.
     """
     found: list[str] = []

@@ -73,14 +73,10 @@ def unseen_token_users(
     recognisably the same user's. Encoding a record's text gives its tokens back.
 
     Args:
-        tokenizer: of the model.
-        names: of the canary users.
         candidates: token ids from which signatures are drawn, from ``rare_tokens``.
         documents: see ``Canary``.
-        records: texts per user, set-asides included.
         signature_tokens: different tokens in a signature, at least 2.
         tokens: length of a record.
-        seed: public.
         spoken: tokens of other canary users, none of which is used here; those of each user are added, so that no two
             users share one. None: only whole signatures differ.
 
@@ -128,13 +124,9 @@ def high_temperature_users(
     """Users whose texts the base model sampled at a high temperature, each continuing the user's own prefix.
 
     Args:
-        lm: the base model.
-        names: of the canary users.
         documents: see ``Canary``.
-        records: texts per user, set-asides included.
         prefix_tokens: length of the prefix, which is sampled at the same temperature.
         tokens: most new tokens of a record.
-        temperature: of the sampling.
         seed: public; prefix and texts follow from it and the name.
         advance: called with the number of users done.
 
@@ -167,11 +159,8 @@ def rare_phrase_users(
     its user.
 
     Args:
-        names: of the canary users.
         documents: see ``Canary``.
-        records: texts per user, set-asides included.
         phrase_words: words of the phrase, drawn from a common stock and unlikely to occur together elsewhere.
-        seed: public.
 
     Raises:
         InputError: there are more users than phrases.
@@ -204,7 +193,6 @@ def mail_with(
     Args:
         sentence: makes the sentence of a mail.
         records: number of mails.
-        dice: source of randomness.
         places: number of sentences, from the first, before which it may stand; None: all.
     """
     # Text to position; a dict, because two mails may turn out equal and must not both count.
@@ -247,10 +235,8 @@ def signature(
     """``size`` tokens of which any two, in either order, survive decoding and encoding side by side.
 
     Args:
-        tokenizer: of the model.
         candidates: token ids to draw from.
         size: how many, all different.
-        dice: source of randomness.
 
     Raises:
         InputError: too few of the candidates can stand side by side.
@@ -286,11 +272,8 @@ def sampled(
     """Prompt plus continuation, for each continuation that is not blank.
 
     Args:
-        lm: the model.
         count: how many to sample; blank ones are left out.
         most: most new tokens of each.
-        temperature: of the sampling.
-        dice: source of randomness.
         prompt: what each continues.
     """
     # 62 bits fit into the signed 64-bit seed of torch.

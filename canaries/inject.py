@@ -60,10 +60,8 @@ def sample_substring(
     is returned.
 
     Args:
-        tokenizer: of the model.
         texts: of one user.
         length: tokens of the substring.
-        dice: source of randomness.
     """
     spare = None
     # Texts first and then a place in each: a long text is not more likely than a short one to be the source.
@@ -92,7 +90,6 @@ def insert_at_random(text: str, substring: str, dice: random.Random, *, within: 
     Args:
         text: into which to insert.
         substring: what to insert.
-        dice: source of randomness.
         within: characters from the beginning within which to insert.
 
     Returns:
@@ -128,13 +125,11 @@ def canary_of_user(
     """Algorithm 1 for one user; None if no document has ``length`` tokens.
 
     Args:
-        tokenizer: of the model.
         records: all of one real user.
         length: tokens of the shared substring.
         documents: see ``Canary``.
         visible_tokens: tokens of a record that training sees.
         visible_characters: characters of a text that the attack sees.
-        seed: public.
     """
     source = records[0].user
     dice = public_dice(seed, "canary substring", source)

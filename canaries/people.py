@@ -52,10 +52,8 @@ def named_people(names: Sequence[str], *, documents: int | None, records: int, s
     """Canary users whose records all name one made-up person, whom no other record names.
 
     Args:
-        names: of the canary users.
         documents: see ``Canary``.
         records: texts per person, set-asides included.
-        seed: public.
 
     Raises:
         InputError: there are more people than names.

@@ -23,8 +23,6 @@ def real_row_users(
     """Take rows for canary users, those of one from one real user, who keeps one row at least.
 
     Args:
-        store: the corpus.
-        names: of the canary users.
         rows_of: rows that may be taken, by user; users who lent some are removed. Where nobody knows who wrote a row,
             all are one user's.
         documents: see ``Canary``.

@@ -55,10 +55,7 @@ def build_store(
     Memory stays bounded whatever the size of the corpus.
 
     Args:
-        source: where the records come from.
-        cache: folder under which stores are kept.
         aliases: alias to person; None: every name is a user of its own.
-        skip_bad_rows: count and skip unusable rows instead of raising at the first.
         say: receives a line where a store is there that is not as it was written, and is built again.
 
     Raises:
@@ -113,8 +110,6 @@ def store_folder(
     """Where the store of this content with these options is or will be, and its fingerprint.
 
     Args:
-        source: where the records come from.
-        cache: folder under which stores are kept.
         aliases: alias to person, or None.
         skip_bad_rows: whether unusable rows are skipped.
     """

@@ -48,7 +48,6 @@ def build_on_cluster(
         address: of the cluster; None: the one that Ray finds, or a new one on this machine.
         parts: number of record files in the store; None: one per CPU of the cluster.
         aliases: alias to person; None: every name is a user of its own.
-        skip_bad_rows: count and skip unusable rows instead of raising at the first.
 
     Raises:
         InputError: Ray is not installed, or any reason for which ``build_store`` raises.

@@ -30,7 +30,6 @@ def set_asides(
     """Divide every user's rows into training, attacker, validation and test parts; no part is empty.
 
     Args:
-        store: the corpus, with the records of all of them.
         users: whose rows; each has at least ``MIN_RECORDS_TO_SPLIT``.
         attacker_fraction: share of a user's records for the attacker, rounded, at least one record.
         evaluation_fraction: share for validation and test together, rounded, at least one record each.

@@ -106,7 +106,6 @@ def select_users(
     """Users admitted by ``rule``, sorted; at most ``max_users`` of them.
 
     Args:
-        store: the corpus.
         rule: which users take part.
         taken: users who take part elsewhere and are not considered.
         seed: public seed of the coins and of the choice of ``max_users``.

@@ -71,7 +71,6 @@ def corpus_statistics(
     """Statistics of a store, in one pass over its texts and in bounded memory.
 
     Args:
-        store: the corpus.
         count_tokens: tokens of one text; whitespace-separated words if None.
         token_unit: name of what ``count_tokens`` counts.
         most_repeated: how many of the most repeated texts to return.

@@ -26,7 +26,6 @@ def write_corpus(store: CorpusStore, to: Path) -> None:
     """Write every record with user, text, id and date, in the store's order; whole or not at all.
 
     Args:
-        store: the corpus.
         to: a new file that ends in .parquet or .jsonl.
 
     Raises:

@@ -27,7 +27,6 @@ def above_threshold(score: float, users: int, above_epsilon: float, key: bytes, 
         score: concentration score of this step.
         users: public number N.
         above_epsilon: that AboveThreshold may spend over the run.
-        key: the run's secret key.
         step: number of the step, from 0.
     """
     # The threshold gets one Laplace number for the run, the score one per step, both functions of the key, so that a

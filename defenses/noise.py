@@ -54,11 +54,7 @@ class NoiseSource:
         """Independent N(0, deviation^2) numbers, fp32, for one tensor of one step.
 
         Args:
-            step: number of the optimizer step.
-            name: the tensor's name.
             shape: of the whole tensor.
-            deviation: standard deviation.
-            device: of the result.
             rows: first row that is wanted, and the one after the last; None: all.
 
         Returns:
@@ -188,12 +184,7 @@ def gaussian(
 
     Args:
         generator: which of the two.
-        key: the run's secret key.
-        step: number of the optimizer step.
-        name: the tensor's name.
         shape: of the result.
-        deviation: standard deviation.
-        device: of the result.
     """
     return NoiseSource(generator, key).gaussian(step, name, shape, deviation, device)
 

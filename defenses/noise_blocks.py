@@ -20,9 +20,6 @@ def block_digest(key: bytes, step: int, name: str, block: int) -> bytes:
     """The 32 bytes from which a block's numbers are made.
 
     Args:
-        key: the run's secret key.
-        step: number of the optimizer step.
-        name: the tensor's name.
         block: number of the block, from 0.
     """
     # Keyed by the tensor's name: tensors of one shape that shared their noise would cancel it in their difference.

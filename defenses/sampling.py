@@ -34,7 +34,6 @@ class Draws:
 
     Args:
         sampler: Poisson, Poisson with a hard cap, shuffled cohorts of fixed size, or full batches.
-        key: the run's secret key.
         identities: a name per unit, unique and stable; never a position in a list.
         steps: steps of the run.
 

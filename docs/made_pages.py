@@ -1,4 +1,4 @@
-"""Pages that the site makes from the code: the command line, the public names, the modules of each room."""
+"""Pages that the site makes from the code: the command line, the public names, the modules of each package."""
 
 import importlib
 import inspect
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 MADE = DOCS / "_generated"
-ROOMS = (  # in the order in which they may import
-    *("base", "models", "corpus", "canaries", "defenses", "finetune", "attacks", "bounds", "audit", "record"),
+PACKAGES = (  # in the order in which they may import
+    *("base", "words", "models", "corpus", "canaries", "defenses", "finetune", "attacks", "bounds", "audit", "record"),
     *("watch", "white_box", "jobs", "sweeps", "reports", "api", "commands"),
 )
 
 
 def connect(app: "Sphinx") -> None:
-    """The pages are written before Sphinx looks for pages; links are mended as each page is read."""
+    """The pages are written before Sphinx looks for pages; links are resolved as each page is read."""
     app.connect("builder-inited", lambda app: write_pages())
-    app.connect("source-read", mend_links)
+    app.connect("source-read", resolve_links)
     app.connect("autodoc-process-docstring", plain, priority=400)  # before napoleon, at 500
 
 
 def write_pages() -> None:
-    """docs/_generated: cli.md, api.md and a page for each room. A page that is as it was keeps its date."""
-    made = {"cli": cli_page(), "api": api_page(), **{f"api-{room}": room_page(room) for room in ROOMS}}
+    """docs/_generated: cli.md, api.md and a page for each package. A page that is as it was keeps its date."""
+    made = {"cli": cli_page(), "api": api_page(), **{f"api-{package}": package_page(package) for package in PACKAGES}}
     MADE.mkdir(exist_ok=True)
     for old in set(MADE.glob("*.md")) - {MADE / f"{name}.md" for name in made}:
         old.unlink()
@@ -74,19 +74,19 @@ def _markdown(text: str) -> str:
 
 
 def api_page() -> str:
-    """The public names, by `heldin.__all__`, then the rooms."""
+    """The public names, by `heldin.__all__`, then the packages."""
     import heldin
 
     names = [name for name in getattr(heldin, "__all__", ()) if not name.startswith("__")]
-    rooms = "\n".join(f"api-{room}" for room in ROOMS)
+    packages = "\n".join(f"api-{package}" for package in PACKAGES)
     blocks = [f"### `heldin.{name}`\n\n{_public(f'heldin.{name}', getattr(heldin, name))}" for name in names]
     return "\n\n".join(
         [
             "# Python API",
             inspect.cleandoc(heldin.__doc__ or ""),
             *(["## Public names", *blocks] if blocks else []),
-            "## Modules\n\nImports point upstream only: a room uses those above it.",
-            f"```{{toctree}}\n:maxdepth: 1\n\n{rooms}\n```\n",
+            "## Modules\n\nImports point upstream only: a package uses those above it.",
+            f"```{{toctree}}\n:maxdepth: 1\n\n{packages}\n```\n",
         ]
     )
 
@@ -107,16 +107,16 @@ def _rest(kind: str, name: str, *options: str) -> str:
     return "```{eval-rst}\n" + "\n".join(lines) + "\n```"
 
 
-def room_page(room: str) -> str:
-    """The public modules of a room, each with its docstrings."""
-    package = importlib.import_module(f"heldin.{room}")
+def package_page(package: str) -> str:
+    """The public modules of a package, each with its docstrings."""
+    package = importlib.import_module(f"heldin.{package}")
     modules = [package.__name__] if package.__doc__ else []
     modules += [m.name for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
     public = [name for name in modules if not any(part.startswith("_") for part in name.split("."))]
-    return f"# `heldin.{room}`\n\n" + "\n\n".join(f"## `{n}`\n\n{_rest('automodule', n)}" for n in public) + "\n"
+    return f"# `heldin.{package}`\n\n" + "\n\n".join(f"## `{n}`\n\n{_rest('automodule', n)}" for n in public) + "\n"
 
 
-def mend_links(app: "Sphinx", page: str, source: list[str]) -> None:
+def resolve_links(app: "Sphinx", page: str, source: list[str]) -> None:
     """`start` is README.md, with links as from here; a link to a folder of the repository is its name."""
     here = DOCS / f"{page}.md"
     if page == "index" and not (DOCS / "configuration.md").is_file():
@@ -124,7 +124,7 @@ def mend_links(app: "Sphinx", page: str, source: list[str]) -> None:
     if page == "start":
         here, source[0] = ROOT / "README.md", (ROOT / "README.md").read_text(encoding="utf-8")
 
-    def mended(link: re.Match[str]) -> str:
+    def resolved(link: re.Match[str]) -> str:
         text, path, anchor = link.groups(default="")
         target = (here.parent / path).resolve()
         if not target.exists():
@@ -133,7 +133,7 @@ def mend_links(app: "Sphinx", page: str, source: list[str]) -> None:
             return text
         return f"[{text}]({_relative(target, DOCS / Path(page).parent)}{anchor})"
 
-    source[0] = re.sub(r"(?<!`)\[([^\]\n]*(?:\n[^\]\n]*)?)\]\(([^)\s#:]+)(#[^)\s]*)?\)", mended, source[0])
+    source[0] = re.sub(r"(?<!`)\[([^\]\n]*(?:\n[^\]\n]*)?)\]\(([^)\s#:]+)(#[^)\s]*)?\)", resolved, source[0])
 
 
 def _relative(target: Path, folder: Path) -> str:

@@ -29,8 +29,6 @@ def encode(
     """Token sequences: start token, text, end-of-text token.
 
     Args:
-        tokenizer: of the model.
-        texts: any number.
         sequence_length: most predictions of a sequence, which is cut there; None: not cut.
         done: number of texts before these, for the error.
 

@@ -70,10 +70,7 @@ def save_state(folder: Path, state: TrainingState, model: PreTrainedModel, optim
     """Write a resumable state and remove all but the newest two.
 
     Args:
-        folder: where the states are kept.
-        state: of the run.
         model: whose trainable parameters are saved.
-        optimizer: whose state is saved.
     """
     tensors, scalars = _flatten(optimizer.state_dict()["state"])
     with artefact_folder(folder / f"step-{state.step:08d}", made_from=state.job) as temporary:
@@ -115,11 +112,7 @@ def load_state(
     """Load the newest whole state into model and optimizer; returns None if there is none.
 
     Args:
-        folder: where the states are kept.
-        job: name of this job.
         model: whose trainable parameters are overwritten.
-        optimizer: whose state is replaced.
-        say: receives a line where a state is passed over.
 
     Raises:
         InputError: no state is whole, or it belongs to another job (another corpus, membership, base model or recipe).

@@ -20,14 +20,7 @@ Noise = Callable[[str, torch.Size, torch.device], torch.Tensor]
 def clipped_sum(
     model: PreTrainedModel, runs: Sequence[Sequence[Contribution]], clip_norm: float, passes: Passes
 ) -> ClippedSum:
-    """The sum of the clipped gradients of several passes' units, and what is known of each unit, in their order.
-
-    Args:
-        model: the model.
-        runs: the units of each pass.
-        clip_norm: C.
-        passes: limits of a pass, and where ways are noted.
-    """
+    """The sum of the clipped gradients of several passes' units, and what is known of each unit, in their order."""
     # A GPU is given the next pass while it computes one, and asked once, after the last, whether a unit was not finite.
     if kind_of(model.device) != "cpu":
         found = over_passes(model, runs, clip_norm, passes, asks=False)
@@ -48,10 +41,6 @@ def over_passes(
     """``clipped_sum``, for which a GPU is waited for only if ``asks``.
 
     Args:
-        model: the model.
-        runs: the units of each pass.
-        clip_norm: C.
-        passes: limits of a pass, and where ways are noted.
         asks: whether to look in each pass if a unit is not finite. False: where ``masked`` marks one, the sums are not
             to be used.
     """
@@ -93,7 +82,6 @@ def put_gradient(
         model: whose ``.grad`` is set.
         total: sums by parameter name, in float32; they are overwritten.
         scale: what the sums are multiplied by before the noise.
-        divisor: by which they are divided after it.
         noise: given a tensor's name, shape and device; None: no noise.
     """
     parameters = trainable(model)

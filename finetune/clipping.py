@@ -35,7 +35,6 @@ def clipped_batch_gradient(
     Args:
         model: whose ``.grad`` is set.
         clipping: unit and norm.
-        batch: token sequences of all processes.
         passes: how many records go through the model at once.
 
     Returns:

@@ -41,7 +41,6 @@ def filtered_gradient(
         model: whose ``.grad`` is set.
         training: mechanism, key and users.
         step: number of the step, from 0.
-        sequences: token sequences, by row.
         passes: where gradients are counted.
 
     Raises:
@@ -93,9 +92,7 @@ def kept_users(
     Args:
         gradients: (n, d), of the present users.
         names: of the present users.
-        absent: number of users of gradient zero beside them.
         clip: thresholds and epsilon of the filter.
-        key: the run's secret key.
         step: number of the step, from 0.
 
     Raises:
@@ -120,7 +117,6 @@ def neighbours(gradients: torch.Tensor, absent: int, distance: float) -> torch.T
 
     Args:
         gradients: (n, d), of the present users.
-        absent: number of users of gradient zero beside them.
         distance: Euclidean.
 
     Returns:

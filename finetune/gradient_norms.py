@@ -41,7 +41,6 @@ def public_users(path: Path, columns: Columns, model: str, sequence_length: int)
 
     Args:
         path: file of public records.
-        columns: which column holds what.
         model: hub name or folder of the base model.
         sequence_length: tokens of a record that are used.
 
@@ -64,7 +63,6 @@ def median_user_norm(
     Args:
         lm: the pre-trained model.
         users: user to token sequences; at most 128 users are sampled, and users with fewer than G records give all.
-        group_size: G.
         seed: public seed of both samples.
     """
     if group_size < 1 or not users:

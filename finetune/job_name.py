@@ -23,7 +23,6 @@ def job_name(
 
     Args:
         base: the model to start from.
-        sequences: token ids of each record.
         recipe: hyperparameters; only ``checkpoint_every``, ``checkpointing`` and ``shard`` do not matter.
         private: the mechanism with its key and units, or None.
         clipping: of plain batches, or None.

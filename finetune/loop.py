@@ -67,10 +67,7 @@ def train(
     ends with the same model; only the first process writes.
 
     Args:
-        base: the model to start from; its weights are changed in place.
         sequences: token ids of each record (see ``finetune.batches.encode``); nothing else is ever trained on.
-        recipe: hyperparameters.
-        folder: for checkpoints.
         private: the mechanism to run instead of plain batches; it fixes the number of steps.
         clipping: clip plain batches, without noise; the smallest norm goes into the result.
         evaluate: called at ``recipe.evaluation_steps`` with the number of completed steps and the model; the metrics it

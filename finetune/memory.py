@@ -97,10 +97,6 @@ def fitting_peak(
     As training does when memory runs out, passes are halved, and a unit that is larger is split.
 
     Args:
-        make: makes the model.
-        recipe: of the training.
-        step: its gradient.
-        device: where it would run.
         say: receives a line before each rehearsal, of which one may take half a minute.
     """
     while True:
@@ -117,14 +113,7 @@ def fitting_peak(
 
 
 def training_peak(make: Callable[[], PreTrainedModel], recipe: Recipe, step: Step, device: Planned) -> Peak:
-    """The peak of a training's first two steps: in the first, layer rules are checked; then there is optimizer state.
-
-    Args:
-        make: makes the model.
-        recipe: of the training.
-        step: its gradient.
-        device: where it would run.
-    """
+    """The peak of a training's first two steps: in the first, layer rules are checked; then there is optimizer state."""
     arithmetic = arithmetic_on(recipe.precision, device)
     rehearsal = Rehearsal()
 
@@ -172,10 +161,8 @@ def scoring_peak(make: Callable[[], PreTrainedModel], positions: int, models: in
     """The peak of scoring texts.
 
     Args:
-        make: makes the model.
         positions: L, tokens of the longest text, at most the model's context.
         models: how many models of this size are in memory.
-        device: where it would run.
     """
     rehearsal = Rehearsal()
 

@@ -19,9 +19,6 @@ def plain_batch_gradient(
 
     Args:
         model: whose ``.grad`` is set.
-        batch: token sequences of all processes.
-        micro_batch: records of a forward pass.
-        arithmetic: of the passes.
 
     Returns:
         Shape (1,), float64.

@@ -31,7 +31,6 @@ def autocast(
     """A block in which passes have this arithmetic.
 
     Args:
-        arithmetic: of the passes.
         device: where they run.
         keeps_casts: whether half-precision copies of all weights are held until the end of the block.
     """

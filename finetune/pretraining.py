@@ -26,9 +26,6 @@ def pretrained_folder(texts: Sequence[str], shape: TinyModel, recipe: Recipe, ca
 
     Args:
         texts: of public users.
-        shape: of the model.
-        recipe: of the training.
-        cache: folder for results.
     """
     return cache / "pretrained" / text_sha256("1", repr(shape), repr(recipe), *texts)[:24]
 
@@ -45,10 +42,7 @@ def pretrain(
 
     Args:
         texts: of public users only; the tokenizer is trained on them too.
-        shape: of the model.
         recipe: of the training; its sequence length may not exceed the model's context.
-        cache: folder for results.
-        advance: called with the number of steps done.
 
     Raises:
         InputError: no texts, or sequences longer than the context.
@@ -85,10 +79,7 @@ def train_once(
 
     Args:
         fresh: the untrained model.
-        sequences: token ids of each record.
-        recipe: of the training.
         folder: for the trained model; nothing else remains.
-        advance: called with the number of steps done.
     """
     # Trained beside the folder and then renamed, so that a folder with a config is a finished model.
     work = folder.with_name(folder.name + ".work")

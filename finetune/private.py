@@ -36,9 +36,7 @@ def private_gradient(
 
     Args:
         model: whose ``.grad`` is set.
-        training: mechanism, key and units.
         step: number of the step, from 0.
-        sequences: token sequences, by row.
         passes: how many records go through the model at once; None: ``training.micro_records``.
     """
     mechanism = training.mechanism

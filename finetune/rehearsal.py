@@ -47,7 +47,6 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """A model without numbers; call it outside the block.
 
         Args:
-            make: makes the model.
             adapt: gives it adapters, which for a moment have numbers.
         """
         with self._fakes:

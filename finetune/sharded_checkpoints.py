@@ -41,11 +41,7 @@ def save_sharded_state(
     """Write a resumable state, each process of the first shard group its shards; remove all but the newest two.
 
     Args:
-        folder: where the states are kept.
-        state: of the run.
         model: whose shards are saved.
-        optimizer: whose state is saved.
-        its: how the model lies over the processes.
     """
     final = folder / f"step-{state.step:08d}"
     # A name that all processes know; what an earlier, killed call left under it is not kept.
@@ -80,12 +76,7 @@ def load_sharded_state(
     """Load the newest whole state into model and optimizer; returns None if there is none.
 
     Args:
-        folder: where the states are kept.
-        job: name of this job.
         model: whose shards are overwritten.
-        optimizer: whose state is replaced.
-        its: how the model lies over the processes.
-        say: receives a line where a state is passed over.
 
     Raises:
         InputError: no state is whole, or it belongs to another job, or is of a model that was not spread.

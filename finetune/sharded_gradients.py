@@ -40,11 +40,7 @@ def sharded_private_gradient(
 
     Args:
         model: whose ``.grad`` is set.
-        training: mechanism, key and units.
         step: number of the step, from 0.
-        sequences: token sequences, by row.
-        passes: limits of a pass; a unit may have any number of records.
-        its: how the model lies over the processes.
 
     Raises:
         ResumableError: a pass does not fit into memory; other processes wait for it, so that it cannot be tried again.
@@ -79,9 +75,6 @@ def clipped_shards(
     Args:
         model: a spread model.
         units: those of this process's shard group, the same on all its processes.
-        clip_norm: C.
-        passes: limits of a pass; a unit may have any number of records.
-        its: how the model lies over the processes.
 
     Returns:
         This process's shard of the sum, by parameter name, in float32; and the sum of the finite units' losses and
@@ -111,7 +104,6 @@ def put_shards(
         model: whose ``.grad`` is set.
         total: this process's shards of the sums, by parameter name.
         scale: what they are multiplied by before the noise.
-        divisor: by which they are divided after it.
         noise: given a tensor's name, whole shape and device; None: no noise.
     """
     for name, parameter in shards(model).items():
@@ -156,9 +148,6 @@ def sharded_batch_gradient(
 
     Args:
         model: whose ``.grad`` is set.
-        batch: token sequences of all processes.
-        micro_batch: records of a forward pass.
-        its: how the model lies over the processes.
     """
     model.zero_grad(set_to_none=True)
     number, count = its.replica * its.members + its.member, its.replicas * its.members

@@ -76,7 +76,6 @@ def token_store(
         of: hash of what the sequences follow from.
         vocabulary: number of token ids, each below it.
         verify: read all of what is there, and compare it with its hash.
-        advance: called with the number of texts done.
 
     Raises:
         InputError: the folder is damaged, or of other texts, another tokenizer or another length; or see ``batches``.

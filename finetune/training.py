@@ -215,10 +215,6 @@ def begin(
     """Make model and optimizer, and go on from the last checkpoint where there is one.
 
     Args:
-        base: the model to start from; its weights are changed in place.
-        sequences: token ids of each record.
-        recipe: hyperparameters.
-        folder: for checkpoints.
         private: the mechanism to run; None: plain batches.
         clipping: clip plain batches, without noise; None: do not.
         spread: how ``base.model`` lies over the processes; None: each holds all of it.

@@ -160,7 +160,6 @@ def plan_private_training(
 
     Args:
         mechanism: what to run.
-        key: the run's secret key.
         records: the records that may be trained on.
         noise: noise generator.
         micro_records: most records in one forward pass; a larger unit is a pass of its own.

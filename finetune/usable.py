@@ -26,7 +26,6 @@ def usable(
         named: entities of every row.
         rows: of one user.
         ids: record ids, by row.
-        key: the run's secret key.
         step: number of the step, from 0.
     """
     found: dict[int, list[int]] = {}

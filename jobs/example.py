@@ -63,7 +63,6 @@ def write_example(
         users: number of users; every other one is public.
         seed: seed of texts, coins and scores; equal seeds give equal files.
         models: also train a base model on the public users and a model on the held-in ones (about two minutes).
-        reporter: receives the progress.
 
     Raises:
         InputError: the folder holds something, or there are too few users for two groups.

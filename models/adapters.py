@@ -63,7 +63,6 @@ def load_target_and_reference(
     Args:
         target: folder or hub name; may be a LoRA adapter's folder.
         reference: folder or hub name.
-        precision: of both.
         revision: of the reference, on the hub.
         context: most tokens of a pass of both, where they do not state them or take more.
 

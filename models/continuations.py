@@ -41,7 +41,6 @@ def continuation_logprobs(
     them, as transformers draws. Minus infinity where a token is not among these.
 
     Args:
-        lm: the model.
         windows: token ids, shape (n, prefix + k).
         prefix: number of tokens that are given, at least 1.
         temperature: above 0.
@@ -75,10 +74,8 @@ def _of_batch(
     """Shape (B,) from windows (B, L). All are equally long: nothing is padded.
 
     Args:
-        lm: the model.
         windows: token ids.
         prefix: number of tokens that are given.
-        temperature: of the sampling.
         top_k: how many tokens are drawn among; None: all.
     """
     suffix = windows[:, prefix:].to(lm.device)  # (B, k)

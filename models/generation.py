@@ -13,7 +13,6 @@ def sample_texts(
     """Sample texts, without top-k or top-p, each up to the end-of-text token.
 
     Args:
-        lm: the model.
         count: number of texts.
         seed: of the sampling.
         temperature: of the sampling; 1: the model's own distribution.

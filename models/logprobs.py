@@ -56,7 +56,6 @@ def score_texts(
     """Score every text.
 
     Args:
-        lm: the model.
         texts: any number, any lengths.
         moments: also the mean and standard deviation of log p over the vocabulary at every position (Min-K%++).
         ranks: also how many tokens of the vocabulary are likelier than each token.
@@ -152,7 +151,6 @@ def _score_batch(model: PreTrainedModel, start: int, windows: Sequence[Tokens], 
     """Arrays of shape (rows, n) per window, the rows of ``_score_rows``.
 
     Args:
-        model: the model.
         start: the token that precedes each window.
         windows: tokens of each window.
         wanted: whether mean and deviation are among the rows, and whether ranks are.
@@ -204,7 +202,6 @@ def batch_scores(
     """Scores of a batch's tokens, shape (1 to 4, B L), on the model's device; call it without gradients.
 
     Args:
-        model: the model.
         inputs: token ids, (B, L).
         targets: token ids, (B, L).
         moments: whether mean and deviation are among the rows.

@@ -68,10 +68,8 @@ class ScoreCache:
 
         Args:
             lm: the model; its fingerprint is part of the cache's key.
-            texts: any number.
             moments: also mean and deviation over the vocabulary (see ``TokenScores``).
             ranks: also ranks; texts whose scores were saved without them are scored again.
-            advance: called with the number of texts done.
 
         Raises:
             InputError: for the reasons of ``score_texts``, or if moments or ranks are asked of a model behind an

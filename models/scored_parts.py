@@ -23,7 +23,6 @@ def scored_tokens(
 
     Args:
         tokenizer: of the model that scores; tokenized as ``models.logprobs`` does.
-        texts: any number.
         parts: of each text.
 
     Raises:

@@ -50,7 +50,6 @@ def token_lists(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> lis
 
     Args:
         tokenizer: one of the tokenizers library is asked directly, which saves a quarter of the time.
-        texts: any number.
     """
     if not texts:
         return []

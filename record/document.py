@@ -207,7 +207,6 @@ def read_record(path: Path, *, checked: bool = True) -> Record:
     """Read a record.
 
     Args:
-        path: the file.
         checked: whether one that was changed since it was written is refused.
 
     Raises:

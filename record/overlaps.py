@@ -82,7 +82,6 @@ def training_flaws(member: Mapping[str, bool], seen: Mapping[bool, Seen], held_o
     """Why a comparison of held-in with held-out users is void, given the training file; empty if it is not.
 
     Args:
-        member: whether each user is held in.
         seen: what of held-in (True) and held-out (False) users is in the training file.
         held_out_texts: number of scored texts of held-out users.
     """

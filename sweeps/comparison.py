@@ -37,10 +37,8 @@ def compare_cells(
     """Compare the finished cells of a sweep.
 
     Args:
-        sweep: the sweep.
         out: its folder, whose plan every record must name.
         states: how its cells stand, by name.
-        reporter: receives the progress.
         command: the command line, without names of people.
 
     A cell whose record is of another plan, config, corpus or reference, or of other coins, that shares a training key,

@@ -27,8 +27,6 @@ def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str, conn
 
     Args:
         sweep: the sweep; the same as that of an earlier, unfinished call in ``out``.
-        out: its folder.
-        reporter: receives the progress.
         command: the command line, for the log.
         connect: makes the place where cells run, from the sweep's resources and the number of cells.
 

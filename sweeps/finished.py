@@ -67,7 +67,6 @@ def finished_cells(
     Args:
         cells: cells of a sweep, in order.
         plan: hash of the plan, which every record must name.
-        reporter: receives the progress.
     """
     found: dict[str, Finished] = {}
     problems: dict[str, str] = {}

@@ -31,7 +31,6 @@ def mirror(out: Path, url: str, *, models: bool, reporter: Reporter) -> int:
         out: folder of the sweep.
         url: where to, as fsspec reads it: a folder, s3://..., gs://...
         models: whether the cells' models are copied too.
-        reporter: receives the progress.
 
     Raises:
         InputError: the place cannot be written.

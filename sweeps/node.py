@@ -64,9 +64,7 @@ def cell(batch: Batch, task: Task, slot: Slot, number: int) -> tuple[Ended, str]
     """Run a cell, and say where.
 
     Args:
-        batch: the sweep.
         task: the cell.
-        slot: cores and GPUs that it gets here.
         number: of the published copy that it starts from.
 
     Raises:
@@ -87,9 +85,7 @@ def shared(batch: Batch, task: Task, slot: Slot, number: int) -> tuple[Ended, st
     """Make a part of what cells share in this machine's own cache, and say where.
 
     Args:
-        batch: the sweep.
         task: the part.
-        slot: cores and GPUs that it gets here.
         number: of the published copy that it starts from; 0 if nothing is published yet.
 
     Raises:

@@ -65,9 +65,7 @@ def run_cells(cells: Sequence[PlacedCell], out: Path, place: Place, reporter: Re
 
     Args:
         cells: of the sweep.
-        out: its folder.
         place: where they run.
-        reporter: receives the progress.
 
     Raises:
         KeyboardInterrupt: a cell was interrupted.

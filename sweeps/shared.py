@@ -30,7 +30,6 @@ def make_shared(folders: Sequence[Path], reporter: Reporter) -> None:
 
     Args:
         folders: of cells; all share corpus, base model and reference models.
-        reporter: receives the progress.
 
     Raises:
         InputError: corpus or models cannot be used.

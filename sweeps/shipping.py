@@ -16,7 +16,6 @@ def shipping(sweep: Sweep, records: Mapping[str, Mapping[int, Record]]) -> Shipp
     """The answer of the sweep's rule; None without one.
 
     Args:
-        sweep: the sweep.
         records: by variant and block, of the finished cells.
     """
     rule = sweep.config.decision

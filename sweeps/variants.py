@@ -28,7 +28,6 @@ def variant_results(
     """Every variant over its finished cells.
 
     Args:
-        sweep: the sweep.
         finished: the finished cells, by name.
         results: all cells.
 

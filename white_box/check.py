@@ -55,10 +55,7 @@ def tested(name: str, subject: Subject, found: Found, expected: float, detects: 
     """A check at ``LEVEL``, from what ``white_box.laws`` found.
 
     Args:
-        name: name of the check.
-        subject: the class of mistakes it is for.
         found: the result of the test.
-        expected: what is stated.
         detects: the deviation that would have been seen, in words.
     """
     return Check(name, subject, found.p_value, found.measured, expected, found.smallest, detects)
@@ -77,10 +74,7 @@ def exact(
     """A check in which nothing is random: correct up to rounding, or an alarm.
 
     Args:
-        name: name of the check.
-        subject: the class of mistakes it is for.
         measured: what was seen.
-        expected: what is stated.
         detects: the deviation that is always seen, in words.
         tolerance: any larger deviation is always seen.
         kind: what an alarm says about the trainer.

@@ -83,12 +83,6 @@ def crowded_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> t
     """Noise of steps with somebody in them: small contributions, one unit, everybody in small passes.
 
     Small contributions are lost in the noise. Others are subtracted: the same step without noise has the same sum.
-
-    Args:
-        stage: the stage of the audit.
-        trainer: the audited trainer.
-        key: key of these runs.
-        high: a clip norm above every unit's gradient.
     """
     runs = small_cohorts(stage, key, high), *lone_units(stage, key, high)
     far_above = [releases(stage, trainer, run).astype(np.float64) / stage.mechanism.noise_multiplier for run in runs]

@@ -56,29 +56,13 @@ class Drawn:
 
 
 def draw_checks(stage: Stage, trainer: Trainer, key: bytes, low: float, effort: int = 1) -> tuple[Check, ...]:
-    """Who is sampled, under two keys; at rate 1 only that nobody is left out.
-
-    Args:
-        stage: the stage of the audit.
-        trainer: the audited trainer.
-        key: key of these runs.
-        low: a clip norm below every unit's gradient.
-        effort: number of steps, as a multiple of a short audit's.
-    """
+    """Who is sampled, under two keys; at rate 1 only that nobody is left out."""
     runs = [drawing(stage, keyed_digest(key, "white-box draws", str(i)), low, effort) for i in range(2)]
     return tuple(checks_of_draws([draws(there, trainer, run) for there, run in runs], stage))
 
 
 def odd_draw_checks(stage: Stage, trainer: Trainer, key: bytes, low: float, high: float) -> tuple[Check, ...]:
-    """Sampling from unusual sets of units: a crowd, one unit alone, the same names with other texts.
-
-    Args:
-        stage: the stage of the audit.
-        trainer: the audited trainer.
-        key: key of these runs.
-        low: a clip norm below every unit's gradient.
-        high: a clip norm above every unit's gradient.
-    """
+    """Sampling from unusual sets of units: a crowd, one unit alone, the same names with other texts."""
     crowd, others = _of_a_crowd(stage, trainer, key, low), _whatever_the_texts(stage, trainer, key, low, high)
     if stage.mechanism.sampler.rate == 1.0:
         return (crowd, others)
@@ -89,10 +73,8 @@ def drawing(stage: Stage, key: bytes, clip_norm: float, effort: int = 1, steps: 
     """A run without noise, of units with texts and gradient canaries with a coordinate each, and its stage.
 
     Args:
-        stage: the stage of the audit.
         key: key of the run.
         clip_norm: clip norm of the run.
-        effort: number of steps, as a multiple of a short audit's.
         steps: number of steps; None: by ``effort``.
     """
     rate = stage.mechanism.sampler.rate

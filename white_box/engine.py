@@ -170,7 +170,6 @@ def audit_trainer(
         trainer: heldin's own loop, or ``stepwise(step)`` for a foreign step function.
         effort: number of steps watched for sampling and for carried-over state, as a multiple of a short audit's.
         processes: also run in two processes, for which the trainer must be importable; takes about 20 seconds.
-        seed: public seed of texts and random directions.
         alpha: error probability of bounds and verdict.
         advance: called with 1 after each of the ``parts`` parts.
         model: on which the trainer is audited.

@@ -81,7 +81,6 @@ def correlations(values: Array, sizes: Array, level: float, tests: int | None = 
     Args:
         values: the correlations, or the largest of each size.
         sizes: length n of the vectors of each.
-        level: level of all together.
         tests: number of correlations, if ``values`` has only the largest ones.
     """
     r: Array = np.minimum(np.abs(np.ravel(values)), 1.0)
@@ -112,7 +111,6 @@ def products(sums: Array, pairs: Array, level: float, least: float | None = None
     Args:
         sums: the sum of products at each lag.
         pairs: number of products in each sum.
-        level: level of all together.
         least: number of pairs that ``smallest`` is for; None: half of the largest number.
     """
     q, n = np.abs(np.asarray(sums, dtype=np.float64)), np.asarray(pairs, dtype=np.float64)
@@ -132,10 +130,7 @@ def counts(found: Array, trials: NDArray[Any] | int, rate: float, level: float) 
     ``smallest`` and ``below``: the higher and the lower rate that would have been seen in the count with most trials.
 
     Args:
-        found: the counts.
-        trials: number of trials of each.
         rate: the stated rate.
-        level: level of all together.
     """
     values = np.asarray(found, dtype=np.float64).ravel()
     n = np.broadcast_to(np.asarray(trials, dtype=np.float64), values.shape)
@@ -157,10 +152,7 @@ def squares(found: Array, trials: int, rate: float, level: float) -> Found:
     ``smallest`` and ``below``: the factors of the variance that would have been seen.
 
     Args:
-        found: the counts.
-        trials: number of trials of each.
         rate: the stated rate.
-        level: level of the test.
     """
     values = np.asarray(found, dtype=np.float64).ravel()
     centre, law = _law_of_squares(trials, rate, values.size)
@@ -255,7 +247,6 @@ def areas(measured: float, error: float, limit: float, number: int, level: float
         error: its standard error.
         limit: the largest AUROC allowed.
         number: size of the smaller group, n.
-        level: level of the test.
     """
     p_value = math.exp(-number * _divergence(measured, limit)) if measured > limit else 1.0
     reach = number * _divergence(1.0, limit) > -math.log(level)

@@ -49,9 +49,6 @@ class OpacusStep:
 
         Args:
             model: whose ``.grad`` is set.
-            training: mechanism, key and units.
-            step: number of the step.
-            sequences: token ids of every record.
 
         Raises:
             InputError: the mechanism's clip or divisor is none that Opacus has, or Opacus is not installed.

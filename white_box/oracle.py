@@ -124,8 +124,6 @@ def alike_in(
     Args:
         training: the run.
         units: units with texts.
-        step: number of the step.
-        sequences: token ids of every record.
     """
     found: dict[Texts, list[str]] = {}
     for unit in units:

@@ -88,8 +88,6 @@ def chosen_mechanism(
         cohort: expected number of them per step.
         sampling_rate: probability that a unit is sampled in a step, instead of population and cohort.
         group_size: maximum number of examples per user.
-        steps: number of optimizer steps T.
-        delta: delta of the guarantee.
         noise_multiplier: noise standard deviation / clip norm.
         target_epsilon: epsilon that the noise is calibrated to, instead of the noise multiplier.
 
@@ -137,8 +135,6 @@ def trainer_mechanism(
     Args:
         kind: "uls" (users sampled), "els" (examples sampled, at most ``group_size`` of a user), "example".
         sampler: sampler of users, or of examples.
-        steps: number of optimizer steps T.
-        delta: delta of the guarantee.
         group_size: maximum number of examples per user G; in ULS a user's records per step, which cost nothing.
         noise_multiplier: noise standard deviation / clip norm; exactly one of this and ``target_epsilon``.
         target_epsilon: epsilon that the noise is calibrated to.

@@ -23,14 +23,7 @@ _TOGETHER = f"{PROCESSES} processes"
 
 
 def process_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tuple[Check, ...]:
-    """Run the trainer in two processes and compare, or say why that cannot be done.
-
-    Args:
-        stage: the stage of the audit.
-        trainer: the audited trainer.
-        key: key of these runs.
-        low: a clip norm below every unit's gradient.
-    """
+    """Run the trainer in two processes and compare, or say why that cannot be done."""
     try:
         seen = together([job for part in PARTS for job in jobs(part, stage, trainer, key, low)])
     except NotRun as why:
@@ -47,10 +40,6 @@ def jobs(part: Part, stage: Stage, trainer: Trainer, key: bytes, low: float) -> 
 
     Args:
         part: which part.
-        stage: the stage of the audit.
-        trainer: the audited trainer.
-        key: key of these runs.
-        low: a clip norm below every unit's gradient.
     """
     match part:
         case "noise":

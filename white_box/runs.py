@@ -69,8 +69,6 @@ def releases(stage: Stage, trainer: Trainer, run: Run, places: Index | None = No
     """What each step released, in units of the sensitivity, shape (T, k).
 
     Args:
-        stage: the stage of the audit.
-        trainer: the audited trainer.
         run: the run.
         places: coordinates to keep, shape (k,); None: all.
 

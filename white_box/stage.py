@@ -174,7 +174,6 @@ def set_stage(
         canaries: number of gradient canaries m, each in by a coin; at least two.
         directions: a coordinate per canary (tight), or random directions over all parameters.
         quiet: number of coordinates kept free of canaries for the noise test.
-        seed: public seed of texts and random directions.
         kind: the model on which the trainer is audited.
 
     Raises:

@@ -85,13 +85,9 @@ def text_checks(
     one pass per record, and then half of them by coins over several steps, in passes of four.
 
     Args:
-        stage: the stage of the audit.
-        trainer: the audited trainer.
-        key: key of these runs.
         norms: norms of the units' gradients, increasing.
         low: a clip norm below all of them.
         high: a clip norm above all of them.
-        effort: number of steps, as a multiple of a short audit's.
     """
     middle = float(np.median(norms))
     spread = f"gradients of {float(norms[0]) / stage.clip_norm:.2g} to {float(norms[-1]) / stage.clip_norm:.2g} C"
@@ -116,12 +112,6 @@ def unlike_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tup
     """Unusual units: one whose gradient is not finite, one without records. A trainer that stops has revealed them.
 
     An alarm about the first is of the kind "non-finite", unless the step is as wrong without that unit.
-
-    Args:
-        stage: the stage of the audit.
-        trainer: the audited trainer.
-        key: key of these runs.
-        low: a clip norm below every unit's gradient.
     """
     alone = _alone(stage, key)
     base = replace(alone, mechanism=changed(stage.all_records, rate=1.0, steps=1, noise_multiplier=0.0, clip_norm=low))
@@ -146,7 +136,6 @@ def followed(stage: Stage, key: bytes, norm: float, *, rate: float, steps: int, 
     """A run of units with texts and some gradient canaries, without noise.
 
     Args:
-        stage: the stage of the audit.
         key: the run's key is derived from it.
         norm: clip norm.
         rate: sampling rate of a unit.

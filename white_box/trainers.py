@@ -131,7 +131,6 @@ def watched(
         trainer: the trainer.
         base: the model, trained in place.
         training: mechanism, key, units and canaries.
-        sequences: token ids of every record.
         see: called with each step's number and what it released.
     """
     mechanism = training.mechanism

@@ -43,9 +43,6 @@ class UpdateStep:
 
         Args:
             model: whose ``.grad`` is set.
-            training: mechanism, key and units.
-            step: number of the step.
-            sequences: token ids of every record.
         """
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         drawn = [self._gradient(model, named, training, unit, step, sequences) for unit in training.drawn(step)]

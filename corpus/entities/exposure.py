@@ -87,8 +87,6 @@ def entity_statistics(
     """Statistics of what was found.
 
     Args:
-        mentions: of a corpus.
-        categories: those that count.
         aliases: alias to person: names of one person are one entity, and a person's names and user name are one person.
     """
     store = mentions.store

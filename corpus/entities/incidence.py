@@ -59,13 +59,7 @@ class Incidence:
 def incidence(
     mentions: Mentions, *, categories: Sequence[Category] = CATEGORIES, aliases: Mapping[str, str] | None = None
 ) -> Incidence:
-    """The incidence of what was found.
-
-    Args:
-        mentions: of a corpus.
-        categories: those that count.
-        aliases: alias to person: names of one person are one entity.
-    """
+    """The incidence of what was found."""
     with people_of(mentions, categories, aliases or {}) as database:
         # Numbered by name, so that equal findings have equal numbers.
         database.execute(

@@ -72,11 +72,6 @@ def find_mentions(store: CorpusStore, source: EntitySource, reporter: Reporter) 
 
     All mentions are kept: of those that overlap, the longest is marked.
 
-    Args:
-        store: the corpus.
-        source: what finds mentions.
-        reporter: where progress is shown.
-
     Raises:
         InputError: the source cannot be used.
     """

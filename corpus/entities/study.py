@@ -47,12 +47,8 @@ def study_entities(
     """Search a corpus, count, and compare with its annotation if it has one.
 
     Args:
-        store: the corpus.
-        source: what finds mentions.
         corpus: what the store was built of; its sentences must be the store's records for a comparison.
-        categories: those that count.
         aliases: alias to person.
-        reporter: where progress is shown.
 
     Raises:
         InputError: a source that cannot be used.

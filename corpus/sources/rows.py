@@ -92,7 +92,6 @@ def batched(
         rows: (number, row) in order; a row that is not a mapping is a bad row.
         name: of the source, for errors.
         unit: what the numbers count, such as "line", for errors.
-        columns: which column holds what.
         bad: what to do with rows that cannot be used.
 
     Raises:

@@ -106,14 +106,10 @@ def account_uls(
     Give either the sampling rate or ``users`` and ``cohort``, and either the noise multiplier or a target epsilon.
 
     Args:
-        steps: optimizer steps.
-        delta: of the guarantee.
         users: public number of users.
         cohort: expected users in a step.
         sampling_rate: probability of a user in a step.
         cap: hard cohort cap, which needs ``users``; None: none.
-        noise_multiplier: noise standard deviation over clip norm.
-        target_epsilon: find the noise for this epsilon.
     """
     rate = _rate(sampling_rate, users, cohort, "users", "cohort")
     event: Event = PoissonGaussian(1.0, rate)
@@ -145,14 +141,8 @@ def account_els(
 
     Args:
         group_size: most examples of a user.
-        steps: optimizer steps.
-        delta: of the guarantee.
         sampling_rate: probability of an example in a step.
-        examples: public number of examples.
-        batch: expected examples in a step.
         users: public number of users, only for the warning about delta; None: examples / group_size.
-        noise_multiplier: noise standard deviation over clip norm.
-        target_epsilon: find the noise for this epsilon.
         method: name of the row, "els" or "group".
     """
     rate = _rate(sampling_rate, examples, batch, "examples", "batch")
@@ -185,14 +175,8 @@ def account_example(
     Give either the sampling rate or ``examples`` and ``batch``, and either the noise multiplier or a target epsilon.
 
     Args:
-        steps: optimizer steps.
-        delta: of the guarantee.
         sampling_rate: probability of an example in a step.
-        examples: public number of examples.
-        batch: expected examples in a step.
         group_size: most examples of a user; None: nothing is said about users.
-        noise_multiplier: noise standard deviation over clip norm.
-        target_epsilon: find the noise for this epsilon.
     """
     rate = _rate(sampling_rate, examples, batch, "examples", "batch")
     event = _with_noise(PoissonGaussian(1.0, rate), steps, delta, noise_multiplier, target_epsilon)

@@ -41,9 +41,7 @@ def black_box_epsilon(event: PoissonGaussian, group_size: int, steps: int, delta
 
     Args:
         event: of a single unit, group size 1.
-        group_size: G.
         steps: T.
-        delta: of the result.
     """
     check_count("group size", group_size, MANY)
     check_delta(delta, steps)
@@ -118,7 +116,6 @@ def moments_epsilon(noise_multiplier: float, rate: float, steps: int, delta: flo
         noise_multiplier: noise standard deviation over clip norm; 0 gives inf.
         rate: probability of the unit in a step.
         steps: T.
-        delta: of the result.
     """
     check_count("steps", steps)
     check_delta(delta, 1)

@@ -102,7 +102,6 @@ def refined(event: GridEvent, compose: Compose, bias: Bias) -> LossPair:
     A pair is a valid bound on every grid: the limit costs tightness, never validity.
 
     Args:
-        event: one step.
         compose: one step's pair to the pair of all steps.
         bias: composed pair to (predicted, allowed) bias of the number read off it; falls as the square of the width.
     """
@@ -149,7 +148,6 @@ def area_pair(event: GridEvent, steps: int, start: LossPair, area: Callable[[Los
     which adds up to 0.28 w_0^T sqrt(T h min(h / 4, |ln w_0|)). The grids tried after ``start`` have such a point.
 
     Args:
-        event: one step.
         steps: T.
         start: a composed pair.
         area: under the ROC curve of a composed pair.

@@ -99,10 +99,7 @@ def exposure_points(
     """The curve at the given numbers of texts, each once, ascending (docs/theory.md#text-sampling).
 
     Args:
-        noise_multiplier: noise standard deviation over clip norm.
         sampling_rate: probability of each text in a step.
-        steps: optimizer steps.
-        delta: of every epsilon.
         exposed: numbers of texts, each at least 1.
     """
     points = []
@@ -130,10 +127,6 @@ def account_user_entity(
 
     Args:
         sampling_rate: probability of each text in a step.
-        steps: optimizer steps.
-        delta: of every epsilon.
-        noise_multiplier: noise standard deviation over clip norm.
-        target_epsilon: find the noise for this epsilon.
         exposed: numbers of texts at which the curve is wanted; none: powers of two up to 64.
         group_size: G, most texts of a user; needs ``entity_cap``.
         entity_cap: k, most texts that name an entity; needs ``group_size``.

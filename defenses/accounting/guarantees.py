@@ -108,7 +108,6 @@ def calibrate(event: Event, steps: int, delta: float, target_epsilon: float) -> 
     Args:
         event: one step; its own noise multiplier is ignored.
         steps: T.
-        delta: of the guarantee.
         target_epsilon: most epsilon that the run may spend.
 
     Raises:

@@ -103,8 +103,6 @@ def sensitive_epsilon(event: TwoLevelGaussian, steps: int, delta: float, rule: R
 
     Args:
         event: one step; its entity rate is that of the coins.
-        steps: optimizer steps.
-        delta: of the guarantee.
         rule: which records a step may use. Under "any" the holders change whatever the entity's own coin is.
     """
     return accounting.epsilon(event if rule == "all" else replace(event, entity_rate=1.0), steps, delta)
@@ -117,8 +115,6 @@ def missed_epsilon(event: TwoLevelGaussian, steps: int, delta: float) -> float:
 
     Args:
         event: one step; its entity rate and holders are ignored.
-        steps: optimizer steps.
-        delta: of the guarantee.
     """
     return accounting.epsilon(replace(event, entity_rate=1.0, holders=1), steps, delta)
 
@@ -130,8 +126,6 @@ def two_level_epsilon(event: TwoLevelGaussian, steps: int, delta: float, rule: R
 
     Args:
         event: one step; its entity rate is that of the coins.
-        steps: optimizer steps.
-        delta: of the guarantee.
         rule: which records a step may use.
     """
     if event.holders == 0:
@@ -157,8 +151,6 @@ def account_uedp(
         users: public number of users |U|.
         cohort: expected users in a step, q_u |U|.
         noise_multiplier: z.
-        steps: optimizer steps.
-        delta: of every epsilon.
         entity_rate: q_e.
         sensitive_share: share of records with a recognised entity, for the claim of f_E+; None: f_E only.
         holders: numbers of other users who name the entity; none: powers of two up to 64 and all users.

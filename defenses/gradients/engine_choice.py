@@ -37,9 +37,6 @@ def choose_ways(
 
     Args:
         matrices: shape of each matrix that multiplies (M, N).
-        layout: of the units.
-        positions: L.
-        device: where the pass runs.
         budget: in bytes; None: half of a GPU's free memory, otherwise a quarter of the machine's memory.
     """
     # Greedy: memory goes first to the matrix where a kept float saves the most time.
@@ -69,9 +66,6 @@ def unit_by_unit(ways: Mapping[str, Way], layout: Layout, positions: int, device
 
     Args:
         ways: how the gradients of each parameter would be held.
-        layout: of the units.
-        positions: L.
-        device: where the pass runs.
     """
     fewest = min((block.rows for block in layout.blocks), default=0) * positions
     return kind_of(device) == "cuda" and "stream" in ways.values() and fewest >= OCCUPYING

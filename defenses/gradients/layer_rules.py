@@ -189,7 +189,6 @@ def watch(
         name: its name, for messages.
         trainable: its own parameters whose uses are reported, by their names in it.
         records: B.
-        positions: L.
         anchor: a scalar that requires a gradient, so that the graph begins at the first trainable layer.
         found: called with (parameter, use).
 

@@ -89,7 +89,6 @@ def unit_losses(model: nn.Module, inputs: Tensor, targets: Tensor, layout: Layou
         model: causal language model.
         inputs: token ids, (B, L).
         targets: token ids, (B, L), ``IGNORED`` if there is no target.
-        layout: which unit each record belongs to.
     """
     with unpacked():
         logits = model(input_ids=inputs, use_cache=False).logits  # (B, L, V)

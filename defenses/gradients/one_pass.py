@@ -31,10 +31,8 @@ def one_pass(
     """The gradients of all units, and the losses (U,).
 
     Args:
-        parts: of the model.
         inputs: token ids, (B, L).
         targets: token ids, (B, L).
-        layout: which unit each record belongs to.
         ways: how the gradients of each parameter are held.
 
     Raises:
@@ -95,9 +93,6 @@ def ways_of(parts: Parts, layout: Layout, positions: int, engine: Engine, budget
     """How each parameter's gradients are held: "rows" if it is only looked up, "total" if it is a vector.
 
     Args:
-        parts: of the model.
-        layout: of the units.
-        positions: L.
         engine: "auto" chooses for each matrix; any other is used for all.
         budget: bytes that kept gradients may take under "auto"; None: the default of ``choose_ways``.
     """

@@ -221,7 +221,6 @@ def clip_factors(norms: Tensor, masked: Tensor, clip_norm: float) -> Tensor:
     Args:
         norms: (U,), float64.
         masked: (U,), units whose factor is zero.
-        clip_norm: C.
     """
     factors = (clip_norm / norms).clamp_max(1.0)  # a norm of zero gives infinity, and so 1
     # A factor that float32 holds with fewer digits could be rounded up, by a tenth and more.

@@ -23,7 +23,6 @@ def plain_gradient(
     """Loss and float32 gradients of one unit, by plain autograd, on the model's device.
 
     Args:
-        parts: of the model.
         inputs: token ids of the unit's records, (R, L); on the CPU, or a GPU is waited for.
         targets: token ids, (R, L), where the inputs are.
         most_records: of a forward pass; the gradients of several add up. None: all.

@@ -44,13 +44,6 @@ def caps_outcome(
 ) -> CapsOutcome:
     """Try caps on what was found in a corpus, in the order of public seed 0.
 
-    Args:
-        mentions: of a corpus.
-        group_size: G.
-        entity_cap: k.
-        categories: those that count.
-        aliases: alias to person: names of one person are one entity.
-
     Raises:
         InputError: a cap below 1.
     """
@@ -66,8 +59,6 @@ def caps_named(group_size: int, entity_cap: int, entities: str) -> str:
     """The step in words.
 
     Args:
-        group_size: G.
-        entity_cap: k.
         entities: what counts as an entity, in words.
     """
     return f"caps of {group_size} records a user and {entity_cap} an entity ({entities})"
@@ -106,8 +97,6 @@ def kept_under_caps(
         authors: shape (records,): number of each record's user.
         starts: shape (records + 1,): the entities of record i are ``entities[starts[i]:starts[i + 1]]``.
         entities: numbers of entities, each at most once a record.
-        group_size: G.
-        entity_cap: k.
 
     Raises:
         InputError: a cap below 1.

@@ -169,7 +169,6 @@ def apply_defenses(
         lengths: texts to numbers of tokens, for caps that rank by length.
         losses: texts to mean token losses under the base model, for caps that rank by perplexity.
         seed: public seed of random caps.
-        reporter: where the progress of searching texts is shown.
     """
     left, removals = list(records), []
     for defense in defenses:

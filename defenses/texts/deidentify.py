@@ -28,9 +28,7 @@ def deidentified_texts(
 
     Args:
         texts: what is searched, each by itself.
-        source: what finds mentions.
         categories: those that are replaced.
-        reporter: where progress is shown.
 
     Raises:
         InputError: the source cannot be used.

@@ -50,12 +50,6 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
 
     The standing is indicative, since heldin did not draw who is held in.
 
-    Args:
-        job: what to audit.
-        out: the audit's folder.
-        reporter: receives the progress.
-        command: the command line, for the record.
-
     Raises:
         InputError: a user or a record id in both files, fewer than two users on a side, or unusable input.
     """
@@ -145,11 +139,7 @@ def audit_results(
     """What the scores of an audit say, given sides that are asserted, not drawn by heldin.
 
     Args:
-        job: what is audited.
         statistics: every attack's score of every text.
-        groups: texts and membership.
-        models: target and reference.
-        reporter: receives the progress.
     """
     # Not witnessed, even if coins are declared: two files assert who was held in, and nothing is certified.
     table, sides = scored_users(statistics, groups.member), Sides(job.assignment, witnessed=False)
@@ -171,10 +161,7 @@ def audit_scores_name(target: str, reference: str, others: Sequence[str], attack
     """The name in an audit's ``scores.parquet`` of what it holds; other scores have another name.
 
     Args:
-        target: fingerprint of the target.
-        reference: fingerprint of the leading reference.
         others: names of further references.
-        attack: which attacks.
     """
     # The attack's dials are part of the name: scores of other attacks or lengths of text do not pass for these.
     return text_sha256(target, reference, attack.model_dump_json(), *others)

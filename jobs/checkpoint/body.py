@@ -37,9 +37,6 @@ def audit_body(
     """Everything that an audit found.
 
     Args:
-        job: what was audited.
-        groups: texts and membership.
-        models: target and reference.
         results: what the scores say.
         per_text: the models are not known to share a tokenizer.
         extraction: what sampling would emit of the texts.

@@ -174,7 +174,6 @@ def facts_of(model: ScoredModel, name: str, remote: Remote | None, drifts: Mappi
     """The record's facts about a model; for one behind the endpoint also how it was reached and how far it moved.
 
     Args:
-        model: the model.
         name: its name, if it was loaded here.
         remote: how the endpoint is reached; None without one.
         drifts: by name at the endpoint, how far a probe text's score moved, nats per token.

@@ -40,12 +40,8 @@ def audit_extraction(
     """Measure what was asked for, and leave ``extraction.parquet`` in the audit's folder.
 
     Args:
-        job: what is audited.
-        groups: texts and membership.
         windows: of ``windows_asked``.
         models: target and leading reference.
-        out: the audit's folder.
-        reporter: receives the progress.
     """
     if job.extraction is None or windows is None:
         return None
@@ -61,13 +57,6 @@ def kept_audit_extraction(
     job: CheckpointAudit, groups: Groups, folder: Path, *, target: str, reference: str
 ) -> ExtractionFacts | None:
     """The counts again, from the file in the folder; None if extraction was not asked for.
-
-    Args:
-        job: what was audited.
-        groups: texts and membership.
-        folder: of the audit.
-        target: fingerprint of the audited model.
-        reference: fingerprint of the leading reference.
 
     Raises:
         InputError: the file is missing or damaged, or of other models or texts.

@@ -83,10 +83,7 @@ def audit_planted(job: PlantedAudit, out: Path | None, reporter: Reporter, *, co
     """Score every audited user and canary user, note the look, and write scores and record.
 
     Args:
-        job: what to audit.
         out: folder for the results; None: ``audits/LOOK`` in the planted folder.
-        reporter: receives the progress.
-        command: the command line, for the record.
 
     Returns:
         The record, and the folder in which it is.
@@ -187,12 +184,7 @@ def planted_results(
     """Join scores with coins and judge, at the share of this look.
 
     Args:
-        job: the audit, whose claims are tested.
-        config: what was fixed before the coins.
-        data: users and coins.
-        statistics: statistics of every scored user's texts.
         facts: conditions of certified statements, and the positive control.
-        reporter: receives the progress.
     """
     run, fixed = audited_run(job, config), judged_as(job, config, data, unmet_flaws(facts))
     texts, control = texts_under_attack(run, data), facts.control
@@ -218,9 +210,6 @@ def judged_as(
     """What is judged and at which share of the error probability, all of it fixed before scores met coins.
 
     Args:
-        job: the audit, whose claims are tested.
-        config: what was fixed before the coins.
-        data: users and coins.
         unmet: why nothing is certified; empty if every condition is met.
     """
     run, claims = audited_run(job, config), [parse_claim_of(text) for text in job.claims]
@@ -260,9 +249,7 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     """The body of a planted audit's record, from its scores, the planted folder and the models; no model is run.
 
     Args:
-        folder: of the audit.
         record: its record.
-        reporter: receives the progress.
 
     Raises:
         InputError: the planted folder, the training file or a model is gone or was changed.
@@ -354,8 +341,6 @@ def _take_folder(job: PlantedAudit, config: PlantConfig, out: Path, facts: Plant
     """Make the folder, or find in it this audit.
 
     Args:
-        job: the audit.
-        config: what was fixed before the coins.
         out: the folder.
         facts: what the record will say of the look.
     """

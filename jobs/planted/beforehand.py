@@ -25,9 +25,6 @@ def said_beforehand(
     """What the audit could certify at best, what it costs in rows, and what tells canary users all the same.
 
     Args:
-        config: what was fixed.
-        data: users and coins.
-        source: the training set.
         late: real rows without a scored token inside the length limit.
         form: how canary rows differ from real ones by text alone.
     """
@@ -67,9 +64,7 @@ def forecast_lines(config: PlantConfig, users: int, canaries: int, kinds: Collec
     """Return what the audit could certify at best.
 
     Args:
-        config: what was fixed.
         users: number of audited real users.
-        canaries: number of canary users.
         kinds: of them.
     """
     lines: list[str] = []
@@ -91,7 +86,6 @@ def control_lines(control: ControlSample, canaries: int) -> list[str]:
 
     Args:
         control: its sample.
-        canaries: number of canary users.
     """
     if not canaries:
         return []

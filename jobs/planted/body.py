@@ -53,10 +53,6 @@ def planted_body(
 
     Args:
         asked: what the record keeps of the call.
-        config: what was fixed before the coins.
-        data: users and coins.
-        models: target and reference.
-        found: what the scores say.
         facts: about the training set and the conditions.
     """
     return Body(
@@ -87,11 +83,8 @@ def planted_facts(
     """The record's facts about the training set and the conditions.
 
     Args:
-        manifest: of the planted folder.
-        look: the number of this look.
         declared_by: who declares what heldin cannot see; None: nobody.
         conditions: of certified statements.
-        evidence: what was seen of the training.
     """
     return PlantedFacts(
         planted=manifest.created,

@@ -53,12 +53,7 @@ class CheckedPlan:
 
 
 def check_plan(config: PlantConfig, reporter: Reporter) -> CheckedPlan:
-    """Check file and plan; no coin is thrown, and nothing is written outside of the cache.
-
-    Args:
-        config: what is planted.
-        reporter: receives the progress.
-    """
+    """Check file and plan; no coin is thrown, and nothing is written outside of the cache."""
     try:
         require_readable(config)
         base = reference_model(config)

@@ -57,10 +57,7 @@ def conditions_of(
 
     Args:
         planted: the folder that ``heldin plant`` wrote, which was read and drawn again.
-        manifest: of the planted folder.
-        look: the number of this look.
         declared_by: who declares what heldin cannot see; None: nobody.
-        evidence: what was seen of the training.
         served: how the model was reached behind an endpoint; None: it was loaded here.
     """
     of_examples = any(parse_claim_of(text).unit == "example" for text in look.claims)

@@ -37,12 +37,9 @@ def control_of(
     """Measure the positive control, or read its losses where they were measured.
 
     Args:
-        data: users and coins.
-        late: digests of texts without a scored token inside the length limit.
         unseen: texts of the plan's ``unseen``, which no training has.
         models: the audited model and the reference; None: only what was measured is read.
         out: folder of the audit, where losses are kept by a digest of each text, readable by their owner only.
-        reporter: receives the progress.
         length: tokens of a row that training sees.
         of: fingerprints of both models.
 

@@ -44,9 +44,6 @@ def planted_data(
     """Users, set-asides, canary users and coins, drawn or read; trained on are all rows but those that coins decide.
 
     Args:
-        config: what was fixed.
-        out: the planted folder.
-        reporter: receives the progress.
         base: the reference model, with which canary users are made.
         source: the training set; None where canary users are there already.
 
@@ -66,11 +63,9 @@ def forms_of(
     """Return what canary rows are made to look like, or are made of.
 
     Args:
-        config: what was fixed.
         run: the config of a run on the copied records.
         corpus: the copied records.
         source: the training set; None where canary users are there already.
-        late: digests of texts without a scored token inside the length limit.
 
     Raises:
         InputError: the template leaves no room for a canary user's text.
@@ -94,11 +89,7 @@ def drawn_data(config: PlantConfig, manifest: Manifest, out: Path, reporter: Rep
     """The data of a finished planting, for an audit: its coins are those of the manifest, and none is drawn.
 
     Args:
-        config: what was fixed.
         manifest: what the planting left.
-        out: the planted folder.
-        reporter: receives the progress.
-        base: the reference model.
 
     Raises:
         InputError: the ledger is gone or another one, or see ``jobs.run.data.prepare_data``.

@@ -31,12 +31,9 @@ def counts_of_log(
     Args:
         log: folder of the log.
         tensors: hashes of the audited weights; empty where they are not here.
-        manifest: of the planted folder.
-        data: users and coins.
         tokenizer: of the reference model.
         late: digests of texts of which training need not see a scored token.
         length: tokens of a row that training has to see.
-        reporter: receives the progress.
 
     Returns:
         The counts, or None and why no log tells.

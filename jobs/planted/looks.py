@@ -33,7 +33,6 @@ def look_at(out: Path, model: str, claims: Sequence[str], beside: str | None = N
     """Return an earlier look at the same model with the same claims, or the next one, which is not written.
 
     Args:
-        out: the planted folder.
         model: fingerprint of the audited model.
         claims: as they were given.
         beside: precision of the reference, where it is in no fingerprint of the model; None: float32.

@@ -32,11 +32,6 @@ def length_correlations(config: PlantConfig, source: TrainingSet, base: Language
     """Return by attack the rank correlation of its score with a text's length, under the reference model.
 
     A likelihood ratio is taken to the reference's own likelihood: what length does to either side, it does to both.
-
-    Args:
-        config: of the planting.
-        source: the training set.
-        base: the reference model.
     """
     rows = itertools.islice(source.rows(BadRows(skip=True)), _FIRST)
     texts = {f"{number}": str(record["text"]) for number, (record, _) in enumerate(rows)}
@@ -68,7 +63,6 @@ def form_facts(config: PlantConfig, data: RunData) -> FormFacts | None:
     """Return how easily text alone tells canary rows from real ones, whatever the coins; None without canary users.
 
     Args:
-        config: of the planting.
         data: users and set-asides.
     """
     if not data.canaries:

@@ -56,7 +56,6 @@ def write_parts(
     """Keep the parts of the texts of audited users, canary users and further rows, and return the file's hash.
 
     Args:
-        source: the training set.
         data: users and coins; nothing that is kept depends on a coin.
         ledger: folder of secrets.
         texts: of further real rows: those that became canary users', and those of the positive control.

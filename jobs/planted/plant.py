@@ -52,7 +52,6 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
     Args:
         config: what is planted, and everything about the audit.
         out: the folder: training set and manifest to hand on, and secrets to keep.
-        reporter: receives the progress.
 
     Raises:
         InputError: the training set or the model cannot be used, or ``out`` holds something else.
@@ -134,7 +133,6 @@ def with_attack(config: PlantConfig, source: TrainingSet, base: LanguageModel, r
     Args:
         config: of the planted set, before any coin.
         source: the training set, whose rows are scored.
-        base: the reference model.
         reporter: receives a line on which attack was chosen, and why.
     """
     if "primary" in config.attack.model_fields_set:

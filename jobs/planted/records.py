@@ -53,9 +53,7 @@ def copy_records(
     """Copy the records, or find the copy of an earlier call.
 
     Args:
-        source: the training set.
         ledger: folder of secrets; with ``ledger.json`` in it coins were drawn.
-        reporter: receives the progress.
         skip_bad: count and leave out rows that cannot be used.
         telling: is shown the rows; None: no column may tell anything.
 

@@ -270,7 +270,6 @@ def row_text(
     """How the rows of a training set hold their text.
 
     Args:
-        columns: which column holds what.
         tokenizer: whose chat template writes messages.
         completion: whether completions alone are scored.
         role: whose turns alone are scored; None: whole conversations.

@@ -75,8 +75,6 @@ def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | Non
     """The config of a run with the audit's attacks and precision: behind an endpoint those that it can answer.
 
     Args:
-        job: the audit.
-        config: what was fixed before the coins.
         reporter: is told which attacks are left out; None: nobody.
 
     Raises:
@@ -104,7 +102,6 @@ def require_distinct(jobs: Sequence[PlantedAudit], config: PlantConfig) -> None:
 
     Args:
         jobs: audits of one planted folder; of served models the names are compared.
-        config: what was fixed before the coins.
     """
     seen = {fingerprint_of(config.reference, revision=config.revision): ""}
     for job in jobs:
@@ -125,11 +122,6 @@ def models_here(
 ) -> tuple[LanguageModel | None, LanguageModel]:
     """The audited model, unless it is behind an endpoint, and the leading reference.
 
-    Args:
-        job: the audit.
-        config: what was fixed before the coins.
-        precision: of both.
-
     Raises:
         InputError: they are the same model, or cannot be loaded.
     """
@@ -147,8 +139,6 @@ def models_in_full(job: PlantedAudit, config: PlantConfig, scored: ScoredModel) 
     """Both models in float32, to see what another precision does; behind an endpoint the served one as it is.
 
     Args:
-        job: the audit.
-        config: what was fixed before the coins.
         scored: the audited model as it scored.
     """
     target, reference = models_here(job, config, "fp32")
@@ -182,7 +172,6 @@ def precision_beside(job: PlantedAudit, run: RunConfig) -> ScoringPrecision | No
     """The precision of the reference where the audited weights do not tell it; None in float32.
 
     Args:
-        job: the audit.
         run: the config of a run with the audit's attacks and precision.
     """
     # Models that are loaded here have it in their fingerprints; behind an endpoint the reference alone has one, and
@@ -215,7 +204,6 @@ def opened(
 
     Args:
         look: the look that is taken.
-        job: the audit.
         local: the model, where it is loaded here.
         run: the config of a run with the audit's attacks.
         data: users and coins, of which texts alone are asked.

@@ -288,7 +288,6 @@ def training_set(config: PlantConfig, tokenizer: PreTrainedTokenizerBase) -> Tra
     """The training set that a config names, and how its rows hold their text.
 
     Args:
-        config: what is planted.
         tokenizer: of the reference model, whose chat template messages are written by.
 
     Raises:

@@ -23,8 +23,6 @@ def planted_rows(source: TrainingSet, data: RunData, *, numbered: frozenset[str]
     What is written of a row depends on no coin: only whether it is written does (docs/theory.md#conditions-of-one-run).
 
     Args:
-        source: the training set.
-        data: users and coins.
         numbered: columns of users and ids in which all values are whole numbers, and are numbers again.
     """
     corpus = data.corpus.store

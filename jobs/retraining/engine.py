@@ -56,11 +56,8 @@ def audit_trainings(
 
     Args:
         audit: what to do; the same as in an earlier, unfinished call in ``out``.
-        out: the audit's folder.
         reporter: receives the progress; the first line says what this many trainings can certify at best.
-        command: the command line, for the record.
         processes: trainings in parallel; None: one per core.
-        trainer: trains one model and scores it; tests pass a fast one.
 
     Raises:
         InputError: ``out`` holds something else, or the input cannot be used.

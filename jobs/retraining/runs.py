@@ -161,7 +161,6 @@ def run_trainings(
         runs: number of trainings.
         folder: folder of the audit; each result is one file in ``folder``/runs, written whole.
         processes: trainings in parallel, each with one thread; 1: in this process.
-        trainer: trains one model and scores it; tests pass a fast one.
         advance: called with the number of trainings done.
 
     Raises:

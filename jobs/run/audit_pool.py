@@ -38,7 +38,6 @@ def pool_of_users(users: Sequence[str], split: SplitConfig, *, seed: int) -> Aud
     """The users whose membership chance decides: a fixed number, a fraction by public coins, or all.
 
     Args:
-        users: the real users.
         split: how many are audited.
         seed: public seed of the choice.
 

@@ -25,12 +25,8 @@ def run_body(
     """Everything that a run found.
 
     Args:
-        config: config of the run.
-        data: corpus and ledger of the run.
         mechanism: the plan.
         training: how training ended.
-        models: target and reference.
-        found: what the scores say.
     """
     base = config.model.base
     assert isinstance(models.target, LanguageModel)  # a run's own is loaded here

@@ -70,8 +70,6 @@ def check_run(
     The hub is asked whether it has a model, as the run would; only a model's config is downloaded.
 
     Args:
-        config: of the run.
-        out: the run folder.
         gpu: where the run would be; with one, what it would hold in memory is found, and must fit.
         say: receives a line about what takes long.
     """

@@ -146,7 +146,6 @@ def cost_lines(config: RunConfig, mechanism: Mechanism) -> list[str]:
     """What a run would cost, as far as it is known before the corpus is read, and the passes of the model left out.
 
     Args:
-        config: of the run.
         mechanism: its mechanism.
     """
     length = config.finetune.sequence_length

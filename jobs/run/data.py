@@ -121,9 +121,6 @@ def prepare_data(
     """Plant canary users, fix the pool, set records aside and draw coins, or read what the run already has.
 
     Args:
-        config: config of the run.
-        out: the run folder.
-        reporter: receives the progress.
         corpus: the result of ``read_corpus``; None: it is read here.
         base: the model before fine-tuning; needed if ``needs_base`` says so.
         forms: rows whose forms the records of made-up canary users take; None: they have their own.
@@ -184,11 +181,9 @@ def defended(
     """What data-side defenses leave: the rows that are trained on, what each step did, and changed texts by row.
 
     Args:
-        config: config of the run.
         store: the corpus, canary users included.
         ledger: roles and parts of the users.
         base: the model before fine-tuning; None unless records are ranked by it.
-        reporter: where the progress of searching texts is shown.
         slots: those of text sampling, whose caps come first.
     """
     rows = ledger.training_rows()
@@ -225,7 +220,6 @@ def curve_texts(data: RunData, *, validation_texts: int, users: int, per_user: i
     """Samples of real users' texts for the curves.
 
     Args:
-        data: corpus and ledger of the run.
         validation_texts: maximum number of validation texts per side.
         users: maximum number of users whose texts are attacked.
         per_user: maximum number of attacker texts per user.

@@ -20,7 +20,6 @@ def exposed_shares(mechanism: Mechanism, slots: Slots, rows: npt.NDArray[np.inte
     Args:
         mechanism: the plan, by text sampling.
         slots: those of the run.
-        rows: what is trained on.
     """
     assert mechanism.delta is not None
     users, entities = slots.exposed(rows)

@@ -67,12 +67,8 @@ def measure_extraction(
     Probabilities are read from ``extraction.parquet`` and ``marks.parquet`` if they are there.
 
     Args:
-        config: config of the run.
-        data: corpus and ledger of the run.
         models: the released model, and the reference.
         maker: gives the model with which canary users were made, in float32.
-        out: the run folder.
-        reporter: receives the progress.
 
     Raises:
         InputError: no window can be had, or a model is broken.
@@ -99,11 +95,7 @@ def kept_extraction(
     """The counts again, from the probabilities that the stage left; None if they were not asked for.
 
     Args:
-        config: config of the run.
-        data: corpus and ledger of the run.
-        out: the run folder.
         target: fingerprint of the released model.
-        reference: fingerprint of the reference.
 
     Raises:
         InputError: a file is missing or damaged, or of other models or texts.
@@ -132,11 +124,9 @@ def probabilities(
     """The probability of each window's suffix under both models, and where else it stands.
 
     Args:
-        windows: one of each text.
         asked: what is asked of the models.
         models: the audited model and the reference, whose probabilities are left out where its tokens are others.
         among: texts in which suffixes are looked for.
-        reporter: receives the progress.
     """
     target, reference = models
     compared = same_tokens(target.tokenizer, reference.tokenizer)
@@ -170,9 +160,6 @@ def probabilities_name(asked: ExtractionConfig, texts: Mapping[str, Sequence[str
 
     Args:
         asked: what was asked of the models.
-        texts: by user.
-        target: fingerprint of the audited model.
-        reference: fingerprint of the reference.
     """
     return text_sha256(target, reference, asked.model_dump_json(), repr([(user, *its) for user, its in texts.items()]))
 

@@ -32,9 +32,7 @@ def read_probabilities(
     """Read what ``write_probabilities`` wrote; None if there is nothing, or probabilities of other models or texts.
 
     Args:
-        path: the file.
         of: what it must belong to.
-        say: receives a line where the file is there and is not as it was written.
     """
     kept = read_table(path, made_from=of, say=say)
     if kept is None:

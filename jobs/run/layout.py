@@ -51,10 +51,8 @@ def laid_out(
     """The layout of a run, and the slots of one that protects users and entities.
 
     Args:
-        config: config of the run.
         corpus: the corpus before anything was planted.
         store: the corpus with canary users in it, if there are any.
-        canaries: how each canary user was made.
         reporter: where the progress of set-asides and of searching texts for entities is shown.
         earlier: what an earlier call's parts followed from, and these parts, which are then not drawn again.
 
@@ -102,12 +100,9 @@ def parts_of(
     """Rows of every user and canary user by what they are used for; no coin is asked.
 
     Args:
-        store: the corpus, with the records of all of them.
-        users: the real users.
         planted: see ``Layout``.
         split: what is set aside of every user.
         seed: public seed of the set-asides.
-        reporter: where progress is shown.
     """
 
     # By one rule for all users, before coins (docs/theory.md#conditions-of-one-run, 4).

@@ -115,7 +115,6 @@ def draw_ledger(layout: Layout, split: SplitConfig, *, seed: int, keys: Keys) ->
     """Draw the coins under their secret key.
 
     Args:
-        layout: what was fixed before.
         split: how membership is decided; canary users are always flipped, each by its own fair coin.
         seed: public seed of the layout.
         keys: secret keys.
@@ -207,7 +206,6 @@ def ledger_of_run(
 
     Args:
         folder: the run's folder of secrets.
-        layout: what was fixed before.
         split: see ``draw_ledger``.
         seed: see ``draw_ledger``.
         kept: the ledger in ``folder``; None: there is none.

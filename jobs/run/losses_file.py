@@ -30,9 +30,7 @@ def losses_of(
     """Read what ``write_losses`` wrote; None for no file, or one of other models or texts.
 
     Args:
-        path: the file.
         of: what it must belong to; None: whatever it does.
-        say: receives a line where the file is there and is not as it was written.
     """
     table = read_table(path, made_from=of, say=say)
     return None if table is None else {row["user"]: UserLoss(**row) for row in table.to_pylist()}

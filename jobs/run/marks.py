@@ -55,12 +55,8 @@ def measure_marks(
     """Scores of all marks, read from ``marks.parquet`` if they are there; None without canary users.
 
     Args:
-        config: config of the run.
-        data: corpus and ledger of the run; no role is looked at.
         models: the audited model and the reference.
         base: gives the model with which canary users were made.
-        out: the run folder.
-        reporter: receives the progress.
 
     Raises:
         InputError: a model is broken.
@@ -79,12 +75,6 @@ def measure_marks(
 
 def kept_marks(data: RunData, out: Path, *, target: str, reference: str) -> MarkScores:
     """The scores that a record rests on.
-
-    Args:
-        data: corpus and ledger of the run.
-        out: the run folder.
-        target: fingerprint of the audited model.
-        reference: fingerprint of the reference.
 
     Raises:
         InputError: the file is missing or damaged, or of other models or canary users.

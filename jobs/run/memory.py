@@ -39,8 +39,6 @@ def run_memory(config: RunConfig, device: Planned, say: Callable[[str], None] = 
     """The peak of each part of a run, with records of full length.
 
     Args:
-        config: of the run.
-        device: where it would run.
         say: receives what is being rehearsed.
 
     Returns:

@@ -17,8 +17,6 @@ def people_of(fixed: Preregistration, data: RunData, table: ScoredUsers) -> list
     """Held-in users, most exposed first: at most ``audit.exposure_users`` of them, beside as many others' words.
 
     Args:
-        fixed: what was fixed before any score was seen.
-        data: corpus and ledger of the run.
         table: the scored users.
     """
     most, owners = fixed.audit.exposure_users, data.ledger.owners()

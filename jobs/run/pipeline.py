@@ -47,9 +47,6 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
 
     Args:
         config: config of the run; the same as that of an earlier, unfinished run in ``out``.
-        out: the run folder.
-        reporter: receives the progress.
-        command: the command line, for the record.
 
     Returns:
         The record; None if a filter halted training (a result, without a model), and in all processes but the first.

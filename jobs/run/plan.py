@@ -47,9 +47,6 @@ def settle_plan(config: RunConfig, data: "RunData", out: Path, *, clip_norm: flo
     """Write ``out``/plan.json before the first step, or read the existing one.
 
     Args:
-        config: config of the run.
-        data: corpus and ledger of the run.
-        out: the run folder.
         clip_norm: clip norm measured in a plain run, if a clipping defense names none.
 
     Raises:
@@ -76,7 +73,6 @@ def mechanism_of(config: RunConfig, *, plain_steps: int, clip_norm: float | None
     """The run's mechanism, with its noise calibrated if the config gives a target epsilon.
 
     Args:
-        config: config of the run.
         plain_steps: steps of plain training, which follow from the data; a private run's come from the config.
         clip_norm: clip norm for a clipping defense that names none.
     """

@@ -56,9 +56,6 @@ def plant(
     Args:
         config: config of the run, with canaries.
         corpus: the corpus without them; only audited users' records may be changed.
-        base: the model before fine-tuning.
-        out: the run folder.
-        reporter: receives the progress.
         forms: rows whose forms the records of made-up users take; None: they have their own.
 
     Raises:

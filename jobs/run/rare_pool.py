@@ -28,7 +28,6 @@ def rare_pool(
     Args:
         spec: a section of the config.
         sections: all of them.
-        tokenizer: of the base model.
         corpus: the corpus without canary users.
         left: audited users whom no section before has taken.
         spoken: see ``spoken_tokens``, of the sections before.
@@ -56,7 +55,6 @@ def spoken_tokens(
 
     Args:
         sections: of the config.
-        tokenizer: of the base model.
         marks: of unseen-token users.
     """
     return frozenset(token_counts(tokenizer, list(marks))) if _disjoint(sections) else frozenset()

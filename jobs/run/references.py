@@ -41,10 +41,7 @@ def reference_model(
 
     Args:
         spec: an item of the config's ``attack.references``.
-        config: config of the run.
         corpus: corpus of the run; its audited and validation users are never trained on here.
-        base_name: name to load the run's base model by.
-        reporter: receives the progress.
 
     Raises:
         InputError: no such model, or no public user.
@@ -71,10 +68,7 @@ def train_reference(
 
     Args:
         spec: an item of the config's ``attack.references``.
-        config: config of the run.
         corpus: corpus of the run; its audited and validation users are never trained on here.
-        base_name: name to load the run's base model by.
-        reporter: receives the progress.
 
     Raises:
         InputError: no public user.

@@ -32,9 +32,7 @@ def read_scores(
     """Read what ``write_scores`` wrote.
 
     Args:
-        path: the file.
         of: what it must belong to; None: whatever it does.
-        say: receives a line where the file is there and is not as it was written.
 
     Returns:
         None if there are none, or scores of other models or texts.

@@ -72,11 +72,7 @@ def score_users_texts(
     """Statistics of the configured attacks and of the reference model alone; token scores are cached.
 
     Args:
-        attack: which attacks.
-        texts: the texts to score, by user.
-        target: the audited model.
         reference: the leading reference model.
-        reporter: receives the progress.
 
     Raises:
         InputError: the primary attack compares tokens, but the models have different tokens.
@@ -109,12 +105,9 @@ def score_references(
     """Fill the cache with all scores of a run but those of its target, so that runs on the same texts share them.
 
     Args:
-        config: config of the run.
-        data: corpus and ledger of the run.
         leading: the leading reference model.
         base: the model before fine-tuning, whose loss on test texts utility is measured against.
         references: further reference models.
-        reporter: receives the progress.
     """
     plain = [text for _, _, text in texts_under_attack(config, data).flat()]
     asked = [(leading, plain), (base, [text for _, _, text in utility_texts(config, data).flat()])]
@@ -142,10 +135,7 @@ def score_with_dial(
     Args:
         attack: which attack is the primary one.
         dial: the dial and its setting.
-        texts: the texts to score, by user.
-        target: the audited model.
         reference: the reference model.
-        reporter: receives the progress.
     """
     same = same_tokens(target.tokenizer, reference.tokenizer)
     # Another tokenizer cuts other tokens, so that means over them do not compare: the sum over the text does.

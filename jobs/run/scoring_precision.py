@@ -36,7 +36,6 @@ def measured_shift(
 
     Args:
         attack: which attack leads, and the precision.
-        texts: the scored texts, by user.
         models: target and reference, as they scored.
         whole: loads both in float32.
         seed: public; the sample is drawn by it, without coins.

@@ -41,7 +41,6 @@ def shadow_statistics(
         its: what the models are trained by and scored on.
         statistics: statistics of the texts under the target.
         out: the run folder; scores go to ``out``/shadow, models are thrown away.
-        reporter: receives the progress.
     """
     config, data = its.config, its.data
     users = data.ledger.scored_users()

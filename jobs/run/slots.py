@@ -57,9 +57,6 @@ class Slots:
     def exposed(self, rows: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
         """How many of these rows each user wrote or is named in, and how many name each entity.
 
-        Args:
-            rows: what is trained on.
-
         Returns:
             Counts of the users and of the entities with any; None for the latter without a source of entities.
         """
@@ -89,11 +86,9 @@ def find_slots(
     """The slots of a run that protects users and entities; None for any other.
 
     Args:
-        config: config of the run.
         base: the corpus before anything was planted, beside which what is found is kept.
         store: the corpus with canary users in it, if there are any.
         parts: rows of every user, held in or not, by what they are used for.
-        reporter: where progress is shown.
 
     Raises:
         InputError: the source of entities cannot be used.
@@ -152,11 +147,9 @@ def whom_records_name(
     """The entities that each row names, by the config's source of entities; None without one.
 
     Args:
-        config: config of the run.
         base: see ``find_slots``.
         store: see ``find_slots``.
         rows: training rows of all users; those after ``base``'s are searched too.
-        reporter: where progress is shown.
 
     Raises:
         InputError: the source cannot be used.

@@ -62,16 +62,7 @@ def run_results(
     reporter: Reporter,
     flaws: Sequence[Statement] = (),
 ) -> RunResults:
-    """Join scores with membership and judge.
-
-    Args:
-        data: corpus and ledger of the run.
-        texts: the scored texts, by user.
-        statistics: statistics of every scored user's texts.
-        fixed: what was fixed before any score was seen.
-        reporter: receives the progress.
-        flaws: why the comparison is not valid, whatever the scores show.
-    """
+    """Join scores with membership and judge."""
     if canaries_alone(data):
         return _canaries_alone(data, texts, statistics, fixed, reporter, flaws)
     # But for the curves of training this is the one place where scores meet roles.
@@ -118,8 +109,6 @@ def preregistered(config: RunConfig, data: RunData, plan: Mechanism) -> Preregis
     """What a run fixes before any score: the claims are its plan's.
 
     Args:
-        config: config of the run.
-        data: corpus and ledger of the run.
         plan: the mechanism of the plan.
     """
     return Preregistration(

@@ -19,8 +19,6 @@ def known_texts(config: RunConfig, data: RunData, users: Sequence[str], which: D
     """The texts that the attacker has of each user.
 
     Args:
-        config: config of the run.
-        data: corpus and ledger of the run; no role is looked at.
         users: the users.
         which: fresh texts, or those of training.
     """
@@ -36,14 +34,7 @@ def texts_under_attack(config: RunConfig, data: RunData, which: Documents | None
 
 
 def scores_name(config: RunConfig, texts: AttackTexts, target: str, reference: str) -> str:
-    """The name that ``scores.parquet`` carries: a hash of models, texts and dials.
-
-    Args:
-        config: config of the run.
-        texts: the scored texts, by user.
-        target: fingerprint of the target.
-        reference: fingerprint of the leading reference.
-    """
+    """The name that ``scores.parquet`` carries: a hash of models, texts and dials."""
     named = [Path(r.name) for r in config.attack.references if isinstance(r, NamedReference)]
     # A name is in the config already; what lies in a folder may change under the same name.
     others = [fingerprint_folder(folder) for folder in named if folder.is_dir()]

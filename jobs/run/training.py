@@ -40,16 +40,7 @@ TOKENS = Path("checkpoints") / "tokens"  # of a run: what its checkpoints go on 
 def finetune(
     config: RunConfig, data: RunData, base: LanguageModel, mechanism: Mechanism, out: Path, reporter: Reporter
 ) -> TrainingResult:
-    """Train on the records of held-in and always-in users under the mechanism, measuring the curves along the way.
-
-    Args:
-        config: config of the run.
-        data: corpus and ledger of the run.
-        base: the model before fine-tuning.
-        mechanism: the mechanism of the plan.
-        out: the run folder.
-        reporter: receives the progress.
-    """
+    """Train on the records of held-in and always-in users under the mechanism, measuring the curves along the way."""
     recipe = config.finetune
     _check_length(config, base)
     its = spread(base.model, recipe)
@@ -133,11 +124,7 @@ def measured_clip_norm(
     The plain run comes first, on a copy of the base model, and can be resumed like any other.
 
     Args:
-        config: config of the run.
-        data: corpus and ledger of the run.
         base: the model before fine-tuning; it stays unchanged.
-        out: the run folder.
-        reporter: receives the progress.
 
     Returns:
         The norm; None for any other defense.
@@ -178,11 +165,9 @@ def training_tokens(
     """The token sequences of the training rows, on disk: made once, and read by all processes.
 
     Args:
-        data: corpus and ledger of the run.
         base: whose tokenizer.
         length: most tokens of a record that are trained on; None: all.
         folder: where they are kept; owner-only, as it says who was trained on.
-        reporter: receives the progress.
 
     Raises:
         InputError: see ``encode`` and ``token_store``.

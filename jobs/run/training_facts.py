@@ -24,9 +24,6 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
     """The record's facts about training and its guarantee.
 
     Args:
-        config: config of the run.
-        data: corpus and ledger of the run.
-        mechanism: the mechanism of the plan.
         result: how training ended.
     """
     return TrainingFacts(

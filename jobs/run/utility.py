@@ -25,12 +25,7 @@ def measure_losses(
     """Losses by held-out user, read from ``losses.parquet`` if they are there.
 
     Args:
-        config: config of the run.
-        data: corpus and ledger of the run.
         target: the chosen checkpoint.
-        base: the model before fine-tuning.
-        out: the run folder.
-        reporter: receives the progress.
 
     Raises:
         InputError: a text has no finite loss.
@@ -68,10 +63,6 @@ def kept_losses(config: RunConfig, data: RunData, out: Path, *, target: str, bas
     """The losses that the utility stage left.
 
     Args:
-        config: config of the run.
-        data: corpus and ledger of the run.
-        out: the run folder.
-        target: fingerprint of the target.
         base: fingerprint of the base model.
 
     Raises:

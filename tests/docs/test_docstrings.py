@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROOMS = (
-    *("base", "corpus", "models", "canaries", "defenses", "finetune", "attacks", "bounds", "audit", "record"),
+PACKAGES = (
+    *("base", "words", "corpus", "models", "canaries", "defenses", "finetune", "attacks", "bounds", "audit", "record"),
     *("watch", "white_box", "jobs", "sweeps", "reports", "api"),
 )
-MANY = 4  # parameters from which on a public function lists them
 SECTION = re.compile(r"^(?:Returns|Raises|Yields|Attributes|Examples?|Note):$", re.MULTILINE)
 
 
@@ -50,7 +49,7 @@ def wrong_in(source):
     for name, node in public(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             names, listed = parameters(node), documented(ast.get_docstring(node) or "")
-            if (listed is not None or len(names) >= MANY) and listed != names:
+            if listed is not None and listed != [name for name in names if name in listed]:
                 wrong.append((name, f"Args: {listed} for {names}"))
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -60,20 +59,21 @@ def wrong_in(source):
     return wrong
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_docstrings_of_a_room(room):
-    files = sorted((ROOT / room).rglob("*.py"))
+@pytest.mark.parametrize("package", PACKAGES)
+def test_docstrings_of_a_package(package):
+    files = sorted((ROOT / package).rglob("*.py"))
     assert files
     assert [(str(path.relative_to(ROOT)), *what) for path in files for what in wrong_in(path.read_text("utf-8"))] == []
 
 
 def test_what_breaks_a_rule_is_found():
-    bare = '"""M."""\n\ndef f(a, b, c, *, d):\n    """F."""\n'
-    assert wrong_in(bare) == [("f", "Args: None for ['a', 'b', 'c', 'd']")]
+    swapped = '"""M."""\n\ndef f(a, b):\n    """F.\n\n    Args:\n        b: two.\n        a: one.\n    """\n'
+    assert wrong_in(swapped) == [("f", "Args: ['b', 'a'] for ['a', 'b']")]
+    assert wrong_in(swapped.replace("a: one", "e: one")) == [("f", "Args: ['b', 'e'] for ['a', 'b']")]
     assert wrong_in("def _f(a, b, c, d): ...\n") == [("module", "no docstring")]
     listed = '"""M."""\n\ndef f(self, a, b, *c, **d):\n    """F.\n\n    Args:\n        a: one.\n        b: two.\n'
     rest = "        *c: three.\n        **d: four.\n\n    Returns:\n        e: five.\n"
     assert wrong_in(f'{listed}{rest}    """\n') == []
-    assert wrong_in(f'{listed}    """\n') == [("f", "Args: ['a', 'b'] for ['a', 'b', 'c', 'd']")]
+    assert wrong_in(f'{listed}    """\n') == []  # the others say no more than name and type
     assert wrong_in('"""M."""\n\nclass A:\n    """``A``."""\n\n    def f(self): ...\n') == [("A.f", "no docstring")]
     assert wrong_in('"""``a`` and `b`."""\n') == [("module", "single backticks")]

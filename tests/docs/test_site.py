@@ -43,10 +43,10 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     assert 'href="#conditions-of-one-run"' in text("theory")
 
 
-def test_every_room_has_a_page(made_pages):
+def test_every_package_has_a_page(made_pages):
     links = {path.name for path in (ROOT / "src" / "heldin").iterdir() if path.is_dir() and path.name[0] not in "_."}
-    assert set(made_pages.ROOMS) == links
-    page = made_pages.room_page("bounds")
+    assert set(made_pages.PACKAGES) == links
+    page = made_pages.package_page("bounds")
     assert ".. automodule:: heldin.bounds.one_run" in page
 
 
@@ -76,16 +76,18 @@ def test_public_names_are_those_of_the_package(made_pages, monkeypatch):
 
 
 def test_links_out_of_the_documents_are_mended(made_pages):
-    def mended(page, text):
+    def resolved(page, text):
         source = [text]
-        made_pages.mend_links(None, page, source)
+        made_pages.resolve_links(None, page, source)
         return source[0]
 
-    assert mended("method", "[a](verdict.md#guesses), [b](https://x.y)") == "[a](verdict.md#guesses), [b](https://x.y)"
-    assert mended("method", "see [`configs/sweeps`](../configs/sweeps)") == "see `configs/sweeps`"
-    assert mended("decisions/0009", "[a](../verdict.md)") == "[a](../verdict.md)"
-    assert mended("method", "[a](nowhere.md)") == "[a](nowhere.md)"
-    start = mended("start", "")
+    assert (
+        resolved("method", "[a](verdict.md#guesses), [b](https://x.y)") == "[a](verdict.md#guesses), [b](https://x.y)"
+    )
+    assert resolved("method", "see [`configs/sweeps`](../configs/sweeps)") == "see `configs/sweeps`"
+    assert resolved("decisions/0009", "[a](../verdict.md)") == "[a](../verdict.md)"
+    assert resolved("method", "[a](nowhere.md)") == "[a](nowhere.md)"
+    start = resolved("start", "")
     assert "[docs/answer.md](answer.md)" in start
     assert "](docs/" not in start
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = (
+PACKAGES = (
     "api attacks audit base bounds canaries commands corpus defenses finetune jobs models record reports"
-    " sweeps watch white_box"
+    " sweeps watch white_box words"
 )
 
 
@@ -63,15 +63,15 @@ def installed(request, archives, tmp_path):
 def test_one_package_lands_in_site_packages_and_works_beside_foreign_names(installed, finished, tmp_path):
     python, heldin, site, landed = installed
     assert {name.split("-")[0] for name in landed} == {"heldin"}
-    rooms = sorted(path.name for path in (site / "heldin").iterdir() if path.is_dir() and path.name != "__pycache__")
-    assert rooms == ROOMS.split()
+    packages = sorted(path.name for path in (site / "heldin").iterdir() if path.is_dir() and path.name != "__pycache__")
+    assert packages == PACKAGES.split()
     assert not any(path.is_symlink() for path in (site / "heldin").rglob("*"))
     assert (site / "heldin" / "py.typed").is_file()
     here = tmp_path / "notebook"
     here.mkdir()
     for name in ("models", "audit", "reports", "corpus"):
         (here / f"{name}.py").write_text("raise SystemExit('not the module of heldin')\n", encoding="utf-8")
-    modules = {str(path.relative_to(ROOT)) for room in ROOMS.split() for path in (ROOT / room).rglob("*.py")}
+    modules = {str(path.relative_to(ROOT)) for package in PACKAGES.split() for path in (ROOT / package).rglob("*.py")}
     assert {str(path.relative_to(site / "heldin")) for path in (site / "heldin").rglob("*.py")} == {
         *modules, "__init__.py", "__main__.py"
     }  # fmt: skip

@@ -25,7 +25,7 @@ def test_every_sentence_is_rendered_from_numbers_and_names(code):
     assert "{" not in rendered
     # Without a number, and where it is infinite, the sentence has a gap and no error.
     assert str(code(**dict.fromkeys(values), audited="users"))
-    assert str(code(**{name: math.inf for name in values}, audited="canaries"))
+    assert str(code(**dict.fromkeys(values, math.inf), audited="canaries"))
 
 
 def test_a_document_returns_statements_within_statements():
