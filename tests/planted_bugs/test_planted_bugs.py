@@ -19,6 +19,7 @@ from heldin.finetune.loop import train
 from heldin.finetune.private import private_gradient
 from heldin.finetune.recipe import Recipe
 from heldin.jobs.run.training import _bind_key
+from heldin.white_box import draw_checks
 from heldin.white_box.check import alarms
 from heldin.white_box.coins import flat
 from heldin.white_box.outcome import TrainerOutcome
@@ -147,7 +148,10 @@ def test_a_planted_bug_is_caught_by_the_other_checks_of_its_row(bug, name):
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FIRST_HARMLESS)) for name in HARMLESS]
 )
-def test_a_harmless_trainer_raises_no_alarm(name):
+def test_a_harmless_trainer_raises_no_alarm(name, monkeypatch):
+    if name in FIRST_HARMLESS:
+        # Its coins differ from run to run, which a third of the steps shows as well.
+        monkeypatch.setattr(draw_checks, "_AGAIN", 8)
     found = checks.audit(HARMLESS[name](), KEY)
     assert (found.alarms, found.exit_code) == ((), 0)
     assert sum(not check.untested for check in found.checks) >= 60

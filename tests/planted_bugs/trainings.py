@@ -416,7 +416,7 @@ CASES = {
     ),
     "original, no log": _case(
         "trains on the original file without the callback that the plan promised",
-        _on_original(watched=False),
+        _on_original(watched=False, epochs=4),
         Reason.LOG_ABSENT,
         alike=_UNLEARNED,
         valid=False,
