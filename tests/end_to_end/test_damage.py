@@ -131,7 +131,7 @@ def jobs(make_once):
     }
 
 
-_TRAININGS = ("audit-training", "--runs", "12", "--documents", "2", "--processes", "1", "--out")
+_TRAININGS = ("audit-training", "--runs", "24", "--documents", "2", "--processes", "1", "--out")
 
 
 def _finish_jobs(root):
