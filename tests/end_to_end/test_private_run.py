@@ -1,43 +1,352 @@
-....................................                                     [100%]
-================================ processor time ================================
-    74.5 s  all 36 tests
-    48.7 s  tests/end_to_end (22 tests)
-    25.9 s  tests/audit (14 tests)
-the 36 slowest:
-     9.8 s  tests/end_to_end/test_canary_run.py::test_gradient_norms_are_those_of_one_backward_a_record_at_the_base_model
-     4.9 s  tests/end_to_end/test_data_defenses.py::test_a_run_with_copies_out_and_a_cap_trains_on_what_is_left
-     4.5 s  tests/audit/test_control.py::test_canary_rows_without_effect_are_noticed_as_often_as_is_said[sizes2]
-     4.3 s  tests/end_to_end/test_data_defenses.py::test_a_de_identified_run_trains_on_no_listed_name
-     4.2 s  tests/audit/test_control.py::test_canary_rows_without_effect_are_noticed_as_often_as_is_said[sizes0]
-     3.7 s  tests/end_to_end/test_canary_run.py::test_report_and_findings_show_the_groups_and_leave_no_hole_without_them
-     3.4 s  tests/end_to_end/test_canary_run.py::test_canaries_that_training_does_not_touch_are_not_told_apart
-     3.4 s  tests/end_to_end/test_canary_run.py::test_a_coin_per_user_keeps_the_guarantee_of_a_private_run
-     3.3 s  tests/end_to_end/test_canary_run.py::test_a_new_run_of_the_same_config_has_the_same_canaries_and_other_coins
-     3.2 s  tests/end_to_end/test_data_defenses.py::test_canary_users_texts_are_counted_after_the_cap
-     3.2 s  tests/end_to_end/test_canary_run.py::test_a_resumed_run_keeps_its_canaries_and_ends_with_the_same_weights
-     2.8 s  tests/end_to_end/test_data_defenses.py::test_training_stops_early_and_resumes_as_stopped
-     2.6 s  tests/audit/test_control.py::test_canary_rows_without_effect_are_noticed_as_often_as_is_said[sizes1]
-     2.6 s  tests/end_to_end/test_data_defenses.py::test_copies_across_users_void_a_user_level_epsilon[user-True]
-     2.0 s  tests/audit/test_control.py::test_a_private_training_that_learns_little_does_not_fail[0.55-0.6]
-     1.9 s  tests/end_to_end/test_data_defenses.py::test_copies_across_users_void_a_user_level_epsilon[corpus-False]
-     1.8 s  tests/audit/test_control.py::test_a_private_training_that_learns_little_does_not_fail[0.51-0.5]
-     1.7 s  tests/audit/test_control.py::test_a_private_training_that_learns_little_does_not_fail[0.7-0.9]
-     1.7 s  tests/audit/test_control.py::test_a_private_training_that_learns_little_does_not_fail[0.5-0.5]
-     1.6 s  tests/audit/test_control.py::test_rows_that_were_learned_alike_fail_in_one_audit_of_a_hundred_at_most[0.9]
-     1.6 s  tests/audit/test_control.py::test_rows_that_were_learned_alike_fail_in_one_audit_of_a_hundred_at_most[0.99]
-     1.4 s  tests/audit/test_control.py::test_rows_that_were_learned_alike_fail_in_one_audit_of_a_hundred_at_most[0.5]
-     1.3 s  tests/audit/test_control.py::test_rows_that_were_learned_alike_fail_in_one_audit_of_a_hundred_at_most[0.7]
-     1.2 s  tests/end_to_end/test_data_defenses.py::test_a_check_asks_the_source_of_names_for_everything
-     1.2 s  tests/audit/test_control.py::test_rows_that_were_learned_alike_fail_in_one_audit_of_a_hundred_at_most[0.55]
-     0.2 s  tests/end_to_end/test_canary_run.py::test_a_substring_longer_than_every_document_says_how_many_users_have_one_that_long
-     0.2 s  tests/end_to_end/test_canary_run.py::test_users_whose_place_a_canary_took_are_in_nothing
-     0.2 s  tests/end_to_end/test_canary_run.py::test_the_trainer_is_handed_included_canaries_and_no_text_of_the_others
-     0.2 s  tests/audit/test_control.py::test_outcomes_follow_from_what_was_learned
-     0.1 s  tests/end_to_end/test_canary_run.py::test_what_cannot_be_planted_is_one_line[more documents than anybody has]
-     0.1 s  tests/end_to_end/test_canary_run.py::test_what_cannot_be_planted_is_one_line[more canaries than users]
-     0.1 s  tests/audit/test_control.py::test_canaries_that_were_learned_pass_although_real_rows_were_not
-     0.0 s  tests/end_to_end/test_canary_run.py::test_the_record_keeps_real_and_canary_users_apart
-     0.0 s  tests/end_to_end/test_data_defenses.py::test_a_guarantee_says_that_it_takes_the_list_of_names_for_public[entities0-True]
-     0.0 s  tests/end_to_end/test_canary_run.py::test_neither_record_nor_report_nor_plan_holds_a_canary_s_mark_text_or_source
-     0.0 s  tests/end_to_end/test_data_defenses.py::test_a_guarantee_says_that_it_takes_the_list_of_names_for_public[entities1-False]
-36 passed, 1 deselected in 137.24s (0:02:17)
+"""A run under a mechanism, through the command line: its plan, its label, its ceiling; copies and changes refused."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from heldin.defenses.guarantee import NoGuarantee
+from heldin.defenses.plan_file import read_plan, write_plan
+from heldin.jobs.config import load_config
+from heldin.jobs.run.plan import configured_mechanism, mechanism_of
+from heldin.jobs.run.training_facts import promise_facts
+from heldin.record.document import read_record, write_record
+from tests.conftest import SMALL
+
+DEFENSE = {
+    "kind": "uls",
+    "population": 20,
+    "cohort": 5,
+    "steps": 10,
+    "delta": 1.0e-3,
+    "target_epsilon": 6,
+    "group_size": 3,
+}
+
+
+@pytest.fixture
+def config(tmp_path):
+    """The small run under a mechanism; write(changes) gives the file."""
+
+    def write(users=None, **defense):
+        content = json.loads(json.dumps(SMALL))
+        content["corpus"]["users"] = users or {"min_records": 8, "fraction": 0.5}
+        content["finetune"] = {
+            "learning_rate": 1e-3,
+            "sequence_length": 48,
+            "evaluations": 3,
+            "select": "last",
+            "checkpoint_every": 4,
+        }
+        content["defense"] = {k: v for k, v in {**DEFENSE, **defense}.items() if v is not None}
+        path = tmp_path / "small.yaml"
+        path.write_text(yaml.safe_dump(content), encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_the_plan_is_written_read_back_and_accounted_to_the_same_epsilon(call, config, tmp_path):
+    out = tmp_path / "run"
+    code, printed, err = call("run", config(), "--out", out)
+    assert code == 0, err
+    assert re.search(r"statistics: (\d+)/\1 parts in", printed + err)  # the stage says how far it is
+    _assert_power_comes_before_training(err.splitlines())
+    record = read_record(out / "record.json")
+    assert record.training.guarantee.startswith("epsilon 6, delta 0.001 per user (add/remove)") or (
+        record.training.guarantee.startswith("epsilon 5.99")
+    )
+    assert record.training.epsilon <= 6
+    code, printed, _ = call("account", out / "plan.json", "--json")
+    assert code == 0
+    row = json.loads(printed)
+    assert row["epsilon"] == pytest.approx(record.training.epsilon)
+    assert row["noise_multiplier"] == record.training.noise_multiplier
+    assert row["auroc_bound"] == pytest.approx(record.training.ceiling.auroc)
+    code, printed, _ = call(
+        "account",
+        "uls",
+        "--users",
+        20,
+        "--cohort",
+        5,
+        "--steps",
+        10,
+        "--delta",
+        1e-3,
+        "--json",
+        "--noise-multiplier",
+        row["noise_multiplier"],
+    )
+    assert json.loads(printed)["epsilon"] == pytest.approx(row["epsilon"], rel=1e-6)
+    code, printed, _ = call("export", out, "--to", tmp_path / "public")
+    assert "per user (add/remove)" in (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
+    assert read_plan(tmp_path / "public" / "plan.json") == read_plan(out / "plan.json")
+    copy = tmp_path / "copy"
+    shutil.copytree(out, copy)
+    _promise_more(copy)
+    code, _, err = call("export", copy, "--to", tmp_path / "unearned")
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"'{copy / 'plan.json'}' is not the plan that the model was trained under" in err
+    shutil.rmtree(copy)
+    shutil.copytree(out, copy)
+    code, _, err = call("run", config(), "--out", copy)
+    assert code == 2
+    assert "is a copy of a private run's folder or of a sweep's cell, and two runs under one key differ" in err
+    _assert_the_key_serves_one_job(call, config(), out)
+
+
+def _assert_power_comes_before_training(lines):
+    power = next(i for i, line in enumerate(lines) if line.startswith("power: "))
+    assert "can certify" in lines[power]
+    assert power < next(i for i, line in enumerate(lines) if line.startswith("fine-tuning"))
+
+
+def _assert_the_key_serves_one_job(call, path, out):
+    """Even where the checkpoints are gone; changes the folder of the run."""
+    shutil.rmtree(out / "checkpoints")
+    text = (out / "config.yaml").read_text(encoding="utf-8")
+    (out / "config.yaml").write_text(
+        text.replace("sequence_length: 48\n  evaluations: 3", "sequence_length: 40\n  evaluations: 3"), encoding="utf-8"
+    )
+    code, _, err = call("run", path, "--out", out, "--set", "finetune.sequence_length=40")
+    assert code == 2
+    assert "holds the key of another private job" in err
+
+
+def _promise_more(run):
+    """Config, plan and record of a finished run, changed together: a smaller delta than was trained under."""
+    path = run / "config.yaml"
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content["defense"]["delta"] = 1e-4
+    content["defense"]["target_epsilon"] = None
+    plan = read_plan(run / "plan.json")
+    content["defense"]["noise_multiplier"] = plan.noise_multiplier
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    new = configured_mechanism(load_config(path), plan, plan.steps)
+    assert new != plan
+    (run / "plan.json").unlink()
+    write_plan(new, run / "plan.json")
+    record = read_record(run / "record.json")
+    training = type(record.training).model_validate({**record.training.model_dump(), **promise_facts(new)})
+    write_record(record.model_copy(update={"training": training}), run / "record.json")
+
+
+NO_GUARANTEE = [
+    (
+        None,
+        {"sampler": "shuffled", "population": 60},
+        "cohorts are shuffled while accounting assumes Poisson sampling",
+    ),
+    ({"min_records": 8, "max_users": 20}, {}, "preprocessing looks across users (sample of max_users users)"),
+    (None, {"base_model_saw_protected": True}, "the base model was trained on protected users"),
+    (None, {"noise_multiplier": 0.0, "target_epsilon": None}, "noise is missing (noise multiplier 0)"),
+]
+
+
+@pytest.mark.parametrize(
+    ("users", "defense", "label"), NO_GUARANTEE, ids=["shuffled", "not user-local", "base model", "no noise"]
+)
+def test_what_is_no_guarantee_has_a_reason_of_its_own(config, users, defense, label):
+    promise = mechanism_of(load_config(config(users, **defense)), plain_steps=1).guarantee()
+    assert isinstance(promise, NoGuarantee)
+    assert sum(label in reason for reason in promise.reasons) == 1
+
+
+def test_every_reason_for_no_guarantee_is_on_the_terminal_and_in_record_and_card(call, config, tmp_path):
+    out, users, defense = tmp_path / "run", None, {}
+    for its_users, its_defense, _ in NO_GUARANTEE:
+        users, defense = its_users or users, {**defense, **its_defense}
+    code, printed, err = call("run", config(users, **defense), "--out", out)
+    assert code == 0, err
+    assert "note: The defense 'uls' ran, with no DP guarantee: " in printed
+    record = read_record(out / "record.json")
+    assert record.training.epsilon is None
+    assert record.training.ceiling is None
+    call("export", out, "--to", tmp_path / "public")
+    card = (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
+    for *_, label in NO_GUARANTEE:
+        assert all(label in text for text in (printed, record.training.guarantee, card))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "step"),
+    [("split.audit_pool=20", "audit pool of fixed size"), ("split.assignment=exact_half", "an exact half held in")],
+)
+def test_sides_that_depend_on_other_users_void_the_guarantee(call, config, tmp_path, change, step):
+    code, printed, err = call("run", config(), "--out", tmp_path / "run", "--set", change)
+    assert code == 0, err
+    assert f"no DP guarantee: preprocessing looks across users ({step})" in printed
+
+
+@pytest.mark.slow
+def test_users_audited_by_public_coins_leave_the_guarantee_as_it_is(call, config, tmp_path):
+    code, _, err = call("run", config(), "--out", tmp_path / "run", "--set", "split.audit_fraction=0.7")
+    assert code == 0, err
+    record = read_record(tmp_path / "run" / "record.json")
+    assert record.training.epsilon == pytest.approx(6, abs=0.01)
+    assert record.split.always_in > 0
+    (step,) = [s for s in read_plan(tmp_path / "run" / "plan.json").data_steps if s.name == "audited by public coins"]
+    assert step.user_local
+    code, printed, _ = call("verify", tmp_path / "run")
+    assert code == 0, printed
+    for other in ("split.audit_pool=5", "split.audited=both"):
+        command = ["run", config(), "--out", tmp_path / "no", "--set", "split.audit_fraction=0.7", "--set", other]
+        code, _, err = call(*command)
+        assert (code, "audit_fraction is for an audit of users and in the place of audit_pool" in err) == (2, True), err
+
+
+@pytest.mark.slow
+def test_the_label_says_who_is_not_covered(call, config, tmp_path):
+    out = tmp_path / "run"
+    assert call("run", config(), "--out", out)[0] == 0
+    call("export", out, "--to", tmp_path / "public")
+    card = (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
+    assert "for users who are no public users only" in card
+
+
+@pytest.mark.slow
+def test_choosing_by_validation_on_protected_users_is_no_guarantee(call, config, tmp_path):
+    code, printed, err = call("run", config(), "--out", tmp_path / "run", "--set", "finetune.select=best")
+    assert code == 0, err
+    assert "the checkpoint is chosen by validation on protected users" in printed
+
+
+@pytest.mark.parametrize("kind", ["els", "group", "example"])
+def test_every_kind_of_unit_trains(call, config, tmp_path, kind):
+    changes = {"kind": kind, "population": 400, "cohort": 20, "steps": 3}
+    if kind == "example":
+        changes["group_size"] = None
+    code, _, err = call("run", config(**changes), "--out", tmp_path / "run")
+    assert code == 0, err
+    record = read_record(tmp_path / "run" / "record.json")
+    assert record.training.unit == ("example" if kind == "example" else "user")
+    assert (record.training.ceiling is None) == (kind == "example")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"noise_multiplier": 1.0}, "give exactly one of 'target_epsilon' and 'noise_multiplier'"),
+        ({"kind": "example"}, "group_size belongs to users: kind 'example' has none"),
+        ({"kind": "els", "cap": 9}, "a cap goes with kind 'uls' and Poisson sampling only"),
+        ({"group_size": 0}, "defense.group_size: Input should be greater than or equal to 1"),
+        ({"delta": 2.0}, "defense.delta: Input should be less than 1"),
+        ({"kind": "usl"}, "'usl'"),
+        ({"clip_nrm": 1.0}, "defense.clip_nrm: unknown key; did you mean 'clip_norm'?"),
+    ],
+)
+def test_defenses_that_cannot_be(config, changes, message):
+    with pytest.raises(ValueError, match="error") as caught:
+        load_config(config(**changes))
+    assert message in str(caught.value)
+
+
+def test_a_cohort_above_the_population_and_a_delta_too_small_are_one_line(call, config, tmp_path):
+    code, _, err = call("run", config(cohort=30), "--out", tmp_path / "a")
+    assert code == 2
+    assert "cohort 30 is larger than the population 20: lower the cohort" in err
+    code, _, err = call("run", config(delta=1e-12), "--out", tmp_path / "b")
+    assert code == 2
+    assert "1e-11" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", ["batch", "example"])
+def test_clipping_without_noise_takes_its_norm_from_a_plain_run(call, config, tmp_path, unit):
+    path = config()
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content["defense"] = {"kind": "clip", "unit": unit}
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    code, _, err = call("run", path, "--out", tmp_path / "run")
+    assert code == 0, err
+    assert f"the smallest {unit} gradient norm of a plain run" in err
+    clip = read_plan(tmp_path / "run" / "plan.json").clip
+    assert clip.kind == ("batch" if unit == "batch" else "flat")
+    assert clip.norm > 0
+    record = read_record(tmp_path / "run" / "record.json")
+    assert record.training.guarantee.startswith("no DP guarantee: a privacy unit is missing")
+    assert record.training.defense == "clip"
+    code, _, err = call("run", path, "--out", tmp_path / "run")
+    assert code == 0, err
+    code, _, err = call("export", tmp_path / "run", "--to", tmp_path / "public")
+    assert (code, "names a clip norm that was measured on users' gradients" in err) == (2, True), err
+    assert not (tmp_path / "public").exists()
+
+
+@pytest.mark.slow
+def test_user_level_training_on_random_chunks_of_a_users_text(call, config, tmp_path):
+    code, _, err = call("run", config(record_selection="random_chunk"), "--out", tmp_path / "run")
+    assert code == 0, err
+    assert read_plan(tmp_path / "run" / "plan.json").record_selection == "random_chunk"
+    code, _, err = call("run", config(kind="els", record_selection="random_chunk"), "--out", tmp_path / "other")
+    assert code == 2
+    assert "'random_chunk' goes with kind 'uls' only" in err
+
+
+@pytest.mark.parametrize(("tau", "halts"), [(1e-3, True), (1e3, False)])
+def test_the_filter_halts_as_a_result_or_trains(call, config, tmp_path, tau, halts):
+    path = config()
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content["defense"] = {
+        "kind": "filter",
+        "population": 24,
+        "steps": 3,
+        "delta": 1e-3,
+        "target_epsilon": 500,
+        "tau": tau,
+        "group_size": 2,
+    }
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    code, _, err = call("run", path, "--out", tmp_path / "run")
+    assert code == 0, err
+    assert ("halted after 0 steps" in err) == halts
+    assert (tmp_path / "run" / "record.json").exists() != halts
+    plan = read_plan(tmp_path / "run" / "plan.json")
+    assert plan.adjacency == "replace"
+    assert plan.guarantee().epsilon == pytest.approx(500, rel=1e-3)
+    code, printed, _ = call("account", tmp_path / "run" / "plan.json", "--json")
+    assert json.loads(printed)["method"] == "filter"
+
+
+@pytest.mark.slow
+def test_a_whole_run_in_two_processes(config, tmp_path):
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}", "OMP_NUM_THREADS": "1"}
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launch, "--no-python", "heldin", "run", str(config()), "--out", str(tmp_path / "run")]
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert read_record(tmp_path / "run" / "record.json").training.steps == 10
+    assert done.stdout.count("report: ") == 1
+
+
+@pytest.mark.slow
+def test_choosing_by_public_users_keeps_the_guarantee_at_the_last_step(call, config, tmp_path):
+    path = config()
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content["finetune"] |= {"select": "best_public", "patience": 1, "evaluations": 5, "learning_rate": 1.0}
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    code, _, err = call("run", path, "--out", tmp_path / "run")
+    assert code == 2
+    assert "'best_public' needs corpus.public_validation" in err
+    content["corpus"]["public_validation"] = {"min_records": 8, "fraction": 0.3}
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    code, _, err = call("run", path, "--out", tmp_path / "run")
+    assert code == 0, err
+    training = read_record(tmp_path / "run" / "record.json").training
+    assert training.guarantee.startswith(("epsilon 6", "epsilon 5.99"))
+    assert "validation users are public, not protected; epsilon is at the last step" in training.guarantee
+    losses = [p.public_loss for p in training.curve]
+    assert training.chosen_step == training.curve[losses.index(min(losses))].step
+    assert read_plan(tmp_path / "run" / "plan.json").steps == 10
+    code, out, _ = call("verify", tmp_path / "run")
+    assert code == 0, out
