@@ -15,7 +15,7 @@ _FORM = 'give a list of claims, such as [(8, 1e-6)] or ["epsilon=8,delta=1e-6"]'
 def claim(epsilon: float, delta: float) -> Claim:
     """(epsilon, delta)-DP per user under add/remove, to be tested. Raises InputError for numbers out of range.
 
-    >>> claim(8, 1e-6).label
+    >>> str(claim(8, 1e-6).label)
     'epsilon 8 at delta 1e-06'
     """
     return stated_claim(epsilon, delta)

@@ -133,7 +133,9 @@ def print_sweep(result: "SweepResult", *, json: bool, csv: bool) -> None:
     from heldin.record.sweep_table import table
 
     # What has a row of its own for each variant: the rest are lists, which comparison.json has.
-    rows = [its.model_dump(mode="json", exclude=_LISTS) for its in result.variants]
+    rows = [
+        {**its.model_dump(mode="json", exclude=_LISTS), "promise": str(its.promise or "")} for its in result.variants
+    ]
     flat = [{key: value for name, its in row.items() for key, value in _cells(name, its).items()} for row in rows]
     answer(table(result), result.model_dump(mode="json"), flat, json=json, csv=csv)
 

@@ -113,7 +113,7 @@ def fitting_peak(
 
 
 def training_peak(make: Callable[[], PreTrainedModel], recipe: Recipe, step: Step, device: Planned) -> Peak:
-    """The peak of a training's first two steps: in the first, layer rules are checked; then there is optimizer state."""
+    """Return the peak of a training's first two steps: the first checks layer rules, the second has optimizer state."""
     arithmetic = arithmetic_on(recipe.precision, device)
     rehearsal = Rehearsal()
 

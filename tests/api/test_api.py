@@ -19,6 +19,7 @@ from heldin.jobs.config import load_config
 from heldin.jobs.run.data import prepare_data
 from heldin.reports.findings import findings
 from heldin.white_box import engine
+from heldin.words.evidence import ClaimLabel
 from heldin.words.guarantee import NoGuaranteeReason, Promise
 from tests.pdf_pages import text_of
 
@@ -154,7 +155,7 @@ def test_a_finished_run_is_loaded_and_written_as_a_pdf(finished, tmp_path):
     assert found.answer in ("leaks", "no leak found", "inconclusive", "not valid")
     assert found.headline == found.heading() == found.record.decision.headline
     assert found.auroc.lower <= found.auroc.value <= found.auroc.upper
-    assert found.verdict.claim == "none"
+    assert found.verdict.claim.states(ClaimLabel.NONE)
     assert len(found.to_dataframe()) == len(found.record.attacks)
     assert found.headline[:20] in found._repr_html_()
     said = findings(found.record)

@@ -22,6 +22,7 @@ from heldin.defenses.choices import (
 )
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.mechanism import Mechanism
+from heldin.words.guarantee import NoGuaranteeReason, Promise
 from tests.made_mechanisms import els, example, shuffled, uls
 
 
@@ -114,8 +115,8 @@ def test_plain_run():
     )
     promise = plain.guarantee()
     assert isinstance(promise, NoGuarantee)
-    assert promise.reasons[0] == "a privacy unit is missing"
-    assert promise.label == "no protection was applied"
+    assert promise.reasons[0].states(NoGuaranteeReason.NO_UNIT)
+    assert promise.statement.states(Promise.NO_PROTECTION)
     assert promise.assumed_epsilon is None
     assert plain.epsilon() == math.inf
     assert plain.sensitivity == math.inf
@@ -149,14 +150,14 @@ def test_conditions_and_warnings_are_printed_beside_epsilon():
     zero_out = uls(adjacency="zero_out", divisor=RealisedCohortDivisor()).guarantee()
     assert "null contributions" in zero_out.label
     assert "noise by aes" in uls(noise_generator="aes").guarantee().label
-    assert uls().guarantee().warnings == ()
-    (warning,) = uls(delta=0.01, sampler=PoissonSampler.of(population=1024, cohort=1)).guarantee().warnings
+    assert uls().guarantee().cautions == ()
+    (warning,) = uls(delta=0.01, sampler=PoissonSampler.of(population=1024, cohort=1)).guarantee().cautions
     assert "above 1/1024" in warning
     records = PoissonSampler.of(population=10**7, cohort=64)
-    assert els(sampler=records).guarantee().warnings == ()
-    assert "above 1/2000000" in els(sampler=records, protected_units=2_000_000).guarantee().warnings[0]
+    assert els(sampler=records).guarantee().cautions == ()
+    assert els(sampler=records, protected_units=2_000_000).guarantee().cautions[0].values["units"] == 2_000_000
     few = els(sampler=PoissonSampler.of(population=10, cohort=5), group_size=3, delta=0.5).guarantee()
-    assert "delta 0.5 is above 1/4" in few.warnings[0]  # ten records of at most three a user: four users at least
+    assert few.cautions[0].values["units"] == 4  # ten records of at most three a user: four users at least
     assert "record selection: longest" in example(record_selection="longest").guarantee().label
 
 

@@ -13,6 +13,7 @@ from heldin.defenses.accounting.guarantees import epsilon
 from heldin.defenses.choices import DataStep, PoissonSampler, ShuffledSampler
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.plan_file import read_plan, write_plan
+from heldin.words.guarantee import NoGuaranteeReason
 from tests.made_mechanisms import els, uls
 from tests.theory_tables import numbers
 
@@ -97,9 +98,9 @@ def test_a_user_is_claimed_at_the_users_cap_and_not_at_that_of_the_pair():
 def test_the_warning_about_delta_knows_how_many_records_a_user_has_at_most():
     population = PoissonSampler.of(300, 30)
     for made, units in ((text_sampling, 19), (uncapped, 300)):
-        warnings = made(sampler=population, delta=0.06).guarantee().warnings
-        assert warnings[0].startswith(f"delta 0.06 is above 1/{units}: ")
-        assert not made(sampler=population, delta=0.9 / units).guarantee().warnings
+        warnings = made(sampler=population, delta=0.06).guarantee().cautions
+        assert warnings[0].values["units"] == units
+        assert not made(sampler=population, delta=0.9 / units).guarantee().cautions
 
 
 def test_without_caps_nothing_finite_is_claimed_about_a_user():
@@ -113,7 +114,7 @@ def test_without_caps_nothing_finite_is_claimed_about_a_user():
 def test_what_compares_texts_voids_it(made):
     promise = made(data_steps=(OF_SLOTS, COMPARES)).guarantee()
     assert isinstance(promise, NoGuarantee)
-    assert promise.reasons == ("preprocessing compares texts, or may look beyond slots (copies out)",)
+    assert promise.reasons == (NoGuaranteeReason.COMPARES_TEXTS(steps="copies out"),)
     assert promise.assumed_epsilon == made().epsilon()
 
 

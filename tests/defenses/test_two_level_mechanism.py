@@ -10,6 +10,7 @@ from heldin.defenses.accounting.guarantees import epsilon
 from heldin.defenses.choices import DataStep, LocalUpdates, PoissonSampler, ShuffledSampler, TwoLevel, WeightCaps
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.plan_file import read_plan, write_plan
+from heldin.words.guarantee import NoGuaranteeReason
 from tests.made_mechanisms import els, uls
 from tests.theory_tables import numbers
 
@@ -41,9 +42,7 @@ def strict(two_level=None, **changes):
 def test_the_papers_claim_is_assumed_and_what_holds_stands_beside_it():
     promise = uedp().guarantee()
     assert isinstance(promise, NoGuarantee)
-    assert promise.reasons == (
-        "Lai et al. account for the rate at which a random record is used, which hides no user and entity",
-    )
+    assert promise.reasons == (NoGuaranteeReason.RANDOM_RECORD_RATE(),)
     assert abs(promise.assumed_epsilon - 0.52) < 0.01
     held = promise.fallback
     for holders in (1, 4, 16, 64, 946):

@@ -105,11 +105,11 @@ def test_bound_judges_a_claim_and_says_so_by_its_exit_code(call, scores, shift, 
     assert found == code
     result = json.loads(out)
     assert set(result) == {"bounds", "refused", "verdict", "verdicts"}
-    assert [its["claim"] for its in result["verdicts"]] == ["epsilon 0.5 at delta 1e-05"]
+    assert [its["claim"]["values"] for its in result["verdicts"]] == [{"epsilon": 0.5, "delta": 1e-05}]
     assert (result["verdict"]["outcome"], result["verdict"]["standing"]) == (outcome, standing)
     assert {b["standing"] for b in result["bounds"]} == {standing}
     assert all(set(b) == {"name", "epsilon_lower", "level", "standing", "coverage"} for b in result["bounds"])
-    assert {"name", "reason"} == set(result["refused"][0])
+    assert {"name", "refusal", "reason"} == set(result["refused"][0])
     found, out, _ = call(*arguments)
     assert found == code
     assert outcome in out.lower()

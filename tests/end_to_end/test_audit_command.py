@@ -12,6 +12,7 @@ from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.verify import verify
 from heldin.record.document import read_record
 from heldin.reports.findings import findings
+from heldin.words.evidence import ClaimLabel
 
 
 @pytest.fixture
@@ -162,7 +163,7 @@ def test_an_audit_from_a_file_is_that_of_its_options_and_options_win(call, finis
     assert code == 0, err
     one, other = (read_record(tmp_path / folder / "record.json") for folder in ("a", "b"))
     assert (other.name, other.resamples) == ("mine", 200)
-    assert [v.claim for v in other.judgement.verdicts] == ["epsilon 4 at delta 1e-05"]
+    assert [v.claim for v in other.judgement.verdicts] == [ClaimLabel.STATED(epsilon=4.0, delta=1e-5)]
     assert [a.auroc.value for a in one.attacks] == [a.auroc.value for a in other.attacks]
     for wrong, line in (
         ({"reference": 5}, "reference: a list was expected"),
@@ -287,13 +288,11 @@ def test_a_training_file_of_the_wrong_people_makes_the_comparison_void(call, fin
     code, out, err = call(*_arguments(finished, files, tmp_path / "a"), "--training", leaked)
     assert code == 0, err
     people = len({r["author"] for r in held_out})
-    assert out.startswith(
-        f"The comparison is not valid: {people} of {people} held-out users stand in the training file"
-    )
+    assert out.startswith(f"The comparison is not valid: {people} of {people} held-out users are in the training file")
     nobody = tmp_path / "nobody.jsonl"
     nobody.write_text(json.dumps({"author": "somebody else", "body": "x"}) + "\n", encoding="utf-8")
     code, out, _ = call(*_arguments(finished, files, tmp_path / "b"), "--training", nobody)
-    assert "held-in users do not stand in the training file" in out.splitlines()[0]
+    assert "held-in users do not are in the training file" in out.splitlines()[0]
 
 
 def test_what_is_wrong_with_the_new_options_is_one_line(call, finished, files, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from heldin.record.document import read_record
+from heldin.words.evidence import ClaimLabel
 from tests.conftest import SMALL, TRIAL
 
 TINY = {
@@ -46,8 +47,8 @@ def test_an_audit_from_config_to_report_and_the_same_command_goes_on(call, confi
     assert (record.kind, record.trainings.runs, record.trainings.documents) == ("trainings", 24, 2)
     assert record.training.epsilon == pytest.approx(0.5, abs=0.01)
     assert [v.claim for v in record.judgement.verdicts] == [
-        "the accountant's curve (epsilon 0.5 at delta 1e-05)",
-        "epsilon 8 at delta 1e-05",
+        ClaimLabel.CURVE(epsilon=0.5, delta=1e-5),
+        ClaimLabel.STATED(epsilon=8.0, delta=1e-5),
     ]
     assert {v.standing for v in record.judgement.verdicts} == {"certified"}
     assert record.split.held_in == record.trainings.with_user == 24 - record.split.held_out

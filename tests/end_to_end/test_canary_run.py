@@ -28,6 +28,7 @@ from heldin.record.document import read_record
 from heldin.reports.figures import figures
 from heldin.reports.findings import findings
 from heldin.reports.pdf import write_report
+from heldin.words.evidence import REAL_USERS, Subjects
 from tests.conftest import SMALL
 from tests.pdf_pages import text_of
 
@@ -195,8 +196,8 @@ def test_the_record_keeps_real_and_canary_users_apart(planted):
     assert record.training.records == record.split.records_by_part["trained on"]
     assert found.trained_on < record.training.records
     subjects = {b.subjects for b in record.judgement.bounds} | {r.subjects for r in record.judgement.refused}
-    assert subjects == {"real users"} | {
-        f"{kind} canary users"
+    assert subjects == {REAL_USERS} | {
+        Subjects.CANARIES_OF_KIND(kind=kind)
         for kind in ("unseen-token", "high-temperature", "rare-phrase", "named-person", "substring")
     }
     # What was said to be within reach before training is what the real users can reach, who share alpha with all kinds.
@@ -216,7 +217,7 @@ def test_unseen_token_canaries_are_told_apart_and_certify_a_leak(tmp_path, monke
     (group,) = record.canaries.groups
     assert group.auroc.value > 0.97
     assert group.auroc.lower > 0.85
-    bounds = [b for b in record.judgement.bounds if b.subjects == "unseen-token canary users"]
+    bounds = [b for b in record.judgement.bounds if b.subjects == Subjects.CANARIES_OF_KIND(kind="unseen-token")]
     assert max(b.epsilon_lower for b in bounds) > 1
     assert {b.standing for b in bounds} == {"certified"}
     assert not any(b.separates for b in record.canaries.blind)
@@ -367,9 +368,9 @@ def test_a_coin_per_user_keeps_the_guarantee_of_a_private_run(tmp_path, monkeypa
     assert record.training.ceiling is not None
     judged = [*record.judgement.verdicts, *record.judgement.refused]
     assert {its.subjects for its in judged} == {
-        "real users",
-        "substring canary users",
-        "unseen-token canary users",
+        REAL_USERS,
+        Subjects.CANARIES_OF_KIND(kind="substring"),
+        Subjects.CANARIES_OF_KIND(kind="unseen-token"),
     }
     assert not [v for v in record.judgement.verdicts if v.outcome == "violated"]
     assert write_report(tmp_path / "run").read_bytes().startswith(b"%PDF")

@@ -10,6 +10,7 @@ from heldin.finetune.batches import encode
 from heldin.jobs.config import load_config
 from heldin.jobs.run.plan import mechanism_of
 from heldin.record.document import read_record
+from heldin.words.guarantee import NoGuaranteeReason
 
 
 @pytest.fixture
@@ -58,7 +59,8 @@ def test_copies_across_users_void_a_user_level_epsilon(config, scope, holds):
     promise = mechanism_of(load_config(path), plain_steps=1).guarantee()
     assert isinstance(promise, Guarantee) == holds
     if not holds:
-        assert promise.reasons == ("preprocessing looks across users (deduplication across users (equal texts))",)
+        step = "deduplication across users (equal texts)"
+        assert promise.reasons == (NoGuaranteeReason.LOOKS_ACROSS_USERS(steps=step),)
 
 
 def test_training_stops_early_and_resumes_as_stopped(call, config, tmp_path):

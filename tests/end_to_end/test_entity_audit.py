@@ -12,8 +12,11 @@ import yaml
 
 from heldin.canaries.people import named_people
 from heldin.record.document import read_record
+from heldin.words.evidence import Subjects
 from tests.conftest import SMALL
 from tests.pdf_pages import squashed, text_of
+
+BOTH, NAMED = Subjects.USERS_AND_ENTITIES(), Subjects.CANARIES_OF_KIND(kind="named-person")
 
 
 @pytest.fixture
@@ -135,11 +138,11 @@ def test_users_and_entities_are_one_pool_under_one_claim_and_canaries_keep_their
     record = read_record(tmp_path / "run" / "record.json")
     curve = {point.exposed: point.epsilon for point in record.training.by_exposure.curve}
     claims = {v.subjects: v.claim for v in record.judgement.verdicts}
-    assert set(claims) == {"users and entities", "named-person canary users"}
+    assert set(claims) == {BOTH, NAMED}
     # Of a user's 8 records, since an entity has 4; the canary users wrote, and are named in, 3.
-    assert f"(epsilon {curve[8]:.4g} at" in claims["users and entities"]
-    assert "(epsilon" in claims["named-person canary users"]
-    assert claims["named-person canary users"] != claims["users and entities"]
+    assert f"(epsilon {curve[8]:.4g} at" in str(claims[BOTH])
+    assert "(epsilon" in str(claims[NAMED])
+    assert str(claims[NAMED]) != str(claims[BOTH])
     # The plan's is a user's, of 8 records; so is that of the pool, and the canary users' is not asked.
     assert record.ceiling() == record.training.ceiling_of_entities == record.training.ceiling
     assert record.split.always_in > 0
@@ -211,7 +214,7 @@ def test_text_sampling_keeps_what_it_promises_to_real_people_who_are_named(call,
     record = read_record(tmp_path / "run" / "record.json")
     promised = next(p.epsilon for p in record.training.by_exposure.curve if p.exposed == 4)
     (verdict,) = record.judgement.verdicts
-    assert f"epsilon {promised:.4g}" in verdict.claim
+    assert f"epsilon {promised:.4g}" in str(verdict.claim)
     assert (verdict.outcome, verdict.standing, verdict.subjects) == ("consistent", "certified", "entities")
     assert verdict.max_certifiable_epsilon > 2 * promised
     assert record.primary().auroc.value < 0.65

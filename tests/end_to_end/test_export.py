@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from heldin.models.reading import quiet_transformers
 from heldin.record.document import read_record, write_record
+from heldin.words.guarantee import Covers
 from tests.made_facts import stated
 
 
@@ -189,7 +190,7 @@ def test_a_folder_that_was_not_exported_and_both_or_neither_are_one_line(call, f
 def test_a_plan_says_which_step_s_model_it_covers(finished, tmp_path, call):
     """The small run keeps the best of its steps by the loss of held-in users."""
     plan = json.loads((finished / "plan.json").read_text(encoding="utf-8"))
-    assert plan["covers"].startswith("the model of the step that the loss of protected users chose; not losses")
+    assert plan["covers"]["code"] == Covers.PROTECTED_VALIDATION.value
     assert call("export", finished, "--to", tmp_path / "public")[0] == 0
     card = (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
     assert "This speaks of the model of the step that the loss of protected users chose" in card

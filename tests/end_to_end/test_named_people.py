@@ -10,9 +10,13 @@ import pytest
 import yaml
 
 from heldin.record.document import read_record
+from heldin.words.evidence import Subjects
 from tests.conftest import SMALL
 
 PEOPLE, RECORDS = 300, 4
+
+
+NAMED = Subjects.CANARIES_OF_KIND(kind="named-person")
 
 
 @pytest.fixture
@@ -47,10 +51,8 @@ def run(call, tmp_path):
 
 
 def about_people(record):
-    (verdict,) = [v for v in record.judgement.verdicts if v.subjects == "named-person canary users"]
-    bounds = [
-        b for b in record.judgement.bounds if b.subjects == "named-person canary users" and b.standing == "certified"
-    ]
+    (verdict,) = [v for v in record.judgement.verdicts if v.subjects == NAMED]
+    bounds = [b for b in record.judgement.bounds if b.subjects == NAMED and b.standing == "certified"]
     (group,) = record.canaries.groups
     return verdict, max(b.epsilon_lower for b in bounds), group.auroc.value
 
@@ -62,7 +64,7 @@ def test_text_sampling_keeps_what_it_promises_to_the_named(run):
     verdict, bound, auroc = about_people(record)
     promised = next(p.epsilon for p in record.training.by_exposure.curve if p.exposed == RECORDS)
     assert abs(promised - 2.0) < 0.01
-    assert f"epsilon {promised:.4g}" in verdict.claim
+    assert f"epsilon {promised:.4g}" in str(verdict.claim)
     # "Consistent" says that perfect guessing would have been told: this audit could certify about 4.
     assert (verdict.outcome, verdict.standing) == ("consistent", "certified")
     assert verdict.max_certifiable_epsilon > 2 * promised

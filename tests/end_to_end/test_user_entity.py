@@ -44,7 +44,7 @@ def test_a_text_sampled_run_states_the_curve_and_who_is_exposed(call, config, tm
     assert training.epsilon == reached[10].epsilon
     # The claim about users is at epsilon(G), and the ceiling with it.
     (verdict,) = read_record(tmp_path / "run" / "record.json").judgement.verdicts
-    assert f"epsilon {reached[4].epsilon:.4g}" in verdict.claim
+    assert f"epsilon {reached[4].epsilon:.4g}" in str(verdict.claim)
     code, out, _ = call("verify", tmp_path / "run")
     assert code == 0, out
     text = text_of(tmp_path / "run" / "report.pdf")
@@ -177,7 +177,7 @@ def test_the_strict_account_of_two_levels_is_a_guarantee(call, config, tmp_path)
     assert record.training.epsilon == curve[59]
     assert record.training.ceiling is not None
     (verdict,) = record.judgement.verdicts
-    assert f"epsilon {curve[0]:.4g}" in verdict.claim
+    assert f"epsilon {curve[0]:.4g}" in str(verdict.claim)
     code, out, _ = call("verify", tmp_path / "run")
     assert code == 0, out
     code, _, err = call("export", tmp_path / "run", "--to", tmp_path / "public")

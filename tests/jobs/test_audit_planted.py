@@ -35,10 +35,19 @@ from heldin.record.planted import ConditionName, Known, Reason
 from heldin.reports.facts import facts
 from heldin.reports.findings import findings
 from heldin.reports.tables import condition_rows
+from heldin.words.conditions import ConditionStated
+from heldin.words.evidence import REAL_USERS, ClaimLabel, Flaw, Subjects
 from tests.planted_sets import memorable_lm, memorable_rows, plan, read_lines, save_base, train, write_lines
 
 QUIET = LineReporter(lambda line: None)
 CLAIM = "epsilon=0.05,delta=1e-5,unit=user"
+
+
+UNSEEN = Subjects.CANARIES_OF_KIND(kind="unseen-token")
+
+
+def _flaws(record):
+    return record.judgement.verdicts[0].finding.values["flaws"]
 
 
 @pytest.fixture(scope="module")
@@ -121,11 +130,11 @@ def test_without_a_declaration_the_same_violation_is_indicative_and_says_why(fre
     record, _ = audited(fresh, CLAIM, by=None)
     verdict = record.judgement.verdicts[0]
     assert (verdict.outcome, verdict.standing) == ("violated", "indicative")
-    assert verdict.reason.startswith("nobody has declared 4 conditions that heldin cannot check (")
+    assert verdict.finding.values["flaws"] == [Flaw.NOT_DECLARED(count=4)]
     assert record.judgement.exit_code == 4
     assert not record.split.certifiable
     warnings = findings(record).warnings
-    assert any(line.startswith("Indicative only: nobody has declared 4 conditions") for line in warnings)
+    assert any(line.startswith(f"Indicative only: {Flaw.NOT_DECLARED(count=4)}") for line in warnings)
     # Of canary users as well, whose coins heldin drew all the same.
     assert {b.standing for b in record.judgement.bounds} <= {"indicative", "estimate", "conditional"}
 
@@ -139,7 +148,7 @@ def test_a_look_is_counted_once_and_one_more_than_were_paid_for_is_indicative(lo
     second, folder = audited(fresh, "epsilon=0.1,delta=1e-5,unit=user")
     assert (second.planted.look, folder.name) == (2, "2")
     assert second.judgement.verdicts[0].standing == "indicative"
-    assert "look 2 of 1" in second.judgement.verdicts[0].reason
+    assert Flaw.CONDITION_NOT_MET(condition=ConditionStated.LOOKS_PAID()) in _flaws(second)
 
 
 def test_a_training_set_that_was_changed_is_noticed_also_once_it_is_gone(fresh):
@@ -148,7 +157,7 @@ def test_a_training_set_that_was_changed_is_noticed_also_once_it_is_gone(fresh):
     path.write_text(text.replace(" number ", " numbed ", 1), encoding="utf-8")
     record, folder = audited(fresh, CLAIM)
     assert record.judgement.verdicts[0].standing == "indicative"
-    assert "the file was changed" in record.judgement.verdicts[0].reason
+    assert Flaw.CONDITION_NOT_MET(condition=ConditionStated.SET_UNCHANGED()) in _flaws(record)
     path.unlink()
     # What that look saw stays in its record, and no later look is certified by a signature alone.
     assert verify(folder, QUIET).differences == ()
@@ -180,8 +189,8 @@ def test_a_training_set_that_is_gone_is_declared_by_a_person_or_by_nobody(fresh)
 def test_a_claim_about_examples_is_tested_on_those_with_one_example_only(fresh):
     record, _ = audited(fresh, "epsilon=0.05,delta=1e-5,unit=example")
     about = {v.subjects: v for v in record.judgement.verdicts}
-    one = about["unseen-token canary users with one training example"]
-    assert one.claim == "epsilon 0.05 at delta 1e-05 per example"
+    one = about[Subjects.WITH_ONE_EXAMPLE(subjects=UNSEEN)]
+    assert one.claim == ClaimLabel.PER_EXAMPLE(claim=ClaimLabel.STATED(epsilon=0.05, delta=1e-5))
     planted = load_ledger(fresh[0] / "ledger")
     single = [user for user, of in planted.parts.items() if len(of[Part.TRAIN]) == 1]
     assert len(single) == 10
@@ -190,10 +199,10 @@ def test_a_claim_about_examples_is_tested_on_those_with_one_example_only(fresh):
     held_in = sum(planted.roles[user] is Role.HELD_IN for user in single)
     assert one.max_certifiable_epsilon == max_certifiable_epsilon(held_in, 10 - held_in, 1e-5, design)
     # Nobody of the real users has one row only: no verdict, with the reason.
-    assert "real users with one training example" not in about
-    assert any(r.subjects == "real users with one training example" for r in record.judgement.refused)
+    assert Subjects.WITH_ONE_EXAMPLE(subjects=REAL_USERS) not in about
+    assert any(r.subjects == Subjects.WITH_ONE_EXAMPLE(subjects=REAL_USERS) for r in record.judgement.refused)
     # And of users with several, nothing was claimed.
-    assert about["real users"].claim == "none"
+    assert about[REAL_USERS].claim == ClaimLabel.NONE()
 
 
 STATED = "noise_multiplier=4,sampling_rate=0.01,steps=3,delta=1e-5,unit=example"
@@ -208,13 +217,13 @@ def test_a_mechanism_of_examples_is_tested_on_users_of_several_at_the_curve_of_s
     of_canaries = max(len(its[Part.TRAIN]) for user, its in ledger.parts.items() if user.startswith("canary/"))
     assert most > of_canaries == 3
     stated = parse_claim_of(STATED)
-    for subjects, examples in (("real users", most), ("unseen-token canary users", 3)):
+    for subjects, examples in ((REAL_USERS, most), (UNSEEN, 3)):
         assert about[subjects].claim == stated.of_group(examples).label
-        assert f"at {examples} examples of a user" in about[subjects].claim
+        assert about[subjects].claim.values["examples"] == examples
     # Nothing of so little noise hides who was trained on, in the curve of however many examples.
-    assert (about["real users"].outcome, about["real users"].standing) == ("violated", "certified")
-    one = about["unseen-token canary users with one training example"]
-    assert one.claim == f"{stated.claim.label}"
+    assert (about[REAL_USERS].outcome, about[REAL_USERS].standing) == ("violated", "certified")
+    one = about[Subjects.WITH_ONE_EXAMPLE(subjects=UNSEEN)]
+    assert one.claim == stated.claim.label
     assert _condition(record, ConditionName.ROW_IS_EXAMPLE).known_by is Known.DECLARED
     assert verify(folder, QUIET).differences == ()
     # A user's own promise is one curve, whatever the number of rows.

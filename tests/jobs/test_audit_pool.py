@@ -24,6 +24,7 @@ from heldin.jobs.run.data import defended, prepare_data
 from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.run.plan import mechanism_of
 from heldin.jobs.run.statistics import claims_on
+from heldin.words.guarantee import NoGuaranteeReason
 from tests.conftest import SMALL
 from tests.oracles import audit_pool as oracle
 
@@ -217,7 +218,7 @@ def test_the_claim_is_that_of_the_entity_cap_or_of_the_most_exposed(corpus_file,
         config = config_of(corpus_file, **sections)
         data = prepare_data(config, tmp_path / name, SILENT)
         mechanism = mechanism_of(config, plain_steps=1)
-        return mechanism, data, [claim.label for claim in claims_on(mechanism, data)]
+        return mechanism, data, [str(claim.label) for claim in claims_on(mechanism, data)]
 
     plan, _, found = claims("caps", defense={"group_size": 8, "entity_cap": 5})
     assert found == [f"the accountant's curve (epsilon {plan.epsilon_at(5):.4g} at delta 0.001)"]
@@ -240,7 +241,7 @@ def test_the_claim_is_that_of_the_entity_cap_or_of_the_most_exposed(corpus_file,
         mechanism = mechanism_of(config, plain_steps=1)
         assert claims_on(mechanism, data) == []
         # The pool moves with anybody's records, and decides which records of others are in.
-        reasons = ["preprocessing looks across users (pool of audited entities)"] if kind == "uls" else []
+        reasons = [NoGuaranteeReason.LOOKS_ACROSS_USERS(steps="pool of audited entities")] if kind == "uls" else []
         assert list(mechanism.reasons()) == reasons
 
 

@@ -21,6 +21,7 @@ from heldin.jobs.user_scores import leading_scores
 from heldin.jobs.verify import verify
 from heldin.models.loading import load_language_model
 from heldin.reports.findings import findings
+from heldin.words.evidence import Subjects
 from tests.planted_sets import lines, made_rows, memorable_lm, plan, read_lines, save_base, train, write_lines
 
 __all__ = ["lines"]  # a fixture
@@ -72,7 +73,7 @@ def test_the_audit_speaks_of_canary_users_and_certifies_for_them(planted, base, 
     record, folder = audit_planted(PlantedAudit(out, str(model), claims, "R. Signer"), None, QUIET, command="test")
     assert (record.split.audited, record.split.held_in + record.split.held_out) == ("canaries", 60)
     assert "canary users" in record.decision.headline
-    assert {its.subjects for its in record.judgement.bounds} == {"canary users"}
+    assert {bound.subjects for bound in record.judgement.bounds} == {Subjects.CANARIES()}
     assert {its.standing for its in record.judgement.bounds} == {"certified"}
     assert max(its.epsilon_lower for its in record.judgement.bounds) > 0.01
     assert record.utility is None
@@ -176,7 +177,7 @@ def test_a_training_set_without_users_is_planted_audited_and_read_by_the_callbac
     model = train(base, [row["body"] for row in written], tmp_path / "model", passes=8, rate=1e-2)
     job = PlantedAudit(tmp_path / "out", str(model), ("epsilon=0.1,delta=1e-5,unit=user",), "R. Signer")
     record, folder = audit_planted(job, None, QUIET, command="test")
-    assert record.judgement.verdicts[0].subjects == "canary users"
+    assert record.judgement.verdicts[0].subjects == Subjects.CANARIES()
     assert {b.standing for b in record.judgement.bounds if b.name == "one-run"} == {"certified"}
     assert verify(folder, QUIET).differences == ()
     heldin.AuditCallback(tmp_path / "out")

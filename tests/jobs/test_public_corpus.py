@@ -9,6 +9,7 @@ from heldin.jobs.run.check import check_run
 from heldin.jobs.run.corpus import read_corpus
 from heldin.jobs.run.data_steps import assumptions
 from heldin.jobs.run.models import base_model
+from heldin.words.guarantee import Assumption
 from tests.conftest import SMALL
 
 QUIET = LineReporter(lambda line: None)
@@ -45,10 +46,8 @@ def test_its_users_are_picked_by_the_rule_and_cut_like_others():
 
 
 def test_the_guarantee_says_what_it_takes_for_granted():
-    assert assumptions(config()) == (
-        "taking it that the corpus which pre-trained the base model has no protected user's texts",
-    )
-    assert "taken as public" in assumptions(config(None))[0]
+    assert assumptions(config()) == (Assumption.PRETRAINING_CORPUS_UNSEEN(entities=None),)
+    assert assumptions(config(None))[0].states(Assumption.PUBLIC_USERS)
 
 
 def test_a_file_that_is_not_there_is_told_by_its_key(tmp_path):

@@ -56,7 +56,8 @@ def test_every_changed_number_is_named(run):
         f"training.curve[{len(read_record(run / 'record.json').training.curve) - 1}].held_out_loss",
         "split.held_in",
         "judgement.bounds[0].epsilon_lower",
-        "training.guarantee",
+        "training.promise.code",
+        "training.promise.values",
     }
 
 
