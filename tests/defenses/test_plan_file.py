@@ -71,7 +71,7 @@ def tampered(tmp_path, change, mechanism=None):
         (lambda d: d["mechanism"].update(nois_multiplier=2), "unknown key nois_multiplier"),
         (
             lambda d: d["mechanism"].update(noise_multiplier=0.8),
-            r"guarantee.label is stated as .* but this mechanism gives",
+            r"guarantee.epsilon is stated as .* but this mechanism gives",
         ),
         (lambda d: d["mechanism"].update(noise_multiplier=0.0), "the stated guarantee is not this mechanism's"),
         (lambda d: d["mechanism"].update(base_model_saw_protected=True), "the base model was trained"),

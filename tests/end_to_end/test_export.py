@@ -66,7 +66,7 @@ def test_a_sentence_that_the_plan_does_not_give_is_not_exported(call, run, tmp_p
         update={"promise": stated("epsilon 0.1, delta 1e-09 per user"), "epsilon": 0.1}
     )
     write_record(record.model_copy(update={"training": training}), run / "record.json")
-    _refused(call, run, tmp_path, 'training.guarantee: the record states "epsilon 0.1, delta 1e-09 per user"', "verify")
+    _refused(call, run, tmp_path, 'training.promise.code: the record states "made_by_a_test"', "verify")
 
 
 def test_a_plan_of_another_config_is_not_exported(call, run, tmp_path):
@@ -78,7 +78,7 @@ def test_a_plan_of_another_config_is_not_exported(call, run, tmp_path):
 @pytest.mark.parametrize(
     ("field", "change"),
     [
-        ("guarantee.delta", lambda plan: plan["guarantee"].update(delta=1e-9)),
+        ("guarantee.reasons", lambda plan: plan["guarantee"].update(reasons=[])),
         ("covers", lambda plan: plan.update(covers="the model, whatever is done with it")),
         ("dp_event", lambda plan: plan.update(dp_event={"type": "GaussianDpEvent", "noise_multiplier": 9.0})),
     ],

@@ -57,7 +57,7 @@ def test_every_changed_number_is_named(run):
         "split.held_in",
         "judgement.bounds[0].epsilon_lower",
         "training.promise.code",
-        "training.promise.values",
+        "training.promise.values.text",
     }
 
 
