@@ -1,6 +1,7 @@
 """Shared fixtures: a private cache, the real corpora where they are present, and tiny models with random weights."""
 
 import copy
+import functools
 import gc
 import hashlib
 import itertools
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from filelock import FileLock
+from typer.main import get_command
 
 from tests.drafts import drafting, typesetting
 
@@ -208,10 +210,18 @@ TRIAL = {
 Call = Callable[..., tuple[int, str, str]]
 
 
+@functools.cache
+def _command_tree(app: Any) -> Any:
+    """The commands of a typer application, which typer itself would build again at each call."""
+    return get_command(app)
+
+
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
     """Run ``heldin ARGS`` in this process; returns exit code, standard output and standard error."""
     from heldin.commands import cli
+
+    monkeypatch.setattr("typer.main.get_command", _command_tree)
 
     def run(*arguments: str | Path) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["heldin", *map(str, arguments)])

@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from heldin.base.files import text_sha256
 from heldin.jobs.planted.config import parse_plant
+from heldin.models.loading import LanguageModel
+from heldin.models.shape import TinyModel
+from heldin.models.tiny import new_tiny_model, train_tokenizer
 from heldin.watch.watching import watch_training
 
 COLUMNS = {"user": "author", "text": "body", "id": "key", "date": "sent"}
@@ -36,6 +40,23 @@ def made_rows(users=40, records=12, seed=0):
             }
         )
     return rows
+
+
+def memorable_rows(users=60, records=8):
+    """Rows that repeat a word of their user's own, which a model learns in seconds to expect of members only."""
+    words = [row["body"][:5] for row in made_rows(users, 1, seed=1)]
+    return [
+        {**row, "body": " ".join([words[i % users]] * 4 + row["body"].split(" ")[1:])}
+        for i, row in enumerate(made_rows(users, records))
+    ]
+
+
+def memorable_lm(rows, seed=0, vocabulary=500):
+    """A tiny model with random weights, to which each of the users' own words is a token."""
+    tokenizer = train_tokenizer([row["body"] for row in rows], vocabulary)
+    shape = TinyModel(vocabulary=vocabulary, context=32, hidden=32, layers=1, heads=2, window=8)
+    model = new_tiny_model(shape, tokenizer, seed).eval()
+    return LanguageModel(model, tokenizer, f"memorable-{seed}", text_sha256(repr(shape), str(seed)))
 
 
 def write_lines(rows, path):

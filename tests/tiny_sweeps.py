@@ -1,5 +1,6 @@
 """Sweeps of tiny cells, which run in this process."""
 
+import copy
 from pathlib import Path
 
 import yaml
@@ -16,12 +17,16 @@ QUIET = LineReporter(lambda line: None)
 ROOT = Path(__file__).resolve().parents[1]
 ULS = {"kind": "uls", "population": 30, "cohort": 8, "steps": 6, "delta": 1e-3, "noise_multiplier": 1.0}
 USERS = {"corpus": {"users": {"min_records": 8, "fraction": 0.5, "max_users": None}}, "finetune": {"select": "last"}}
+# A sweep's cells differ by what surrounds the model: one layer, and one evaluation, are as good as more.
+BASE = copy.deepcopy(SMALL)
+BASE["model"]["pretrain"]["shape"]["layers"] = 1
+BASE["finetune"]["evaluations"] = 1
 CANARIES = [{"kind": "rare_phrase", "users": 10, "documents": [4]}]
 
 
 def written(folder, **content):
     folder.mkdir(exist_ok=True, parents=True)
-    (folder / "base.yaml").write_text(yaml.safe_dump(SMALL), encoding="utf-8")
+    (folder / "base.yaml").write_text(yaml.safe_dump(BASE), encoding="utf-8")
     sweep = {"name": "two", "base": "base.yaml", "variants": {"none": None, "uls": {"defense": ULS}}, **content}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep, sort_keys=False), encoding="utf-8")
     return folder / "sweep.yaml"

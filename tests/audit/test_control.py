@@ -6,7 +6,8 @@ from scipy import stats
 
 from heldin.audit.control import ControlOutcome, detectable_auroc, positive_control
 
-ROUNDS = 2000
+# Of 1,000 audits 28 may fail where one in a hundred does; where one in twenty does, 28 or fewer do once in 2,000 times.
+ROUNDS = 1000
 
 
 def _shift(area):
@@ -24,13 +25,13 @@ def _outcomes(rows, canaries, *, seed, sizes=(400, 200, 40, 40), rounds=ROUNDS):
     return found
 
 
-@pytest.mark.parametrize("area", [0.5, 0.55, 0.7, 0.9, 0.99])
+@pytest.mark.parametrize("area", [0.5, 0.7, 0.99])
 def test_rows_that_were_learned_alike_fail_in_one_audit_of_a_hundred_at_most(area):
     failed = sum(outcome.contradicts for outcome in _outcomes(area, area, seed=int(100 * area)))
     assert failed <= stats.binom.ppf(1 - 1e-6, ROUNDS, 0.01)
 
 
-@pytest.mark.parametrize(("rows", "canaries"), [(0.5, 0.5), (0.55, 0.6), (0.7, 0.9), (0.51, 0.5)])
+@pytest.mark.parametrize(("rows", "canaries"), [(0.7, 0.9), (0.51, 0.5)])
 def test_a_private_training_that_learns_little_does_not_fail(rows, canaries):
     failed = sum(outcome.contradicts for outcome in _outcomes(rows, canaries, seed=7))
     assert failed <= stats.binom.ppf(1 - 1e-6, ROUNDS, 0.01)

@@ -1,5 +1,6 @@
 """The commands that README and documents print: their options exist, and the files of the repository that they name."""
 
+import functools
 import re
 import shlex
 
@@ -22,10 +23,15 @@ def code(text):
     return lines + [span.replace("\n", " ") for span in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose)]
 
 
+@functools.cache
+def _command_tree():
+    return typer.main.get_command(app)
+
+
 def wrong_in(command):
     """What of a command line does not exist: a subcommand, an option."""
     words = shlex.split(command, comments=True)
-    found = typer.main.get_command(app)
+    found = _command_tree()
     for at, word in enumerate(words[1:], 1):
         children = getattr(found, "commands", None)
         if children is None or word.startswith("-"):

@@ -60,6 +60,29 @@ def test_it_finds_what_the_run_found_and_says_that_sides_are_asserted(call, fini
     for mine, its in zip(audited.attacks, ran.attacks, strict=True):
         assert mine.auroc.value == pytest.approx(its.auroc.value, abs=1e-9)
     assert not audited.split.certifiable
+    _assert_what_nobody_looked_at_is_not_known(audited)
+    _assert_a_folder_holds_one_audit(call, _arguments(finished, files, tmp_path / "audit"))
+
+
+def _assert_what_nobody_looked_at_is_not_known(record):
+    overlaps = record.split.overlaps
+    assert (record.scored_texts.kind, record.scored_texts.known_by) == ("not known", "not known")
+    assert (record.split.assignment, record.split.known_by) == ("unknown", "not known")
+    assert overlaps.scored_texts_in_same_users_training.count is None
+    assert overlaps.held_out_texts_in_training.known_by == "not known"
+    assert overlaps.held_out_texts_in_held_in.known_by == "measured"
+    said = " ".join(text for _, text in findings(record).paragraphs)
+    assert f"{record.attacker_texts} texts (whether training saw them is not known)" in said
+    assert "fresh" not in said.replace("more than fresh ones", "")
+    assert not record.decision.decision.exact
+
+
+def _assert_a_folder_holds_one_audit(call, arguments):
+    assert call(*arguments)[0] == 0
+    code, _, err = call(*arguments, "--assignment", "coin")
+    assert code == 2
+    out = arguments[arguments.index("--out") + 1]
+    assert f"'{out}' holds an audit with another 'assignment': give the same, or choose another --out" in err
 
 
 def test_models_that_state_no_context_are_audited_with_the_users(call, finished, files, tmp_path):
@@ -105,7 +128,7 @@ def test_a_reference_with_another_tokenizer_is_said_to_be_compared_per_text(call
     assert "Their tokenizers are not known to be the same: scores are compared per text, never per token" in said
 
 
-def test_it_takes_no_folder_of_a_run_or_of_another_audit(call, finished, files, tmp_path):
+def test_it_takes_no_folder_of_a_run(call, finished, files):
     before = (finished / "record.json").read_bytes()
     code, _, err = call(*_arguments(finished, files, finished))
     assert (code, err.splitlines()[-1]) == (
@@ -113,12 +136,6 @@ def test_it_takes_no_folder_of_a_run_or_of_another_audit(call, finished, files, 
         f"error: '{finished}' is not empty and holds no such audit: choose another --out",
     )
     assert (finished / "record.json").read_bytes() == before
-    out = tmp_path / "mine"
-    assert call(*_arguments(finished, files, out))[0] == 0
-    assert call(*_arguments(finished, files, out))[0] == 0
-    code, _, err = call(*_arguments(finished, files, out), "--assignment", "coin")
-    assert code == 2
-    assert f"'{out}' holds an audit with another 'assignment': give the same, or choose another --out" in err
 
 
 def test_an_audit_from_a_file_is_that_of_its_options_and_options_win(call, finished, files, tmp_path):
@@ -231,24 +248,8 @@ def _training(finished, path, users=None, texts=None):
     return path
 
 
-def test_what_nobody_looked_at_is_not_known(call, finished, files, tmp_path):
-    code, _, err = call(*_arguments(finished, files, tmp_path / "audit"))
-    assert code == 0, err
-    record = read_record(tmp_path / "audit" / "record.json")
-    overlaps = record.split.overlaps
-    assert (record.scored_texts.kind, record.scored_texts.known_by) == ("not known", "not known")
-    assert (record.split.assignment, record.split.known_by) == ("unknown", "not known")
-    assert overlaps.scored_texts_in_same_users_training.count is None
-    assert overlaps.held_out_texts_in_training.known_by == "not known"
-    assert overlaps.held_out_texts_in_held_in.known_by == "measured"
-    said = " ".join(text for _, text in findings(record).paragraphs)
-    assert f"{record.attacker_texts} texts (whether training saw them is not known)" in said
-    assert "fresh" not in said.replace("more than fresh ones", "")
-    assert not record.decision.decision.exact
-
-
-def test_what_is_declared_is_said_as_declared(call, finished, files, tmp_path):
-    declared = ["--texts", "fresh", "--assignment", "coin"]
+def test_what_is_declared_is_said_as_declared_and_thresholds_reach_the_answer(call, finished, files, tmp_path):
+    declared = ["--texts", "fresh", "--assignment", "coin", "--exclude-auroc", "0.99", "--exclude-tpr", "0.99"]
     code, _, err = call(*_arguments(finished, files, tmp_path / "audit"), *declared)
     assert code == 0, err
     record = read_record(tmp_path / "audit" / "record.json")
@@ -256,6 +257,7 @@ def test_what_is_declared_is_said_as_declared(call, finished, files, tmp_path):
     assert (record.split.assignment, record.split.known_by) == ("coin", "declared")
     said = " ".join(text for _, text in findings(record).paragraphs)
     assert f"{record.attacker_texts} fresh texts (as declared, not checked)" in said
+    assert (record.decision.by.auroc, record.decision.by.tpr) == (0.99, 0.99)
 
 
 def test_a_look_at_the_training_file_tells_fresh_texts_from_those_trained_on(call, finished, files, tmp_path):
@@ -323,12 +325,3 @@ def test_what_is_wrong_with_the_new_options_is_one_line(call, finished, files, t
     assert [path.name for path in (tmp_path / "a").glob("*")] == ["log.txt"]
     arguments[2] = files[0]
     assert "is a file of texts, and a model is a folder or a hub name" in call(*arguments)[2]
-
-
-def test_thresholds_reach_the_answer(call, finished, files, tmp_path):
-    code, _, err = call(
-        *_arguments(finished, files, tmp_path / "a"), "--exclude-auroc", "0.99", "--exclude-tpr", "0.99"
-    )
-    assert code == 0, err
-    by = read_record(tmp_path / "a" / "record.json").decision.by
-    assert (by.auroc, by.tpr) == (0.99, 0.99)

@@ -36,27 +36,18 @@ def test_the_help_names_what_there_is(call, arguments, words):
     assert all(word in " ".join(out.replace("│", " ").split()) for word in words)
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "heldin",
-        "heldin.commands.cli",
-        "heldin.reports.pdf",
-        "heldin.defenses.accounting.guarantees",
-        "heldin.jobs.config",
-    ],
-)
-def test_what_must_start_quickly_imports_no_torch(module):
-    code = f"import {module}, sys; print([m for m in ('torch', 'transformers') if m in sys.modules])"
+def test_what_must_start_quickly_imports_nothing_heavy():
+    """In one process, in this order: what comes first must not need what a later module may import."""
+    heavy = ("torch", "transformers", "numpy", "pyarrow", "pydantic", "matplotlib")
+    of_help = ["heldin", "heldin.commands.cli"]
+    modules = [*of_help, "heldin.jobs.config", "heldin.defenses.accounting.guarantees", "heldin.reports.pdf"]
+    code = f"import importlib, sys\nfor name in {modules}:\n    importlib.import_module(name)\n"
+    code += f"    print(name, *[its for its in {heavy} if its in sys.modules])\n"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert found.stdout == "[]\n"
-
-
-def test_help_imports_nothing_heavy():
-    heavy = ("torch", "numpy", "pyarrow", "pydantic", "matplotlib")
-    code = f"import sys, heldin.commands.cli; print([m for m in {heavy} if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert found.stdout == "[]\n"
+    imported = {name: set(rest) for name, *rest in map(str.split, found.stdout.splitlines())}
+    assert list(imported) == modules
+    assert not any(imported[name] for name in of_help)
+    assert not any(names & {"torch", "transformers"} for names in imported.values())
 
 
 def test_a_config_with_errors_is_exit_code_2_and_no_traceback(call, tmp_path):
@@ -171,26 +162,27 @@ def test_a_user_named_nan_is_warned_of_where_a_corpus_is_looked_at(call, command
     assert "warning: 1 user named 'NaN': rows without a user may stand under that name" in err
 
 
-@pytest.mark.parametrize(
-    "name", ["ckk/one/final", "./final", "../final", "~/final", "/ckk/final", "models/nowhere", "data.jsonl"]
-)
-def test_a_mistyped_model_folder_is_told_before_anything_is_imported(tmp_path, name):
+def test_a_mistyped_model_folder_is_told_before_anything_is_imported(tmp_path):
+    names = ["ckk/one/final", "./final", "../final", "~/final", "/ckk/final", "models/nowhere", "data.jsonl"]
     (tmp_path / "models").mkdir()
     for file in ("in.jsonl", "out.jsonl", "data.jsonl"):
         (tmp_path / file).write_text('{"user": "a", "text": "b"}\n', encoding="utf-8")
     script = (
         "import sys; from heldin.commands import audit; from heldin.base.errors import InputError\n"
-        "try: audit._look_for([sys.argv[1]], [])\n"
-        "except InputError as error: print(error)\n"
+        "for name in sys.argv[1:]:\n"
+        "    try: audit._look_for([name], [])\n"
+        "    except InputError as error: print(error)\n"
         "sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'transformers')))"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "-c", script, name]
+    command = [sys.executable, "-c", script, *names]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
     assert done.returncode == 0, done.stderr
-    expected = "'data.jsonl' is a file of texts" if name == "data.jsonl" else f"no such model folder: '{name}'"
-    assert done.stdout.startswith(expected)
-    assert len(done.stdout.splitlines()) == 1
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(names)
+    for name, line in zip(names, lines, strict=True):
+        file = name == "data.jsonl"
+        assert line.startswith("'data.jsonl' is a file of texts" if file else f"no such model folder: '{name}'")
 
 
 def test_stats_count_tokens_with_a_models_tokenizer(call, make_lm, tmp_path):
@@ -292,17 +284,23 @@ def test_no_help_text_is_cut_or_eaten_on_80_columns():
         "account uls",
         "account choose",
     ]
-    for command in commands:
-        arguments = [sys.executable, "-m", "heldin", *command.split(), "--help"]
-        environment = {**os.environ, "COLUMNS": "80", "TERMINAL_WIDTH": "80"}
-        found = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, check=True, env=environment)
-        assert "…" not in found.stdout, command
-        assert max(map(len, found.stdout.splitlines())) <= 80
-    assert "YAML file that lists each person's aliases" in " ".join(
-        subprocess.run(
-            [sys.executable, "-m", "heldin", "corpus", "stats", "--help"], capture_output=True, text=True, cwd=ROOT
-        ).stdout.split()
+    # In one process of its own: typer reads the width when it is imported.
+    script = (
+        "import contextlib, sys; from heldin.commands.cli import main\n"
+        "for command in sys.argv[1:]:\n"
+        "    sys.argv = ['heldin', *command.split(), '--help']\n"
+        "    with contextlib.suppress(SystemExit): main()\n"
+        "    print('\\f', end='')"
     )
+    environment = {**os.environ, "COLUMNS": "80", "TERMINAL_WIDTH": "80"}
+    arguments = [sys.executable, "-c", script, *commands]
+    found = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, check=True, env=environment)
+    shown = dict(zip(commands, found.stdout.split("\f")[:-1], strict=True))
+    for command, page in shown.items():
+        assert f"Usage: heldin {command}".strip() in page
+        assert "…" not in page, command
+        assert max(map(len, page.splitlines())) <= 80
+    assert "YAML file that lists each person's aliases" in " ".join(shown["corpus stats"].split())
 
 
 def test_an_interruption_before_anything_is_done_has_a_word_too(call, monkeypatch):

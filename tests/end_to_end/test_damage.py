@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file, save_file
 
 import heldin.sweeps.processes as processes
 from heldin.base.artefacts import INDEX
@@ -148,20 +150,31 @@ def _finish_jobs(root):
     (root / "run.yaml").write_text(yaml.safe_dump(run), encoding="utf-8")
     (root / "trial.yaml").write_text(yaml.safe_dump(TRIAL), encoding="utf-8")
     done("run", root / "run.yaml", "--out", root / "run")
-    write_example(root / "example", users=60, models=True, reporter=QUIET)
-    example = root / "example"
+    write_example(root / "example", users=40, reporter=QUIET)
+    example, model = root / "example", root / "run" / "checkpoints" / "final"
+    _moved(model, root / "reference")
     sides = ("--held-in", example / "held_in.jsonl", "--held-out", example / "held_out.jsonl")
-    models = ("--model", example / "model", "--reference", example / "base", "--user", "author", "--text", "body")
+    models = ("--model", model, "--reference", root / "reference", "--user", "author", "--text", "body")
     done("audit", *models, *sides, "--out", root / "audit")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("heldin.jobs.retraining.engine.new_key", lambda: b"\x22" * 32)
         done(_TRAININGS[0], root / "trial.yaml", *_TRAININGS[1:], root / "trainings")
     _planted(root)
-    sweep = {"name": "two", "base": "run.yaml", "variants": {"few": None, "many": {"finetune": {"epochs": 3}}}}
+    (root / "small.yaml").write_text(yaml.safe_dump(SMALL), encoding="utf-8")
+    sweep = {"name": "two", "base": "small.yaml", "variants": {"few": None, "many": {"finetune": {"epochs": 3}}}}
     (root / "sweep.yaml").write_text(yaml.safe_dump(sweep), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "run_process", in_process)
         done("sweep", root / "sweep.yaml", "--out", root / "sweep")
+
+
+def _moved(model, to):
+    """A copy of a model whose weights all differ."""
+    shutil.copytree(model, to)
+    weights = load_file(to / "model.safetensors")
+    torch.manual_seed(0)
+    weights = {name: its + 0.02 * torch.randn_like(its) for name, its in weights.items()}
+    save_file(weights, to / "model.safetensors", metadata={"format": "pt"})
 
 
 def _planted(root):

@@ -18,11 +18,12 @@ def config(small_with):
 
 
 def test_a_run_with_copies_out_and_a_cap_trains_on_what_is_left(call, config, tmp_path):
+    canaries = [{"kind": "rare_phrase", "users": 10, "documents": [6]}]
     defenses = [
         {"kind": "deduplicate", "threshold": 0.6, "ngram": 2},
         {"kind": "cap", "records": 4, "selection": "longest"},
     ]
-    code, _, err = call("run", config(data_defenses=defenses), "--out", tmp_path / "run")
+    code, _, err = call("run", config(data_defenses=defenses, canaries=canaries), "--out", tmp_path / "run")
     assert code == 0, err
     record = read_record(tmp_path / "run" / "record.json")
     removals = record.training.removals
@@ -34,22 +35,16 @@ def test_a_run_with_copies_out_and_a_cap_trains_on_what_is_left(call, config, tm
     assert removals[1].before == removals[0].before - removals[0].removed
     steps = {s.name: s for s in read_plan(tmp_path / "run" / "plan.json").data_steps}
     assert all(s.user_local for s in steps.values()) or not steps
+    # A canary user's texts are counted after the cap.
+    facts = record.canaries
+    assert facts.held_in > 0
+    assert (facts.training_texts, facts.trained_on) == (6 * facts.held_in, 4 * facts.held_in)
     code, out, _ = call("verify", tmp_path / "run")
     assert code == 0, out
 
 
-def test_canary_users_texts_are_counted_after_the_cap(call, config, tmp_path):
-    canaries = [{"kind": "rare_phrase", "users": 10, "documents": [6]}]
-    cap = [{"kind": "cap", "records": 2}]
-    code, _, err = call("run", config(data_defenses=cap, canaries=canaries), "--out", tmp_path / "run")
-    assert code == 0, err
-    facts = read_record(tmp_path / "run" / "record.json").canaries
-    assert facts.held_in > 0
-    assert (facts.training_texts, facts.trained_on) == (6 * facts.held_in, 2 * facts.held_in)
-
-
 @pytest.mark.parametrize(("scope", "holds"), [("user", True), ("corpus", False)])
-def test_copies_across_users_void_a_user_level_epsilon(call, config, tmp_path, scope, holds):
+def test_copies_across_users_void_a_user_level_epsilon(config, scope, holds):
     defense = {
         "kind": "uls",
         "population": 20,
@@ -60,12 +55,10 @@ def test_copies_across_users_void_a_user_level_epsilon(call, config, tmp_path, s
         "group_size": 2,
     }
     path = config(data_defenses=[{"kind": "deduplicate", "scope": scope}], defense=defense, finetune={"select": "last"})
-    code, _, err = call("run", path, "--out", tmp_path / "run")
-    assert code == 0, err
-    label = read_record(tmp_path / "run" / "record.json").training.guarantee
-    assert label.startswith("epsilon") == holds
+    promise = mechanism_of(load_config(path), plain_steps=1).guarantee()
+    assert isinstance(promise, Guarantee) == holds
     if not holds:
-        assert "preprocessing looks across users (deduplication across users (equal texts))" in label
+        assert promise.reasons == ("preprocessing looks across users (deduplication across users (equal texts))",)
 
 
 def test_training_stops_early_and_resumes_as_stopped(call, config, tmp_path):

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from heldin.defenses.guarantee import NoGuarantee
 from heldin.defenses.plan_file import read_plan, write_plan
 from heldin.jobs.config import load_config
-from heldin.jobs.run.plan import configured_mechanism
+from heldin.jobs.run.plan import configured_mechanism, mechanism_of
 from heldin.jobs.run.training_facts import promise_facts
 from heldin.record.document import read_record, write_record
 from tests.conftest import SMALL
@@ -56,6 +57,7 @@ def test_the_plan_is_written_read_back_and_accounted_to_the_same_epsilon(call, c
     code, printed, err = call("run", config(), "--out", out)
     assert code == 0, err
     assert re.search(r"statistics: (\d+)/\1 parts in", printed + err)  # the stage says how far it is
+    _assert_power_comes_before_training(err.splitlines())
     record = read_record(out / "record.json")
     assert record.training.guarantee.startswith("epsilon 6, delta 0.001 per user (add/remove)") or (
         record.training.guarantee.startswith("epsilon 5.99")
@@ -97,6 +99,25 @@ def test_the_plan_is_written_read_back_and_accounted_to_the_same_epsilon(call, c
     code, _, err = call("run", config(), "--out", copy)
     assert code == 2
     assert "is a copy of a private run's folder or of a sweep's cell, and two runs under one key differ" in err
+    _assert_the_key_serves_one_job(call, config(), out)
+
+
+def _assert_power_comes_before_training(lines):
+    power = next(i for i, line in enumerate(lines) if line.startswith("power: "))
+    assert "can certify" in lines[power]
+    assert power < next(i for i, line in enumerate(lines) if line.startswith("fine-tuning"))
+
+
+def _assert_the_key_serves_one_job(call, path, out):
+    """Even where the checkpoints are gone; changes the folder of the run."""
+    shutil.rmtree(out / "checkpoints")
+    text = (out / "config.yaml").read_text(encoding="utf-8")
+    (out / "config.yaml").write_text(
+        text.replace("sequence_length: 48\n  evaluations: 3", "sequence_length: 40\n  evaluations: 3"), encoding="utf-8"
+    )
+    code, _, err = call("run", path, "--out", out, "--set", "finetune.sequence_length=40")
+    assert code == 2
+    assert "holds the key of another private job" in err
 
 
 def _promise_more(run):
@@ -117,32 +138,41 @@ def _promise_more(run):
     write_record(record.model_copy(update={"training": training}), run / "record.json")
 
 
+NO_GUARANTEE = [
+    (
+        None,
+        {"sampler": "shuffled", "population": 60},
+        "cohorts are shuffled while accounting assumes Poisson sampling",
+    ),
+    ({"min_records": 8, "max_users": 20}, {}, "preprocessing looks across users (sample of max_users users)"),
+    (None, {"base_model_saw_protected": True}, "the base model was trained on protected users"),
+    (None, {"noise_multiplier": 0.0, "target_epsilon": None}, "noise is missing (noise multiplier 0)"),
+]
+
+
 @pytest.mark.parametrize(
-    ("users", "defense", "label"),
-    [
-        (
-            None,
-            {"sampler": "shuffled", "population": 60},
-            "cohorts are shuffled while accounting assumes Poisson sampling",
-        ),
-        ({"min_records": 8, "max_users": 20}, {}, "preprocessing looks across users (sample of max_users users)"),
-        (None, {"base_model_saw_protected": True}, "the base model was trained on protected users"),
-        (None, {"noise_multiplier": 0.0, "target_epsilon": None}, "noise is missing (noise multiplier 0)"),
-    ],
-    ids=["shuffled", "not user-local", "base model", "no noise"],
+    ("users", "defense", "label"), NO_GUARANTEE, ids=["shuffled", "not user-local", "base model", "no noise"]
 )
-def test_what_is_no_guarantee_says_so_on_the_terminal_in_record_and_card(call, config, tmp_path, users, defense, label):
-    out = tmp_path / "run"
+def test_what_is_no_guarantee_has_a_reason_of_its_own(config, users, defense, label):
+    promise = mechanism_of(load_config(config(users, **defense)), plain_steps=1).guarantee()
+    assert isinstance(promise, NoGuarantee)
+    assert sum(label in reason for reason in promise.reasons) == 1
+
+
+def test_every_reason_for_no_guarantee_is_on_the_terminal_and_in_record_and_card(call, config, tmp_path):
+    out, users, defense = tmp_path / "run", None, {}
+    for its_users, its_defense, _ in NO_GUARANTEE:
+        users, defense = its_users or users, {**defense, **its_defense}
     code, printed, err = call("run", config(users, **defense), "--out", out)
     assert code == 0, err
     assert "note: The defense 'uls' ran, with no DP guarantee: " in printed
-    assert label in printed
     record = read_record(out / "record.json")
-    assert label in record.training.guarantee
     assert record.training.epsilon is None
     assert record.training.ceiling is None
     call("export", out, "--to", tmp_path / "public")
-    assert label in (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
+    card = (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
+    for *_, label in NO_GUARANTEE:
+        assert all(label in text for text in (printed, record.training.guarantee, card))
 
 
 @pytest.mark.slow
@@ -182,20 +212,6 @@ def test_the_label_says_who_is_not_covered(call, config, tmp_path):
     assert "for users who are no public users only" in card
 
 
-def test_a_key_serves_one_job_even_where_the_checkpoints_are_gone(call, config, tmp_path):
-    out = tmp_path / "run"
-    path = config()
-    assert call("run", path, "--out", out)[0] == 0
-    shutil.rmtree(out / "checkpoints")
-    text = (out / "config.yaml").read_text(encoding="utf-8")
-    (out / "config.yaml").write_text(
-        text.replace("sequence_length: 48\n  evaluations: 3", "sequence_length: 40\n  evaluations: 3"), encoding="utf-8"
-    )
-    code, _, err = call("run", path, "--out", out, "--set", "finetune.sequence_length=40")
-    assert code == 2
-    assert "holds the key of another private job" in err
-
-
 @pytest.mark.slow
 def test_choosing_by_validation_on_protected_users_is_no_guarantee(call, config, tmp_path):
     code, printed, err = call("run", config(), "--out", tmp_path / "run", "--set", "finetune.select=best")
@@ -205,7 +221,7 @@ def test_choosing_by_validation_on_protected_users_is_no_guarantee(call, config,
 
 @pytest.mark.parametrize("kind", ["els", "group", "example"])
 def test_every_kind_of_unit_trains(call, config, tmp_path, kind):
-    changes = {"kind": kind, "population": 400, "cohort": 20}
+    changes = {"kind": kind, "population": 400, "cohort": 20, "steps": 3}
     if kind == "example":
         changes["group_size"] = None
     code, _, err = call("run", config(**changes), "--out", tmp_path / "run")
@@ -298,15 +314,6 @@ def test_the_filter_halts_as_a_result_or_trains(call, config, tmp_path, tau, hal
     assert plan.guarantee().epsilon == pytest.approx(500, rel=1e-3)
     code, printed, _ = call("account", tmp_path / "run" / "plan.json", "--json")
     assert json.loads(printed)["method"] == "filter"
-
-
-def test_power_is_said_before_training(call, config, tmp_path):
-    code, _, err = call("run", config(), "--out", tmp_path / "run")
-    assert code == 0
-    lines = err.splitlines()
-    power = next(i for i, line in enumerate(lines) if line.startswith("power: "))
-    assert "can certify" in lines[power]
-    assert power < next(i for i, line in enumerate(lines) if line.startswith("fine-tuning"))
 
 
 @pytest.mark.slow

@@ -35,24 +35,27 @@ from heldin.record.planted import ConditionName, Known, Reason
 from heldin.reports.facts import facts
 from heldin.reports.findings import findings
 from heldin.reports.tables import condition_rows
-from tests.planted_sets import made_rows, plan, read_lines, save_base, train, write_lines
+from tests.planted_sets import memorable_lm, memorable_rows, plan, read_lines, save_base, train, write_lines
 
 QUIET = LineReporter(lambda line: None)
 CLAIM = "epsilon=0.05,delta=1e-5,unit=user"
 
 
 @pytest.fixture(scope="module")
-def planted(make_lm, make_once):
+def planted(make_once):
     """A planted folder and a model that somebody trained on it until it knew its rows by heart."""
 
     def build(root):
-        base = save_base(make_lm(), root / "base")
-        lines = write_lines(made_rows(users=60), root / "mine.jsonl")
+        rows = memorable_rows()
+        base = save_base(memorable_lm(rows), root / "base")
+        lines = write_lines(rows, root / "mine.jsonl")
         canaries = [{"kind": "unseen_token", "users": 10, "documents": [1, 3]}]
         config = plan(lines, base, canaries=canaries, attack={**ATTACK, "documents": ["training"]})
         plant(config, root / "out", QUIET)
-        rows = [row["body"] for row in read_lines(root / "out" / "training" / "mine.jsonl")]
-        train(base, rows, root / "model", passes=40)
+        texts = [row["body"] for row in read_lines(root / "out" / "training" / "mine.jsonl")]
+        train(base, texts, root / "model", passes=6, rate=1e-2)
+        # With a look at the model, for tests of what comes after it.
+        audited((shutil.copytree(root / "out", root / "looked at"), root / "model"), CLAIM)
 
     root = make_once("planted", build)
     return root / "out", root / "model"
@@ -68,10 +71,14 @@ ATTACK = {
 @pytest.fixture
 def fresh(planted, tmp_path):
     """A copy of the planted folder, without looks."""
-    shutil.copytree(planted[0], tmp_path / "out")
-    shutil.rmtree(tmp_path / "out" / "audits", ignore_errors=True)
-    (tmp_path / "out" / "ledger" / LOOKS).unlink(missing_ok=True)
-    return tmp_path / "out", planted[1]
+    return shutil.copytree(planted[0], tmp_path / "out"), planted[1]
+
+
+@pytest.fixture
+def looked(planted, tmp_path):
+    """A copy of the planted folder with one look at the model, of ``CLAIM``: folder and model, record, audit."""
+    out = shutil.copytree(planted[0].parent / "looked at", tmp_path / "out")
+    return (out, planted[1]), read_record(out / "audits" / "1" / "record.json"), out / "audits" / "1"
 
 
 def audited(fresh, *claims, by="R. Signer", model=None):
@@ -88,8 +95,8 @@ def _declared(record):
     return {condition.name for condition in record.planted.conditions if condition.known_by is Known.DECLARED}
 
 
-def test_a_model_that_knows_its_rows_is_found_and_a_claim_that_it_breaks_is_violated_and_certified(fresh):
-    record, folder = audited(fresh, CLAIM)
+def test_a_model_that_knows_its_rows_is_found_and_a_claim_that_it_breaks_is_violated_and_certified(looked):
+    fresh, record, folder = looked
     assert record.kind == "planted"
     assert record.decision.decision.answer.value == "leaks"
     assert record.primary().auroc.value > 0.7
@@ -103,7 +110,6 @@ def test_a_model_that_knows_its_rows_is_found_and_a_claim_that_it_breaks_is_viol
     assert "declared by R. Signer" in said
     assert len(condition_rows(record)) == len(record.planted.conditions) + (record.planted.control is not None)
     # The numbers follow from the folder again, and the scores are of the ledger's users.
-    assert folder == fresh[0] / "audits" / "1"
     assert verify(folder, QUIET).differences == ()
     ledger = load_ledger(fresh[0] / "ledger")
     assert {its.user: its.member for its in leading_scores(folder)} == {
@@ -124,8 +130,8 @@ def test_without_a_declaration_the_same_violation_is_indicative_and_says_why(fre
     assert {b.standing for b in record.judgement.bounds} <= {"indicative", "estimate", "conditional"}
 
 
-def test_a_look_is_counted_once_and_one_more_than_were_paid_for_is_indicative(fresh, planted, tmp_path):
-    first, _ = audited(fresh, CLAIM)
+def test_a_look_is_counted_once_and_one_more_than_were_paid_for_is_indicative(looked):
+    fresh, first, _ = looked
     again, folder = audited(fresh, CLAIM)
     assert (first.planted.look, again.planted.look, folder.name) == (1, 1, "1")
     assert len(read_document(fresh[0] / "ledger" / LOOKS)["looks"]) == 1
@@ -158,12 +164,15 @@ def test_a_training_set_that_was_changed_is_noticed_also_once_it_is_gone(fresh):
     assert restored.judgement.verdicts[0].standing == "certified"
 
 
-def test_a_training_set_that_is_gone_is_said(fresh):
+def test_a_training_set_that_is_gone_is_declared_by_a_person_or_by_nobody(fresh):
     (fresh[0] / "training" / "mine.jsonl").unlink()
     record, _ = audited(fresh, CLAIM)
     assert record.judgement.verdicts[0].standing == "certified"
     assert _condition(record, ConditionName.SET_UNCHANGED).reasons == [Reason.SET_GONE]
+    shutil.rmtree(fresh[0] / "training")
     nobody, _ = audited(fresh, CLAIM, by=None)
+    about = _condition(nobody, ConditionName.SET_UNCHANGED)
+    assert (about.known_by, about.reasons) == (Known.NOT_MET, [Reason.UNDECLARED])
     again, _ = audited(fresh, CLAIM)
     assert [its.judgement.verdicts[0].standing for its in (nobody, again)] == ["indicative", "certified"]
 
@@ -269,8 +278,8 @@ def test_a_folder_with_the_audit_of_other_weights_under_the_same_name_is_left_al
     assert len(read_document(fresh[0] / "ledger" / LOOKS)["looks"]) == 1
 
 
-def test_purge_leaves_what_decided_and_no_side(fresh):
-    audited(fresh, CLAIM)
+def test_purge_leaves_what_decided_and_no_side(looked):
+    fresh, _, _ = looked
     found = plan_purge(fresh[0], ["record", "report"])
     assert {"ledger", "training", "audits/1/scores.parquet"} <= set(found.removed)
     purge(fresh[0], ["record", "report"])
@@ -310,9 +319,9 @@ def test_every_look_pays_with_groups_and_units(planted):
         assert fixed.decision.redraws == 3 * DecisionConfig().redraws
 
 
-def test_another_reference_than_before_the_coins_is_refused(planted, make_lm, tmp_path):
+def test_another_reference_than_before_the_coins_is_refused(planted, tmp_path):
     shutil.copytree(planted[1].parent / "base", tmp_path / "base")
-    save_base(make_lm(seed=9), tmp_path / "second")
+    save_base(memorable_lm(memorable_rows(), seed=9), tmp_path / "second")
     config = plan(
         planted[1].parent / "mine.jsonl",
         tmp_path / "base",
@@ -320,7 +329,7 @@ def test_another_reference_than_before_the_coins_is_refused(planted, make_lm, tm
         attack={**ATTACK, "documents": ["training"], "references": [str(tmp_path / "second")]},
     )
     plant(config, tmp_path / "out", QUIET)
-    other = make_lm(seed=3)
+    other = memorable_lm(memorable_rows(), seed=3)
     for name in ("second", "base"):
         shutil.move(tmp_path / name / "model.safetensors", tmp_path / "kept")
         other.model.save_pretrained(tmp_path / name)
@@ -332,8 +341,8 @@ def test_another_reference_than_before_the_coins_is_refused(planted, make_lm, tm
     assert record.split.certifiable
 
 
-def test_what_is_declared_depends_on_unit_and_look(fresh):
-    record, _ = audited(fresh, CLAIM)
+def test_what_is_declared_depends_on_unit_and_look(looked):
+    fresh, record, _ = looked
     declared = _declared(record)
     assert declared == {
         ConditionName.GIVEN_EVERY_ROW,
@@ -359,10 +368,10 @@ def test_a_look_is_noted_before_anything_meets_the_coins(fresh, monkeypatch):
         audited(fresh, CLAIM)
 
 
-def test_a_token_that_was_added_for_padding_leaves_the_tokens_comparable(fresh, tmp_path):
+def test_a_token_that_was_added_for_padding_leaves_the_tokens_comparable(looked, tmp_path):
+    fresh, plain, _ = looked
     model = AutoModelForCausalLM.from_pretrained(fresh[1])
     tokenizer = AutoTokenizer.from_pretrained(fresh[1])
-    plain, _ = audited(fresh, CLAIM)
     tokenizer.add_special_tokens({"pad_token": "<|mine|>"})
     model.resize_token_embeddings(len(tokenizer))
     model.save_pretrained(tmp_path / "padded")
@@ -391,15 +400,8 @@ def test_a_folder_that_was_moved_is_verified_and_audited_where_it_is(fresh, tmp_
     assert again.primary().auroc == record.primary().auroc
 
 
-def test_a_training_set_that_is_gone_is_declared_by_a_person_or_by_nobody(fresh):
-    shutil.rmtree(fresh[0] / "training")
-    record, _ = audited(fresh, CLAIM, by=None)
-    about = _condition(record, ConditionName.SET_UNCHANGED)
-    assert (about.known_by, about.reasons) == (Known.NOT_MET, [Reason.UNDECLARED])
-
-
-def test_a_purge_that_was_killed_goes_on_with_the_audits(fresh, monkeypatch):
-    _, folder = audited(fresh, CLAIM)
+def test_a_purge_that_was_killed_goes_on_with_the_audits(looked, monkeypatch):
+    fresh, _, folder = looked
     removed = shutil.rmtree
 
     def killed(path, *more, **options):
@@ -447,7 +449,7 @@ def test_nobody_declares_nothing(fresh):
             audited(fresh, CLAIM, by=name)
 
 
-def test_scores_meet_the_ledger_of_their_own_audit(fresh, planted, tmp_path):
+def test_scores_meet_the_ledger_of_their_own_audit(fresh, tmp_path):
     audited(fresh, CLAIM)
     config, _ = read_planted(fresh[0])
     ledger = load_ledger(fresh[0] / "ledger")
@@ -460,8 +462,8 @@ def test_scores_meet_the_ledger_of_their_own_audit(fresh, planted, tmp_path):
         leading_scores(tmp_path / "apart")
 
 
-def test_a_condition_that_was_edited_is_seen_by_verify(fresh):
-    _, folder = audited(fresh, CLAIM)
+def test_a_condition_that_was_edited_is_seen_by_verify(looked):
+    _, _, folder = looked
     content = json.loads((folder / "record.json").read_text(encoding="utf-8"))
     declared = next(its for its in content["planted"]["conditions"] if its["known_by"] == "declared")
     declared["known_by"] = "checked"
@@ -546,8 +548,8 @@ def test_the_exit_code_in_json_is_that_of_the_command_where_a_later_model_fails(
 
 
 @pytest.mark.slow
-def test_another_precision_is_another_look_and_says_how_far_it_moves_scores(fresh, call, tmp_path):
-    plain, _ = audited(fresh, CLAIM)
+def test_another_precision_is_another_look_and_says_how_far_it_moves_scores(looked, call, tmp_path):
+    fresh, plain, _ = looked
     assert plain.precision is None
     job = PlantedAudit(fresh[0], str(fresh[1]), (CLAIM,), "R. Signer", precision="bf16")
     record, folder = audit_planted(job, None, QUIET, command="heldin audit")

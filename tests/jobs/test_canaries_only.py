@@ -21,9 +21,9 @@ from heldin.jobs.user_scores import leading_scores
 from heldin.jobs.verify import verify
 from heldin.models.loading import load_language_model
 from heldin.reports.findings import findings
-from tests.planted_sets import base, lines, made_rows, plan, read_lines, train, write_lines
+from tests.planted_sets import lines, made_rows, memorable_lm, plan, read_lines, save_base, train, write_lines
 
-__all__ = ["base", "lines"]  # fixtures
+__all__ = ["lines"]  # a fixture
 
 QUIET = LineReporter(lambda line: None)
 CANARIES = [{"kind": "unseen_token", "users": 30, "documents": [2, 8]}]
@@ -33,6 +33,11 @@ SPLIT = {"canaries_only": True, "control_rows": 0}
 @pytest.fixture(scope="module")
 def rows():
     return made_rows(users=10)
+
+
+@pytest.fixture(scope="module")
+def base(rows, tmp_path_factory):
+    return save_base(memorable_lm(rows), tmp_path_factory.mktemp("base"))
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +67,7 @@ def test_every_real_row_is_trained_on_and_canary_users_by_their_coins(planted, r
 def test_the_audit_speaks_of_canary_users_and_certifies_for_them(planted, base, tmp_path):
     _, _, out, _ = planted
     texts = [row["body"] for row in read_lines(out / "training" / "mine.jsonl")]
-    model = train(base, texts, tmp_path / "model", passes=30, rate=5e-3)
+    model = train(base, texts, tmp_path / "model", passes=8, rate=1e-2)
     claims = ("epsilon=0.01,delta=1e-6,unit=user",)
     record, folder = audit_planted(PlantedAudit(out, str(model), claims, "R. Signer"), None, QUIET, command="test")
     assert (record.split.audited, record.split.held_in + record.split.held_out) == ("canaries", 60)
@@ -168,7 +173,7 @@ def test_a_training_set_without_users_is_planted_audited_and_read_by_the_callbac
     assert len(of_canaries) == 4 * held_in > 0
     assert {tuple(row["tags"]) for row in of_canaries} <= {tuple(row["tags"]) for row in rows}
     assert not any("rows by user" in line for line in said)
-    model = train(base, [row["body"] for row in written], tmp_path / "model", passes=20, rate=5e-3)
+    model = train(base, [row["body"] for row in written], tmp_path / "model", passes=8, rate=1e-2)
     job = PlantedAudit(tmp_path / "out", str(model), ("epsilon=0.1,delta=1e-5,unit=user",), "R. Signer")
     record, folder = audit_planted(job, None, QUIET, command="test")
     assert record.judgement.verdicts[0].subjects == "canary users"

@@ -12,9 +12,10 @@ from heldin.finetune.memory import Peak
 from heldin.jobs.config import RunConfig
 from heldin.jobs.example import write_example
 from heldin.jobs.run import pipeline
-from heldin.jobs.run.memory import does_not_fit, run_memory
+from heldin.jobs.run.memory import does_not_fit, memory_lines, run_memory
 from heldin.jobs.starting_files import kinds, starting_file
 from heldin.models.devices import Planned
+from tests.planted_sets import save_base
 
 
 @pytest.fixture(autouse=True)
@@ -142,16 +143,31 @@ def test_what_a_run_would_hold_on_a_gpu_is_said_and_refused_where_it_cannot_fit(
     assert "memory      on a GPU of 16.0 GiB" in out
     for part in ("pre-training: ", "fine-tuning: ", "scoring: 201 MiB in a batch"):
         assert f"            {part}" in out
-    code, _, err = call("run", small_config, "--check", "--gpu-memory", 0.1)
-    assert code == 2
-    assert "scoring takes 201 MiB in a batch" in err
-    assert "more than the 102 MiB of the GPU: use a smaller model" in err
     code, out, _ = call("run", small_config, "--check", "--gpu-memory", 0.1, "--json")
     assert (code, json.loads(out)["ok"]) == (2, False)
+    problems = " ".join(json.loads(out)["problems"])
+    assert "scoring takes 201 MiB in a batch" in problems
+    assert "more than the 102 MiB of the GPU: use a smaller model" in problems
     # Without a GPU's size nothing is rehearsed.
     assert "memory" not in call("run", small_config, "--check")[1]
     code, _, err = call("run", small_config, "--gpu-memory", 16)
     assert (code, "--gpu-memory goes with --check" in err) == (2, True)
+
+
+GPU = Planned("cuda", 2**34)
+
+
+@pytest.fixture(scope="module")
+def base(make_lm, tmp_path_factory):
+    """A model of one layer: a rehearsal takes time for every operation of a layer."""
+    return save_base(make_lm(layers=1), tmp_path_factory.mktemp("base"))
+
+
+def _rehearsed(small_config, base, **finetune):
+    """The small run from that model, of which fine-tuning alone is rehearsed."""
+    content = yaml.safe_load(small_config.read_text(encoding="utf-8"))
+    attack = {**content["attack"], "precision": "bf16"}
+    return {**content, "model": {"base": str(base)}, "attack": attack, "finetune": finetune}
 
 
 @pytest.mark.parametrize(
@@ -165,42 +181,33 @@ def test_what_a_run_would_hold_on_a_gpu_is_said_and_refused_where_it_cannot_fit(
         {"kind": "user_entity", "cohort": 8, "noise_multiplier": 1.0},
     ],
 )
-def test_memory_is_known_of_every_defense_but_the_filter(small_config, defense):
+def test_memory_is_known_of_every_defense_but_the_filter(small_config, base, defense):
     public = {} if defense["kind"] == "clip" else {"population": 100, "steps": 3, "delta": 1e-5}
-    content = yaml.safe_load(small_config.read_text(encoding="utf-8"))
-    content["finetune"] = {**content.get("finetune", {}), "select": "last", "patience": None}
-    config = RunConfig.model_validate({**content, "defense": {**public, **defense}})
-    peaks = run_memory(config, Planned("cuda", 2**34))
-    assert list(peaks) == ["pre-training", "fine-tuning", "scoring"]
-    assert all(peak.work > 0 for peak in peaks.values())
-    assert (peaks["fine-tuning"].ways == "") == ("local" in defense)
+    content = _rehearsed(small_config, base, select="last", patience=None, sequence_length=24)
+    peak = run_memory(RunConfig.model_validate({**content, "defense": {**public, **defense}}), GPU)["fine-tuning"]
+    assert peak.work > 0
+    assert (peak.ways == "") == ("local" in defense)
     if "local" in defense:
-        assert peaks["fine-tuning"].records == 2
+        assert peak.records == 2
 
 
-def test_memory_of_a_model_that_is_spread_over_processes_is_that_of_one_of_them(call, small_config, make_lm, tmp_path):
-    lm = make_lm()
-    lm.model.save_pretrained(tmp_path / "base")
-    lm.tokenizer.save_pretrained(tmp_path / "base")
-    content = yaml.safe_load(small_config.read_text(encoding="utf-8"))
-    content["model"] = {"base": str(tmp_path / "base")}
+def test_memory_of_a_model_that_is_spread_over_processes_is_that_of_one_of_them(small_config, base):
     defense = {"kind": "uls", "group_size": 8, "cohort": 8, "population": 100, "steps": 3, "delta": 1e-5}
-    totals = []
+    totals, lines = [], []
     for shard in (None, 4):
-        content["finetune"] = {"select": "last", "patience": None, "sequence_length": 24, "shard": shard}
+        content = _rehearsed(small_config, base, select="last", patience=None, sequence_length=24, shard=shard)
         for its in ({"kind": "none"}, {**defense, "noise_multiplier": 1.0, "micro_records": 4}):
-            peak = run_memory(RunConfig.model_validate({**content, "defense": its}), Planned("cuda", 2**34))[
-                "fine-tuning"
-            ]
+            peaks = run_memory(RunConfig.model_validate({**content, "defense": its}), GPU)
+            peak = peaks["fine-tuning"]
             totals.append((shard, peak.processes, peak.weights, peak.records))
+            lines.append(memory_lines(peaks, GPU))
     # Of a batch of 8 records and of a unit of 8: what one process has of it in a pass.
     whole = totals[0][2]
     assert totals[:2] == [(None, 1, whole, 8), (None, 1, whole, 4)]
     assert [(of, most) for _, of, _, most in totals[2:]] == [(4, 2), (4, 2)]
     assert all(abs(weights * shard / whole - 1) < 0.1 for shard, _, weights, _ in totals[2:])
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump({**content, "defense": {"kind": "none"}}), encoding="utf-8")
-    code, out, _ = call("run", tmp_path / "c.yaml", "--check", "--gpu-memory", 16)
-    assert (code, "in each of 4 processes" in out, " left\n" in out) == (0, True, True)
+    assert ["in each of 4 processes" in its for its in lines] == [False, False, True, True]
+    assert all(its.endswith(" left") for its in lines)
 
 
 def test_what_a_rehearsal_finds_wrong_with_the_config_is_a_problem(call, small_config):

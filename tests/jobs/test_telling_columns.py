@@ -7,7 +7,7 @@ from heldin.base.progress import LineReporter
 from heldin.jobs.example import write_example
 from heldin.jobs.planted.telling import ROWS, Telling
 from heldin.jobs.planted.telling import USERS as MOST_USERS
-from tests.planted_sets import read_lines
+from tests.planted_sets import read_lines, save_base
 
 USERS = [f"u{i % 12}" for i in range(240)]
 
@@ -60,13 +60,14 @@ def test_a_file_whose_users_are_mixed_is_judged_by_all_rows_of_some(monkeypatch)
     assert len(telling._values["extra", -1]) == 3 * ROWS
 
 
-def test_an_id_that_is_not_named_is_refused_before_any_coin_and_named_it_is_replaced(call, tmp_path):
-    write_example(tmp_path / "example", users=40, models=True, reporter=LineReporter(lambda line: None))
+def test_an_id_that_is_not_named_is_refused_before_any_coin_and_named_it_is_replaced(call, make_lm, tmp_path):
+    write_example(tmp_path / "example", users=40, reporter=LineReporter(lambda line: None))
+    save_base(make_lm(context=64), tmp_path / "base")
     columns = {"user": "author", "text": "body"}
     content = {
         "training": str(tmp_path / "example" / "corpus.jsonl"),
         "columns": columns,
-        "reference": str(tmp_path / "example" / "base"),
+        "reference": str(tmp_path / "base"),
         "sequence_length": 64,
         "evidence": "declared",
         "canaries": [{"kind": "rare_phrase", "users": 10, "documents": [2]}],

@@ -67,9 +67,10 @@ def test_a_changed_loss_is_found_by_verify(swept, tmp_path, call):
 @pytest.mark.usefixtures("typeset")
 def test_the_report_of_a_sweep_is_made_with_it_and_again_from_its_document(swept, call):
     _, out, result = swept
+    (out / "report.pdf").unlink(missing_ok=True)
     code, printed, err = call("report", out, "--html")
     assert code == 0, err
-    assert (out / "report.pdf").stat().st_size > 20_000
+    assert (out / "report.pdf").read_bytes().startswith(b"%PDF")
     assert (out / "report.html").stat().st_size < 3_000_000
     assert f"report: {out / 'report.pdf'}" in printed
     cell = out / "cells" / "1" / "none"
