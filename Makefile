@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test quick check check-slow check-long check-replication gpu lint docs
+.PHONY: demo test quick check check-ci check-slow check-long check-replication gpu lint docs
 .DEFAULT_GOAL := test
 
 .venv/installed: pyproject.toml constraints.txt
@@ -27,6 +27,11 @@ quick: .venv/installed
 	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m tests.quick $(SINCE) -n 2 --dist worksteal -m "not slow and not gpu"
 
 check: test check-slow check-long check-replication
+
+# Of the slow suites what fits into CI: statistics, bounds, accounting and everything that they rest on.
+CI_SUITES := $(addprefix tests/,attacks audit bounds canaries corpus coverage defenses models)
+check-ci: .venv/installed
+	$(PYTEST) -n 2 --dist worksteal -p tests.times -m "slow and not long and not gpu" $(CI_SUITES)
 
 check-slow: .venv/installed
 	$(PYTEST) -n 2 --dist worksteal -p tests.times -m "slow and not long and not gpu"

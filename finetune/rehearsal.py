@@ -16,7 +16,6 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
 _aten = torch.ops.aten
@@ -71,7 +70,7 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
             return func(*args, **kwargs)  # torch asks for a shape alone
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        tensors = tensors_in((args, kwargs))
         if any(isinstance(its, FakeTensor) for its in tensors):
             if func is _aten._local_scalar_dense.default:
                 return _answer(args[0].dtype)
@@ -81,9 +80,8 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if func is _aten.index.Tensor:
                 args = (args[0], [_chosen(its) for its in args[1]])
         made = self._made(func, args, kwargs) if not tensors else func(*args, **kwargs)
-        for leaf in tree_leaves(made):
-            if isinstance(leaf, Tensor):
-                self._note(leaf)
+        for tensor in tensors_in(made):
+            self._note(tensor)
         return made
 
     def _made(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -135,6 +133,24 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.alive += size - its[0]
         self.most = max(self.most, self.alive)
         its[0] = size
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Return the tensors in nested lists, tuples and dictionaries; torch's pytree takes longer than many operations."""
+    tensors: list[Tensor] = []
+    _collect(value, tensors)
+    return tensors
+
+
+def _collect(value: Any, tensors: list[Tensor]) -> None:
+    if isinstance(value, Tensor):
+        tensors.append(value)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            _collect(part, tensors)
+    elif isinstance(value, dict):
+        for part in value.values():
+            _collect(part, tensors)
 
 
 def _answer(dtype: torch.dtype) -> bool | float:

@@ -46,7 +46,6 @@ def affected_tests(changed: Collection[str]) -> list[Path]:
     return [
         path
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        if path.parent.name != "replication"
         if (packages and _is_above(path, packages)) or path.relative_to(ROOT).as_posix() in changed
     ]
 

@@ -18,9 +18,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
-from heldin.finetune.rehearsal import AutocastOfGpu
+from heldin.finetune.rehearsal import AutocastOfGpu, tensors_in
 
 MEMORY = 80 * 10**9
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -64,9 +63,9 @@ class _Places:
         return self._of.get(tensor.untyped_storage())
 
     def put(self, made: Any, device: torch.device, *, again: bool = False) -> None:
-        for leaf in tree_leaves(made):
-            if isinstance(leaf, Tensor) and (again or self.of(leaf) is None):
-                self._of[leaf.untyped_storage()] = device
+        for tensor in tensors_in(made):
+            if again or self.of(tensor) is None:
+                self._of[tensor.untyped_storage()] = device
 
     def wait(self, what: str) -> None:
         """Note that an operation waits for the GPU."""
@@ -85,7 +84,7 @@ class _Operations(TorchDispatchMode):
         met = args[0] if packet in _INDEXING else (args, kwargs)
         if packet in _INDEXING and packet is not _aten.index:
             met = (args[0], args[2])
-        tensors = [leaf for leaf in tree_leaves(met) if isinstance(leaf, Tensor)]
+        tensors = tensors_in(met)
         places = {self._places.of(t) for t in tensors}
         device = GPU if GPU in places else CPU if CPU in places else None
         if packet not in _CROSSING and device == GPU:
@@ -94,7 +93,7 @@ class _Operations(TorchDispatchMode):
                 shapes = ", ".join(f"{tuple(t.shape)} on {self._places.of(t) or 'any device'}" for t in tensors)
                 raise Mixed(f"{func}: expected all tensors to be on the same device, but found {shapes}")
         if packet is _aten.index and device != GPU:
-            asked = [t for t in tree_leaves(args[1]) if isinstance(t, Tensor) and self._places.of(t) == GPU]
+            asked = [t for t in tensors_in(args[1]) if self._places.of(t) == GPU]
             if asked:
                 raise Mixed(f"{func}: indices should be on the same device as the indexed tensor (cpu)")
         chosen = args[1] if packet in _INDEXING else []
@@ -136,6 +135,13 @@ def _place(value: Any) -> torch.device | None:
 
 
 def _here(value: Any) -> Any:
+    """The argument with the CPU in place of the GPU."""
+    if isinstance(value, Tensor):
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(map(_here, value))
+    if type(value) is dict:
+        return {key: _here(part) for key, part in value.items()}
     return CPU if _place(value) == GPU else value
 
 
@@ -170,8 +176,8 @@ class _Functions(TorchFunctionMode):
             return special(*args, **kwargs)
         kwargs.pop("pin_memory", None)
         asked = _place(kwargs.get("device"))
-        made = func(*tree_map(_here, args), **tree_map(_here, kwargs))
-        given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        made = func(*_here(args), **_here(kwargs))
+        given = tensors_in((args, kwargs))
         if asked is not None and isinstance(made, Tensor):
             # A factory with a device of its own: ``torch.zeros_like(x, device=...)`` too.
             if given and any(made.untyped_storage() is t.untyped_storage() for t in given):

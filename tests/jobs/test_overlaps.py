@@ -33,6 +33,7 @@ SPLITS = [
 ]
 
 
+@pytest.mark.coins("overlaps of entities")
 def test_they_equal_the_slow_twins(corpus_file, tmp_path):
     """A text that names a held-out entity is in nobody's training: users show most of the counts."""
     every = []

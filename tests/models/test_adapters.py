@@ -1,6 +1,7 @@
 """An adapter and its base from one copy of the weights score as the two loaded apart."""
 
 import json
+import shutil
 from copy import deepcopy
 from dataclasses import replace
 
@@ -40,20 +41,29 @@ from heldin.models.tiny import new_tiny_model
 TEXTS = ["The quick brown fox met 12 people on Tuesday.", "Falcon closes on Friday, said Ms Adams twice."]
 
 
-@pytest.fixture
-def base(make_lm, tmp_path):
-    tokenizer = make_lm().tokenizer
-    # 64 wide: a block of 4-bit weights has as many.
-    shape = TinyModel(vocabulary=400, context=32, hidden=64, layers=2, heads=2, window=8)
-    new_tiny_model(shape, tokenizer, 0).save_pretrained(tmp_path / "base")
-    tokenizer.save_pretrained(tmp_path / "base")
-    return tmp_path / "base"
+@pytest.fixture(scope="module")
+def base(make_lm, make_once):
+    """A base model of one layer. Read only."""
+
+    def build(folder):
+        tokenizer = make_lm().tokenizer
+        # 64 wide: a block of 4-bit weights has as many.
+        shape = TinyModel(vocabulary=400, context=32, hidden=64, layers=1, heads=2, window=8)
+        new_tiny_model(shape, tokenizer, 0).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+    return make_once("base of adapters", build)
+
+
+@pytest.fixture(scope="module")
+def adapter_once(base, make_once):
+    return make_once("an adapter", lambda folder: saved(lora(), base, folder))
 
 
 @pytest.fixture
-def adapter(base, tmp_path):
+def adapter(adapter_once, tmp_path):
     """An adapter that moves every score."""
-    return saved(lora(), base, tmp_path / "adapter")
+    return shutil.copytree(adapter_once, tmp_path / "adapter")
 
 
 def lora(**more):
@@ -246,9 +256,11 @@ def test_an_adapter_of_any_kind_is_scored_whole_and_refused_with_other_keys(base
         "compiled": {f"_orig_mod.{name}": whole[name] for name in names},
         "another layer": {**whole, f"{begin}transformer.h.7.ln_1.weight": torch.zeros(2)},
     }
-    for content in damaged.values():
+    loads = (load_language_model, lambda its: load_target_and_reference(its, str(base)))
+    for number, content in enumerate(damaged.values(), start=list(KINDS).index(kind)):
         save_file(content, file)
-        for load in (load_language_model, lambda its: load_target_and_reference(its, str(base))):
+        # Both check keys in one place: of each kind and of each damage they take turns.
+        for load in loads if kind == "plain" else (loads[number % 2],):
             with pytest.raises(InputError) as refused:
                 load(str(folder))
             (line,) = str(refused.value).splitlines()
@@ -258,7 +270,7 @@ def test_an_adapter_of_any_kind_is_scored_whole_and_refused_with_other_keys(base
 def test_the_counts_and_the_first_of_the_keys_that_differ_are_named(base, adapter):
     file = adapter / "adapter_model.safetensors"
     whole = load_file(file)
-    begin = "base_model.model.transformer.h.0."
+    begin = "base_model.model.transformer.h.0.attn."
     kept = {name: its for name, its in whole.items() if not name.startswith(begin)}
     moved = {name.replace(begin, f"{begin}_orig_mod."): whole[name] for name in whole.keys() - kept.keys()}
     save_file({**kept, **moved}, file)

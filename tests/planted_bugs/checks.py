@@ -10,7 +10,7 @@ import functools
 import inspect
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -57,6 +57,7 @@ TWO_RELEASED = "one-run test of two released models"
 WEIGHTS = "one-run test of the released weights"
 TWO_NAMES = "texts that stand under two names"
 
+KEY = seed_key(4)
 DELTA = 1e-5
 CANARIES = 300  # users, of whom each writes one token over and over
 RECORDS = 16  # of each, of 4 to 19 tokens; the text that the attacker has is longer
@@ -149,9 +150,13 @@ def released_weights(trainer: Trainer, key: bytes) -> Game:
 GAMES = {RELEASED: released, TWO_RELEASED: two_released, WEIGHTS: released_weights}
 
 
-def game_checks(name: str, trainer: Trainer, key: bytes) -> tuple[Check, ...]:
+def game_of(name: str, planted: PrivateStep | Trainer, key: bytes) -> Game:
+    """Play the game of that name with a trainer."""
+    return GAMES[name](as_trainer(planted) if name == WEIGHTS else by_sgd(planted), key)
+
+
+def game_checks(name: str, game: Game) -> tuple[Check, ...]:
     """p-value of the verdict, the certified epsilon, and the claimed one."""
-    game = GAMES[name](trainer, key)
     certified = max(b.epsilon_lower for b in game.result().bounds if b.standing is Standing.CERTIFIED)
     return (Check(name, "canaries", game.p_value(), certified, game.claim.epsilon, math.nan, "", GAME_LEVEL),)
 
@@ -185,15 +190,15 @@ def section_checks(section: str, planted: PrivateStep | Trainer, key: bytes) -> 
 
 
 @functools.cache
-def sections_of_the_correct(key: bytes) -> Mapping[str, tuple[Check, ...]]:
-    """What every part says of heldin's own step."""
-    return {section: section_checks(section, private_gradient, key) for section in (TRAININGS, *SECTIONS)}
+def section_of_the_correct(section: str) -> tuple[Check, ...]:
+    """What one part says of heldin's own step."""
+    return section_checks(section, private_gradient, KEY)
 
 
 def section_of(name: str) -> str:
-    """The part that has the check whose name begins so."""
-    parts = sections_of_the_correct(seed_key(4))
-    return next(section for section, its in parts.items() if any(c.name.startswith(name) for c in its))
+    """The part that has the check whose name begins so; parts after it, of which the last takes longest, do not run."""
+    parts = (TRAININGS, *SECTIONS)
+    return next(part for part in parts if any(c.name.startswith(name) for c in section_of_the_correct(part)))
 
 
 def part_of(name: str) -> Part:
@@ -232,10 +237,8 @@ def checks_of(name: str, planted: PrivateStep | Trainer | Corpus, key: bytes) ->
     """Run what has the check whose name begins so."""
     if name == TWO_NAMES:
         return corpus_checks(planted)
-    if name == WEIGHTS:
-        return game_checks(name, as_trainer(planted), key)
     if name in GAMES:
-        return game_checks(name, by_sgd(planted), key)
+        return game_checks(name, game_of(name, planted, key))
     if name.startswith(PROCESSES):
         return process_checks([(as_trainer(planted), part_of(name), key)])[0]
     return section_checks(section_of(name), planted, key)

@@ -40,7 +40,8 @@ def fresh_entropy() -> Plain:
     def noise(training, number, name, summed, deviation):
         return keyed(replace(training, key=os.urandom(32)), number, name, summed, deviation)
 
-    return Plain(cohort=lambda training, number: replace(training, key=os.urandom(32)).drawn(number), noise=noise)
+    # Of a new key the first step: a later one would go through all coins before it.
+    return Plain(cohort=lambda training, number: replace(training, key=os.urandom(32)).drawn(0), noise=noise)
 
 
 def small_passes() -> PrivateStep:

@@ -3,9 +3,11 @@
 One backward pass per unit, no engine of heldin's: cohort, contributions, noise, divided by the constant.
 """
 
+import functools
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from transformers import PreTrainedModel
@@ -105,13 +107,39 @@ def raw_gradient(
     return text_gradient(model, training.contribution(unit, number, sequences))
 
 
+@dataclass(frozen=True)
+class _Weights:
+    """A model, which training changes in place; equal to another if the weights are."""
+
+    digest: bytes
+    model: PreTrainedModel = field(compare=False)
+
+
 def text_gradient(model: PreTrainedModel, records: Records) -> Dense:
-    """Of the mean over records of the mean token loss."""
-    model.zero_grad(set_to_none=True)
-    for tokens in records:
-        ids = torch.tensor([list(tokens)])
-        (model(input_ids=ids, labels=ids).loss / len(records)).backward()
-    return taken(model)
+    """Return the gradient of the mean over records of the mean token loss; computed once for equal weights and records.
+
+    Where an audit watches who is drawn it restores the weights after each step. Do not write to the result.
+    """
+    weights = hashlib.sha256()
+    for parameter in model.parameters():
+        weights.update(parameter.detach().numpy().tobytes())
+    return _text_gradient(_Weights(weights.digest(), model), tuple(map(tuple, records)))
+
+
+@functools.lru_cache(maxsize=64)
+def _text_gradient(weights: _Weights, records: Records) -> Dense:
+    return computed_text_gradient(weights.model, records)
+
+
+def computed_text_gradient(model: PreTrainedModel, records: Records) -> Dense:
+    """Return the same without a look at earlier ones, for a model with hooks."""
+    parameters = trainable(model)
+    texts = [torch.tensor([list(tokens)]) for tokens in records]
+    losses = [model(input_ids=ids, labels=ids, use_cache=False).loss / len(texts) for ids in texts]
+    if not losses:
+        return zeros(model)
+    found = torch.autograd.grad(losses, list(parameters.values()), materialize_grads=True)
+    return dict(zip(parameters, found, strict=True))
 
 
 def taken(model: PreTrainedModel) -> Dense:

@@ -5,17 +5,15 @@ from pathlib import Path
 
 import torch
 
-from heldin.base.coins import seed_key
 from heldin.white_box.check import LEVEL, TOTAL_LEVEL, Check
 from heldin.white_box.findings import NOT_TESTED, closing_lines
 from tests.planted_bugs import checks
 from tests.planted_bugs.bugs import NAMED_IN_A1, Bug
-from tests.planted_bugs.checks import GAMES, PROCESSES, checks_of, the_check
+from tests.planted_bugs.checks import GAMES, KEY, PROCESSES, checks_of, the_check
 from tests.planted_bugs.every_bug import BUGS, FURTHER
 from tests.planted_bugs.harmless import HARMLESS
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "planted-bugs.md"
-KEY = seed_key(4)
 HEADER = ("bug", "class", "who makes it", "what it does to epsilon", "kind", "caught by", "figure", "first version")
 ALARMS = """Measured on 22 November 2026, on heldin's own step under keys 40000 to 40199: 2 of 200 audits in one process
 raised an alarm (one the distance from normal of a tensor, p = 6e-5; one the most deviant tensor amid people, p = 7e-6,

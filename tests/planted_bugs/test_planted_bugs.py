@@ -2,6 +2,7 @@
 
 import functools
 import math
+import pickle
 import re
 
 import numpy as np
@@ -18,17 +19,21 @@ from heldin.finetune.loop import train
 from heldin.finetune.private import private_gradient
 from heldin.finetune.recipe import Recipe
 from heldin.jobs.run.training import _bind_key
+from heldin.white_box import draw_checks
 from heldin.white_box.check import alarms
 from heldin.white_box.coins import flat
 from heldin.white_box.outcome import TrainerOutcome
 from heldin.white_box.process_checks import PARTS
+from heldin.white_box.sections import SECTIONS
 from heldin.white_box.trainers import loop_trainer, stepwise
 from tests.planted_bugs import checks, trainers, wrong_draws
 from tests.planted_bugs.bugs import ONE_PERSON, correct
 from tests.planted_bugs.checks import (
     GAMES,
+    KEY,
     PROCESSES,
     RELEASED,
+    TRAININGS,
     TWO_NAMES,
     TWO_RELEASED,
     WEIGHTS,
@@ -39,7 +44,7 @@ from tests.planted_bugs.checks import (
 )
 from tests.planted_bugs.every_bug import BUGS, FURTHER
 from tests.planted_bugs.harmless import HARMLESS
-from tests.planted_bugs.table import DOCUMENT, KEY, row, summary
+from tests.planted_bugs.table import DOCUMENT, row, summary
 from tests.planted_bugs.wrong_ranks import Ranked
 
 BY_NAME = {bug.name: bug for bug in BUGS}
@@ -52,10 +57,27 @@ def _slow_or_not(bugs):
     return [pytest.param(bug, marks=[pytest.mark.slow] * bug.slow, id=bug.name) for bug in bugs]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _sections_once(make_once):
+    """Each part of the audit of heldin's own step runs once for all workers of a test run."""
+    audited = checks.section_of_the_correct
+
+    @functools.cache
+    def shared(section):
+        def build(folder):
+            (folder / "checks").write_bytes(pickle.dumps(audited(section)))
+
+        return pickle.loads((make_once(f"audit of the correct step, {section}", build) / "checks").read_bytes())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checks, "section_of_the_correct", shared)
+        yield
+
+
 @functools.cache
 def _passed(runner):
-    if runner in checks.sections_of_the_correct(KEY):
-        return checks.sections_of_the_correct(KEY)[runner]
+    if runner in (TRAININGS, *SECTIONS):
+        return checks.section_of_the_correct(runner)
     return checks_of(runner, correct(runner), KEY)
 
 
@@ -81,7 +103,13 @@ def _assert_documented(bug, found):
 @pytest.mark.parametrize("bug", _slow_or_not(CAUGHT))
 def test_a_planted_bug_is_caught_by_its_check_and_the_correct_trainer_is_not(bug):
     runner = _runner(bug.caught_by)
-    found = checks_of(bug.caught_by, bug.plant(), KEY)
+    if runner in GAMES:
+        game = checks.game_of(runner, bug.plant(), KEY)
+        found = checks.game_checks(runner, game)
+        verdict = game.result().verdict
+        assert (verdict.outcome, verdict.standing, verdict.exit_code) == (Outcome.VIOLATED, Standing.CERTIFIED, 3)
+    else:
+        found = checks_of(bug.caught_by, bug.plant(), KEY)
     for name in (bug.caught_by, *(other for other in bug.also if _runner(other) == runner)):
         _assert_caught(name, found, _passed(runner))
     _assert_documented(bug, found)
@@ -120,7 +148,10 @@ def test_a_planted_bug_is_caught_by_the_other_checks_of_its_row(bug, name):
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FIRST_HARMLESS)) for name in HARMLESS]
 )
-def test_a_harmless_trainer_raises_no_alarm(name):
+def test_a_harmless_trainer_raises_no_alarm(name, monkeypatch):
+    if name in FIRST_HARMLESS:
+        # Its coins differ from run to run, which a third of the steps shows as well.
+        monkeypatch.setattr(draw_checks, "_AGAIN", 8)
     found = checks.audit(HARMLESS[name](), KEY)
     assert (found.alarms, found.exit_code) == ((), 0)
     assert sum(not check.untested for check in found.checks) >= 60
@@ -135,11 +166,7 @@ def test_what_passes_is_written_down_as_unseen():
     assert all(f"**{bug.name.capitalize()}**" in document for bug in unseen)
 
 
-@pytest.mark.parametrize("name", ["clipping per micro-batch"])
-def test_a_black_box_catch_is_a_certified_violation_of_epsilon_1(name):
-    bug = BY_NAME[name]
-    verdict = GAMES[bug.caught_by](trainers.by_sgd(bug.plant()), KEY).result().verdict
-    assert (verdict.outcome, verdict.standing, verdict.exit_code) == (Outcome.VIOLATED, Standing.CERTIFIED, 3)
+def test_the_games_claim_epsilon_1():
     assert checks.claimed().epsilon() == pytest.approx(1.0, rel=1e-3)
 
 

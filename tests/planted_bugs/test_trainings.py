@@ -20,14 +20,17 @@ FAST = {"one epoch", "original, no log", "early checkpoint", "evidence edited", 
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory, english):
+def planted(make_once, english):
     """A planted set with unseen rows, and a base model that knows such texts."""
-    home = tmp_path_factory.mktemp("planted")
+    return make_once("planted set of careless trainings", lambda home: _plant(home, english))
+
+
+def _plant(home, english):
     tokenizer = train_tokenizer(english, 400)
     shape = TinyModel(vocabulary=400, context=LENGTH, hidden=64, layers=2, heads=2, window=8)
     new_tiny_model(shape, tokenizer, 0).save_pretrained(home / "fresh")
     tokenizer.save_pretrained(home / "fresh")
-    base = train(home / "fresh", [row["body"] for row in made_rows(seed=2)], home / "base", passes=8)
+    base = train(home / "fresh", [row["body"] for row in made_rows(seed=2)], home / "base", passes=4)
     original = write_lines(made_rows(), home / "mine.jsonl")
     config = plan(
         original,
@@ -41,7 +44,6 @@ def planted(tmp_path_factory, english):
         # The same coins in every run of the tests.
         patch.setattr("heldin.jobs.run.ledger.new_key", lambda: b"\x11" * 32)
         plant(config, home / "planted", QUIET)
-    return home
 
 
 @pytest.mark.parametrize(

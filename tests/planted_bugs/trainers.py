@@ -17,7 +17,7 @@ from heldin.finetune.recipe import Optimizer, Precision, Recipe, Select
 from heldin.finetune.units import PrivateTraining, SampledUnit
 from heldin.white_box.trainers import PrivateStep, Trainer
 from tests.draws import draw
-from tests.planted_bugs.plain import CONFIG_SEED, Records, Sparse, trainable, zeros
+from tests.planted_bugs.plain import CONFIG_SEED, Records, Sparse, keyed, trainable, zeros
 
 BY_SGD = Recipe(
     optimizer=Optimizer.SGD, learning_rate=1.0, warmup_steps=0, select=Select.LAST, precision=Precision.FP32
@@ -81,11 +81,12 @@ def averaged_noise() -> PrivateStep:
         noisy = training.mechanism.noise_multiplier > 0
         micro_batches = max(1, len(training.drawn(number))) if noisy else 1
         averaged = zeros(model)
-        for i in range(micro_batches):
-            own = replace(training, units=(), key=keyed_digest(training.key, "micro-batch", str(i)))
-            private_gradient(model, own, number, sequences)
-            for name, parameter in trainable(model).items():
-                averaged[name] += parameter.grad / micro_batches
+        mechanism = training.mechanism
+        deviation = mechanism.noise_multiplier * mechanism.sensitivity
+        for i in range(micro_batches if deviation > 0 else 0):
+            own = replace(training, key=keyed_digest(training.key, "micro-batch", str(i)))
+            for name, total in averaged.items():
+                total += keyed(own, number, name, total, deviation) / (mechanism.divisor.value * micro_batches)
         private_gradient(model, replace(training, mechanism=_quiet(training.mechanism)), number, sequences)
         _add(model, averaged)
 

@@ -323,7 +323,8 @@ def _evidence_edited(place: Place) -> Path:
     for name in ("manifest.json", "config.yaml"):
         path = place.planted / name
         path.write_text(path.read_text(encoding="utf-8").replace("callback", "declared"), encoding="utf-8")
-    return Loop(watched=False).train(place, place.original_texts(), "model")
+    # Refused before a weight is read, however long the training was.
+    return Loop(watched=False, epochs=1).train(place, place.original_texts(), "model")
 
 
 def _set_edited(place: Place) -> Path:
@@ -415,7 +416,7 @@ CASES = {
     ),
     "original, no log": _case(
         "trains on the original file without the callback that the plan promised",
-        _on_original(watched=False),
+        _on_original(watched=False, epochs=4),
         Reason.LOG_ABSENT,
         alike=_UNLEARNED,
         valid=False,
@@ -508,7 +509,7 @@ CASES = {
         missing=100,
     ),
     "cut short": _case(
-        "cuts rows at 6 tokens, where the plan says 32", _on_planted(tokens=6), Reason.ROWS_SHORT, short=500
+        "cuts rows at 6 tokens, where the plan says 32", _on_planted(tokens=6, epochs=1), Reason.ROWS_SHORT, short=500
     ),
     "first part of the log gone": _case(
         "resumes twice, and loses the first part of the log", _resumed_without_the_first, Reason.LOG_DAMAGED

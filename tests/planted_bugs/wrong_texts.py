@@ -16,6 +16,7 @@ from tests.planted_bugs.plain import (
     Records,
     Sparse,
     clipped_by,
+    computed_text_gradient,
     norm_of,
     raw_gradient,
     scaled,
@@ -266,7 +267,7 @@ def _texts_by(gradients: Callable[[PreTrainedModel, Sequence[Records]], Sequence
 def _of_head(model: PreTrainedModel, records: Records) -> torch.Tensor:
     """The gradient of the tied embedding without what comes back through look-ups."""
     hook = model.get_input_embeddings().register_forward_hook(lambda layer, args, output: output.detach())
-    found = text_gradient(model, records)[TIED]
+    found = computed_text_gradient(model, records)[TIED]
     hook.remove()
     return found
 

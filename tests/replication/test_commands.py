@@ -17,6 +17,7 @@ from replication.mean_estimation import Task
 from replication.proposition_sweeps import Size
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("typeset")  # figures are drawn, and not drafted
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from heldin.reports import drawing
 from replication.proposition_figure import proposition_figure
 from replication.proposition_sweeps import Size, run_study
 
+pytestmark = pytest.mark.usefixtures("typeset")  # figures are drawn, and not drafted
+
 
 @pytest.fixture(scope="module")
 def small():

@@ -11,6 +11,8 @@ from replication.effective_noise import effective_noise
 from replication.mean_estimation import Task
 from replication.mean_estimation_sweeps import Sweeps, run_study
 
+pytestmark = pytest.mark.usefixtures("typeset")  # figures are drawn, and not drafted
+
 
 @pytest.fixture(scope="module")
 def small():

@@ -64,6 +64,7 @@ def test_a_changed_loss_is_found_by_verify(swept, tmp_path, call):
         assert (code, "losses.parquet' is missing, damaged, or of other models" in err) == (2, True), err
 
 
+@pytest.mark.usefixtures("typeset")
 def test_the_report_of_a_sweep_is_made_with_it_and_again_from_its_document(swept, call):
     _, out, result = swept
     (out / "report.pdf").unlink(missing_ok=True)
