@@ -38,7 +38,7 @@ from heldin.finetune.recipe import Recipe
 from heldin.finetune.sharding import Spread
 from heldin.finetune.token_store import lengths_of
 from heldin.finetune.units import PrivateTraining
-from heldin.models.devices import begin_peak, device_name
+from heldin.models.devices import begin_peak, device_name, seed_generators
 from heldin.models.loading import LanguageModel
 
 Evaluate = Callable[[int, PreTrainedModel], Mapping[str, float]]
@@ -88,7 +88,7 @@ class Training:
         state = self.state
         # Of dropout; by the step's number, so that a resumed run draws the same. Seeds are below 2^31, so that it fits
         # the 64 bits that torch takes.
-        torch.manual_seed(self.recipe.seed * 2**32 + state.step)
+        seed_generators(self.recipe.seed * 2**32 + state.step, self.base.device)
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.learning_rate_at(state.step, self.steps)
         loss = self._plain_gradient() if self.private is None else self._private_gradient(self.private)
@@ -226,7 +226,7 @@ def begin(
     begin_peak(device)
     arithmetic = arithmetic_of(recipe.precision, device)
     # Before the adapters are made, whose initial weights it decides.
-    torch.manual_seed(recipe.seed)
+    seed_generators(recipe.seed, device)
     model = (base.model if spread else with_adapters(base.model, recipe).to(device)).train()
     held = holding_of(spread, private)
     if recipe.lora is not None and arithmetic == "bf16":

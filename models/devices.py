@@ -54,6 +54,18 @@ def planning_for(planned: Planned) -> Iterator[None]:
         _PLANNED.reset(token)
 
 
+def seed_generators(seed: int, device: torch.device) -> None:
+    """Seed torch's global generators: that of the CPU, and those of GPUs unless ``device`` is the CPU.
+
+    ``torch.manual_seed`` keeps the stack of its caller for a GPU that may come later, which takes longer than a step of
+    a tiny model.
+    """
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
+
+
 def kind_of(device: torch.device) -> str:
     """The kind of a device, by which ways of computing are chosen, or of the one that is planned for."""
     planned = _PLANNED.get()

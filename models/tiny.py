@@ -9,6 +9,7 @@ from transformers import GPTNeoConfig, GPTNeoForCausalLM, PreTrainedTokenizerFas
 from heldin.base.errors import InputError
 from heldin.models.attention import use_exact_attention
 from heldin.models.checks import check_tokenizer
+from heldin.models.devices import seed_generators
 from heldin.models.shape import TinyModel
 
 END_OF_TEXT = "<|endoftext|>"
@@ -72,7 +73,7 @@ def new_tiny_model(shape: TinyModel, tokenizer: PreTrainedTokenizerFast, seed: i
     config = tiny_config(shape, len(tokenizer), int(tokenizer.eos_token_id))
     # Weights are drawn from the global generator, which the caller should find as it was.
     state = torch.get_rng_state()
-    torch.manual_seed(seed)
+    seed_generators(seed, torch.device("cpu"))
     model = GPTNeoForCausalLM(config)
     torch.set_rng_state(state)
     use_exact_attention(model)

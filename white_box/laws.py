@@ -55,12 +55,7 @@ def deviations(sums: Array, freedom: int, level: float) -> Found:
     ends = (float(values.min()), float(values.max()))  # the least likely of all is one of the two
     p_value = min(1.0, values.size * min(2.0 * min(_chi2_tails(v, freedom)) for v in ends))
     worst = max(ends, key=lambda v: abs(math.log(max(v, _TINY) / freedom)))
-    each = level / values.size
-    high, low = float(stats.chi2.isf(each / 2, freedom)), float(stats.chi2.ppf(each / 2, freedom))
-    # A deviation t makes the sum t^2 times chi-squared, of which the share SEEN lies beyond the quantile used here.
-    up = math.sqrt(high / float(stats.chi2.isf(SEEN, freedom)))
-    down = math.sqrt(low / float(stats.chi2.ppf(SEEN, freedom)))
-    return Found(p_value, math.sqrt(worst / freedom), up, down)
+    return Found(p_value, math.sqrt(worst / freedom), *_seen_deviations(freedom, level / values.size))
 
 
 def means(sums: Array, terms: int, level: float) -> Found:
@@ -91,12 +86,7 @@ def correlations(values: Array, sizes: Array, level: float, tests: int | None = 
         return Found(1.0, 0.0, math.nan)
     tails = np.asarray(stats.beta.sf(np.square(r), 0.5, (n - 1) / 2))
     worst = int(np.argmin(tails))
-
-    def seen(size: float) -> float:
-        threshold = math.sqrt(float(stats.beta.isf(level / number, 0.5, (size - 1) / 2)))
-        return math.tanh(math.atanh(min(threshold, 1.0 - 1e-15)) + _Z / math.sqrt(size - 1))
-
-    smallest, below = seen(float(n.max())), seen(float(n.min()))
+    smallest, below = (_seen_between(float(size), level / number) for size in (n.max(), n.min()))
     return Found(min(1.0, number * float(tails[worst])), float(r[worst]), smallest, below)
 
 
@@ -117,11 +107,8 @@ def products(sums: Array, pairs: Array, level: float, least: float | None = None
     rate = _chernoff(q, n)
     worst = int(np.argmax(rate))
     p_value = min(1.0, q.size * 2.0 * math.exp(-float(rate[worst])))
-    most = least or float(n.max()) / 2.0
-    target = math.log(2.0 * q.size / level)
-    highest = most + 10.0 * target  # where the rate is above the target
-    threshold = optimize.brentq(lambda x: float(_chernoff(np.array([x]), np.array([most]))[0]) - target, 0.0, highest)
-    return Found(p_value, float(q[worst] / n[worst]), float((threshold + _Z * math.sqrt(most)) / most))
+    smallest = _seen_correlation(least or float(n.max()) / 2.0, math.log(2.0 * q.size / level))
+    return Found(p_value, float(q[worst] / n[worst]), smallest)
 
 
 def counts(found: Array, trials: NDArray[Any] | int, rate: float, level: float) -> Found:
@@ -137,13 +124,7 @@ def counts(found: Array, trials: NDArray[Any] | int, rate: float, level: float) 
     tails = np.minimum(stats.binom.cdf(values, n, rate), stats.binom.sf(values - 1, n, rate))
     worst = int(np.argmin(tails))
     p_value = min(1.0, values.size * 2.0 * float(tails[worst]))
-    each, most = level / (2 * values.size), int(n.max())
-    high = int(stats.binom.isf(each, most, rate)) + 1  # the smallest count that is rejected
-    low = int(stats.binom.ppf(each, most, rate)) - 1
-    # Rates at which ``high`` or more, or ``low`` or fewer, come up with probability SEEN, as quantiles of Beta laws.
-    up = float(stats.beta.ppf(SEEN, high, most - high + 1)) if high <= most else math.nan
-    down = float(stats.beta.ppf(1.0 - SEEN, low + 1, most - low)) if low >= 0 else math.nan
-    return Found(p_value, float(values[worst] / n[worst]), up, down, high)
+    return Found(p_value, float(values[worst] / n[worst]), *_seen_rates(int(n.max()), rate, level / (2 * values.size)))
 
 
 def squares(found: Array, trials: int, rate: float, level: float) -> Found:
@@ -175,10 +156,8 @@ def distances(samples: list[Array], level: float) -> Found:
     found = [stats.kstest(sample, "norm") for sample in samples]
     p_value = min(1.0, len(samples) * min(float(f.pvalue) for f in found))
     fewest = min(sample.size for sample in samples)  # in the smallest sample a distance is hardest to see
-    threshold = float(stats.kstwo.isf(level / len(samples), fewest))
-    # P(D_n < distance - x) <= 2 exp(-2 n x^2), Massart
-    slack = math.sqrt(math.log(2.0 / (1.0 - SEEN)) / (2.0 * fewest))
-    return Found(p_value, max(float(f.statistic) for f in found), threshold + slack)
+    smallest = _seen_distance(fewest, level / len(samples))
+    return Found(p_value, max(float(f.statistic) for f in found), smallest)
 
 
 def tails(values: Array, beyond: tuple[float, ...], level: float) -> Found:
@@ -267,16 +246,7 @@ def close_pairs(values: Array, within: float, level: float) -> Found:
     # Between neighbours in order, of which there are at most as many as close pairs.
     near = int((np.diff(np.sort(values)) < within).sum())
     expected = number * (number - 1) / 2 * within / math.sqrt(math.pi)
-    least = float(stats.poisson.isf(level, expected)) + 1.0
-    at = stats.norm.pdf(np.linspace(-6.0, 6.0, 2401))
-
-    def seen(width: float) -> float:
-        """Numbers that share a cell with a lower one, minus the smallest rejected number and their spread."""
-        of_cell = number * width * at
-        shared = float((of_cell + np.expm1(-of_cell)).sum() * 0.005 / width)  # 0.005: step of the points in ``at``
-        return shared - _Z * math.sqrt(shared) - least
-
-    width = float(optimize.brentq(seen, within, 1.0)) if seen(1.0) > 0.0 else math.nan
+    width = _seen_width(number, within, expected, level)
     return Found(float(stats.poisson.sf(near - 1, expected)), float(near), width, expected)
 
 
@@ -286,6 +256,73 @@ def lag_sums(rows: Array) -> tuple[Array, Array]:
     spectrum = np.fft.rfft(rows.reshape(-1, size), 2 * size, axis=1)  # padded with zeros, or lags would wrap around
     sums = np.fft.irfft(np.square(np.abs(spectrum)).sum(axis=0), 2 * size)[1:size]
     return sums, (rows.size // size) * np.arange(size - 1, 0, -1, dtype=np.float64)
+
+
+# What a test would have seen follows from its sizes and level, which many tests share.
+
+
+@functools.lru_cache(maxsize=1024)
+def _seen_deviations(freedom: int, each: float) -> tuple[float, float]:
+    """The larger and the smaller deviation that ``deviations`` would have seen at the level of each sum."""
+    high, low = float(stats.chi2.isf(each / 2, freedom)), float(stats.chi2.ppf(each / 2, freedom))
+    # A deviation t makes the sum t^2 times chi-squared, of which the share SEEN lies beyond the quantile used here.
+    up = math.sqrt(high / float(stats.chi2.isf(SEEN, freedom)))
+    return up, math.sqrt(low / float(stats.chi2.ppf(SEEN, freedom)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _seen_between(size: float, each: float) -> float:
+    """The correlation of vectors of this size that ``correlations`` would have seen at the level of each."""
+    threshold = math.sqrt(float(stats.beta.isf(each, 0.5, (size - 1) / 2)))
+    return math.tanh(math.atanh(min(threshold, 1.0 - 1e-15)) + _Z / math.sqrt(size - 1))
+
+
+@functools.lru_cache(maxsize=1024)
+def _seen_correlation(pairs: float, target: float) -> float:
+    """The correlation that ``products`` would have seen over so many pairs, where its rate has to reach ``target``."""
+    highest = pairs + 10.0 * target  # where the rate is above the target
+    threshold = optimize.brentq(lambda x: float(_chernoff(np.array([x]), np.array([pairs]))[0]) - target, 0.0, highest)
+    return float((threshold + _Z * math.sqrt(pairs)) / pairs)
+
+
+@functools.lru_cache(maxsize=1024)
+def _seen_rates(trials: int, rate: float, each: float) -> tuple[float, float, int]:
+    """The higher and the lower rate that ``counts`` would have seen, and the smallest count rejected as too large.
+
+    Args:
+        trials: number of trials of the count.
+        rate: the stated rate.
+        each: level of either side of the count.
+    """
+    high = int(stats.binom.isf(each, trials, rate)) + 1
+    low = int(stats.binom.ppf(each, trials, rate)) - 1
+    # Rates at which ``high`` or more, or ``low`` or fewer, come up with probability SEEN, as quantiles of Beta laws.
+    up = float(stats.beta.ppf(SEEN, high, trials - high + 1)) if high <= trials else math.nan
+    down = float(stats.beta.ppf(1.0 - SEEN, low + 1, trials - low)) if low >= 0 else math.nan
+    return up, down, high
+
+
+@functools.lru_cache(maxsize=1024)
+def _seen_distance(size: int, each: float) -> float:
+    """The distance of distribution functions that ``distances`` would have seen in a sample of this size."""
+    # P(D_n < distance - x) <= 2 exp(-2 n x^2), Massart
+    slack = math.sqrt(math.log(2.0 / (1.0 - SEEN)) / (2.0 * size))
+    return float(stats.kstwo.isf(each, size)) + slack
+
+
+@functools.lru_cache(maxsize=1024)
+def _seen_width(number: int, within: float, expected: float, level: float) -> float:
+    """The width of a grid that ``close_pairs`` would have seen; NaN if none."""
+    least = float(stats.poisson.isf(level, expected)) + 1.0
+    at = stats.norm.pdf(np.linspace(-6.0, 6.0, 2401))
+
+    def seen(width: float) -> float:
+        """Numbers that share a cell with a lower one, minus the smallest rejected number and their spread."""
+        of_cell = number * width * at
+        shared = float((of_cell + np.expm1(-of_cell)).sum() * 0.005 / width)  # 0.005: step of the points in ``at``
+        return shared - _Z * math.sqrt(shared) - least
+
+    return float(optimize.brentq(seen, within, 1.0)) if seen(1.0) > 0.0 else math.nan
 
 
 def _chernoff(q: Array, n: Array) -> Array:

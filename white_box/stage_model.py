@@ -1,7 +1,5 @@
 """The tiny models on which a trainer is audited: GPT-Neo or GPT-2, with tied embeddings or a head of its own."""
 
-import copy
-import functools
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -9,6 +7,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast
 
 from heldin.base.errors import InputError
+from heldin.models.devices import seed_generators
 from heldin.models.shape import TinyModel
 from heldin.models.tiny import new_tiny_model
 
@@ -34,7 +33,25 @@ class StageModel:
 
     def new(self, shape: TinyModel, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
         """The model before training, always the same; without dropout. The head of an untied one is still the table."""
-        return copy.deepcopy(_made(self.architecture, shape, tokenizer))
+        if self.architecture == "gpt-neo":
+            return new_tiny_model(shape, tokenizer, seed=0)
+        config = GPT2Config(
+            vocab_size=len(tokenizer),
+            n_positions=shape.context,
+            n_embd=shape.hidden,
+            n_layer=shape.layers,
+            n_head=shape.heads,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            bos_token_id=tokenizer.eos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+        )
+        state = torch.get_rng_state()
+        seed_generators(0, torch.device("cpu"))
+        model = GPT2LMHeadModel(config)
+        torch.set_rng_state(state)
+        return model
 
 
 TIED_GPT_NEO = StageModel()
@@ -52,27 +69,3 @@ def untie(model: PreTrainedModel) -> None:
     """Give a tied model a head of its own, a copy of its embedding table."""
     model.config.tie_word_embeddings = False
     model.lm_head.weight = torch.nn.Parameter(model.transformer.wte.weight.detach().clone())
-
-
-# An audit starts from the same model some sixty times, and a copy takes a fraction of the time of a new one.
-@functools.lru_cache(maxsize=4)
-def _made(architecture: Architecture, shape: TinyModel, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    if architecture == "gpt-neo":
-        return new_tiny_model(shape, tokenizer, seed=0)
-    config = GPT2Config(
-        vocab_size=len(tokenizer),
-        n_positions=shape.context,
-        n_embd=shape.hidden,
-        n_layer=shape.layers,
-        n_head=shape.heads,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        bos_token_id=tokenizer.eos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    state = torch.get_rng_state()
-    torch.manual_seed(0)
-    model = GPT2LMHeadModel(config)
-    torch.set_rng_state(state)
-    return model

@@ -67,7 +67,8 @@ def test_micro_batches_do_not_change_the_result(make_lm, sequences, tmp_path):
 def test_a_run_interrupted_anywhere_ends_with_bitwise_the_same_weights(make_lm, sequences, tmp_path, optimizer):
     recipe = replace(RECIPE, optimizer=optimizer)
     undisturbed = train(make_lm(), sequences, recipe, tmp_path / "undisturbed")
-    for stop in (1, 5, 13):
+    # Before, at and after a checkpoint; of the other optimizers what they keep is all that differs.
+    for stop in (1, 5, 13) if optimizer is RECIPE.optimizer else (13,):
         folder = tmp_path / f"stopped-at-{stop}"
         steps = []
 

@@ -29,7 +29,7 @@ from heldin.finetune.passes import Passes
 from heldin.finetune.plain import plain_batch_gradient
 from heldin.finetune.precision import autocast
 from heldin.finetune.recipe import Lora, Optimizer, Precision, Recipe
-from heldin.finetune.rehearsal import Rehearsal
+from heldin.finetune.rehearsal import Rehearsal, tensors_in
 from heldin.finetune.sharded_gradients import clipped_shards, put_shards, sharded_batch_gradient
 from heldin.finetune.sharding import local, shards, spread
 from heldin.models.attention import use_exact_attention
@@ -332,3 +332,10 @@ def test_a_step_of_a_large_model_takes_no_memory_to_rehearse():
 def test_a_number_that_a_rehearsal_cannot_know_is_an_error():
     with Rehearsal(), pytest.raises(NotImplementedError, match=r"torch\.int64"):
         int(torch.zeros(5).argmax())
+
+
+def test_tensors_are_found_wherever_arguments_hold_them():
+    a, b, c = torch.zeros(1), torch.zeros(2), torch.arange(3).max(0)  # torch's own named tuple
+    given = (a, [None, {"x": (b, 3)}], c, torch.Size([4]))
+    expected = [a, b, *c]
+    assert list(map(id, tensors_in(given))) == list(map(id, expected))

@@ -7,7 +7,7 @@ from heldin.base.errors import InputError
 from heldin.defenses.gradients import per_unit_gradients
 from heldin.defenses.gradients.per_unit_gradients import Units, clipped_gradient_sum
 from heldin.models.arithmetic import true_float32
-from heldin.models.devices import default_device
+from heldin.models.devices import default_device, seed_generators
 from heldin.models.logprobs import score_texts
 
 BACKENDS = torch.backends
@@ -112,3 +112,17 @@ def test_device_of_a_command(call, monkeypatch, small_config, tmp_path):
     code, _, err = call("--device", "tpu", "run", small_config)
     assert (code, err.count("\n")) == (2, 1)
     assert "'tpu' is not one of 'cpu', 'cuda'" in err
+
+
+def test_on_a_cpu_its_generator_is_seeded_as_torch_seeds_it_and_no_other(monkeypatch):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        expected = torch.rand(3)
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.cuda, "manual_seed_all", lambda _: pytest.fail("a GPU's generator was seeded"))
+            seed_generators(5, torch.device("cpu"))
+            assert torch.equal(torch.rand(3), expected)
+        seeded = []
+        monkeypatch.setattr(torch, "manual_seed", seeded.append)
+        seed_generators(6, torch.device("cuda"))
+        assert seeded == [6]

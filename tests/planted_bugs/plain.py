@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from heldin.defenses.choices import ConstantDivisor
@@ -134,11 +136,16 @@ def _text_gradient(weights: _Weights, records: Records) -> Dense:
 def computed_text_gradient(model: PreTrainedModel, records: Records) -> Dense:
     """Return the same without a look at earlier ones, for a model with hooks."""
     parameters = trainable(model)
-    texts = [torch.tensor([list(tokens)]) for tokens in records]
-    losses = [model(input_ids=ids, labels=ids, use_cache=False).loss / len(texts) for ids in texts]
-    if not losses:
+    if not records:
         return zeros(model)
-    found = torch.autograd.grad(losses, list(parameters.values()), materialize_grads=True)
+    # Padded at the end, where no earlier token looks.
+    ids = pad_sequence([torch.tensor(list(tokens)) for tokens in records], batch_first=True)
+    lengths = torch.tensor([[len(tokens)] for tokens in records])
+    targets = ids[:, 1:].masked_fill(torch.arange(1, ids.shape[1]) >= lengths, -100)
+    logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
+    losses = F.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
+    of_records = losses.sum(1) / (targets != -100).sum(1)
+    found = torch.autograd.grad(of_records.mean(), list(parameters.values()), materialize_grads=True)
     return dict(zip(parameters, found, strict=True))
 
 

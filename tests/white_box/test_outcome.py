@@ -1,5 +1,6 @@
 """What an audit of a trainer says: outcome, exit code, and what a user may accept, in Python and at the command."""
 
+import functools
 import json
 from dataclasses import replace
 
@@ -22,23 +23,31 @@ ACCEPTED = (AlarmKind.NON_FINITE,)
 OPTIONS = ["--kind", "example", "--sampling-rate", "0.5", "--steps", "3", "--delta", "1e-5", "--target-epsilon", "1"]
 
 
-def audit(*checks, apart=0.0, canaries=400, accepted=()):
-    """An audit with these checks, whose canaries' scores lie ``apart`` deviations from others'."""
+@functools.cache
+def measured(apart, canaries):
+    """The mechanism, what could be said of it, and the judgement of scores ``apart`` deviations from others'."""
     mechanism = trainer_mechanism("example", PoissonSampler(rate=0.5), steps=3, delta=1e-5, target_epsilon=1.0)
     member = np.arange(canaries) % 2 == 0
     scores = LabelledScores(np.random.default_rng(0).standard_normal(canaries) + apart * member, member)
     claim, _ = claim_of(mechanism)
+    result = evaluate(scores, coin_design(0.05), delta=claim.delta, claims=(claim,))
+    return mechanism, trainer_power(mechanism, canaries), result
+
+
+def audit(*checks, apart=0.0, canaries=400, accepted=()):
+    """An audit with these checks, whose canaries' scores lie ``apart`` deviations from others'."""
+    mechanism, power, result = measured(apart, canaries)
     return engine.TrainerAudit(
         mechanism=mechanism,
         trainings=1,
         model=TIED_GPT_NEO,
         directions="coordinate",
-        power=trainer_power(mechanism, canaries),
+        power=power,
         estimate=None,
         estimates=(),
         auroc=0.5,
         auroc_error=0.1,
-        result=evaluate(scores, coin_design(0.05), delta=claim.delta, claims=(claim,)),
+        result=result,
         checks=(RIGHT, *checks),
         alarms=checks,
         accepted=accepted,

@@ -359,7 +359,7 @@ def test_one_coin_for_two_units_is_seen_as_stated(stage):
         drawn.canaries[:, 7] = drawn.canaries[:, 3]
         return [drawn]
 
-    assert _planted("sampling: two of canaries together", plant)(stage) >= _many()
+    assert _planted("sampling: two of canaries together", plant, 40)(stage) >= _many(40)
 
 
 def test_public_coins_of_one_writer_and_of_all_are_seen(stage):

@@ -185,7 +185,7 @@ def test_distances():
     def test(z):
         return laws.distances([z[:100], z[100:]], LEVEL)
 
-    _holds(lambda rng: rng.standard_normal(400), test, trials=600)
+    _holds(lambda rng: rng.standard_normal(400), test, trials=300)
     far = test(np.zeros(400)).smallest
     shift = 2.0 * float(special.ndtri(0.5 + far / 2))  # the distribution functions are so far apart in the middle
     _sees(lambda rng: rng.standard_normal(400) + shift * (np.arange(400) < 100), test, trials=150)
