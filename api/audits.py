@@ -145,9 +145,9 @@ def run(
         ResumableError: training diverged.
     """
     # The pipeline loads torch, which takes seconds: only a call that trains or scores pays for it.
-    from heldin.jobs.config import load_config, parse_config
-    from heldin.jobs.config_files import with_overrides
-    from heldin.jobs.run.pipeline import run as _run
+    from heldin.jobs.run import run as _run
+    from heldin.stages.config import load_config, parse_config
+    from heldin.stages.config_files import with_overrides
 
     if isinstance(config, Mapping):
         # "config" is what errors name in place of a file.
@@ -195,7 +195,7 @@ def audit_model(
     """
     from heldin.jobs.checkpoint.audit import audit_checkpoint
     from heldin.jobs.checkpoint.config import parse_checkpoint
-    from heldin.jobs.config_files import merged
+    from heldin.stages.config_files import merged
 
     # A curve has no text form for the config below, which the audit keeps as what it was asked to do.
     curves = [its.label for its in claims_of(claims) if its.is_curve]

@@ -30,16 +30,16 @@ from heldin.base.files import write_text
 from heldin.base.progress import LineReporter
 from heldin.bounds.roc import auroc
 from heldin.finetune.ranks import joined
-from heldin.jobs.config import load_config
-from heldin.jobs.run.corpus import read_corpus
-from heldin.jobs.run.data import prepare_data
-from heldin.jobs.run.folder import take_folder
-from heldin.jobs.run.models import base_model
-from heldin.jobs.run.plan import settle_plan
-from heldin.jobs.run.scoring import score_users_texts
-from heldin.jobs.run.texts import texts_under_attack
-from heldin.jobs.run.training import finetune
 from heldin.models.loading import load_language_model
+from heldin.stages.config import load_config
+from heldin.stages.folder import take_folder
+from heldin.stages.measures.scoring import score_users_texts
+from heldin.stages.measures.texts import texts_under_attack
+from heldin.stages.sides.corpus import read_corpus
+from heldin.stages.sides.data import prepare_data
+from heldin.stages.train.models import base_model
+from heldin.stages.train.plan import settle_plan
+from heldin.stages.train.training import finetune
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "evidence"
 CORPORA = ("plays", "built-in", "enron")

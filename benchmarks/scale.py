@@ -97,14 +97,14 @@ class Stopped(BaseException):
 def measure(folder: Path) -> dict[str, tuple[float, float]]:
     """Seconds of each stage, and the most memory of the process's own by its end, in GiB."""
     from heldin.base.progress import LineReporter
-    from heldin.jobs.config import load_config
-    from heldin.jobs.run import training
-    from heldin.jobs.run.corpus import read_corpus
-    from heldin.jobs.run.data import prepare_data
-    from heldin.jobs.run.folder import take_folder
-    from heldin.jobs.run.plan import settle_plan
-    from heldin.jobs.run.split_facts import split_facts
     from heldin.models.loading import load_language_model
+    from heldin.stages.config import load_config
+    from heldin.stages.folder import take_folder
+    from heldin.stages.sides.corpus import read_corpus
+    from heldin.stages.sides.data import prepare_data
+    from heldin.stages.sides.split_facts import split_facts
+    from heldin.stages.train import training
+    from heldin.stages.train.plan import settle_plan
 
     memory = OwnMemory()
     reporter, out = LineReporter(lambda line: print(line, file=sys.stderr, flush=True)), folder / "run"

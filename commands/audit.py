@@ -267,7 +267,7 @@ def _content(config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
     """The file's content, overridden by the options; raises InputError if something required is missing."""
     content = given
     if config is not None:
-        from heldin.jobs.config_files import merged, read_config
+        from heldin.stages.config_files import merged, read_config
 
         # Given options over the file's keys, section by section: --user alone leaves the file's other columns.
         content = merged(read_config(config), given)

@@ -49,7 +49,7 @@ def config(
         return
     from heldin.jobs import config_reference as reference
     from heldin.jobs.checkpoint.config import CheckpointConfig
-    from heldin.jobs.config import RunConfig
+    from heldin.stages.config import RunConfig
 
     model = CheckpointConfig if audit else RunConfig
     if schema:

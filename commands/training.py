@@ -43,9 +43,9 @@ def audit_training(
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.bounds.claims import parse_claim
-    from heldin.jobs.config import load_config
     from heldin.jobs.retraining.engine import audit_trainings
     from heldin.jobs.retraining.job import TrainingsAudit, target_of
+    from heldin.stages.config import load_config
 
     # --seed last, so that it wins over ``--set seed=...``.
     checked = load_config(config, [*(set_ or []), *([] if seed is None else [f"seed={seed}"])])

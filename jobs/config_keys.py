@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from heldin.base.arguments import LARGEST, MOST, SEEDS
 from heldin.base.errors import InputError
-from heldin.jobs.config import EXTENDS, RunConfig
+from heldin.stages.config import EXTENDS, RunConfig
 
 Node = Mapping[str, Any]
 

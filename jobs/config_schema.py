@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from heldin.jobs.config import EXTENDS, RunConfig
+from heldin.stages.config import EXTENDS, RunConfig
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PARTIAL = "InFilesThatExtend"

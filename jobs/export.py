@@ -15,15 +15,15 @@ from heldin.defenses.config import ClippingDefense
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import EXPORTED, covers, plan_document, read_plan
-from heldin.jobs.run.models import model_facts
-from heldin.jobs.run.plan import configured_mechanism, read_run_config
-from heldin.jobs.run.training import finished_training, require_model_of_training, require_trained_under
-from heldin.jobs.run.training_facts import promise_facts
 from heldin.models.loading import load_language_model
 from heldin.models.model_names import fingerprinted_files
 from heldin.record.differences import compared
 from heldin.record.document import Record, read_record
 from heldin.record.facts import TrainingFacts
+from heldin.stages.train.models import model_facts
+from heldin.stages.train.plan import configured_mechanism, read_run_config
+from heldin.stages.train.training import finished_training, require_model_of_training, require_trained_under
+from heldin.stages.train.training_facts import promise_facts
 
 # Only files that the fingerprint covers, so that none is exported that was not there when the model was audited. Not
 # generation_config.json: no fingerprint covers it, and transformers makes it from config.json if it is absent.

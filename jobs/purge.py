@@ -19,10 +19,10 @@ from heldin.base.purged import MARK
 from heldin.base.strict_json import read_json
 from heldin.jobs.planted.folder import AUDITS, CONTROL, SEAL
 from heldin.jobs.retraining import OPTIONS
-from heldin.jobs.run import extraction_file, losses_file
-from heldin.jobs.run.score_file import SCORES, SHADOW
 from heldin.record.document import read_record
 from heldin.record.sweep import TUNING
+from heldin.stages.measures import extraction_file, losses_file
+from heldin.stages.measures.score_file import SCORES, SHADOW
 from heldin.watch.planted_files import LOG as TRAINING_LOG
 from heldin.watch.planted_files import MANIFEST, TRAINING
 

@@ -13,9 +13,9 @@ from heldin.audit.scored_users import scored_users
 from heldin.base.errors import InputError
 from heldin.base.files import whole_file
 from heldin.base.purged import require_not_purged
-from heldin.jobs.run.ledger import load_ledger
-from heldin.jobs.run.score_file import SCORES, read_scores
 from heldin.record.document import Record, read_record
+from heldin.stages.measures.score_file import SCORES, read_scores
+from heldin.stages.sides.ledger import load_ledger
 
 
 @dataclass(frozen=True)

@@ -22,19 +22,19 @@ from heldin.jobs.checkpoint.groups import read_groups
 from heldin.jobs.checkpoint.job import audit_job
 from heldin.jobs.planted.audit import planted_again
 from heldin.jobs.retraining.engine import body_again
-from heldin.jobs.run.body import run_body
-from heldin.jobs.run.corpus import read_corpus
-from heldin.jobs.run.data import needs_base, prepare_data
-from heldin.jobs.run.extraction import kept_extraction
-from heldin.jobs.run.models import Models, base_model, scored_base, target_and_reference
-from heldin.jobs.run.plan import configured_mechanism, read_run_config
-from heldin.jobs.run.score_file import SCORES, read_scores
-from heldin.jobs.run.statistics import preregistered, run_results
-from heldin.jobs.run.texts import scores_name, texts_under_attack
-from heldin.jobs.run.training import finished_training, require_model_of_training, require_trained_under
-from heldin.jobs.run.utility import kept_losses
+from heldin.jobs.run_body import run_body
 from heldin.record.differences import Difference, compared
 from heldin.record.document import Body, Record, read_record
+from heldin.stages.measures.extraction import kept_extraction
+from heldin.stages.measures.score_file import SCORES, read_scores
+from heldin.stages.measures.statistics import preregistered, run_results
+from heldin.stages.measures.texts import scores_name, texts_under_attack
+from heldin.stages.measures.utility import kept_losses
+from heldin.stages.sides.corpus import read_corpus
+from heldin.stages.sides.data import needs_base, prepare_data
+from heldin.stages.train.models import Models, base_model, scored_base, target_and_reference
+from heldin.stages.train.plan import configured_mechanism, read_run_config
+from heldin.stages.train.training import finished_training, require_model_of_training, require_trained_under
 
 NOT_RECOMPUTED = ("the scores themselves (no model is run)", "names, times, command and environment")
 OF_EXTRACTION = "the probabilities of extraction, and which texts stand elsewhere (no model is run)"

@@ -12,9 +12,9 @@ from heldin.base.wording import counted
 from heldin.defenses.config import FilterDefense, SampledDefense
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
-from heldin.jobs.config import RunConfig
-from heldin.jobs.run.check import check_run
-from heldin.jobs.run.plan import mechanism_of
+from heldin.jobs.check import check_run
+from heldin.stages.config import RunConfig
+from heldin.stages.train.plan import mechanism_of
 from heldin.sweeps.config import Sweep
 from heldin.sweeps.estimate import Timing
 from heldin.sweeps.load import hopeless

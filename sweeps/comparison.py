@@ -12,13 +12,13 @@ from heldin.bounds.one_run import fdp_bound
 from heldin.bounds.p_values import holm
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import NO_CLAIM, Standing
-from heldin.jobs.config import RunConfig
 from heldin.jobs.environment import version
 from heldin.record.document import INTERNAL_NOTICE, Record
 from heldin.record.facts import Environment
 from heldin.record.masking import masked
 from heldin.record.sweep import JOINT_ALPHA, Attacker, CellResult, Composed, JointVerdict, RocPoints, Rule, SweepResult
 from heldin.record.sweep_tests import tests_of
+from heldin.stages.config import RunConfig
 from heldin.sweeps.composed import choice_is_covered, composed
 from heldin.sweeps.config import Sweep
 from heldin.sweeps.finished import Finished, finished_cells

@@ -6,8 +6,8 @@ from heldin.base.errors import InputError
 from heldin.defenses.accounting.joint import composed_epsilon
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
-from heldin.jobs.run.plan import mechanism_of
 from heldin.record.sweep import Composed
+from heldin.stages.train.plan import mechanism_of
 from heldin.sweeps.config import Sweep
 from heldin.sweeps.plan import PlacedCell
 

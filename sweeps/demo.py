@@ -2,7 +2,7 @@
 
 from heldin.base.config_errors import checked
 from heldin.jobs.built_in import BUILT_IN
-from heldin.jobs.config_files import merged
+from heldin.stages.config_files import merged
 from heldin.sweeps.config import Sweep, SweepConfig
 from heldin.sweeps.load import sweep_of
 

@@ -11,11 +11,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from heldin.finetune.batches import record_losses
 from heldin.finetune.precision import arithmetic_of, autocast
 from heldin.finetune.recipe import Recipe
-from heldin.jobs.config import RunConfig
 from heldin.models.attention import use_exact_attention
 from heldin.models.devices import default_device
 from heldin.models.reading import quiet_transformers
 from heldin.models.tiny import tiny_config
+from heldin.stages.config import RunConfig
 from heldin.sweeps.config import Resources
 
 _RECORDS = 16  # of a batch

@@ -11,11 +11,11 @@ from heldin.audit.utility import UserLoss
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
 from heldin.bounds.roc import Scores, auroc
-from heldin.jobs.config import RunConfig
-from heldin.jobs.run.losses_file import read_losses
 from heldin.jobs.user_scores import leading_scores
 from heldin.record.document import Record, read_record
 from heldin.record.masking import masked
+from heldin.stages.config import RunConfig
+from heldin.stages.measures.losses_file import read_losses
 from heldin.sweeps.plan import PlacedCell
 
 

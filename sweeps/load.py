@@ -14,8 +14,8 @@ from heldin.base.wording import counted
 from heldin.canaries.config import SubstringCanaries
 from heldin.corpus.split import Audited
 from heldin.defenses.config import EntityDefense
-from heldin.jobs.config import RunConfig, parse_config
-from heldin.jobs.config_files import merged, read_config, with_overrides
+from heldin.stages.config import RunConfig, parse_config
+from heldin.stages.config_files import merged, read_config, with_overrides
 from heldin.sweeps.config import NAME, DecisionRule, Sweep, SweepConfig, Variant
 
 _NAMING = ("include", "exclude", "users", "public_validation", "corpus", "canaries")

@@ -16,13 +16,13 @@ from heldin.base.coins import new_key
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory, text_sha256, write_text
 from heldin.base.purged import require_not_purged
-from heldin.jobs.config import RunConfig
-from heldin.jobs.config_files import first_difference
-from heldin.jobs.run.cell import FILE, Cell, write_cell
-from heldin.jobs.run.folder import require_folder, take_new_folder
-from heldin.jobs.run.plan import refuse_copies
 from heldin.record.facts import CellFacts
 from heldin.record.sweep import TUNING
+from heldin.stages.config import RunConfig
+from heldin.stages.config_files import first_difference
+from heldin.stages.folder import require_folder, take_new_folder
+from heldin.stages.sides.cell import FILE, Cell, write_cell
+from heldin.stages.train.plan import refuse_copies
 from heldin.sweeps.config import Sweep, Variant
 
 PLAN, COINS = "sweep.json", Path("ledger") / "coins.json"

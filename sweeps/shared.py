@@ -12,15 +12,15 @@ from pathlib import Path
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import private_directory
 from heldin.base.progress import LineReporter, Reporter
-from heldin.jobs.config import load_config
-from heldin.jobs.run.cell import FILE
-from heldin.jobs.run.corpus import CorpusData, read_corpus
-from heldin.jobs.run.data import prepare_data
-from heldin.jobs.run.models import base_model, scored_base
-from heldin.jobs.run.references import check_references, reference_model
-from heldin.jobs.run.score_file import SCORES
-from heldin.jobs.run.scoring import score_references
 from heldin.models.loading import LanguageModel, load_language_model
+from heldin.stages.config import load_config
+from heldin.stages.measures.score_file import SCORES
+from heldin.stages.measures.scoring import score_references
+from heldin.stages.sides.cell import FILE
+from heldin.stages.sides.corpus import CorpusData, read_corpus
+from heldin.stages.sides.data import prepare_data
+from heldin.stages.train.models import base_model, scored_base
+from heldin.stages.train.references import check_references, reference_model
 
 SCRATCH = "progress"  # of the sweep's folder; removed when no cell works
 

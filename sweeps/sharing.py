@@ -2,7 +2,7 @@
 
 import json
 
-from heldin.jobs.config import RunConfig
+from heldin.stages.config import RunConfig
 
 
 def shared_work(config: RunConfig) -> str:

@@ -10,9 +10,9 @@ import numpy as np
 from heldin.audit.coarse import brief
 from heldin.audit.utility import DIGITS
 from heldin.base.errors import ResumableError
-from heldin.jobs.config import parse_config
 from heldin.record.document import Record, read_record
 from heldin.record.sweep import TUNING, Tried, read_sweep
+from heldin.stages.config import parse_config
 from heldin.sweeps.config import Sweep, Variant
 from heldin.sweeps.load import with_values
 from heldin.sweeps.plan import PlacedCell, placed_cells

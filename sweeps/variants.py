@@ -12,11 +12,11 @@ from heldin.audit.frontier import Position, dominated
 from heldin.audit.paired import Difference, auroc_difference
 from heldin.audit.utility import DIGITS, mean_difference
 from heldin.base.errors import InputError
-from heldin.jobs.config import RunConfig
-from heldin.jobs.config_files import differences
 from heldin.record.masking import masked
 from heldin.record.requirements import epsilon_per_user
 from heldin.record.sweep import CellResult, VariantResult
+from heldin.stages.config import RunConfig
+from heldin.stages.config_files import differences
 from heldin.sweeps.config import Sweep, Variant
 from heldin.sweeps.exposed import bands, canary_points
 from heldin.sweeps.finished import Finished

@@ -263,9 +263,9 @@ def finished(small_config: Path, make_once: MakeOnce) -> Path:
 
     def build(folder: Path) -> None:
         from heldin.base.progress import LineReporter
-        from heldin.jobs.config import load_config
-        from heldin.jobs.run.pipeline import run
+        from heldin.jobs.run import run
         from heldin.reports.pdf import write_report
+        from heldin.stages.config import load_config
 
         run(
             load_config(small_config),

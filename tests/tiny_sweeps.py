@@ -7,8 +7,8 @@ import yaml
 
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
-from heldin.jobs.config import load_config
-from heldin.jobs.run.pipeline import run
+from heldin.jobs.run import run
+from heldin.stages.config import load_config
 from heldin.sweeps.processes import Ended
 from heldin.sweeps.shared import make_shared
 from tests.conftest import SMALL

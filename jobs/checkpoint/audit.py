@@ -31,18 +31,18 @@ from heldin.jobs.checkpoint.endpoint import (
 from heldin.jobs.checkpoint.extraction import audit_extraction, windows_asked
 from heldin.jobs.checkpoint.groups import Groups, read_groups
 from heldin.jobs.checkpoint.job import CheckpointAudit
-from heldin.jobs.config_files import first_difference
 from heldin.jobs.environment import environment
-from heldin.jobs.run.folder import take_new_folder
-from heldin.jobs.run.score_file import SCORES, write_scores
-from heldin.jobs.run.scoring import score_users_texts, score_with_dial
-from heldin.jobs.run.scoring_precision import measured_shift
 from heldin.models.loading import same_tokens
 from heldin.models.model_names import require_model
 from heldin.record.document import Record, read_record, write_new_record
 from heldin.record.facts import ModelFacts
 from heldin.record.masking import without_names
 from heldin.record.overlaps import training_flaws
+from heldin.stages.config_files import first_difference
+from heldin.stages.folder import take_new_folder
+from heldin.stages.measures.score_file import SCORES, write_scores
+from heldin.stages.measures.scoring import score_users_texts, score_with_dial
+from heldin.stages.measures.scoring_precision import measured_shift
 
 
 def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, command: str) -> Record:

@@ -12,10 +12,10 @@ from heldin.corpus.store import CorpusStore
 from heldin.jobs.checkpoint.endpoint import rule_at_endpoint
 from heldin.jobs.checkpoint.groups import Groups
 from heldin.jobs.checkpoint.job import CheckpointAudit
-from heldin.jobs.run.scoring import scoring_rule
 from heldin.record.document import Body
 from heldin.record.facts import CorpusFacts, ModelFacts, Overlaps, ScoredTexts, SplitFacts
 from heldin.record.overlaps import NOT_KNOWN, measured, texts_in
+from heldin.stages.measures.scoring import scoring_rule
 from heldin.words.split import SplitReason
 
 _REASONS = {

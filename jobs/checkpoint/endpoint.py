@@ -13,7 +13,6 @@ from heldin.base.files import cache_directory
 from heldin.base.precision import ScoringPrecision
 from heldin.base.progress import Reporter
 from heldin.jobs.checkpoint.config import AT_ENDPOINT
-from heldin.jobs.run.models import model_facts
 from heldin.models.adapters import load_target_and_reference
 from heldin.models.checks import PROBE
 from heldin.models.endpoint import (
@@ -29,6 +28,7 @@ from heldin.models.endpoint_client import Connection, Endpoint
 from heldin.models.loading import load_language_model
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.record.facts import LARGEST_DRIFT, EndpointFacts, ModelFacts
+from heldin.stages.train.models import model_facts
 from heldin.words import Statement
 from heldin.words.answer import ComparisonFlaw
 from heldin.words.texts import AtEndpoint

@@ -9,11 +9,11 @@ from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
 from heldin.jobs.checkpoint.groups import Groups, training_records
 from heldin.jobs.checkpoint.job import CheckpointAudit
-from heldin.jobs.run.extraction import Among, probabilities, probabilities_name
-from heldin.jobs.run.extraction_file import FILE, kept_probabilities, write_probabilities
 from heldin.models.continuations import require_context
 from heldin.models.loading import LanguageModel
 from heldin.models.score_cache import ScoredModel
+from heldin.stages.measures.extraction import Among, probabilities, probabilities_name
+from heldin.stages.measures.extraction_file import FILE, kept_probabilities, write_probabilities
 
 
 def windows_asked(job: CheckpointAudit, groups: Groups, target: ScoredModel) -> Windows | None:

@@ -22,7 +22,6 @@ from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import Claim
 from heldin.canaries.kinds import Kind
 from heldin.jobs.checkpoint.endpoint import remote_of, rule_at_endpoint
-from heldin.jobs.config_files import first_difference
 from heldin.jobs.environment import environment
 from heldin.jobs.planted.body import Described, planted_body, planted_facts
 from heldin.jobs.planted.conditions import LOG_FAULTS, Evidence, as_seen, conditions_of, found_changed
@@ -45,20 +44,21 @@ from heldin.jobs.planted.target import (
     window_of,
 )
 from heldin.jobs.planted.unseen import read_unseen
-from heldin.jobs.run.data import RunData
-from heldin.jobs.run.extraction import kept_extraction, measure_extraction
-from heldin.jobs.run.models import Models, model_facts
-from heldin.jobs.run.score_file import SCORES, read_scores
-from heldin.jobs.run.scoring import score
-from heldin.jobs.run.scoring_precision import measured_shift
-from heldin.jobs.run.statistics import RunResults, canaries_alone, groups_judged, run_results
-from heldin.jobs.run.texts import Scoring, scores_name, texts_under_attack
-from heldin.jobs.run.utility import kept_losses, measure_losses
 from heldin.models.loading import LanguageModel, load_language_model, same_tokens
 from heldin.record.condition_words import condition_lines, unmet_flaws
 from heldin.record.document import Body, Record, read_record, write_new_record
 from heldin.record.masking import without_names
 from heldin.record.planted import PlantedFacts, Reason, TrainingCounts
+from heldin.stages.config_files import first_difference
+from heldin.stages.measures.extraction import kept_extraction, measure_extraction
+from heldin.stages.measures.score_file import SCORES, read_scores
+from heldin.stages.measures.scoring import score
+from heldin.stages.measures.scoring_precision import measured_shift
+from heldin.stages.measures.statistics import RunResults, canaries_alone, groups_judged, run_results
+from heldin.stages.measures.texts import Scoring, scores_name, texts_under_attack
+from heldin.stages.measures.utility import kept_losses, measure_losses
+from heldin.stages.sides.data import RunData
+from heldin.stages.train.models import Models, model_facts
 from heldin.watch.planted_files import LOG
 from heldin.watch.training_log import hashes_in_folder
 from heldin.words import Statement

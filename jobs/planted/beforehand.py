@@ -13,10 +13,10 @@ from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.control import ControlSample
 from heldin.jobs.planted.data import canary_forms, control_rows, taken_rows
 from heldin.jobs.planted.training_set import TrainingSet
-from heldin.jobs.run.data import RunData
-from heldin.jobs.run.statistics import canaries_alone, groups_of
 from heldin.record.condition_words import form_line
 from heldin.record.planted import FormFacts
+from heldin.stages.measures.statistics import canaries_alone, groups_of
+from heldin.stages.sides.data import RunData
 
 
 def said_beforehand(

@@ -10,16 +10,16 @@ from heldin.jobs.planted.conditions import Evidence
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.folder import Manifest
 from heldin.jobs.planted.looks import Look
-from heldin.jobs.run.corpus import corpus_facts
-from heldin.jobs.run.data import RunData
-from heldin.jobs.run.scoring import scoring_rule
-from heldin.jobs.run.split_facts import split_facts
-from heldin.jobs.run.statistics import RunResults, canaries_alone
 from heldin.record.condition_words import unmet_flaws
 from heldin.record.document import Body
 from heldin.record.facts import ModelFacts, ScoredTexts, SplitFacts
 from heldin.record.masking import masked
 from heldin.record.planted import Condition, PlantedFacts
+from heldin.stages.measures.scoring import scoring_rule
+from heldin.stages.measures.statistics import RunResults, canaries_alone
+from heldin.stages.sides.corpus import corpus_facts
+from heldin.stages.sides.data import RunData
+from heldin.stages.sides.split_facts import split_facts
 from heldin.words import Statement
 from heldin.words.split import SplitReason
 

@@ -20,9 +20,9 @@ from heldin.jobs.planted.plant import reference_model, require_readable, with_at
 from heldin.jobs.planted.records import CORPUS, Copied, copy_records
 from heldin.jobs.planted.telling import telling_of
 from heldin.jobs.planted.training_set import TrainingSet, training_set
-from heldin.jobs.run.layout import Layout, laid_out
-from heldin.jobs.run.planting import plant as make_canaries
 from heldin.models.loading import LanguageModel
+from heldin.stages.sides.layout import Layout, laid_out
+from heldin.stages.sides.planting import plant as make_canaries
 
 
 @dataclass(frozen=True)

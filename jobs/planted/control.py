@@ -14,10 +14,10 @@ from heldin.base.progress import Reporter
 from heldin.base.table_files import read_table, write_table
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted.folder import CONTROL
-from heldin.jobs.run.data import RunData
 from heldin.models.loading import LanguageModel
 from heldin.models.score_cache import ScoreCache
 from heldin.models.scored_parts import scored_tokens
+from heldin.stages.sides.data import RunData
 
 MOST_ROWS = 1000  # real rows of each kind
 _MOST_CANARY_ROWS = 8  # of each canary user

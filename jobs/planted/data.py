@@ -17,17 +17,17 @@ from heldin.canaries.planted import PlantedStore
 from heldin.canaries.real_rows import takeable_rows
 from heldin.corpus.row_parts import Parts
 from heldin.corpus.split import Part, Role, UserFilter
-from heldin.jobs.config import RunConfig
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.folder import Manifest
 from heldin.jobs.planted.parts import read_parts
 from heldin.jobs.planted.records import CORPUS, copied
 from heldin.jobs.planted.training_set import TrainingSet
-from heldin.jobs.run.audit_pool import pool_of_users
-from heldin.jobs.run.corpus import CorpusData, read_corpus
-from heldin.jobs.run.data import RunData, prepare_data
-from heldin.jobs.run.layout import parts_of
 from heldin.models.loading import LanguageModel
+from heldin.stages.config import RunConfig
+from heldin.stages.sides.audit_pool import pool_of_users
+from heldin.stages.sides.corpus import CorpusData, read_corpus
+from heldin.stages.sides.data import RunData, prepare_data
+from heldin.stages.sides.layout import parts_of
 
 _CONTROL_SHARE = 10  # of all rows, one in so many is left out for the control at most
 
@@ -48,7 +48,7 @@ def planted_data(
         source: the training set; None where canary users are there already.
 
     Raises:
-        InputError: see ``jobs.run.data.prepare_data``.
+        InputError: see ``stages.sides.data.prepare_data``.
     """
     run = run_of(config, out)
     corpus = corpus_of(config, run, reporter)
@@ -92,7 +92,7 @@ def drawn_data(config: PlantConfig, manifest: Manifest, out: Path, reporter: Rep
         manifest: what the planting left.
 
     Raises:
-        InputError: the ledger is gone or another one, or see ``jobs.run.data.prepare_data``.
+        InputError: the ledger is gone or another one, or see ``stages.sides.data.prepare_data``.
     """
     # Drawn anew under another key, coins would be chosen after the model was there, as often as somebody likes.
     if not (out / "ledger" / "ledger.json").is_file():

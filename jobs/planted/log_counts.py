@@ -8,8 +8,8 @@ from transformers import PreTrainedTokenizerBase
 from heldin.base.files import text_digest
 from heldin.base.progress import Reporter
 from heldin.jobs.planted.folder import Manifest
-from heldin.jobs.run.data import RunData
 from heldin.record.planted import Reason, TrainingCounts
+from heldin.stages.sides.data import RunData
 from heldin.watch.given_rows import Row, count_given
 from heldin.watch.training_log import DamagedLogError, history_of, read_log
 

@@ -15,11 +15,11 @@ from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.split import Part
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.training_set import TrainingSet
-from heldin.jobs.run.data import RunData
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 from heldin.models.token_scores import TokenScores
 from heldin.record.planted import FormFacts
+from heldin.stages.sides.data import RunData
 
 _FIRST = 2000  # rows from which texts are drawn
 _TEXTS = 200  # whose scores are held against their lengths

@@ -13,7 +13,6 @@ from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, whole_directory
 from heldin.base.progress import Reporter
 from heldin.base.purged import require_not_purged
-from heldin.jobs.config_files import first_difference
 from heldin.jobs.planted.beforehand import control_lines, said_beforehand
 from heldin.jobs.planted.config import PlantConfig, is_dataset
 from heldin.jobs.planted.control import ControlSample
@@ -38,11 +37,12 @@ from heldin.jobs.planted.telling import telling_of
 from heldin.jobs.planted.training_set import TrainingSet, training_set
 from heldin.jobs.planted.unseen import unseen_rows, write_unseen
 from heldin.jobs.planted.written import planted_rows
-from heldin.jobs.run.data import RunData
-from heldin.jobs.run.extraction import require_windows
 from heldin.models.continuations import require_context
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.model_names import fingerprint_of, require_model
+from heldin.stages.config_files import first_difference
+from heldin.stages.measures.extraction import require_windows
+from heldin.stages.sides.data import RunData
 from heldin.watch.planted_files import MANIFEST, TRAINING, content_sha256
 
 

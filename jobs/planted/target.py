@@ -13,13 +13,9 @@ from heldin.base.progress import LineReporter, Reporter
 from heldin.bounds.claims import parse_claim_of
 from heldin.jobs.checkpoint.config import AT_ENDPOINT
 from heldin.jobs.checkpoint.endpoint import Remote, attacks_at_endpoint, facts_of, reached
-from heldin.jobs.config import RunConfig
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.data import run_of
 from heldin.jobs.planted.looks import Look, note_served, served_models
-from heldin.jobs.run.data import RunData
-from heldin.jobs.run.models import model_facts
-from heldin.jobs.run.texts import texts_under_attack
 from heldin.models.adapters import load_target_and_reference
 from heldin.models.endpoint import EndpointModel, open_endpoint_model, probe_now
 from heldin.models.endpoint_client import Connection
@@ -27,6 +23,10 @@ from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.model_names import fingerprint_of, require_model
 from heldin.models.score_cache import ScoredModel
 from heldin.record.facts import LARGEST_DRIFT, ModelFacts
+from heldin.stages.config import RunConfig
+from heldin.stages.measures.texts import texts_under_attack
+from heldin.stages.sides.data import RunData
+from heldin.stages.train.models import model_facts
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from heldin.corpus.sources.rows import BadRows
 from heldin.jobs.planted.data import canary_forms
 from heldin.jobs.planted.row_text import Row
 from heldin.jobs.planted.training_set import TrainingSet
-from heldin.jobs.run.data import RunData
+from heldin.stages.sides.data import RunData
 
 
 def planted_rows(source: TrainingSet, data: RunData, *, numbered: frozenset[str]) -> Iterator[tuple[bytes, Row]]:

@@ -26,13 +26,13 @@ from heldin.defenses.config import (
 from heldin.finetune.batches import encode
 from heldin.finetune.clipping import PlainClipping
 from heldin.finetune.units import PrivateRecords
-from heldin.jobs.config import RunConfig
 from heldin.jobs.retraining.runs import TrainingJob
-from heldin.jobs.run.corpus import CorpusData
-from heldin.jobs.run.plan import mechanism_of
-from heldin.jobs.run.slots import Slots, find_slots
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
+from heldin.stages.config import RunConfig
+from heldin.stages.sides.corpus import CorpusData
+from heldin.stages.sides.slots import Slots, find_slots
+from heldin.stages.train.plan import mechanism_of
 
 Target = Literal["defense", "none"]
 PLAIN_DOCUMENTS = 8

@@ -10,13 +10,13 @@ from heldin.audit.sides import COINS
 from heldin.audit.trainings import TrainingScores, results_of_trainings
 from heldin.base.files import text_sha256
 from heldin.bounds.verdict import Claim
-from heldin.jobs.config import RunConfig
 from heldin.jobs.retraining.job import TrainingsAudit
 from heldin.jobs.retraining.runs import Training, TrainingJob
-from heldin.jobs.run.corpus import CorpusData
-from heldin.jobs.run.training_facts import promise_facts
 from heldin.record.facts import Overlaps, SplitFacts, TrainingFacts
 from heldin.record.overlaps import NOT_KNOWN, measured
+from heldin.stages.config import RunConfig
+from heldin.stages.sides.corpus import CorpusData
+from heldin.stages.train.training_facts import promise_facts
 from heldin.words.split import SplitReason
 
 

@@ -14,7 +14,7 @@ from heldin.corpus.sources.rows import Columns, Source
 from heldin.defenses.config import ClippingDefense, Defense, FilterDefense, NoDefense, PrivateDefense
 from heldin.defenses.texts.data_side import DataDefense, declared
 from heldin.finetune.recipe import Recipe, Select
-from heldin.jobs.config_files import read_config, with_overrides
+from heldin.stages.config_files import read_config, with_overrides
 
 PRETRAINING = Recipe(epochs=10, batch_size=32, learning_rate=1e-3, warmup_steps=100, select=Select.LAST)
 FINETUNE = Recipe(epochs=3, batch_size=32, learning_rate=1e-3, warmup_steps=20, select=Select.LAST)

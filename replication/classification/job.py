@@ -30,12 +30,12 @@ from heldin.finetune.clipping import PlainClipping
 from heldin.finetune.loop import train
 from heldin.finetune.recipe import Recipe, Select
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
-from heldin.jobs.config import ModelConfig, PretrainConfig, RunConfig
-from heldin.jobs.run.check import try_source
-from heldin.jobs.run.plan import mechanism_of
-from heldin.jobs.run.slots import Slots, find_slots
+from heldin.jobs.check import try_source
 from heldin.models.devices import default_device
 from heldin.models.loading import LanguageModel
+from heldin.stages.config import ModelConfig, PretrainConfig, RunConfig
+from heldin.stages.sides.slots import Slots, find_slots
+from heldin.stages.train.plan import mechanism_of
 from heldin.words import Code
 from replication.classification.config import ClassificationConfig, Contender
 from replication.classification.deal import Deal, deal

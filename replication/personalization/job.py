@@ -23,14 +23,14 @@ from heldin.base.purged import require_not_purged
 from heldin.corpus.split import Part, Role
 from heldin.corpus.store import Corpus, texts_of
 from heldin.finetune.batches import encode
-from heldin.jobs.config import RunConfig
-from heldin.jobs.run.corpus import VALIDATION_RECORDS, CorpusData, read_corpus
-from heldin.jobs.run.data import RunData, prepare_data
-from heldin.jobs.run.models import base_model
-from heldin.jobs.run.plan import read_run_config
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.record.document import read_record
 from heldin.record.sweep import read_sweep
+from heldin.stages.config import RunConfig
+from heldin.stages.sides.corpus import VALIDATION_RECORDS, CorpusData, read_corpus
+from heldin.stages.sides.data import RunData, prepare_data
+from heldin.stages.train.models import base_model
+from heldin.stages.train.plan import read_run_config
 from replication.personalization.training import Change, Halves, personalized
 
 LEARNING_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)

@@ -15,9 +15,9 @@ import pytest
 import heldin
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
-from heldin.jobs.config import load_config
-from heldin.jobs.run.data import prepare_data
 from heldin.reports.findings import findings
+from heldin.stages.config import load_config
+from heldin.stages.sides.data import prepare_data
 from heldin.white_box import engine
 from heldin.words.evidence import ClaimLabel
 from heldin.words.guarantee import NoGuaranteeReason, Promise

@@ -29,13 +29,13 @@ from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import JsonLines
 from heldin.corpus.split import Part, Role, Selection, records_to_train_on, set_aside_sizes
 from heldin.corpus.split import SplitRule as Split
-from heldin.jobs.config import SplitConfig, parse_config
-from heldin.jobs.run.audit_pool import pool_of_users
-from heldin.jobs.run.corpus import CorpusData
-from heldin.jobs.run.layout import Layout, parts_of
-from heldin.jobs.run.ledger import Keys, draw_ledger, ledger_of_run, load_ledger
-from heldin.jobs.run.plan import mechanism_of
-from heldin.jobs.run.planting import plant
+from heldin.stages.config import SplitConfig, parse_config
+from heldin.stages.sides.audit_pool import pool_of_users
+from heldin.stages.sides.corpus import CorpusData
+from heldin.stages.sides.layout import Layout, parts_of
+from heldin.stages.sides.ledger import Keys, draw_ledger, ledger_of_run, load_ledger
+from heldin.stages.sides.planting import plant
+from heldin.stages.train.plan import mechanism_of
 from heldin.words.evidence import REAL_USERS, Subjects
 
 ULS = {"kind": "uls", "population": 20, "cohort": 5, "steps": 10, "delta": 1e-3, "noise_multiplier": 2.0}

@@ -9,7 +9,7 @@ from heldin.canaries.people import made_up_name, named_people
 from heldin.corpus.entities.spans import canonical
 from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.events import PoissonGaussian
-from heldin.jobs.run.statistics import _canary_claims
+from heldin.stages.measures.statistics import _canary_claims
 from tests.defenses.test_text_sampling import text_sampling, uncapped
 from tests.made_mechanisms import els, uls
 

@@ -17,8 +17,8 @@ from heldin.corpus.presets.published import WORDS, Tokens
 from heldin.corpus.presets.tables import arxiv_year, is_person
 from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.split import UserFilter
-from heldin.jobs.config import parse_config
-from heldin.jobs.run.plan import mechanism_of
+from heldin.stages.config import parse_config
+from heldin.stages.train.plan import mechanism_of
 from tests.published_files import (
     article,
     comment,

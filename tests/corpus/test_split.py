@@ -11,8 +11,8 @@ from heldin.corpus.build import build_store
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import JsonLines
 from heldin.corpus.split import Role, SplitRule, UserFilter, assign, select_users
-from heldin.jobs.config import SplitConfig
-from heldin.jobs.run.audit_pool import pool_of_users
+from heldin.stages.config import SplitConfig
+from heldin.stages.sides.audit_pool import pool_of_users
 
 USERS = [f"user{i}" for i in range(400)]
 COIN_ALARM = 1e-6

@@ -8,18 +8,18 @@ import yaml
 
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
-from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.verify import verify
 from heldin.record.document import read_record
 from heldin.reports.findings import findings
+from heldin.stages.sides.ledger import load_ledger
 from heldin.words.evidence import ClaimLabel
 
 
 @pytest.fixture
 def files(finished, small_config, tmp_path):
     """The run's attacker texts as two files, as an auditor would be handed them."""
-    from heldin.jobs.config import load_config
-    from heldin.jobs.run.data import prepare_data
+    from heldin.stages.config import load_config
+    from heldin.stages.sides.data import prepare_data
 
     data = prepare_data(load_config(small_config), finished, LineReporter(lambda line: None))
     ledger = load_ledger(finished / "ledger")
@@ -42,8 +42,8 @@ def _arguments(finished, files, out):
 def _reference(finished):
     from heldin.base.files import cache_directory
     from heldin.finetune.pretraining import pretrained_folder
-    from heldin.jobs.config import load_config
-    from heldin.jobs.run.data import prepare_data
+    from heldin.stages.config import load_config
+    from heldin.stages.sides.data import prepare_data
 
     config = load_config(finished / "config.yaml")
     data = prepare_data(config, finished, LineReporter(lambda line: None))
@@ -239,8 +239,8 @@ def test_one_user_and_the_same_model_twice_are_refused(call, finished, files, tm
 
 def _training(finished, path, users=None, texts=None):
     """What the run was trained on, as a file of the same columns; ``texts`` are appended under ``users``."""
-    from heldin.jobs.config import load_config
-    from heldin.jobs.run.data import prepare_data
+    from heldin.stages.config import load_config
+    from heldin.stages.sides.data import prepare_data
 
     data = prepare_data(load_config(finished / "config.yaml"), finished, LineReporter(lambda line: None))
     rows = [{"author": (r := data.store.record(row)).user, "body": r.text} for row in data.training_rows]

@@ -11,23 +11,23 @@ import yaml
 from safetensors.torch import load_file
 
 import heldin.finetune.batches
-import heldin.jobs.run.ledger
+import heldin.stages.sides.ledger
 from heldin.base.progress import LineReporter
 from heldin.bounds.power import forecast
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.corpus.split import Part, Role
 from heldin.finetune.batches import encode
-from heldin.jobs.config import parse_config
-from heldin.jobs.run.corpus import read_corpus
-from heldin.jobs.run.data import prepare_data
-from heldin.jobs.run.gradient_norms import RECORDS, canary_gradient_norms
-from heldin.jobs.run.ledger import load_ledger
-from heldin.jobs.run.models import base_model
-from heldin.jobs.run.pipeline import run
+from heldin.jobs.run import run
 from heldin.record.document import read_record
 from heldin.reports.figures import figures
 from heldin.reports.findings import findings
 from heldin.reports.pdf import write_report
+from heldin.stages.config import parse_config
+from heldin.stages.sides.corpus import read_corpus
+from heldin.stages.sides.data import prepare_data
+from heldin.stages.sides.ledger import load_ledger
+from heldin.stages.train.gradient_norms import RECORDS, canary_gradient_norms
+from heldin.stages.train.models import base_model
 from heldin.words.evidence import REAL_USERS, Subjects
 from tests.conftest import SMALL
 from tests.pdf_pages import text_of
@@ -61,7 +61,7 @@ def _config(canaries, **finetune):
 
 def _run(folder, config, patch, seed=7):
     """A run under a fixed key, and the texts that the trainer was handed."""
-    patch.setattr(heldin.jobs.run.ledger, "new_key", lambda: bytes([seed]) * 32)
+    patch.setattr(heldin.stages.sides.ledger, "new_key", lambda: bytes([seed]) * 32)
     handed = []
     original = heldin.finetune.batches.encode
 
@@ -113,7 +113,7 @@ def test_gradient_norms_are_those_of_one_backward_a_record_at_the_base_model(pla
         base = base_model(config, corpus, SILENT)[1]
         data = prepare_data(config, folder, SILENT, corpus, base)
         sampled = canary_gradient_norms(config, data, base)
-        patch.setattr("heldin.jobs.run.gradient_norms.RECORDS", 10_000)
+        patch.setattr("heldin.stages.train.gradient_norms.RECORDS", 10_000)
         found = canary_gradient_norms(config, data, base)
     stated = read_record(folder / "record.json").gradient_norms
     assert sampled == stated
@@ -280,7 +280,7 @@ def test_a_resumed_run_keeps_its_canaries_and_ends_with_the_same_weights(planted
     def fail(*arguments, **options):
         raise AssertionError("canary users were made again")
 
-    monkeypatch.setattr("heldin.jobs.run.planting.high_temperature_users", fail)
+    monkeypatch.setattr("heldin.stages.sides.planting.high_temperature_users", fail)
     assert _run(again, config, monkeypatch, seed=8) == handed
     assert {p.name: p.read_bytes() for p in (again / "ledger" / "canaries").iterdir()} == made
     one, other = (load_file(f / "checkpoints" / "final" / "model.safetensors") for f in (folder, again))
@@ -290,7 +290,7 @@ def test_a_resumed_run_keeps_its_canaries_and_ends_with_the_same_weights(planted
 
 def test_a_new_run_of_the_same_config_has_the_same_canaries_and_other_coins(planted, tmp_path, monkeypatch):
     folder, config, _ = planted
-    monkeypatch.setattr(heldin.jobs.run.ledger, "new_key", lambda: bytes([9]) * 32)
+    monkeypatch.setattr(heldin.stages.sides.ledger, "new_key", lambda: bytes([9]) * 32)
     corpus = read_corpus(config, SILENT)
     prepare_data(config, tmp_path / "new", SILENT, corpus, base_model(config, corpus, SILENT)[1])
     assert _table(tmp_path / "new", "records") == _table(folder, "records")

@@ -10,18 +10,18 @@ import yaml
 
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Role
-from heldin.jobs.config import load_config
 from heldin.jobs.planted.audit import audit_planted
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.target import PlantedAudit
 from heldin.jobs.purge import purge
-from heldin.jobs.run.ledger import load_ledger
-from heldin.jobs.run.pipeline import run
+from heldin.jobs.run import run
 from heldin.jobs.verify import verify
 from heldin.record.document import read_record
 from heldin.reports.annex import scenarios
 from heldin.reports.marks import marks_line, marks_table
 from heldin.reports.pdf import write_report
+from heldin.stages.config import load_config
+from heldin.stages.sides.ledger import load_ledger
 from tests.conftest import SMALL
 from tests.pdf_pages import pages, squashed
 from tests.planted_sets import made_rows, plan, read_lines, save_base, train, write_lines

@@ -14,15 +14,11 @@ from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
 from heldin.jobs.checkpoint.endpoint import Remote
-from heldin.jobs.config import load_config
 from heldin.jobs.planted.audit import audit_planted
 from heldin.jobs.planted.folder import read_planted
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.target import PlantedAudit, audited_run
 from heldin.jobs.purge import purge
-from heldin.jobs.run.data import prepare_data
-from heldin.jobs.run.extraction import windows_of_run
-from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.verify import OF_EXTRACTION, verify
 from heldin.models.endpoint_client import Endpoint
 from heldin.models.loading import LanguageModel, load_language_model
@@ -31,6 +27,10 @@ from heldin.models.tiny import new_tiny_model, train_tokenizer
 from heldin.record.document import read_record
 from heldin.reports.extraction import NEITHER
 from heldin.reports.pdf import write_report
+from heldin.stages.config import load_config
+from heldin.stages.measures.extraction import windows_of_run
+from heldin.stages.sides.data import prepare_data
+from heldin.stages.sides.ledger import load_ledger
 from tests.pdf_pages import pages, squashed
 from tests.planted_sets import made_rows, plan, read_lines, save_base, train, write_lines
 from tests.relisted import relist
@@ -65,7 +65,7 @@ def mails():
 @pytest.fixture(scope="module")
 def repeated_folder(english, make_once):
     def build(root):
-        from heldin.jobs.run.pipeline import run
+        from heldin.jobs.run import run
 
         tokenizer = train_tokenizer(english, 400)
         model = new_tiny_model(TinyModel(400, context=64, hidden=64, layers=2, heads=4, window=32), tokenizer, 0)

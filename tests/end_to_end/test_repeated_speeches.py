@@ -11,13 +11,13 @@ import yaml
 
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
-from heldin.jobs.config import load_config
-from heldin.jobs.run.data import prepare_data
-from heldin.jobs.run.ledger import load_ledger
-from heldin.jobs.run.models import base_model
-from heldin.jobs.run.pipeline import run
+from heldin.jobs.run import run
 from heldin.jobs.verify import verify
 from heldin.record.document import read_record
+from heldin.stages.config import load_config
+from heldin.stages.sides.data import prepare_data
+from heldin.stages.sides.ledger import load_ledger
+from heldin.stages.train.models import base_model
 
 QUIET = LineReporter(lambda line: None)
 PEOPLE, EVERY, TIMES = 120, 12, 50  # characters; one in so many repeats a speech; how often

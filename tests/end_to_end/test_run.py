@@ -17,17 +17,17 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import heldin.finetune.batches
-import heldin.jobs.run.pipeline
-import heldin.jobs.run.training
+import heldin.jobs.run
+import heldin.stages.train.training
 from heldin.audit.exposure import read_people
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
-from heldin.jobs.config import load_config
-from heldin.jobs.run.data import prepare_data
-from heldin.jobs.run.ledger import load_ledger
-from heldin.jobs.run.losses_file import read_losses
 from heldin.models.reading import quiet_transformers
 from heldin.record.document import read_record
+from heldin.stages.config import load_config
+from heldin.stages.measures.losses_file import read_losses
+from heldin.stages.sides.data import prepare_data
+from heldin.stages.sides.ledger import load_ledger
 from tests.pdf_pages import pages, text_of
 
 
@@ -159,11 +159,9 @@ def test_the_trainer_is_handed_the_included_records_and_nothing_else(small_confi
         raise Stop
 
     monkeypatch.setattr(heldin.finetune.batches, "encode", spy)
-    monkeypatch.setattr(heldin.jobs.run.training, "train", stop)
+    monkeypatch.setattr(heldin.stages.train.training, "train", stop)
     with pytest.raises(Stop):
-        heldin.jobs.run.pipeline.run(
-            load_config(small_config), tmp_path / "run", LineReporter(lambda line: None), command=""
-        )
+        heldin.jobs.run.run(load_config(small_config), tmp_path / "run", LineReporter(lambda line: None), command="")
     data = prepare_data(load_config(small_config), tmp_path / "run", LineReporter(lambda line: None))
     store, ledger = data.store, data.ledger
     held_in = {u for u, r in ledger.roles.items() if r is Role.HELD_IN}

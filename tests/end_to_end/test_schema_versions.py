@@ -27,11 +27,11 @@ from heldin.jobs.planted.folder import (
 from heldin.jobs.planted.looks import Look, looks_that_saw_a_change, write_look
 from heldin.jobs.retraining.engine import read_audit
 from heldin.jobs.retraining.runs import read_results
-from heldin.jobs.run.cell import Cell, read_cell, write_cell
-from heldin.jobs.run.ledger import load_ledger
 from heldin.record.document import read_record
 from heldin.record.facts import CellFacts
 from heldin.record.sweep import read_sweep, write_sweep
+from heldin.stages.sides.cell import Cell, read_cell, write_cell
+from heldin.stages.sides.ledger import load_ledger
 from heldin.sweeps.load import load_sweep
 from heldin.sweeps.plan import plan_of, require_sweep, take_sweep
 from heldin.sweeps.running import read_states

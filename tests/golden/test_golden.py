@@ -13,14 +13,14 @@ import pytest
 from heldin.audit.results import Results
 from heldin.base.progress import LineReporter
 from heldin.defenses.plan_file import read_plan
-from heldin.jobs.run.corpus import read_corpus
-from heldin.jobs.run.data import prepare_data
-from heldin.jobs.run.plan import read_run_config
-from heldin.jobs.run.score_file import read_scores
-from heldin.jobs.run.statistics import preregistered, run_results
-from heldin.jobs.run.texts import scores_name, texts_under_attack
 from heldin.record.differences import compared
 from heldin.record.document import read_record
+from heldin.stages.measures.score_file import read_scores
+from heldin.stages.measures.statistics import preregistered, run_results
+from heldin.stages.measures.texts import scores_name, texts_under_attack
+from heldin.stages.sides.corpus import read_corpus
+from heldin.stages.sides.data import prepare_data
+from heldin.stages.train.plan import read_run_config
 
 GOLDEN = Path(__file__).parent / "run"
 QUIET = LineReporter(lambda line: None)

@@ -26,7 +26,6 @@ from heldin.jobs.planted.looks import LOOKS
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.target import PlantedAudit
 from heldin.jobs.purge import plan_purge, purge
-from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.user_scores import leading_scores
 from heldin.jobs.verify import verify
 from heldin.models.loading import load_language_model
@@ -35,6 +34,7 @@ from heldin.record.planted import ConditionName, Known, Reason
 from heldin.reports.facts import facts
 from heldin.reports.findings import findings
 from heldin.reports.tables import condition_rows
+from heldin.stages.sides.ledger import load_ledger
 from heldin.words.conditions import ConditionStated
 from heldin.words.evidence import REAL_USERS, ClaimLabel, Flaw, Subjects
 from tests.planted_sets import memorable_lm, memorable_rows, plan, read_lines, save_base, train, write_lines

@@ -18,12 +18,12 @@ from heldin.corpus.row_parts import RowParts
 from heldin.corpus.split import Audited, Part, Role
 from heldin.defenses.choices import NoiseGenerator
 from heldin.finetune.units import PrivateRecords, plan_private_training
-from heldin.jobs.config import SplitConfig, load_config
-from heldin.jobs.run.audit_pool import PREFIX, pool_of_entities
-from heldin.jobs.run.data import defended, prepare_data
-from heldin.jobs.run.ledger import load_ledger
-from heldin.jobs.run.plan import mechanism_of
-from heldin.jobs.run.statistics import claims_on
+from heldin.stages.config import SplitConfig, load_config
+from heldin.stages.measures.statistics import claims_on
+from heldin.stages.sides.audit_pool import PREFIX, pool_of_entities
+from heldin.stages.sides.data import defended, prepare_data
+from heldin.stages.sides.ledger import load_ledger
+from heldin.stages.train.plan import mechanism_of
 from heldin.words.guarantee import NoGuaranteeReason
 from tests.conftest import SMALL
 from tests.oracles import audit_pool as oracle

@@ -16,11 +16,11 @@ from heldin.jobs.planted.audit import audit_planted, judged_as
 from heldin.jobs.planted.data import control_rows, drawn_data
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.target import PlantedAudit
-from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.user_scores import leading_scores
 from heldin.jobs.verify import verify
 from heldin.models.loading import load_language_model
 from heldin.reports.findings import findings
+from heldin.stages.sides.ledger import load_ledger
 from heldin.words.evidence import Subjects
 from tests.planted_sets import lines, made_rows, memorable_lm, plan, read_lines, save_base, train, write_lines
 

@@ -12,8 +12,8 @@ from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.open import Markov, Synthetic
 from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
 from heldin.jobs.checkpoint.config import parse_checkpoint
-from heldin.jobs.config import load_config, parse_config
-from heldin.jobs.run.folder import for_any_config_without_coins, require_folder, take_folder
+from heldin.stages.config import load_config, parse_config
+from heldin.stages.folder import for_any_config_without_coins, require_folder, take_folder
 from heldin.sweeps.demo import demo_sweep
 from tests.conftest import SMALL
 

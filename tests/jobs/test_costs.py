@@ -7,9 +7,9 @@ import yaml
 
 from heldin.base.wording import in_bytes
 from heldin.finetune.recipe import Optimizer
-from heldin.jobs.config import load_config
-from heldin.jobs.run import costs
-from heldin.jobs.run.costs import COSTS, STATES, Cohort, Corpus, Weights
+from heldin.jobs import costs
+from heldin.jobs.costs import COSTS, STATES, Cohort, Corpus, Weights
+from heldin.stages.config import load_config
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
 ADAM = STATES[Optimizer.ADAM]

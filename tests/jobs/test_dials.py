@@ -25,20 +25,20 @@ from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
 from heldin.corpus.store import texts_of
-from heldin.jobs.config import load_config, parse_config
-from heldin.jobs.run.corpus import read_corpus
-from heldin.jobs.run.data import prepare_data
-from heldin.jobs.run.ledger import load_ledger
-from heldin.jobs.run.models import base_model
-from heldin.jobs.run.pipeline import run
-from heldin.jobs.run.references import reference_model
-from heldin.jobs.run.score_file import read_scores, write_scores
-from heldin.jobs.run.scoring import score_users_texts
-from heldin.jobs.run.shadows import _included, _shadow_run
+from heldin.jobs.run import run
 from heldin.jobs.verify import verify
 from heldin.models.loading import LanguageModel
 from heldin.record.document import read_record
 from heldin.record.masking import masked
+from heldin.stages.config import load_config, parse_config
+from heldin.stages.measures.score_file import read_scores, write_scores
+from heldin.stages.measures.scoring import score_users_texts
+from heldin.stages.sides.corpus import read_corpus
+from heldin.stages.sides.data import prepare_data
+from heldin.stages.sides.ledger import load_ledger
+from heldin.stages.train.models import base_model
+from heldin.stages.train.references import reference_model
+from heldin.stages.train.shadows import _included, _shadow_run
 from tests.conftest import SMALL
 
 QUIET = LineReporter(lambda line: None)
@@ -255,11 +255,11 @@ def test_references_that_are_trained_here_are_scored_in_the_precision_of_the_att
 def test_no_audited_user_is_read_by_a_reference_that_is_trained_here(turned_run, monkeypatch):
     read = []
     monkeypatch.setattr(
-        "heldin.jobs.run.references.encode", lambda tokenizer, texts, length: read.extend(texts) or [[1, 2]]
+        "heldin.stages.train.references.encode", lambda tokenizer, texts, length: read.extend(texts) or [[1, 2]]
     )
-    monkeypatch.setattr("heldin.jobs.run.references.train_once", lambda *_, **__: None)
+    monkeypatch.setattr("heldin.stages.train.references.train_once", lambda *_, **__: None)
     monkeypatch.setattr(
-        "heldin.jobs.run.references.load_language_model", lambda *_, **__: LanguageModel(None, None, "", "")
+        "heldin.stages.train.references.load_language_model", lambda *_, **__: LanguageModel(None, None, "", "")
     )
     config = load_config(turned_run / "config.yaml")
     corpus = read_corpus(config, QUIET)

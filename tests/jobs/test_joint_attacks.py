@@ -6,11 +6,11 @@ import yaml
 
 from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS, is_of_users
 from heldin.base.progress import LineReporter
-from heldin.jobs.config import load_config
-from heldin.jobs.run.pipeline import run
+from heldin.jobs.run import run
 from heldin.record.document import read_record
 from heldin.reports.findings import findings
 from heldin.reports.pdf import typeset
+from heldin.stages.config import load_config
 from tests.conftest import SMALL
 from tests.pdf_pages import text_of
 

@@ -15,10 +15,10 @@ from heldin.corpus.build import build_store
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import JsonLines
 from heldin.corpus.split import Part, Role, SplitRule
-from heldin.jobs.config import SplitConfig
-from heldin.jobs.run.audit_pool import pool_of_users
-from heldin.jobs.run.layout import Layout, parts_of
-from heldin.jobs.run.ledger import Keys, draw_ledger, ledger_of_run, load_ledger, save_ledger
+from heldin.stages.config import SplitConfig
+from heldin.stages.sides.audit_pool import pool_of_users
+from heldin.stages.sides.layout import Layout, parts_of
+from heldin.stages.sides.ledger import Keys, draw_ledger, ledger_of_run, load_ledger, save_ledger
 
 
 def _store(folder, sizes):

@@ -27,8 +27,8 @@ from heldin.jobs.planted.folder import read_planted
 from heldin.jobs.planted.plant import plant, said_beforehand
 from heldin.jobs.planted.row_text import Plain
 from heldin.jobs.planted.training_set import TrainingSet, training_set
-from heldin.jobs.run.ledger import load_ledger
 from heldin.models.loading import load_language_model
+from heldin.stages.sides.ledger import load_ledger
 from heldin.watch.planted_files import content_sha256
 from tests.planted_sets import COLUMNS, base, lines, plan, read_lines, rows, save_base, write_lines
 

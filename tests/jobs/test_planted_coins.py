@@ -23,8 +23,8 @@ from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.records import copied
 from heldin.jobs.planted.training_set import training_set
 from heldin.jobs.planted.written import planted_rows
-from heldin.jobs.run.ledger import load_ledger
 from heldin.models.loading import load_language_model
+from heldin.stages.sides.ledger import load_ledger
 from tests.planted_sets import base, made_rows, plan, read_lines, write_lines
 
 __all__ = ["base"]  # fixtures
@@ -197,7 +197,7 @@ def test_form_tells_neither_canary_rows_nor_audited_users(base, tmp_path, monkey
         records = [replace(record, text=own.text) for record, own in zip(made.records, user.records, strict=False)]
         return replace(made, records=records)
 
-    monkeypatch.setattr("heldin.jobs.run.planting.formed", of_own_length)
+    monkeypatch.setattr("heldin.stages.sides.planting.formed", of_own_length)
     plant(config, tmp_path / "plain", QUIET)
     written = read_lines(tmp_path / "plain" / "training" / "mine.jsonl")
     canary = np.array([row["body"] not in texts for row in written])

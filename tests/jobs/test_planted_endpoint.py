@@ -15,13 +15,13 @@ from heldin.jobs.planted.folder import read_planted
 from heldin.jobs.planted.looks import LOOKS
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.target import PlantedAudit, window_of
-from heldin.jobs.run.utility import utility_texts
 from heldin.jobs.verify import verify
 from heldin.models.endpoint import EndpointModel
 from heldin.models.endpoint_answers import Style
 from heldin.models.endpoint_client import Endpoint
 from heldin.models.loading import load_language_model
 from heldin.record.planted import ConditionName, Known, Reason
+from heldin.stages.measures.utility import utility_texts
 from heldin.words.texts import AtEndpoint
 from tests.completions_server import CompletionsServer, serving
 from tests.planted_sets import base, plan, read_lines, rows, train, write_lines

@@ -10,13 +10,13 @@ from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time
 from heldin.base.progress import LineReporter
 from heldin.base.purged import MARK
-from heldin.jobs.config import load_config
 from heldin.jobs.purge import lines, plan_purge, purge
-from heldin.jobs.run.pipeline import run
+from heldin.jobs.run import run
 from heldin.jobs.user_scores import leading_scores
 from heldin.jobs.verify import verify
 from heldin.record.document import read_record
 from heldin.reports.pdf import write_report
+from heldin.stages.config import load_config
 from heldin.sweeps.node import SHARED
 
 QUIET = LineReporter(lambda line: None)

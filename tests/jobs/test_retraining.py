@@ -20,11 +20,11 @@ from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.recipe import Recipe
 from heldin.finetune.units import PrivateRecords
-from heldin.jobs.config import parse_config
 from heldin.jobs.retraining.engine import audit_trainings, body_again
 from heldin.jobs.retraining.job import TrainingsAudit
 from heldin.jobs.retraining.runs import Training, TrainingJob, read_results, run_trainings
 from heldin.record.document import Body, read_record
+from heldin.stages.config import parse_config
 from tests.conftest import TRIAL
 from tests.coverage.mechanisms import DELTA
 

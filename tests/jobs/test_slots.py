@@ -18,12 +18,12 @@ from heldin.finetune.batches import encode
 from heldin.finetune.loop import train
 from heldin.finetune.recipe import Recipe, Select
 from heldin.finetune.units import PrivateRecords, plan_private_training
-from heldin.jobs.config import load_config
-from heldin.jobs.run.corpus import read_corpus
-from heldin.jobs.run.data import defended, prepare_data
-from heldin.jobs.run.exposed import exposed_shares
-from heldin.jobs.run.plan import mechanism_of
-from heldin.jobs.run.slots import find_slots
+from heldin.stages.config import load_config
+from heldin.stages.sides.corpus import read_corpus
+from heldin.stages.sides.data import defended, prepare_data
+from heldin.stages.sides.slots import find_slots
+from heldin.stages.train.exposed import exposed_shares
+from heldin.stages.train.plan import mechanism_of
 from tests.conftest import SMALL
 
 NAMES = ("Ann Bell", "Cy Dorn", "Eve Falk", "Gus Holt")

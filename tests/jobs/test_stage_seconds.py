@@ -6,8 +6,8 @@ import time
 import pytest
 
 from heldin.jobs.environment import environment
-from heldin.jobs.run.stage_seconds import FILE, StageSeconds
 from heldin.record.document import read_record
+from heldin.stages.stage_seconds import FILE, StageSeconds
 
 
 def test_a_killed_stage_and_its_continuation_add_up(tmp_path):

@@ -9,8 +9,8 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from heldin.base.csv_text import csv_text
-from heldin.jobs.run.ledger import load_ledger
 from heldin.record.document import read_record
+from heldin.stages.sides.ledger import load_ledger
 
 
 def _rows(path):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from heldin.base.errors import InputError, ResumableError
-from heldin.jobs.run.validation import CurveEvaluation, CurveTexts, gap_auroc_correlation
 from heldin.record.facts import CurvePoint
+from heldin.stages.train.validation import CurveEvaluation, CurveTexts, gap_auroc_correlation
 
 SICK = "The river opens the letter on day 9."
 IN, OUT = {"ann": ["The story counts the market.", SICK]}, {"bob": ["The market opens the letter."]}

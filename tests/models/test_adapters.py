@@ -28,7 +28,6 @@ from peft import (
 from safetensors.torch import load_file, save_file
 
 from heldin.base.errors import InputError
-from heldin.jobs.run.models import model_facts
 from heldin.models.adapters import load_target_and_reference
 from heldin.models.loading import load_language_model
 from heldin.models.logprobs import score_texts
@@ -37,6 +36,7 @@ from heldin.models.reading import quiet_transformers
 from heldin.models.score_cache import ScoreCache
 from heldin.models.shape import TinyModel
 from heldin.models.tiny import new_tiny_model
+from heldin.stages.train.models import model_facts
 
 TEXTS = ["The quick brown fox met 12 people on Tuesday.", "Falcon closes on Friday, said Ms Adams twice."]
 

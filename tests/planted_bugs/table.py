@@ -64,8 +64,9 @@ AFTER = """
   record counts held-out texts that stand in training; both are zero then, and the guarantee is one of each name. What
   prevents it is the alias file (`corpus.aliases`), which merges the names before anything is drawn.
 - **Sixteen bits of the key**: two keys are compared, and nothing is known of how many there are.
-- heldin itself refuses a key that has served another job (`jobs.run.training._bind_key`); that two runs of a foreign
-  trainer share noise shows in the audit because it runs under several keys, from one state of the global generators.
+- heldin itself refuses a key that has served another job (`stages.train.training._bind_key`); that two runs of a
+  foreign trainer share noise shows in the audit because it runs under several keys, from one state of the global
+  generators.
 - What `heldin audit-trainer` says at its end, in these words:
 NOT_TESTED
 

@@ -18,7 +18,7 @@ from heldin.finetune.job_name import job_name
 from heldin.finetune.loop import train
 from heldin.finetune.private import private_gradient
 from heldin.finetune.recipe import Recipe
-from heldin.jobs.run.training import _bind_key
+from heldin.stages.train.training import _bind_key
 from heldin.white_box import draw_checks
 from heldin.white_box.check import alarms
 from heldin.white_box.coins import flat

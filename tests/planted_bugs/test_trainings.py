@@ -42,7 +42,7 @@ def _plant(home, english):
     )
     with pytest.MonkeyPatch.context() as patch:
         # The same coins in every run of the tests.
-        patch.setattr("heldin.jobs.run.ledger.new_key", lambda: b"\x11" * 32)
+        patch.setattr("heldin.stages.sides.ledger.new_key", lambda: b"\x11" * 32)
         plant(config, home / "planted", QUIET)
 
 

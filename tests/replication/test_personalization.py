@@ -12,10 +12,10 @@ from scipy import stats
 import heldin.sweeps.processes as processes
 from heldin.base.errors import InputError
 from heldin.jobs.purge import purge
-from heldin.jobs.run.corpus import read_corpus
-from heldin.jobs.run.data import prepare_data
-from heldin.jobs.run.plan import read_run_config
 from heldin.models.loading import load_language_model
+from heldin.stages.sides.corpus import read_corpus
+from heldin.stages.sides.data import prepare_data
+from heldin.stages.train.plan import read_run_config
 from heldin.sweeps.driver import run_sweep
 from heldin.sweeps.load import load_sweep
 from replication.personalization.job import (

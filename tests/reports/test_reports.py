@@ -11,13 +11,13 @@ import typst
 
 from heldin.audit.canary_groups import CanaryGroup
 from heldin.bounds.verdict import Outcome, Standing, Verdict
-from heldin.jobs.run.training_facts import promise_facts
 from heldin.record.document import read_record, write_record
 from heldin.reports.facts import facts
 from heldin.reports.figures import alternatives, figures
 from heldin.reports.findings import BOUNDS, HOW_WELL, answer_line, findings
 from heldin.reports.next_steps import next_step
 from heldin.reports.pdf import write_report
+from heldin.stages.train.training_facts import promise_facts
 from heldin.words.evidence import ClaimLabel, Subjects
 from tests.made_facts import (
     attack_result,

@@ -5,7 +5,7 @@ import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
 import heldin.sweeps.estimate as estimate
-from heldin.jobs.config import parse_config
+from heldin.stages.config import parse_config
 from heldin.sweeps.check import check_sweep, lines
 from heldin.sweeps.config import Resources
 from heldin.sweeps.estimate import Timing

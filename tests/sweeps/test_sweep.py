@@ -9,9 +9,9 @@ import pytest
 
 import heldin.sweeps.processes as processes
 from heldin.base.errors import InputError
-from heldin.jobs.run.ledger import load_ledger
 from heldin.record.document import read_record
 from heldin.record.sweep import read_sweep
+from heldin.stages.sides.ledger import load_ledger
 from heldin.sweeps.check import check_sweep
 from heldin.sweeps.driver import run_sweep
 from heldin.sweeps.load import load_sweep

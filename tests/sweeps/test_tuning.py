@@ -10,10 +10,10 @@ import heldin.sweeps.driver as driver
 import heldin.sweeps.processes as processes
 from heldin.base.errors import InputError, ResumableError
 from heldin.jobs.purge import purge
-from heldin.jobs.run.ledger import load_ledger
 from heldin.record.document import read_record
 from heldin.record.sweep import read_sweep
 from heldin.record.sweep_table import table
+from heldin.stages.sides.ledger import load_ledger
 from heldin.sweeps.check import check_sweep, lines
 from heldin.sweeps.driver import run_sweep
 from heldin.sweeps.load import load_sweep

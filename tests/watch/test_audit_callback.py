@@ -572,7 +572,7 @@ def test_processes_log_their_own_reads_and_all_of_them_count(planted, base, tmp_
 
 @pytest.mark.slow
 def test_checkpoints_audited_afterwards_show_the_auroc_over_steps(lines, base, tmp_path, call, monkeypatch):
-    monkeypatch.setattr("heldin.jobs.run.ledger.new_key", lambda: b"\x11" * 32)
+    monkeypatch.setattr("heldin.stages.sides.ledger.new_key", lambda: b"\x11" * 32)
     planted = tmp_path / "planted"
     plant(plan(lines, base, looks=3), planted, QUIET)
     saves = {"save_strategy": "steps", "save_steps": 12, "learning_rate": 2e-3, "per_device_train_batch_size": 16}

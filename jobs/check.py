@@ -1,0 +1,265 @@
+"""Check a run before anything is read, made or trained: what is wrong with it, and what it would do."""
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig
+
+from heldin.attacks.config import NamedReference
+from heldin.base.errors import InputError
+from heldin.base.files import cache_root
+from heldin.base.wording import counted
+from heldin.canaries.config import SubstringCanaries, check_enough_users
+from heldin.corpus.aliases import load_aliases
+from heldin.corpus.config import (
+    CorpusSource,
+    FileCorpus,
+    HubCorpus,
+    MaildirCorpus,
+    MarkovCorpusConfig,
+    PresetCorpus,
+    SyntheticCorpusConfig,
+)
+from heldin.corpus.entities.config import EntitySourceConfig
+from heldin.corpus.entities.gold import Gold
+from heldin.corpus.entities.spans import Text
+from heldin.corpus.sources.rows import first_line
+from heldin.corpus.split import Audited, check_pool
+from heldin.defenses.guarantee import Guarantee
+from heldin.defenses.mechanism import Mechanism
+from heldin.jobs.costs import cost_lines
+from heldin.jobs.memory import does_not_fit, memory_lines, run_memory
+from heldin.models.devices import Planned, default_device
+from heldin.models.loading import context_length
+from heldin.models.model_names import require_model
+from heldin.stages.config import RunConfig
+from heldin.stages.folder import require_folder
+from heldin.stages.train.models import require_arithmetic
+from heldin.stages.train.plan import mechanism_of
+from heldin.words import joined
+from heldin.words.guarantee import Promise
+from heldin.words.people import AUDITED
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The result of a check.
+
+    Attributes:
+        problems: what would stop the run before it starts, one line each; may be empty.
+        would: what the run would do, by name, as far as is known before the corpus is read.
+    """
+
+    problems: tuple[str, ...]
+    would: dict[str, str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name, for JSON."""
+        return {"ok": not self.problems, **asdict(self)}
+
+
+def check_run(
+    config: RunConfig, out: Path, gpu: Planned | None = None, say: Callable[[str], None] = lambda _: None
+) -> Checked:
+    """Check everything that a run of this config in this folder names, and change nothing.
+
+    The hub is asked whether it has a model, as the run would; only a model's config is downloaded.
+
+    Args:
+        gpu: where the run would be; with one, what it would hold in memory is found, and must fit.
+        say: receives a line about what takes long.
+    """
+    # Each look raises InputError for what is wrong: all are taken, so that all problems are told at once.
+    mechanisms: list[Mechanism] = []
+    looks: list[Callable[[], object]] = [
+        lambda: require_folder(config, out),
+        lambda: _require_writable(out, "name another --out"),
+        lambda: _require_writable(cache_root(), "let HELDIN_CACHE_DIR name another folder"),
+        lambda: config.corpus.aliases and load_aliases(config.corpus.aliases),
+        # Stand-ins for what only the data give; the noise is calibrated for real.
+        lambda: mechanisms.append(mechanism_of(config, plain_steps=1, clip_norm=1.0)),
+        lambda: require_arithmetic(config),
+        lambda: _require_users(config),
+        lambda: _require_context(config),
+        *_sources(config),
+        *(functools.partial(try_source, where, named) for where, named in config.entity_sources()),
+        *(_model(name) for name in _references(config)),
+    ]
+    # Before the line below: the looks fill ``mechanisms``.
+    problems = [problem for look in looks if (problem := _problem(look))]
+    would = _would(config, out, mechanisms[0]) if mechanisms else {}
+    if mechanisms and not problems:
+        would["cost"] = "\n".join(cost_lines(config, mechanisms[0]))
+    if gpu is not None and not problems:
+        try:
+            peaks = run_memory(config, gpu, say)
+        except InputError as error:
+            problems = [str(error)]
+        except (RuntimeError, ValueError, TypeError, ImportError) as error:
+            # A model whose code asks for numbers, or a torch without what shards are rehearsed with: that says nothing
+            # against the run.
+            would["memory"] = f"not known: this model's steps cannot be rehearsed ({first_line(error)})"
+        else:
+            problems = does_not_fit(peaks, gpu)
+            would["memory"] = memory_lines(peaks, gpu)
+    return Checked(tuple(problems), would)
+
+
+def lines(checked: Checked) -> list[str]:
+    """What the run would do, for a terminal."""
+    return [f"{name:<12}{what}".replace("\n", "\n" + 12 * " ") for name, what in checked.would.items()]
+
+
+def _problem(look: Callable[[], object]) -> str:
+    try:
+        look()
+    except InputError as error:
+        # A list of problems has one line for each.
+        return " ".join(str(error).split())
+    return ""
+
+
+def _sources(config: RunConfig) -> Iterator[Callable[[], object]]:
+    yield from _source("corpus.source", config.corpus.source)
+    if config.model.pretrain is not None and config.model.pretrain.source is not None:
+        yield from _source("model.pretrain.source", config.model.pretrain.source)
+
+
+def _source(key: str, source: CorpusSource) -> Iterator[Callable[[], object]]:
+    match source:
+        case FileCorpus(path=path):
+            yield from (_existing(key, one) for one in ([path] if isinstance(path, Path) else path))
+        case MaildirCorpus(path=path):
+            yield _existing(key, path, folder=True)
+        case PresetCorpus(path=path):
+            # A published file has an ending; a path without one may be a folder of files.
+            yield _existing(key, path, folder=path.suffix == "" or path.is_dir())
+        case HubCorpus():
+            yield source.source
+        case _:
+            pass
+
+
+def _existing(key: str, path: Path, *, folder: bool = False) -> Callable[[], object]:
+    def look() -> None:
+        if not path.exists() or (not folder and not path.is_file()):
+            raise InputError(f"{key}.path: no such {'file or folder' if folder else 'file'}: '{path}'")
+        if not os.access(path, os.R_OK):
+            raise InputError(f"{key}.path: '{path}' cannot be read by you: change its permissions")
+
+    return look
+
+
+def try_source(where: str, named: EntitySourceConfig) -> None:
+    """Search one word, which loads all that a search needs: the list, the pipeline, the extra.
+
+    Raises InputError, with ``where`` in front, if something is missing.
+    """
+    try:
+        source = named.source()
+        if not isinstance(source, Gold):  # which knows its file's own records only; RunConfig compares the file
+            list(source.spans([Text("", "x")]))
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def _references(config: RunConfig) -> list[str]:
+    named = [r.name for r in config.attack.references if isinstance(r, NamedReference)]
+    return list(dict.fromkeys(([config.attack.reference] if config.attack.reference else []) + named))
+
+
+def _model(name: str) -> Callable[[], object]:
+    return lambda: require_model(name)
+
+
+def _require_context(config: RunConfig) -> None:
+    """A named base model must exist, and its context must hold the training sequences."""
+    name = config.model.base
+    if name is None:
+        return
+    require_model(name)
+    # An adapter's folder has no config of the whole model: its context is checked when it is loaded.
+    if (Path(name) / "adapter_config.json").is_file():
+        return
+    # The config alone, of some kilobytes: the weights are not downloaded for a check.
+    revision = config.model.revision
+    try:
+        context = context_length(AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False))
+    except (OSError, ValueError) as error:
+        at = f" at revision '{revision}'" if revision else ""
+        raise InputError(f"model.base: '{name}'{at} has no config that can be read ({first_line(error)})") from error
+    if config.finetune.sequence_length > context:
+        raise InputError(
+            f"finetune.sequence_length is {config.finetune.sequence_length}, more than the {context} tokens that"
+            f" '{name}' takes: lower it"
+        )
+
+
+def _require_users(config: RunConfig) -> None:
+    """The number of users is known for a made-up corpus; for others only the requested maximum is."""
+    source = config.corpus.source
+    most = config.corpus.users.max_users
+    if isinstance(source, SyntheticCorpusConfig | MarkovCorpusConfig):
+        most = min(source.parameters.users, most or source.parameters.users)
+    if most is None:
+        return
+    if config.split.audited is Audited.USERS:
+        check_pool(most, config.split.audit_pool)
+    # They take the place of real users, of whom enough must be left; other canary users are added.
+    if any(isinstance(spec, SubstringCanaries) for spec in config.canaries):
+        check_enough_users(config.canaries, most)
+
+
+def _require_writable(folder: Path, remedy: str) -> None:
+    # The folder itself need not exist yet: what counts is where it would be made.
+    nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not nearest.is_dir():
+        raise InputError(f"cannot use folder '{folder}' ('{nearest}' is a file): {remedy}")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write in '{nearest}': {remedy}")
+
+
+def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]:
+    recipe, defense = config.finetune, config.defense
+    promise = mechanism.guarantee()
+    # A mechanism counts steps; a plain run's number of steps follows from a corpus that was not read.
+    private = mechanism.unit != "none"
+    steps = f"{mechanism.steps:,} steps" if private else f"{recipe.epochs:g} epochs of batches of {recipe.batch_size}"
+    unit = "a record is a sentence, " if config.corpus.text_unit == "sentence" else ""
+    would = {
+        "run": f"{config.name}, {'go on' if (out / 'config.yaml').is_file() else 'begin'} in '{out}'",
+        "corpus": f"{config.corpus.source.kind}, {unit}users with {config.corpus.users.min_records} records or more",
+        "model": config.model.base or "a GPT-Neo, pre-trained first on public users",
+        "training": f"{steps}, {recipe.optimizer}, learning rate {recipe.learning_rate:g}, on the {_device()}",
+        "defense": f"{defense.kind}: {promise.label}" if defense.kind != "none" else f"none: {Promise.NO_PROTECTION()}",
+    }
+    if private:
+        would["noise"] = f"multiplier {mechanism.noise_multiplier:.4g}, delta {mechanism.delta:g}"
+    if config.split.audited is not Audited.USERS:
+        ((where, source),) = list(config.entity_sources())[-1:]
+        would["audited"] = f"{AUDITED[config.split.audited.value].unit} that {where} finds ({source.kind})"
+    elif (share := config.split.audit_fraction) is not None:
+        would["audited"] = f"each user with probability {share:g}, by a public coin; the others are always in"
+    if isinstance(promise, Guarantee) and promise.cautions:
+        would["warning"] = joined(promise.cautions)
+    if config.canaries:
+        would["canaries"] = ", ".join(spec.kind for spec in config.canaries)
+    references = [config.attack.reference or "the base model", *(r.label for r in config.attack.references)]
+    would["attacks"] = f"{', '.join(config.attack.names)}; against {', '.join(references)}"
+    if config.attack.shadow_models:
+        would["shadows"] = f"{counted(config.attack.shadow_models, 'training')} more, for the ideal attacker"
+    if its := config.extraction:
+        queries = ", ".join(f"{count:,}" for count in its.queries)
+        would["extraction"] = f"{its.suffix} tokens after {its.prefix} of each training text, {queries} queries"
+    return would
+
+
+def _device() -> str:
+    try:
+        return "GPU" if default_device().type == "cuda" else "CPU"
+    except InputError:  # told as a problem
+        return "device that was asked for"

@@ -1,0 +1,236 @@
+"""What a run would hold in memory on a GPU of a named size, by its config alone."""
+
+import math
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import replace
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+from heldin.base.wording import counted, in_bytes
+from heldin.defenses.config import (
+    ClippingDefense,
+    FilterDefense,
+    NoDefense,
+    PrivateDefense,
+    SampledDefense,
+    UedpDefense,
+)
+from heldin.finetune.clipped_sums import clipped_sum, put_gradient
+from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
+from heldin.finetune.local_updates import LocalWork, clipped_difference_sum
+from heldin.finetune.memory import EVALUATION, Peak, Step, fitting_peak, scoring_peak
+from heldin.finetune.passes import Passes, cut
+from heldin.finetune.plain import plain_batch_gradient
+from heldin.finetune.precision import Arithmetic, autocast
+from heldin.finetune.recipe import Recipe
+from heldin.finetune.sharded_gradients import clipped_shards, put_shards, sharded_batch_gradient
+from heldin.finetune.sharding import Spread
+from heldin.models.devices import Planned
+from heldin.models.loading import context_length
+from heldin.models.tiny import tiny_config
+from heldin.stages.config import RunConfig
+
+_CPU = torch.device("cpu")  # where a rehearsal's tensors stand, whatever it is for
+
+
+def run_memory(config: RunConfig, device: Planned, say: Callable[[str], None] = lambda _: None) -> dict[str, Peak]:
+    """The peak of each part of a run, with records of full length.
+
+    Args:
+        say: receives what is being rehearsed.
+
+    Returns:
+        Peaks by the part's name, of fine-tuning in each process. Empty for an adapter as base model, and for the
+        filter, which holds all users' gradients.
+    """
+    shape = shape_of(config)
+    if shape is None or isinstance(config.defense, FilterDefense):
+        return {}
+
+    def make() -> PreTrainedModel:
+        # transformers notes in it how a model attends, so each model gets its own.
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(deepcopy(shape), dtype=torch.float32)
+        return model
+
+    peaks: dict[str, Peak] = {}
+    if config.model.pretrain is not None:
+        recipe = config.model.pretrain.recipe
+        peaks["pre-training"] = fitting_peak(make, recipe, _plain(recipe), device, say)
+    longest = min(context_length(shape), config.finetune.sequence_length)
+    step = replace(_step(config), scored=longest)
+    peaks["fine-tuning"] = fitting_peak(make, config.finetune, step, device, say)
+    if config.attack.precision == "fp32":
+        peaks["scoring"] = scoring_peak(make, longest, 2, device)
+    return peaks
+
+
+def memory_lines(peaks: dict[str, Peak], device: Planned) -> str:
+    """The peaks in words, a line for each part of the run."""
+    if not peaks:
+        return "not known for this model or for this defense"
+    top = f"on a GPU of {in_bytes(device.memory)}, of tensors; the GPU's context and gaps between tensors come on top"
+    left = {name: in_bytes(device.memory - peak.total) for name, peak in peaks.items()}
+    return "\n".join([top, *(f"{name}: {_in_words(peak)}, {left[name]} left" for name, peak in peaks.items())])
+
+
+def does_not_fit(peaks: dict[str, Peak], device: Planned) -> list[str]:
+    """A line for each part that does not fit, with what takes how much and what to change."""
+    return [
+        f"{name} takes {_in_words(peak)}, more than the {in_bytes(device.memory)} of the GPU:"
+        f" {_remedy(name, peak, device)}"
+        for name, peak in peaks.items()
+        if peak.total > device.memory
+    ]
+
+
+def _remedy(name: str, peak: Peak, device: Planned) -> str:
+    recipe = "model.pretrain.recipe" if name == "pre-training" else "finetune"
+    # Weights, gradients and the optimizer's state: no pass is small enough.
+    if peak.fixed > device.memory or peak.weights + peak.optimizer > 0.7 * peak.total:
+        less = f"an optimizer with less state ({recipe}.optimizer: sgd)"
+        if name == "pre-training":
+            return f"use a smaller model, {less}, or a base model that is trained already (model.base)"
+        if peak.processes > 1:
+            return f"use a smaller model, {less}, or more processes (finetune.shard)"
+        return f"use a smaller model, finetune.lora, {less}, or spread it over several GPUs (finetune.shard)"
+    if name == "scoring" or peak.moment == EVALUATION:
+        return "use a smaller model"
+    if peak.processes > 1:
+        limit = "defense.micro_records" if peak.ways else "finetune.micro_batch"
+        fewer = f"lower {limit}, " if peak.records > 1 else ""
+        return (
+            f"{fewer}lower finetune.sequence_length, set finetune.checkpointing, or use more processes (finetune.shard)"
+        )
+    return f"lower {recipe}.sequence_length, set {recipe}.checkpointing, or use a smaller model"
+
+
+def _in_words(peak: Peak) -> str:
+    parts = {"weights": peak.weights, "optimizer": peak.optimizer, "activations and gradients": peak.work}
+    said = ", ".join(f"{name} {in_bytes(size)}" for name, size in parts.items() if size)
+    split = ", a unit in several passes" if peak.splits else ""
+    each = f" in each of {peak.processes} processes" if peak.processes > 1 else ""
+    return f"{in_bytes(peak.total)}{each} in {peak.moment} ({said}), {counted(peak.records, 'record')} a pass{split}"
+
+
+def shape_of(config: RunConfig) -> PretrainedConfig | None:
+    """The config of the run's model; None where it cannot be read."""
+    if config.model.pretrain is not None:
+        return tiny_config(config.model.pretrain.shape, config.model.pretrain.shape.vocabulary, 0)
+    # The config alone, of some kilobytes; a name that has none was told of as a problem.
+    try:
+        found: PretrainedConfig = AutoConfig.from_pretrained(
+            config.model.base, revision=config.model.revision, trust_remote_code=False
+        )
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+def _step(config: RunConfig) -> Step:
+    match config.defense:
+        case NoDefense():
+            return _plain(config.finetune)
+        case ClippingDefense(unit=unit, clip_norm=norm):
+            # A copy of the base model waits while a plain run measures the norm.
+            return replace(_clipped(config.finetune, unit), copies=int(norm is None))
+        case SampledDefense() as defense:
+            return _sampled(config.finetune, defense)
+    raise TypeError(f"no step of {config.defense.kind}")
+
+
+def _plain(recipe: Recipe) -> Step:
+    # Of each process, which all have one copy of the model together.
+    share = math.ceil(recipe.batch_size / (recipe.shard or 1))
+    most = min(recipe.micro_batch or recipe.batch_size, share)
+
+    def compute(model: PreTrainedModel, passes: Passes, arithmetic: Arithmetic, its: Spread | None) -> None:
+        # Two passes tell what all do: from the second on there are gradients to add to.
+        batch = _records(min(share, 2 * passes.most) * (recipe.shard or 1), recipe)
+        if its is None:
+            plain_batch_gradient(model, batch, passes.most, arithmetic)
+            return
+        with autocast(arithmetic, _CPU, keeps_casts=False):
+            sharded_batch_gradient(model, batch, passes.most, its)
+
+    return Step(compute, most, without_dropout=False, halves=recipe.shard is None)
+
+
+def _clipped(recipe: Recipe, unit: str) -> Step:
+    clipping = PlainClipping("example" if unit == "example" else "batch", 1.0)
+
+    def compute(model: PreTrainedModel, passes: Passes, arithmetic: Arithmetic, _: Spread | None) -> None:
+        batch = _records(min(recipe.batch_size, 2 * passes.most), recipe)
+        with autocast(arithmetic, _CPU):
+            clipped_batch_gradient(model, clipping, batch, passes)
+
+    return Step(compute, min(recipe.micro_batch or recipe.batch_size, recipe.batch_size))
+
+
+def _sampled(recipe: Recipe, defense: SampledDefense) -> Step:
+    local = defense.local if isinstance(defense, PrivateDefense | UedpDefense) else None
+    unit = _records_of_a_unit(defense, recipe.shard)
+    if local is not None:
+        # One user's steps, one after the other.
+        size = local.batch_size
+
+        def moved(model: PreTrainedModel, passes: Passes, arithmetic: Arithmetic, _: Spread | None) -> None:
+            with autocast(arithmetic, _CPU):
+                work = LocalWork(_records(size, recipe), [1.0] * size)
+                total = clipped_difference_sum(model, [work], local, 1.0)[0]
+            _put(model, total)
+
+        return Step(moved, size, halves=False)
+    if recipe.shard is not None:
+        return _sharded(recipe, defense, unit)
+    # A cohort is drawn, and may be larger than expected.
+    units = math.ceil(defense.cohort + 6 * math.sqrt(defense.cohort))
+
+    def summed(model: PreTrainedModel, passes: Passes, arithmetic: Arithmetic, _: Spread | None) -> None:
+        # The second pass is like all that follow: what it held is given back before the next, and its sums are added.
+        runs = [[_records(unit, recipe) for _ in run] for run in cut([unit] * units, passes.most)[:2]]
+        with autocast(arithmetic, _CPU):
+            found = clipped_sum(model, runs, 1.0, passes)
+        _put(model, found.gradients)
+
+    return Step(summed, defense.micro_records, unit)
+
+
+def _sharded(recipe: Recipe, defense: SampledDefense, unit: int) -> Step:
+    """A step of a shard group, which takes one unit at a time and shares out its records."""
+    assert recipe.shard is not None
+    most = min(defense.micro_records, math.ceil(unit / recipe.shard))
+    # Two units tell what all do: gradients of the second are added to the first one's.
+    units = [_records(unit, recipe)] * 2
+
+    def summed(model: PreTrainedModel, passes: Passes, arithmetic: Arithmetic, its: Spread | None) -> None:
+        assert its is not None
+        with autocast(arithmetic, _CPU, keeps_casts=False):
+            total = clipped_shards(model, units, 1.0, passes, its)[0]
+        # Of its noise a process draws the part that it adds.
+        put_shards(model, total, 1.0, 1.0, lambda name, _, device: torch.empty_like(total[name], device=device))
+
+    return Step(summed, most, halves=False)
+
+
+def _records_of_a_unit(defense: SampledDefense, shard: int | None) -> int:
+    match defense:
+        case PrivateDefense(kind="uls", record_selection="all") | UedpDefense(group_size=None):
+            # All records of a user whom nobody has read yet: as many as a pass, of each process.
+            return defense.micro_records * (shard or 1)
+        case PrivateDefense(kind="uls"):
+            return defense.group_size
+        case UedpDefense(group_size=int(size)):
+            return size
+        case _:
+            return 1
+
+
+def _put(model: PreTrainedModel, total: dict[str, torch.Tensor]) -> None:
+    put_gradient(model, total, 1.0, 1.0, lambda _, shape, device: torch.empty(shape, device=device))
+
+
+def _records(count: int, recipe: Recipe) -> list[Sequence[int]]:
+    # One id more than is predicted.
+    return [[1] * (recipe.sequence_length + 1)] * count

@@ -1,1 +1,0 @@
-"""A run from corpus to record."""

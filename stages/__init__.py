@@ -1,0 +1,1 @@
+"""The stages of every job, from a corpus to facts for a record."""

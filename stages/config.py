@@ -1,0 +1,327 @@
+"""The configuration of a run: YAML checked by pydantic, all errors at once, the nearest valid key suggested."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, JsonValue, model_validator
+
+from heldin.attacks.config import AttackConfig, PretrainedReference
+from heldin.attacks.extraction import ExtractionConfig
+from heldin.audit.config import AuditConfig
+from heldin.audit.decision import DecisionConfig
+from heldin.base.config_errors import checked
+from heldin.base.errors import InputError
+from heldin.base.section import Count, ExpandedName, JobName, Section, Seed
+from heldin.canaries.config import CanarySpec, SubstringCanaries
+from heldin.corpus.config import CorpusConfig, CorpusSource, FileCorpus
+from heldin.corpus.entities.config import EntitySourceConfig
+from heldin.corpus.entities.spans import CATEGORIES, Category
+from heldin.corpus.split import Audited, SplitRule, UserFilter
+from heldin.defenses.config import ClippingDefense, Defense, EntityDefense, FilterDefense, NoDefense
+from heldin.defenses.texts.data_side import Cap, DataDefense, DeIdentify, declared
+from heldin.finetune.recipe import Optimizer, Recipe, Select
+from heldin.models.shape import TinyModel
+from heldin.record.release import Release
+from heldin.stages.config_files import read_config, with_overrides
+
+
+class SplitConfig(Section):
+    """How records are set aside and membership is decided."""
+
+    audited: Audited = Audited.USERS
+    """Whose membership is decided by chance: users, entities whom their records name, or both as one pool. A record is
+    trained on if all the audited users and entities in it are held in; users who are not audited are always in."""
+    entities: EntitySourceConfig | None = None
+    """What finds whom a record names, for an audit of entities under a defense without ``entities`` of its own."""
+    categories: tuple[Category, ...] = Field(CATEGORIES, min_length=1)
+    """Categories of Lai et al. (2021), Table I, that ``entities`` may find."""
+    entity_records: Count = 4
+    """Fewest training records that name an audited entity."""
+    assignment: SplitRule = SplitRule.COIN
+    """How membership is decided: by an independent fair coin for each user, or as an exact half, which supports no
+    certified statement and voids a user-level epsilon."""
+    audit_pool: Annotated[Count, Field(ge=2)] | None = None
+    """Number of users and entities whose membership is decided by chance; all others are always in. null: all. A fixed
+    number voids a user-level epsilon."""
+    audit_fraction: float | None = Field(None, gt=0, le=1)
+    """Decide a user's membership by chance with this probability, by a public coin of the user's own; all others are
+    always in. null: all users. Unlike ``audit_pool`` it leaves a user-level epsilon as it is."""
+    seed: Seed | None = None
+    """Seed by which records are set aside; null: that of the run."""
+    attacker_fraction: float = Field(0.1, gt=0, lt=1)
+    """Share of each user's records set aside for the attacker and never trained on; at least one record."""
+    evaluation_fraction: float = Field(0.1, gt=0, lt=1)
+    """Share of each user's records set aside for validation and test together; at least one record each."""
+
+    @model_validator(mode="after")
+    def _entities_are_audited(self) -> "SplitConfig":
+        if self.audited is Audited.USERS and self.entities is not None:
+            raise ValueError(
+                "entities is for an audit of entities: set audited to 'entities' or 'both', or take it out"
+            )
+        if self.audit_fraction is not None and (self.audit_pool is not None or self.audited is not Audited.USERS):
+            raise ValueError("audit_fraction is for an audit of users and in the place of audit_pool: take one out")
+        return self
+
+
+KEEPS_DEFAULTS: dict[str, JsonValue] = {"x-keeps-defaults": True}  # what a partial section leaves out is as here
+PRETRAINING = Recipe(
+    epochs=3, batch_size=16, learning_rate=2e-3, warmup_steps=100, sequence_length=128, select=Select.LAST
+)
+
+
+class PretrainConfig(Section):
+    """A tiny GPT-Neo trained from scratch on public users: users that this rule admits and that are not audited."""
+
+    source: CorpusSource | None = None
+    """A public corpus to train on; null: that of the run, without its audited users."""
+    users: UserFilter = UserFilter(min_records=1)
+    """Which of the users that are not audited to train on; with ``source``, which of its users."""
+    max_records_per_user: Count | None = None
+    """Maximum number of records per user, taking the first ones; null: all."""
+    shape: TinyModel = TinyModel()
+    """Shape of the model."""
+    recipe: Recipe = Field(PRETRAINING, json_schema_extra=KEEPS_DEFAULTS)
+    """How the model is trained. There are no validation users, so ``select`` must be last and ``patience`` null."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_pre_training(cls, content: Any) -> Any:
+        """Fill what a recipe leaves out with the defaults of pre-training, not those of fine-tuning."""
+        recipe = content.get("recipe") if isinstance(content, dict) else None
+        # A Recipe given in code is whole; anything else is left to validation, which names what is wrong with it.
+        if not isinstance(recipe, dict):
+            return content
+        # Before validation, when "left out" can still be told from "given with the default of fine-tuning".
+        return {**content, "recipe": {**_PRETRAINING_FIELDS, **recipe}}
+
+    @model_validator(mode="after")
+    def _heads_share_the_width(self) -> "PretrainConfig":
+        if self.shape.hidden % self.shape.heads:
+            raise ValueError(f"shape.hidden {self.shape.hidden} is no multiple of shape.heads {self.shape.heads}")
+        return self
+
+    @model_validator(mode="after")
+    def _last_checkpoint(self) -> "PretrainConfig":
+        if self.recipe.looks_at_validation:
+            raise ValueError("recipe.select must be 'last' and patience null: pre-training has no validation users")
+        return self
+
+
+# Only those that differ from a recipe's own defaults: the others need no help.
+_PRETRAINING_FIELDS = {
+    field.name: value for field in fields(PRETRAINING) if (value := getattr(PRETRAINING, field.name)) != field.default
+}
+
+
+class ModelConfig(Section):
+    """The model before fine-tuning: one that exists, or one to pre-train."""
+
+    base: ExpandedName | None = None
+    """Hub name or folder of a causal language model (safetensors); give this or ``pretrain``."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub name; null: the newest."""
+    pretrain: PretrainConfig | None = None
+    """Instead of ``base``: a tiny model to pre-train first."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "ModelConfig":
+        if (self.base is None) == (self.pretrain is None):
+            raise ValueError("give exactly one of 'base' (a hub name or folder) and 'pretrain'")
+        return self
+
+
+class RunConfig(Section):
+    """One run: corpus to report."""
+
+    name: JobName
+    """Name of the run: letters, digits, dot, underscore, hyphen. Its folder is runs/NAME unless --out names one."""
+    seed: Seed = 0
+    """Seed of public choices, such as samples of users and set-asides. Membership coins and noise have a secret key."""
+    corpus: CorpusConfig
+    """The texts and their users."""
+    split: SplitConfig = SplitConfig()
+    """How records are set aside and membership is decided."""
+    model: ModelConfig
+    """The model before fine-tuning."""
+    finetune: Recipe = Recipe()
+    """How the model is fine-tuned."""
+    defense: Defense = NoDefense()
+    """The mechanism of training: none, clipping alone, or a differentially private one."""
+    data_defenses: tuple[DataDefense, ...] = ()
+    """Steps applied to the training records before training, in the order given: deduplication and caps."""
+    canaries: tuple[CanarySpec, ...] = ()
+    """Canary users to plant, each held in by a coin of its own."""
+    attack: AttackConfig = AttackConfig()
+    """The attacks to run, and what the attacker has."""
+    extraction: ExtractionConfig | None = None
+    """Whether sampling from the model would emit users' training texts; null: this is not measured."""
+    audit: AuditConfig = AuditConfig()
+    """Settings of intervals, bounds and rates."""
+    decision: DecisionConfig = DecisionConfig()
+    """Thresholds that decide the answer."""
+    release: Release | None = None
+    """To whom the model will be given, for the report; null: not stated."""
+
+    @model_validator(mode="after")
+    def _sequence_fits(self) -> "RunConfig":
+        # For a named base model the context is known only once its config was read (``stages.train.training``).
+        pretrain = self.model.pretrain
+        if pretrain is None:
+            return self
+        for where, recipe in (("finetune", self.finetune), ("model.pretrain.recipe", pretrain.recipe)):
+            if recipe.sequence_length > pretrain.shape.context:
+                raise ValueError(
+                    f"{where}.sequence_length = {recipe.sequence_length} is above model.pretrain.shape.context ="
+                    f" {pretrain.shape.context}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _windows_fit(self) -> "RunConfig":
+        if self.extraction is None:
+            return self
+        shape = self.model.pretrain.shape if self.model.pretrain else None
+        # For a named base model the context is known only once it was loaded (``stages.measures.extraction``).
+        limits = {"finetune.sequence_length": self.finetune.sequence_length}
+        limits |= {"model.pretrain.shape.context": shape.context} if shape else {}
+        for name, limit in limits.items():
+            if self.extraction.length > limit:
+                raise ValueError(
+                    f"extraction: prefix + suffix = {self.extraction.length} tokens is above {name} = {limit}: lower"
+                    " prefix or suffix"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _attackers_models(self) -> "RunConfig":
+        if self.model.pretrain is None and any(r.kind == "pretrained" for r in self.attack.references):
+            raise ValueError("attack.references: 'pretrained' does again what model.pretrain says, and there is none")
+        if self.model.pretrain and self.model.pretrain.recipe.seed in [
+            r.seed for r in self.attack.references if isinstance(r, PretrainedReference)
+        ]:
+            raise ValueError("attack.references: 'pretrained' has the seed of the base model, which it would be again")
+        # A halted training leaves no model, and which ones halt depends on who
+        # is in them: those left would be a selection.
+        if self.attack.shadow_models and isinstance(self.defense, FilterDefense):
+            raise ValueError("attack.shadow_models: a filter may halt and leave no shadow model: set it to 0")
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_spread(self) -> "RunConfig":
+        if self.model.pretrain is not None and self.model.pretrain.recipe.shard is not None:
+            raise ValueError("model.pretrain.recipe.shard: a tiny model is pre-trained whole; set it to null")
+        if self.finetune.shard is None:
+            return self
+        whole = {
+            "finetune.lora": self.finetune.lora is not None,
+            "finetune.optimizer adafactor": self.finetune.optimizer is Optimizer.ADAFACTOR,
+            f"defense.kind {self.defense.kind}": isinstance(self.defense, ClippingDefense | FilterDefense),
+            "defense.local": getattr(self.defense, "local", None) is not None,
+            "attack.shadow_models": bool(self.attack.shadow_models),
+        }
+        if wanting := [name for name, there in whole.items() if there]:
+            raise ValueError(f"finetune.shard: {wanting[0]} needs whole models in every process; leave one of them out")
+        return self
+
+    def entity_sources(self) -> Iterator[tuple[str, EntitySourceConfig]]:
+        """Every source of entities in the config, with the key that names it."""
+        yield from (("data_defenses", d.entities) for d in self.data_defenses if isinstance(d, DeIdentify))
+        if isinstance(self.defense, EntityDefense) and self.defense.entities is not None:
+            yield "defense.entities", self.defense.entities
+        if self.split.entities is not None:
+            yield "split.entities", self.split.entities
+
+    @model_validator(mode="after")
+    def _entities_are_known(self) -> "RunConfig":
+        if self.split.audited is Audited.USERS:
+            return self
+        defense = self.defense if isinstance(self.defense, EntityDefense) else None
+        known = defense is not None and defense.entities is not None
+        if known and self.split.entities is not None:
+            raise ValueError("split.entities: the audited entities are those of defense.entities: take it out")
+        if not known and self.split.entities is None:
+            raise ValueError(
+                f"split.audited '{self.split.audited}' needs split.entities, which finds whom a record names"
+            )
+        caps = defense.caps if defense else None
+        if caps and self.split.entity_records > caps[1]:
+            raise ValueError(
+                f"split.entity_records is {self.split.entity_records}, but defense.entity_cap keeps {caps[1]} records"
+                " that name an entity: lower it"
+            )
+        # Drawn after the coins: without a held-out record another of its author takes its place.
+        if defense and any(isinstance(step, Cap) for step in self.data_defenses):
+            raise ValueError(
+                "data_defenses: a cap chooses among the records that entities' coins leave, so that a coin decides"
+                " about more records than name the entity: use defense.group_size and defense.entity_cap"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _gold_is_of_the_corpus(self) -> "RunConfig":
+        corpus = self.corpus.source
+        # A record that the file does not have would stop the run only when its texts are searched.
+        for where, source in self.entity_sources():
+            if source.kind != "gold":
+                continue
+            if not (isinstance(corpus, FileCorpus) and corpus.kind == "iob" and corpus.path == source.path):
+                raise ValueError(f"{where}: gold columns are for a corpus of kind 'iob' that is read from that file")
+            if self.corpus.text_unit == "sentence" or self.canaries:
+                raise ValueError(
+                    f"{where}: gold columns know the records of their file alone: leave canaries and corpus.text_unit"
+                    " out"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_compares_texts(self) -> "RunConfig":
+        if not isinstance(self.defense, EntityDefense):
+            return self
+        # The table of docs/theory.md#caps-and-fixed-incidence: no epsilon holds with these, under either adjacency.
+        for step in map(declared, self.data_defenses):
+            if not (step.record_local or step.slots_only):
+                raise ValueError(
+                    f"data_defenses: {step.name} compares texts, so that one record decides about others: it goes with"
+                    f" no defense '{self.defense.kind}'; take it out, or choose random records"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _somebody_chooses(self) -> "RunConfig":
+        # Users whom the mechanism protects may not choose the checkpoint (docs/theory.md#rules-of-a-private-step).
+        if self.finetune.select is Select.BEST_PUBLIC and self.corpus.public_validation is None:
+            raise ValueError("finetune.select 'best_public' needs corpus.public_validation: a rule for separate users")
+        return self
+
+    @model_validator(mode="after")
+    def _substrings_are_trained_on(self) -> "RunConfig":
+        longest = max((n for c in self.canaries if isinstance(c, SubstringCanaries) for n in c.lengths), default=0)
+        if longest >= self.finetune.sequence_length:
+            raise ValueError(
+                f"canaries: a substring of {longest} tokens is not below finetune.sequence_length ="
+                f" {self.finetune.sequence_length}, so that training would cut it off: lower lengths"
+            )
+        return self
+
+
+EXTENDS = "Another config, named relative to this file, that this one changes: sections are merged key by key."
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a YAML config, merged over the one it ``extends`` if any, and apply ``a.b=value`` overrides.
+
+    Raises:
+        InputError: no such file, invalid YAML, or a config with errors; the message lists all of them.
+    """
+    content = read_config(path)
+    if "variants" in content and "corpus" not in content:
+        raise InputError(f"{path}: it has variants, and so is the file of a sweep: heldin sweep {path}")
+    return parse_config(with_overrides(content, overrides), str(path))
+
+
+def parse_config(content: Mapping[str, Any], where: str) -> RunConfig:
+    """Check a config's content; ``where`` names it in errors. Raises InputError listing every error."""
+    return checked(RunConfig, content, where)

@@ -1,0 +1,84 @@
+"""A run's folder: made for a config, or found to hold an earlier run of the same one. Without torch."""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+from heldin.base.errors import InputError
+from heldin.base.files import is_held, private_directory, write_text
+from heldin.base.log_file import LOG
+from heldin.base.purged import require_not_purged
+from heldin.base.yaml_files import read_yaml
+from heldin.stages.config import RunConfig
+from heldin.stages.config_files import first_difference
+from heldin.stages.stage_seconds import FILE as STAGES
+
+_BEFORE_COINS = {"config.yaml", LOG, STAGES}  # what a run leaves that was stopped before it drew any
+
+
+def take_folder(config: RunConfig, out: Path) -> None:
+    """Make the run folder, or find in it an earlier run of the same config."""
+    if not require_folder(config, out):
+        private_directory(out)
+        write_text(out / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+
+
+def require_folder(config: RunConfig, out: Path) -> bool:
+    """Whether ``out`` holds an earlier run of the same config; nothing is written.
+
+    Raises:
+        InputError: it holds something else.
+    """
+    path = out / "config.yaml"
+    require_not_purged(out)
+    # As data, not as text: order and comments of a file do not make another config.
+    content = config.model_dump(mode="json")
+    if path.is_file():
+        changed = first_difference(read_yaml(path), content)
+        if changed:
+            # Never taken over: the other run may be at work, before its coins.
+            held = is_held(out)
+            bare = not held and _without_coins(out)
+            lost = ", or remove the folder, for which no coin was drawn yet" if bare else ""
+            works = ", and a process works on it" if held else ""
+            raise InputError(
+                f"'{out}' holds a run of another config ('{changed}' differs){works}: choose another --out{lost}"
+            )
+        return True
+    _require_empty(out, "run")
+    return False
+
+
+@contextmanager
+def for_any_config_without_coins(out: Path) -> Iterator[None]:
+    """Leave the folder of a run that its input stopped before any coin to whichever config comes next; the log stays.
+
+    For the process that holds the folder.
+    """
+    try:
+        yield
+    except InputError:
+        if _without_coins(out):
+            for name in _BEFORE_COINS - {LOG}:
+                (out / name).unlink(missing_ok=True)
+        raise
+
+
+def _without_coins(out: Path) -> bool:
+    return {file.name for file in out.iterdir()} <= _BEFORE_COINS
+
+
+def take_new_folder(out: Path, what: str, besides: Collection[str] = ()) -> None:
+    """Make ``out``, owner-only; raises InputError, changing nothing, if it is a file or holds anything ``besides``."""
+    _require_empty(out, what, besides)
+    private_directory(out)
+
+
+def _require_empty(out: Path, what: str, besides: Collection[str] = ()) -> None:
+    # a lone log is of a call that ended before it wrote anything: no reason to refuse the next
+    if out.exists() and (not out.is_dir() or any(file.name not in (LOG, *besides) for file in out.iterdir())):
+        article = "an" if what[0] in "aeiou" else "a"
+        is_what = "is not empty and holds no such" if out.is_dir() else f"is a file, and no folder for {article}"
+        raise InputError(f"'{out}' {is_what} {what}: choose another --out")

@@ -1,0 +1,1 @@
+"""Who and what is held in: everything until the coins."""

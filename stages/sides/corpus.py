@@ -1,0 +1,157 @@
+"""The corpus of a run before anything is planted or drawn: the store, its audited users, and public rows."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from heldin.audit.coarse import coarse_percentiles
+from heldin.base.errors import InputError
+from heldin.base.files import cache_directory
+from heldin.base.progress import Reporter
+from heldin.base.wording import counted
+from heldin.canaries.config import check_enough_users
+from heldin.corpus.aliases import load_aliases
+from heldin.corpus.build import build_store
+from heldin.corpus.names import missing_names_line
+from heldin.corpus.sorting import ROWS_PER_BATCH
+from heldin.corpus.split import Audited, Selection, check_pool, select_users
+from heldin.corpus.store import CorpusStore
+from heldin.record.facts import CorpusFacts
+from heldin.stages.config import RunConfig
+
+VALIDATION_RECORDS = 20  # of each public validation user
+
+
+@dataclass(frozen=True)
+class CorpusData:
+    """The corpus of a run before anything is planted or drawn.
+
+    Attributes:
+        store: the corpus.
+        audited: the audited users, and how many were dropped.
+        public_rows: rows of ``public_store`` that pre-training may see.
+        public_users: number of users with such rows.
+        validation_rows: rows of public validation users.
+        text_unit: what a record is: one of the source, or a sentence of one.
+        public_store: the corpus that pre-training is from; None: ``store``.
+    """
+
+    store: CorpusStore
+    audited: Selection
+    public_rows: tuple[int, ...]
+    public_users: int
+    validation_rows: tuple[int, ...] = ()
+    text_unit: str = "record"
+    public_store: CorpusStore | None = None
+
+    def public_texts(self) -> list[str]:
+        """Texts that pre-training may see."""
+        return [text for texts in self.public_batches() for text in texts]
+
+    def public_batches(self) -> Iterator[list[str]]:
+        """The same in batches."""
+        rows = np.array(self.public_rows, dtype=np.int64)
+        for first in range(0, rows.size, ROWS_PER_BATCH):
+            yield (self.public_store or self.store).texts_at(rows[first : first + ROWS_PER_BATCH])
+
+
+def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
+    """Build or open the store, and select audited and public users.
+
+    Raises:
+        InputError: see ``build_store``, ``select_users`` and ``check_pool``; more canary users than users.
+    """
+    aliases = load_aliases(config.corpus.aliases) if config.corpus.aliases else None
+    reporter.say("corpus: reading")
+    store = build_store(
+        config.corpus.opened(),
+        cache_directory(),
+        aliases=aliases,
+        skip_bad_rows=config.corpus.skip_bad_lines,
+        say=reporter.say,
+    )
+    reporter.say(
+        f"corpus: {counted(len(store.users), 'user')}, {counted(len(store), 'record')},"
+        f" {counted(store.report.skipped, 'row')} skipped"
+    )
+    if line := missing_names_line(store.users):
+        reporter.say(line)
+    # Audited users first: the rules for public users choose among those who are left.
+    audited = select_users(store, config.corpus.users, seed=config.seed)
+    if len(audited.users) < 2:
+        rule = config.corpus.users
+        lost = (
+            (audited.dropped_by_pattern, "dropped by pattern"),
+            (audited.dropped_by_minimum, f"with fewer than {rule.min_records} records"),
+            (audited.dropped_by_maximum, f"with more than {rule.max_records}"),
+            (audited.dropped_by_sampling, "not drawn by fraction or max_users"),
+        )
+        why = ", ".join(f"{number} {how}" for number, how in lost if number) or "there are no others"
+        raise InputError(
+            f"{len(audited.users)} of {len(store.users)} users pass corpus.users ({why}): an audit needs at least 2"
+            " users, and 100 to say much"
+        )
+    # How many users pass is known only here: ``heldin run --check`` can ask for a made-up corpus only.
+    check_enough_users(config.canaries, len(audited.users))
+    if config.split.audited is Audited.USERS:
+        check_pool(len(audited.users), config.split.audit_pool)
+    validation = _validation_users(config, store, audited)
+    # Whose loss chooses the checkpoint must not be pre-trained on: their loss would say nothing about other people's.
+    taken = frozenset((*audited.users, *validation))
+    # At most so many of each, so that no one user's texts decide.
+    rows = [row for user in validation for row in list(store.rows(user))[:VALIDATION_RECORDS]]
+    public_store = _public_store(config, reporter)
+    # Another corpus has other people: none of its users is audited.
+    public = _public_rows(config, public_store, frozenset()) if public_store else _public_rows(config, store, taken)
+    return CorpusData(store, audited, *public, tuple(rows), config.corpus.text_unit, public_store)
+
+
+def corpus_facts(corpus: CorpusData) -> CorpusFacts:
+    """The record's facts about the corpus."""
+    store, audited = corpus.store, corpus.audited
+    return CorpusFacts(
+        fingerprint=store.fingerprint,
+        users=len(store.users),
+        records=len(store),
+        skipped_rows=store.report.skipped,
+        records_per_audited_user=coarse_percentiles([store.count(u) for u in audited.users]),
+        dropped_by_pattern=audited.dropped_by_pattern,
+        dropped_by_minimum=audited.dropped_by_minimum,
+        dropped_by_maximum=audited.dropped_by_maximum,
+        dropped_by_sampling=audited.dropped_by_sampling,
+        public_users=corpus.public_users,
+        public_records=len(corpus.public_rows),
+        text_unit=corpus.text_unit,
+    )
+
+
+def _validation_users(config: RunConfig, store: CorpusStore, audited: Selection) -> tuple[str, ...]:
+    """Public users whose loss selects the checkpoint: neither audited nor pre-trained on."""
+    rule = config.corpus.public_validation
+    if rule is None:
+        return ()
+    # A purpose of its own: under that of the audited users, those whom their coins left out would fail these coins too.
+    users = select_users(store, rule, taken=frozenset(audited.users), seed=config.seed, purpose="validation").users
+    if not users:
+        raise InputError("corpus.public_validation admits no user beside the audited ones: widen its rule")
+    return users
+
+
+def _public_store(config: RunConfig, reporter: Reporter) -> CorpusStore | None:
+    """The corpus that the base model is pre-trained on, if it is not the run's."""
+    if config.model.pretrain is None or config.model.pretrain.source is None:
+        return None
+    reporter.say("public corpus: reading")
+    return build_store(config.model.pretrain.source.source(), cache_directory(), say=reporter.say)
+
+
+def _public_rows(config: RunConfig, store: CorpusStore, taken: frozenset[str]) -> tuple[tuple[int, ...], int]:
+    """Rows of ``store`` of public users, who are not among ``taken``, limited per user by the config."""
+    if config.model.pretrain is None:
+        return (), 0
+    rule = config.model.pretrain.users
+    public = select_users(store, rule, taken=taken, seed=config.seed, purpose="public")
+    limit = config.model.pretrain.max_records_per_user
+    rows = [row for user in public.users for row in list(store.rows(user))[:limit]]
+    return tuple(rows), len(public.users)

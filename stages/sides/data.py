@@ -1,0 +1,246 @@
+"""The data side of a run: store, public users, ledger, and what each stage may see of them."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from heldin.attacks.scoring import ScoredParts
+from heldin.base.coins import first_in_keyed_order, keyed_order, seed_key
+from heldin.base.progress import Reporter
+from heldin.base.wording import counted
+from heldin.canaries.form import Forms
+from heldin.canaries.kinds import Canary
+from heldin.corpus.split import Part, Role
+from heldin.corpus.store import Corpus, texts_of
+from heldin.defenses.texts.data_side import Cap, Removal, TrainingRecord, apply_defenses
+from heldin.finetune.batches import encode
+from heldin.models.loading import LanguageModel
+from heldin.models.logprobs import score_texts
+from heldin.record.facts import CellFacts
+from heldin.stages.config import RunConfig
+from heldin.stages.sides.cell import read_cell
+from heldin.stages.sides.corpus import CorpusData, read_corpus
+from heldin.stages.sides.layout import laid_out
+from heldin.stages.sides.ledger import Ledger, ledger_of_run, load_ledger
+from heldin.stages.sides.planting import plant
+from heldin.stages.sides.slots import Slots
+from heldin.stages.train.validation import CurveTexts
+from heldin.words.people import AUDITED
+
+ROWS_A_BATCH = 2**14
+
+
+@dataclass(frozen=True, eq=False)
+class RunData:
+    """Everything of the corpus that a run uses.
+
+    Attributes:
+        corpus: the corpus before anything was planted.
+        store: the corpus with the canary users in it, if there are any.
+        canaries: how each canary user was made.
+        ledger: roles and parts of the users.
+        training_rows: rows that are trained on, after data-side defenses.
+        removals: what each data-side defense removed or changed.
+        changed_texts: by row the text that is trained on, where a data-side defense changed it.
+        slots: who wrote and who is named, for text sampling; None for other mechanisms.
+        cell: the run's place in a sweep; None for a run of its own.
+        parts: which parts of a text are scored; None: all of it.
+    """
+
+    corpus: CorpusData
+    store: Corpus
+    canaries: Mapping[str, Canary]
+    ledger: Ledger
+    training_rows: npt.NDArray[np.integer]
+    removals: tuple[Removal, ...] = ()
+    changed_texts: Mapping[int, str] = field(default_factory=dict)
+    slots: Slots | None = None
+    cell: CellFacts | None = None
+    parts: ScoredParts | None = None
+
+    def public_texts(self) -> list[str]:
+        """Texts that pre-training may see."""
+        return self.corpus.public_texts()
+
+    def training_texts(self) -> Iterator[list[str]]:
+        """Texts that fine-tuning may see, and no others, in the order of ``training_rows``, in batches."""
+        for first in range(0, self.training_rows.size, ROWS_A_BATCH):
+            rows = self.training_rows[first : first + ROWS_A_BATCH]
+            texts = self.store.texts_at(rows)
+            if self.changed_texts:
+                texts = [self.changed_texts.get(row, text) for row, text in zip(rows.tolist(), texts, strict=True)]
+            yield texts
+
+    def training_text(self, row: int) -> str:
+        """The text that is trained on for a training row."""
+        changed = self.changed_texts.get(row)
+        return self.store.text(row) if changed is None else changed
+
+    def attacker_texts(self, users: Sequence[str], limit: int | None = None) -> dict[str, list[str]]:
+        """Fresh texts by user, at most ``limit`` of each."""
+        # Of both sides alike: what is set aside was decided before the coins.
+        return {user: texts_of(self.store, self.ledger.parts[user][Part.ATTACKER][:limit]) for user in users}
+
+    def known_training_texts(self, users: Sequence[str], limit: int | None, seed: int) -> dict[str, list[str]]:
+        """At most ``limit`` texts per user (None: all) that training saw or would have seen, whoever is held in."""
+        key = seed_key(seed)
+        # Ordered by id under a public seed, and taken from the training part of held-out users too: which texts are
+        # scored must not depend on the coin (docs/theory.md#randomisation-test, c).
+        # Caps left records out before any coin fell, of both sides alike.
+        by_id = {user: {self.store.id(row): row for row in self.for_training(user)} for user in users}
+        return {
+            user: texts_of(self.store, [its[id_] for id_ in keyed_order(key, "known documents", list(its))[:limit]])
+            for user, its in by_id.items()
+        }
+
+    def for_training(self, user: str) -> list[int]:
+        """The rows of a user or an audited entity that training sees, or would have seen."""
+        rows = self.ledger.parts[user][Part.TRAIN]
+        return [row for row in rows if self.slots is None or self.slots.kept[row]]
+
+    def real(self, users: Iterable[str]) -> list[str]:
+        """Those of the users who are not canary users."""
+        return [user for user in users if user not in self.canaries]
+
+    def canary_membership(self) -> dict[str, bool]:
+        """Whether each canary user is held in. Scores meet it in ``stages.measures.statistics`` only."""
+        return {user: self.ledger.roles[user] is Role.HELD_IN for user in sorted(self.canaries)}
+
+
+def prepare_data(
+    config: RunConfig,
+    out: Path,
+    reporter: Reporter,
+    corpus: CorpusData | None = None,
+    base: LanguageModel | None = None,
+    forms: Forms | None = None,
+) -> RunData:
+    """Plant canary users, fix the pool, set records aside and draw coins, or read what the run already has.
+
+    Args:
+        corpus: the result of ``read_corpus``; None: it is read here.
+        base: the model before fine-tuning; needed if ``needs_base`` says so.
+        forms: rows whose forms the records of made-up canary users take; None: they have their own.
+
+    Raises:
+        InputError: see ``read_corpus``, ``plant`` and ``assign``.
+    """
+    corpus = corpus or read_corpus(config, reporter)
+    # Canary users before the coins: the pool has to be fixed when they are drawn
+    # (docs/theory.md#conditions-of-one-run, 1).
+    store: Corpus = corpus.store
+    canaries: Mapping[str, Canary] = {}
+    if config.canaries:
+        if base is None:
+            raise ValueError("canary users are made with the base model: give it")
+        store = planted = plant(config, corpus, base, out, reporter, forms)
+        canaries = planted.canaries
+    kept = load_ledger(out / "ledger")
+    earlier = None if kept is None else (kept.drawn_from, kept.parts)
+    layout, slots = laid_out(config, corpus, store, canaries, reporter, earlier)
+    # Drawn again under the kept key when a run resumes, and compared: a corpus or split that changed is found.
+    cell = read_cell(out / "ledger")
+    if cell is not None:
+        cell.require(config, out)
+    coins = cell.coins_key if cell else None
+    ledger = ledger_of_run(out / "ledger", layout, config.split, seed=config.seed, kept=kept, coins=coins)
+    # After the coins, on the records of those held in: a defense works on what would be trained on.
+    left = defended(config, store, ledger, base, reporter, slots)
+    data = RunData(corpus, store, canaries, ledger, *left, slots, cell.facts if cell else None)
+    counts, audited = data.ledger.count(data.canaries), AUDITED[config.split.audited.value]
+    if layout.users:
+        reporter.say(
+            f"split: {counts[Role.HELD_IN]} {audited.unit} held in, {counts[Role.HELD_OUT]} held out,"
+            f" {counted(counts[Role.ALWAYS_IN], 'user')} always in; {counted(corpus.public_users, 'public user')}"
+        )
+    if canaries:
+        included = sum(data.canary_membership().values())
+        reporter.say(f"canaries: {counted(included, 'canary user')} held in, {len(canaries) - included} held out")
+    for removal in data.removals:
+        reporter.say(removal.line())
+    return data
+
+
+def needs_base(config: RunConfig) -> bool:
+    """Whether the data side needs the base model: to make canary users, or to rank records for a cap."""
+    ranked = any(isinstance(d, Cap) and d.selection != "random" for d in config.data_defenses)
+    return bool(config.canaries) or ranked
+
+
+def defended(
+    config: RunConfig,
+    store: Corpus,
+    ledger: Ledger,
+    base: LanguageModel | None,
+    reporter: Reporter,
+    slots: Slots | None = None,
+) -> tuple[npt.NDArray[np.integer], tuple[Removal, ...], dict[int, str]]:
+    """What data-side defenses leave: the rows that are trained on, what each step did, and changed texts by row.
+
+    Args:
+        store: the corpus, canary users included.
+        ledger: roles and parts of the users.
+        base: the model before fine-tuning; None unless records are ranked by it.
+        slots: those of text sampling, whose caps come first.
+    """
+    rows = ledger.training_rows()
+    capped = slots.removal(rows) if slots else None
+    if slots:
+        rows = rows[slots.kept[rows]]
+    first = (capped,) if capped else ()
+    # The common case reads no record: with a large corpus that saves a pass over all texts.
+    if not config.data_defenses:
+        return rows, first, {}
+
+    def of_base() -> LanguageModel:
+        if base is None:
+            raise ValueError("records are ranked by the base model: give it")
+        return base
+
+    records = [TrainingRecord(row, (its := store.record(row)).user, its.id, its.text) for row in rows.tolist()]
+    left, removals = apply_defenses(
+        config.data_defenses,
+        records,
+        # Called only by a cap that ranks by them: the base model is not loaded for random caps and deduplication.
+        lengths=lambda texts: [len(ids) for ids in encode(of_base().tokenizer, texts, None)],
+        losses=lambda texts: [-s.total / len(s.logprobs) for s in score_texts(of_base(), list(texts))],
+        seed=config.seed,
+        reporter=reporter,
+    )
+    # Only those that differ: the others are read from the store when they are asked for.
+    given = {record.row: record.text for record in records} if any(r.changed for r in removals) else {}
+    changed = {record.row: record.text for record in left if given.get(record.row, record.text) != record.text}
+    return np.array([record.row for record in left], dtype=np.int64), (*first, *removals), changed
+
+
+def curve_texts(data: RunData, *, validation_texts: int, users: int, per_user: int, seed: int) -> CurveTexts:
+    """Samples of real users' texts for the curves.
+
+    Args:
+        validation_texts: maximum number of validation texts per side.
+        users: maximum number of users whose texts are attacked.
+        per_user: maximum number of attacker texts per user.
+        seed: seed of the samples.
+    """
+    held_in, held_out = (data.real(data.ledger.users(role)) for role in (Role.HELD_IN, Role.HELD_OUT))
+    # Chosen before anybody asks who is held in.
+    both = data.real(data.ledger.scored_users())
+    followed = {both[i] for i in first_in_keyed_order(seed_key(seed), "curve users", both, users)}
+    attacked = ([user for user in side if user in followed] for side in (held_in, held_out))
+    of_held_in, of_held_out = (data.attacker_texts(side, per_user) for side in attacked)
+    return CurveTexts(
+        held_in_validation=_sample(data, held_in, Part.VALIDATION, validation_texts, seed),
+        held_out_validation=_sample(data, held_out, Part.VALIDATION, validation_texts, seed),
+        held_in_attack=of_held_in,
+        held_out_attack=of_held_out,
+        public_validation=texts_of(data.corpus.store, data.corpus.validation_rows[:validation_texts]),
+    )
+
+
+def _sample(data: RunData, users: list[str], part: Part, count: int, seed: int) -> list[str]:
+    rows = data.ledger.parts.rows_of(part, users)
+    chosen = first_in_keyed_order(seed_key(seed), "validation sample", data.store.ids_at(rows), count)
+    return data.store.texts_at(rows[chosen])

@@ -1,0 +1,235 @@
+"""The membership ledger: who is held in, what each record is used for, and the key behind the coins. Owner-only files.
+
+The trainer is given the texts of ``training_rows``, the attack users and their texts; neither is given roles. Scores
+are joined to roles in ``stages.measures.statistics``, and for the curves of training in ``stages.train.validation``.
+"""
+
+import hmac
+import itertools
+import json
+from collections import Counter
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from heldin.base.artefacts import artefact_file, read_document, require_whole, write_document
+from heldin.base.coins import new_key
+from heldin.base.errors import InputError
+from heldin.base.files import private_directory, text_sha256
+from heldin.corpus.row_parts import RowParts, saved_parts
+from heldin.corpus.split import Part, Role, SplitRule, assign, assign_canaries, require_both_sides
+from heldin.stages.config import SplitConfig
+from heldin.stages.sides.layout import Layout
+
+ROWS = "rows"  # folder of the ledger that says what each row is for
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Roles and parts of the users, and of the audited entities, of one corpus. Secret: never in a record or a report.
+
+    Attributes:
+        coins_key: secret key of the coins; cells of one block of a sweep share it.
+        key: secret key of cohorts and noise, this run's alone.
+        corpus: fingerprint of the corpus.
+        split: hash of the options and users of the split.
+        assignment: how membership was decided.
+        roles: role of each user and of each audited entity.
+        parts: rows of each user, by what they are used for; of an audited entity, those that name it.
+        entities: the audited entities among them.
+        drawn_from: hash of what the parts follow from.
+    """
+
+    coins_key: bytes
+    key: bytes
+    corpus: str
+    split: str
+    assignment: SplitRule
+    roles: Mapping[str, Role]
+    parts: RowParts
+    entities: frozenset[str] = frozenset()
+    drawn_from: str = field(default="", compare=False)
+
+    def users(self, role: Role) -> list[str]:
+        """Users and entities of a role, sorted."""
+        return sorted(user for user, its in self.roles.items() if its is role)
+
+    def scored_users(self) -> list[str]:
+        """Users and entities whose membership chance decided, sorted by name."""
+        # By name, so that their order tells nothing about sides.
+        return sorted(user for user, its in self.roles.items() if its is not Role.ALWAYS_IN)
+
+    def membership(self, without: Container[str] = ()) -> dict[str, bool]:
+        """Whether each of ``scored_users`` is held in, by name, without those in ``without`` (canary users)."""
+        return {user: self.roles[user] is Role.HELD_IN for user in self.scored_users() if user not in without}
+
+    def training_rows(self) -> npt.NDArray[np.integer]:
+        """Rows that are trained on, sorted: of users who are not held out, but those that name a held-out entity."""
+        out = {name for name, role in self.roles.items() if role is Role.HELD_OUT}
+        trained = [name for name in self.parts if name not in out and name not in self.entities]
+        rows = self.parts.rows_of(Part.TRAIN, trained)
+        # A record is in iff all its audited attributes are (docs/theory.md#audits-of-entities).
+        empty = self.parts.rows_of(Part.TRAIN, [name for name in self.entities if name in out])
+        rows = rows[~np.isin(rows, empty)] if empty.size else rows
+        rows.sort()
+        return rows
+
+    def owners(self) -> dict[int, str]:
+        """The audited entity that each of these training rows names; other rows are their author's."""
+        return {row: entity for entity in self.entities for row in self.parts[entity][Part.TRAIN]}
+
+    def key_commitment(self) -> str:
+        """Hash of the key of cohorts and noise, for the record."""
+        return text_sha256("key", self.key.hex())
+
+    def commitment(self) -> str:
+        """Keyed hash of the roles, for the record; a plain hash of so few bits could be reversed by trying them all."""
+        roles = json.dumps({user: role.value for user, role in sorted(self.roles.items())})
+        return hmac.digest(self.coins_key, b"ledger" + roles.encode(), "sha256").hex()
+
+    def count(self, without: Container[str] = ()) -> Mapping[Role, int]:
+        """Number of users and entities by role, without those in ``without`` (canary users)."""
+        return Counter(role for user, role in self.roles.items() if user not in without)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The secret keys of a run.
+
+    Attributes:
+        coins: key of the coins.
+        run: key of cohorts and noise, which no other run has.
+    """
+
+    coins: bytes
+    run: bytes
+
+
+def draw_ledger(layout: Layout, split: SplitConfig, *, seed: int, keys: Keys) -> Ledger:
+    """Draw the coins under their secret key.
+
+    Args:
+        split: how membership is decided; canary users are always flipped, each by its own fair coin.
+        seed: public seed of the layout.
+        keys: secret keys.
+
+    Raises:
+        InputError: see ``assign``.
+    """
+    # Where canary users alone are audited, it is their coins that must not all fall on one side.
+    decided = assign(layout.pool.names, assignment=split.assignment, key=keys.coins) if layout.pool.names else {}
+    roles = {user: decided.get(user, Role.ALWAYS_IN) for user in layout.users}
+    roles |= {entity: decided[entity] for entity in layout.pool.entities}
+    # Fair coins for canary users even where the real ones are an exact half: their bounds can be certified.
+    planted_roles = assign_canaries(list(layout.planted), key=keys.coins)
+    if not decided:
+        require_both_sides(planted_roles)
+    roles |= planted_roles
+    fractions = (split.attacker_fraction, split.evaluation_fraction)
+    # Into the ledger's ``split``: with other options or another pool the same key draws other sides.
+    pool = (split.audited.value, split.audit_pool, split.audit_fraction, split.seed)
+    options = repr((split.assignment.value, *pool, *fractions, seed))
+    whose = (repr(sorted(layout.planted.items())), repr(layout.pool.names), *layout.users)
+    return Ledger(
+        coins_key=keys.coins,
+        key=keys.run,
+        corpus=layout.corpus,
+        split=text_sha256(options, *whose),
+        assignment=split.assignment,
+        roles=roles,
+        parts=layout.parts.joined(RowParts.of(layout.pool.entities)),
+        entities=frozenset(layout.pool.entities),
+        drawn_from=layout.drawn_from,
+    )
+
+
+def save_ledger(ledger: Ledger, folder: Path) -> None:
+    """Write the ledger to ``folder`` (owner-only); ``ledger.json`` is written last and marks it complete."""
+    private_directory(folder)
+    users = [(user, role.value) for user, role in ledger.roles.items()]
+    ledger.parts.save(folder / ROWS, of=ledger.drawn_from)
+    with artefact_file(folder / "users.parquet") as temporary:
+        table: dict[str, list[Any]] = {"user": [u for u, _ in users], "role": [r for _, r in users]}
+        if ledger.entities:
+            table["entity"] = [user in ledger.entities for user, _ in users]
+        pq.write_table(pa.table(table), temporary)
+    content = {
+        "coins_key": ledger.coins_key.hex(),
+        "key": ledger.key.hex(),
+        "corpus": ledger.corpus,
+        "split": ledger.split,
+        "assignment": ledger.assignment.value,
+    }
+    write_document(folder / "ledger.json", content)
+
+
+def load_ledger(folder: Path) -> Ledger | None:
+    """Return the ledger in ``folder``, or None if none was finished there.
+
+    Raises InputError if one of its files is missing or was changed.
+    """
+    # Without the last file the coins of an interrupted call are as if never drawn: nothing was trained by them.
+    if not (folder / "ledger.json").is_file():
+        return None
+    remedy = "this run cannot resume; start a new run folder"
+    content = read_document(folder / "ledger.json", remedy)
+    require_whole(folder / "users.parquet", remedy=remedy)
+    try:
+        users = pq.read_table(folder / "users.parquet").to_pydict()
+        entities = frozenset(itertools.compress(users["user"], users.get("entity", [])))
+        drawn_from, parts = saved_parts(folder / ROWS)
+        return Ledger(
+            coins_key=bytes.fromhex(content["coins_key"]),
+            key=bytes.fromhex(content["key"]),
+            corpus=content["corpus"],
+            split=content["split"],
+            assignment=SplitRule(content["assignment"]),
+            roles={user: Role(role) for user, role in zip(users["user"], users["role"], strict=True)},
+            parts=parts,
+            entities=entities,
+            drawn_from=drawn_from,
+        )
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise InputError(f"the ledger '{folder}' is damaged: {remedy}") from error
+
+
+def ledger_of_run(
+    folder: Path, layout: Layout, split: SplitConfig, *, seed: int, kept: Ledger | None, coins: bytes | None = None
+) -> Ledger:
+    """The run's ledger: drawn under the keys of the one that is kept, else under fresh ones and saved.
+
+    Args:
+        folder: the run's folder of secrets.
+        split: see ``draw_ledger``.
+        seed: see ``draw_ledger``.
+        kept: the ledger in ``folder``; None: there is none.
+        coins: key of the coins of a sweep's block; None: a fresh one, of this run alone.
+
+    Raises:
+        InputError: the kept ledger belongs to another corpus, another split, or another membership, or ``folder`` has
+            one that is not ``kept``, whose keys would be lost.
+    """
+    if kept is None and (folder / "ledger.json").is_file():
+        raise InputError(f"'{folder}' got a ledger while this run was being prepared: start it again")
+    # The key of cohorts and noise is never shared, whatever the coins: two models under one would differ by un-noised
+    # data (docs/theory.md#keys-and-coins).
+    keys = Keys(coins or (kept.coins_key if kept else new_key()), kept.key if kept else new_key())
+    drawn = draw_ledger(layout, split, seed=seed, keys=keys)
+    if kept is None:
+        save_ledger(drawn, folder)
+        return drawn
+    # Every role is compared, not only the key: an edited file of roles is found.
+    if kept != drawn:
+        names = ("coins_key", "corpus", "split", "assignment", "roles", "parts", "entities")
+        differing = ", ".join(name for name in names if getattr(kept, name) != getattr(drawn, name))
+        raise InputError(
+            f"'{folder}' is the ledger of another run ({differing} differ from this one's): use a new folder, or"
+            " restore a ledger that was changed"
+        )
+    return kept

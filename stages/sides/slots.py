@@ -1,0 +1,167 @@
+"""Text sampling's view of a corpus: who wrote each training record and whom it names, what caps keep, who is exposed.
+
+Caps are laid out over the training records of all users before any coin is asked: a record of somebody who is held out
+is an empty slot, which lets nobody in (docs/theory.md#caps-and-fixed-incidence).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from heldin.base.coins import seed_key
+from heldin.base.errors import InputError
+from heldin.base.progress import Reporter
+from heldin.base.wording import counted
+from heldin.corpus.aliases import load_aliases
+from heldin.corpus.entities.incidence import Incidence, incidence
+from heldin.corpus.entities.mentions import find_mentions, with_rows_beyond
+from heldin.corpus.entities.spans import Text
+from heldin.corpus.row_parts import RowParts
+from heldin.corpus.split import Part
+from heldin.corpus.store import Corpus, CorpusStore
+from heldin.defenses.config import EntityDefense
+from heldin.defenses.texts.caps import caps_named, kept_under_caps, slot_order
+from heldin.defenses.texts.data_side import Removal
+from heldin.stages.config import RunConfig
+
+_NOBODY = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Slots:
+    """Who wrote the training records of a run, and whom they name; numbered like the corpus's rows.
+
+    Attributes:
+        users: all users with training records, held in or not.
+        authors: shape (rows,): the number in ``users`` of each training record's author; -1 for other rows.
+        named: whom each row names; None without a source of entities.
+        kept: shape (rows,): the training records that caps keep; all of them without caps.
+        caps: the caps in words; None without any.
+    """
+
+    users: tuple[str, ...]
+    authors: npt.NDArray[np.int32]
+    named: Incidence | None
+    kept: npt.NDArray[np.bool_]
+    caps: str | None
+
+    def removal(self, rows: npt.NDArray[np.integer]) -> Removal | None:
+        """What caps leave out of these rows; None without caps."""
+        if self.caps is None:
+            return None
+        out = rows[~self.kept[rows]]
+        return Removal(self.caps, rows.size, out.size, np.unique(self.authors[out]).size)
+
+    def exposed(self, rows: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
+        """How many of these rows each user wrote or is named in, and how many name each entity.
+
+        Returns:
+            Counts of the users and of the entities with any; None for the latter without a source of entities.
+        """
+        of_users = np.bincount(self.authors[rows], minlength=len(self.users))
+        if self.named is None:
+            return of_users[of_users > 0], None
+        sizes = np.diff(self.named.starts)
+        author = np.repeat(self.authors, sizes[: self.authors.size])
+        chosen = np.zeros(self.authors.size, dtype=np.bool_)
+        chosen[rows] = True
+        among = np.repeat(chosen, sizes[: self.authors.size])
+        entity = self.named.entities[: among.size]
+        # An entity that is a user's name: that user's own records were counted above.
+        number = {user: i for i, user in enumerate(self.users)}
+        user_of = np.full(self.named.count, _NOBODY, dtype=np.int32)
+        for user, its in self.named.users.items():
+            user_of[its] = number.get(user, _NOBODY)
+        others = among & (user_of[entity] != _NOBODY) & (user_of[entity] != author)
+        of_users = of_users + np.bincount(user_of[entity[others]], minlength=len(self.users))
+        of_entities = np.bincount(entity[among], minlength=self.named.count)
+        return of_users[of_users > 0], of_entities[of_entities > 0]
+
+
+def find_slots(
+    config: RunConfig, base: CorpusStore, store: Corpus, parts: RowParts, reporter: Reporter
+) -> Slots | None:
+    """The slots of a run that protects users and entities; None for any other.
+
+    Args:
+        base: the corpus before anything was planted, beside which what is found is kept.
+        store: the corpus with canary users in it, if there are any.
+        parts: rows of every user, held in or not, by what they are used for.
+
+    Raises:
+        InputError: the source of entities cannot be used.
+    """
+    defense = config.defense
+    if not isinstance(defense, EntityDefense):
+        return None
+    users, unsorted = tuple(sorted(parts)), parts.rows_of(Part.TRAIN)
+    rows = np.sort(unsorted)
+    authors = np.full(max(len(base), int(rows.max(initial=-1)) + 1), _NOBODY, dtype=np.int32)
+    number = {user: i for i, user in enumerate(users)}
+    authors[unsorted] = np.repeat([number[user] for user in parts], parts.sizes(Part.TRAIN))
+    named = whom_records_name(config, base, store, rows, reporter) if defense.entities else None
+    kept = authors != _NOBODY
+    if defense.caps and named is not None:
+        group_size, entity_cap = defense.caps
+        # A public seed: which records are kept is told to nobody, and needs no secret.
+        order = rows[slot_order(seed_key(config.seed), (store.id(row) for row in rows.tolist()), rows.size)]
+        kept = kept_under_caps(
+            order, authors, named.starts, named.entities, group_size=group_size, entity_cap=entity_cap
+        )
+        _require_some(config, users, authors, kept, reporter)
+    return Slots(
+        users, authors, named, kept, caps_named(*defense.caps, defense.counts_as_entity) if defense.caps else None
+    )
+
+
+def _require_some(
+    config: RunConfig,
+    users: Sequence[str],
+    authors: npt.NDArray[np.int32],
+    kept: npt.NDArray[np.bool_],
+    reporter: Reporter,
+) -> None:
+    """Say how many users caps leave without a record. Raises InputError if nothing is left, or these must be scored."""
+    # Of everybody, so that nothing here depends on a coin.
+    empty = len(users) - np.unique(authors[kept]).size
+    remedy = "raise defense.group_size or defense.entity_cap, or name fewer categories"
+    if not kept.any():
+        raise InputError(f"the caps leave no training record of {counted(len(users), 'user')}: {remedy}")
+    if empty and "training" in config.attack.documents:
+        raise InputError(
+            f"attack.documents has 'training', but the caps leave {empty:,} of {counted(len(users), 'user')} no"
+            f" training record to score: {remedy}, or score fresh texts"
+        )
+    if empty:
+        reporter.say(
+            f"caps leave {empty:,} of {counted(len(users), 'user')} without a training record: whether these are held"
+            " in changes nothing"
+        )
+
+
+def whom_records_name(
+    config: RunConfig, base: CorpusStore, store: Corpus, rows: npt.NDArray[np.integer], reporter: Reporter
+) -> Incidence | None:
+    """The entities that each row names, by the config's source of entities; None without one.
+
+    Args:
+        base: see ``find_slots``.
+        store: see ``find_slots``.
+        rows: training rows of all users; those after ``base``'s are searched too.
+
+    Raises:
+        InputError: the source cannot be used.
+    """
+    defense = config.defense if isinstance(config.defense, EntityDefense) else None
+    its = defense if defense and defense.entities else config.split
+    if its.entities is None:
+        return None
+    source = its.entities.source()
+    mentions = find_mentions(base, source, reporter)
+    planted = {row: Text(store.id(row), store.text(row)) for row in rows[rows >= len(base)].tolist()}
+    if planted:
+        mentions = with_rows_beyond(mentions, planted, source)
+    aliases = load_aliases(config.corpus.aliases) if config.corpus.aliases else None
+    return incidence(mentions, categories=its.categories, aliases=aliases)

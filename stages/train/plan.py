@@ -1,0 +1,276 @@
+"""The plan of a run: the mechanism that its config describes, written before the first step.
+
+Nothing here looks at the private records; only a plain run's number of steps follows from them.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, assert_never
+
+from heldin.base.errors import InputError
+from heldin.base.files import kept_text
+from heldin.base.yaml_files import read_yaml
+from heldin.defenses.choices import (
+    BatchClip,
+    CappedPoissonSampler,
+    Clip,
+    ConcentrationFilter,
+    ConstantDivisor,
+    FlatClip,
+    FullBatchSampler,
+    NoClip,
+    NormalisedClip,
+    PoissonSampler,
+    Sampler,
+    ShuffledSampler,
+    TwoLevel,
+)
+from heldin.defenses.config import (
+    ClippingDefense,
+    FilterDefense,
+    NoDefense,
+    PrivateDefense,
+    SampledDefense,
+    UedpDefense,
+    UserEntityDefense,
+)
+from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.plan_file import read_plan, write_plan
+from heldin.finetune.recipe import Select
+from heldin.stages.config import RunConfig, parse_config
+from heldin.stages.train.data_steps import assumptions, data_steps
+
+if TYPE_CHECKING:  # loads torch, and plans are read where none is needed
+    from heldin.stages.sides.data import RunData
+
+
+def settle_plan(config: RunConfig, data: "RunData", out: Path, *, clip_norm: float | None = None) -> Mechanism:
+    """Write ``out``/plan.json before the first step, or read the existing one.
+
+    Args:
+        clip_norm: clip norm measured in a plain run, if a clipping defense names none.
+
+    Raises:
+        InputError: the existing plan is not the one the config gives, or ``out`` is a copy of a private run.
+    """
+    plain_steps = config.finetune.steps(len(data.training_rows))
+    mechanism = mechanism_of(config, plain_steps=plain_steps, clip_norm=clip_norm)
+    path = out / "plan.json"
+    if path.is_file():
+        kept = read_plan(path)
+        # Field by field, so that the message can name what differs.
+        changed = [name for name in Mechanism.model_fields if getattr(kept, name) != getattr(mechanism, name)]
+        if changed:
+            raise InputError(f"'{path}' is another plan ({', '.join(changed)} differ): use a new run folder")
+    else:
+        write_plan(mechanism, path)
+    # A plain run has no noise that a second run could cancel; of a cell not even that may be repeated under its coins.
+    if mechanism.unit != "none" or data.cell is not None:
+        refuse_copies(out)
+    return mechanism
+
+
+def mechanism_of(config: RunConfig, *, plain_steps: int, clip_norm: float | None = None) -> Mechanism:
+    """The run's mechanism, with its noise calibrated if the config gives a target epsilon.
+
+    Args:
+        plain_steps: steps of plain training, which follow from the data; a private run's come from the config.
+        clip_norm: clip norm for a clipping defense that names none.
+    """
+    defense = config.defense
+    match defense:
+        case NoDefense():
+            return _plain(config, plain_steps, NoClip())
+        case ClippingDefense():
+            norm = defense.clip_norm or clip_norm
+            assert norm is not None
+            return _plain(config, plain_steps, BatchClip(norm=norm) if defense.unit == "batch" else FlatClip(norm=norm))
+        case PrivateDefense():
+            mechanism = Mechanism(
+                **_common(config, defense),
+                **_sampled(defense),
+                group_size=defense.group_size,
+                record_selection=defense.record_selection,
+                # ELS and group privacy sample examples and protect users: their guarantee is that of up to G sampled
+                # members (docs/theory.md#poisson-accounting).
+                unit="example" if defense.kind == "example" else "user",
+                # A fixed cohort out of a fixed population: an absent unit keeps its place (docs/theory.md#conventions).
+                adjacency="zero_out" if defense.sampler == "shuffled" else "add_remove",
+                sampled="user" if defense.kind == "uls" else "example",
+                sampler=_sampler(defense),
+                local=defense.local,
+            )
+            return _calibrated(mechanism, defense)
+        case UserEntityDefense():
+            mechanism = Mechanism(
+                **_common(config, defense),
+                **_sampled(defense),
+                unit="user_entity",
+                # Caps look at everybody's slots: only neighbours with the same slots keep the same records
+                # (docs/theory.md#caps-and-fixed-incidence).
+                adjacency="zero_out" if defense.caps else "add_remove",
+                sampled="example",
+                sampler=PoissonSampler.of(defense.population, defense.cohort),
+                group_size=defense.group_size or 1,
+                entity_cap=defense.entity_cap,
+                exposed=None if defense.caps else defense.exposed or 1,
+                record_selection="all",
+            )
+            return _calibrated(mechanism, defense)
+        case UedpDefense():
+            return Mechanism(
+                **_common(config, defense),
+                **{**_sampled(defense), "noise_multiplier": _noise_on_sum(defense)},
+                unit="user_entity",
+                sampled="user",
+                sampler=PoissonSampler.of(defense.population, defense.cohort),
+                group_size=defense.group_size or 1,
+                record_selection="random" if defense.group_size else "all",
+                two_level=_two_level(defense),
+                local=defense.local,
+            )
+        case FilterDefense():
+            return Mechanism(
+                **_common(config, defense),
+                group_size=defense.group_size,
+                record_selection=defense.record_selection,
+                unit="user",
+                adjacency="replace",
+                sampled="user",
+                sampler=FullBatchSampler(population=defense.population),
+                # Half of epsilon pays AboveThreshold, the other half the Gaussian steps
+                # (docs/theory.md#filtered-descent, accounting).
+                clip=ConcentrationFilter(tau=defense.tau, above_epsilon=defense.target_epsilon / 2),
+                noise_multiplier=1.0,
+                divisor=ConstantDivisor(value=defense.population),
+            ).calibrated(defense.target_epsilon)
+        case _:
+            assert_never(defense)
+
+
+def require_mechanism(config: RunConfig) -> None:
+    """Check, before a corpus is read or a model pre-trained, that the config gives a valid mechanism.
+
+    Raises InputError if it does not: a cohort above the population, an epsilon that needs no noise, and the like.
+    """
+    mechanism_of(config, plain_steps=1, clip_norm=1.0)
+
+
+def configured_mechanism(config: RunConfig, plan: Mechanism, plain_steps: int) -> Mechanism:
+    """The mechanism that a finished run's config gives, with the clip norm of its plan if the run measured one."""
+    norm = plan.clip.norm if isinstance(plan.clip, BatchClip | FlatClip) else None
+    return mechanism_of(config, plain_steps=plain_steps, clip_norm=norm)
+
+
+def read_run_config(folder: Path) -> RunConfig:
+    """The config in a run folder. Raises InputError if it is missing or damaged."""
+    path = folder / "config.yaml"
+    if not path.is_file():
+        raise InputError(f"'{path}' is missing: the run cannot be checked without it")
+    return parse_config(read_yaml(path), str(path))
+
+
+def _common(config: RunConfig, defense: SampledDefense | FilterDefense) -> dict[str, Any]:
+    """Fields of every mechanism with noise."""
+    return {
+        "steps": defense.steps,
+        "delta": defense.delta,
+        "noise_generator": defense.noise().value,
+        "checkpoint": _checkpoint(config),
+        "data_steps": data_steps(config),
+        "base_model_saw_protected": defense.base_model_saw_protected,
+        # One key of the config for both: a tokenizer that is trained here is trained on the base model's texts.
+        "tokenizer_saw_protected": defense.base_model_saw_protected,
+        "assumptions": assumptions(config),
+    }
+
+
+def _sampled(defense: SampledDefense) -> dict[str, Any]:
+    """Fields of every mechanism that samples, clips and adds noise in each step."""
+    return {
+        "clip": _clip(defense),
+        # A stand-in until ``_calibrated`` finds the noise.
+        "noise_multiplier": 1.0 if defense.noise_multiplier is None else defense.noise_multiplier,
+        # Public, and never the cohort that was drawn: neighbours would scale their noise differently
+        # (docs/theory.md#public-constants).
+        "divisor": ConstantDivisor(value=defense.cohort),
+        "protected_units": defense.protected_users,
+    }
+
+
+def _noise_on_sum(defense: UedpDefense) -> float:
+    """Standard deviation of the noise on the sum of clipped updates, over the clip norm."""
+    assert defense.noise_multiplier is not None
+    # Algorithm 1, line 14, with weights of at most 1: z (q_u |U| + 1) beta on the sum.
+    return defense.noise_multiplier * (defense.cohort + 1 if defense.noise_scale == "cohort" else 1)
+
+
+def _two_level(defense: UedpDefense) -> TwoLevel:
+    return TwoLevel(
+        entity_rate=defense.entity_rate,
+        extended_rate=defense.extended_rate,
+        rule=defense.rule,
+        holders=defense.holders or defense.population - 1,
+        weight_caps=defense.weight_caps,
+        claimed_noise=defense.noise_multiplier if defense.account == "paper" else None,
+        sensitive_share=defense.sensitive_share if defense.account == "paper" else None,
+    )
+
+
+def _calibrated(mechanism: Mechanism, defense: SampledDefense) -> Mechanism:
+    return mechanism if defense.target_epsilon is None else mechanism.calibrated(defense.target_epsilon)
+
+
+def _checkpoint(config: RunConfig) -> Literal["last_step", "public_validation", "protected_validation"]:
+    """Whose validation loss selects the released checkpoint or stops training, if any."""
+    if not config.finetune.looks_at_validation:
+        return "last_step"
+    return "public_validation" if config.finetune.select is Select.BEST_PUBLIC else "protected_validation"
+
+
+def _plain(config: RunConfig, steps: int, clip: Clip) -> Mechanism:
+    return Mechanism(
+        unit="none",
+        sampled="example",
+        # Fields that a mechanism must have: with unit "none" no accountant reads them.
+        sampler=PoissonSampler(rate=1.0),
+        clip=clip,
+        noise_multiplier=0.0,
+        steps=steps,
+        divisor=ConstantDivisor(value=config.finetune.batch_size),
+        record_selection="all",
+        noise_generator="none",
+        checkpoint=_checkpoint(config),
+    )
+
+
+def _sampler(defense: PrivateDefense) -> Sampler:
+    if defense.sampler == "shuffled":
+        return ShuffledSampler(population=defense.population, cohort=defense.cohort)
+    if defense.cap is not None:
+        return CappedPoissonSampler.of(defense.population, defense.cohort, defense.cap)
+    return PoissonSampler.of(defense.population, defense.cohort)
+
+
+def _clip(defense: SampledDefense) -> Clip:
+    return FlatClip(norm=defense.clip_norm) if defense.clip_kind == "flat" else NormalisedClip(norm=defense.clip_norm)
+
+
+def refuse_copies(out: Path) -> None:
+    """Raise InputError if ``out`` is a copy of a folder in which this was called before.
+
+    Trained on other data under the same key, it would differ from the original by un-noised data; a copy of a sweep's
+    cell would be a second run under coins that may have been looked at.
+    """
+    # the file contains its own inode number, which a copy does not share and a moved folder keeps
+    path = out / "ledger" / "origin"
+    # A call that was killed before it wrote leaves an empty file, which counts as none.
+    path.touch(mode=0o600)
+    kept = kept_text(path)
+    if not kept:
+        # In place: ``base.files.write_text`` renames a temporary file, which has another inode.
+        path.write_text(str(path.stat().st_ino), encoding="utf-8")
+    elif kept != str(path.stat().st_ino):
+        raise InputError(
+            f"'{out}' is a copy of a private run's folder or of a sweep's cell, and two runs under one key differ by"
+            " un-noised data: resume in the original folder, or start a new run"
+        )

@@ -1,0 +1,297 @@
+"""The training stage of a run: train under the plan, and measure the curves."""
+
+import hmac
+import math
+from contextlib import closing, nullcontext
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+
+from heldin.base.artefacts import State, folder_digest, state_of
+from heldin.base.errors import InputError
+from heldin.base.files import kept_text, text_sha256, write_text
+from heldin.base.progress import Reporter
+from heldin.corpus.entities.incidence import Incidence
+from heldin.defenses.choices import BatchClip, FlatClip
+from heldin.defenses.config import ClippingDefense, FilterDefense, NoDefense, SampledDefense
+from heldin.defenses.mechanism import Mechanism
+from heldin.finetune.batches import encoded
+from heldin.finetune.checkpoints import finished_state
+from heldin.finetune.clipping import PlainClipping
+from heldin.finetune.job_name import job_name
+from heldin.finetune.loop import TrainingResult, train
+from heldin.finetune.ranks import first_process_first, rank
+from heldin.finetune.recipe import Select
+from heldin.finetune.sharding import spread
+from heldin.finetune.token_store import TokenStore, token_store
+from heldin.finetune.training import discard_model
+from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
+from heldin.models.loading import LanguageModel
+from heldin.models.logprobs import score_texts
+from heldin.stages.config import RunConfig
+from heldin.stages.sides.data import RunData, curve_texts
+from heldin.stages.sides.ledger import load_ledger
+from heldin.stages.sides.rows import RecordIds, rows_digest, writers
+from heldin.stages.train.validation import HELD_IN_LOSS, PUBLIC_LOSS, CurveEvaluation
+
+TOKENS = Path("checkpoints") / "tokens"  # of a run: what its checkpoints go on from
+
+
+def finetune(
+    config: RunConfig, data: RunData, base: LanguageModel, mechanism: Mechanism, out: Path, reporter: Reporter
+) -> TrainingResult:
+    """Train on the records of held-in and always-in users under the mechanism, measuring the curves along the way."""
+    recipe = config.finetune
+    _check_length(config, base)
+    its = spread(base.model, recipe)
+    # Chunks are cut from a user's whole text in each step: cut here, they could only
+    # come from the beginnings of its records.
+    length = None if mechanism.record_selection == "random_chunk" else recipe.sequence_length
+    sequences = training_tokens(data, base, length, out / TOKENS, reporter)
+    private = _private(config, data, base, mechanism, sequences)
+    if private:
+        reporter.say(f"mechanism: {mechanism.guarantee().label}")
+        reporter.say(f"mechanism: noise multiplier {mechanism.noise_multiplier:.4g}, {len(private.units)} units")
+        # Before the first step under this key.
+        _bind_key(out / "ledger" / "job", job_name(base, sequences, recipe, private))
+        write_text(out / "ledger" / "plan", plan_commitment(data.ledger.key, mechanism), private=True)
+    curves = curve_texts(
+        data,
+        validation_texts=config.audit.validation_texts,
+        users=config.audit.curve_users,
+        per_user=config.audit.curve_texts_per_user,
+        seed=config.seed,
+    )
+    if recipe.looks_at_validation and recipe.select is not Select.BEST_PUBLIC and not curves.held_in_validation:
+        raise InputError(
+            "finetune.select or patience chooses by validation texts of those held in, who have none: set select to"
+            " last and patience to null, or raise split.evaluation_fraction"
+        )
+    evaluate = CurveEvaluation(curves, base, private=private is not None, spread=its is not None)
+    at_end = closing(private.source) if private else nullcontext()
+    final = out / "checkpoints" / "final"
+    if final.is_dir() and not is_model_of_training(out, data.ledger.key):
+        discard_model(final, recipe, reporter.say)
+    with at_end, reporter.track("fine-tuning", mechanism.steps, "steps") as advance:
+        result = train(
+            base,
+            sequences,
+            recipe,
+            out / "checkpoints",
+            private=private,
+            clipping=_clipping(mechanism),
+            evaluate=evaluate,
+            # Loss of held-in users chooses only where no guarantee is claimed, or where the plan says it is void.
+            select_by=PUBLIC_LOSS if recipe.select is Select.BEST_PUBLIC else HELD_IN_LOSS,
+            advance=advance,
+            say=reporter.say,
+            spread=its,
+        )
+    if rank() == 0 and not result.halted:
+        write_text(out / "ledger" / "model", _model_commitment(data.ledger.key, final), private=True)
+    return result
+
+
+def is_model_of_training(run: Path, key: bytes) -> bool:
+    """Return whether the final model is the one that training left, by its digest and by the keyed hash of that.
+
+    A model without a hash is one that a killed call finished: its digest alone counts.
+    """
+    final, kept = run / "checkpoints" / "final", run / "ledger" / "model"
+    if state_of(final) is not State.WHOLE:
+        return False
+    return kept_text(kept) in (None, _model_commitment(key, final))
+
+
+def require_model_of_training(run: Path) -> None:
+    """Raise InputError unless the final model is the one that training left."""
+    ledger = load_ledger(run / "ledger")
+    if ledger is None or not is_model_of_training(run, ledger.key):
+        raise InputError(
+            f"'{run / 'checkpoints' / 'final'}' is not the model that training left: restore it, or run it again"
+        )
+
+
+def _model_commitment(key: bytes, final: Path) -> str:
+    return hmac.digest(key, b"model" + folder_digest(final).encode(), "sha256").hex()
+
+
+def measured_clip_norm(
+    config: RunConfig, data: RunData, base: LanguageModel, out: Path, reporter: Reporter
+) -> float | None:
+    """The smallest gradient norm of a plain run, for a clipping defense that names no norm (Kandpal et al., D.3).
+
+    The plain run comes first, on a copy of the base model, and can be resumed like any other.
+
+    Args:
+        base: the model before fine-tuning; it stays unchanged.
+
+    Returns:
+        The norm; None for any other defense.
+
+    Raises:
+        InputError: sequences longer than the model's context, or a gradient of norm 0.
+    """
+    defense = config.defense
+    if not isinstance(defense, ClippingDefense) or defense.clip_norm is not None:
+        return None
+    _check_length(config, base)
+    # All steps and no evaluation: the smallest norm is over the whole run.
+    recipe = replace(config.finetune, select=Select.LAST, patience=None)
+    sequences = training_tokens(data, base, recipe.sequence_length, out / TOKENS, reporter)
+    # The run proper starts from the unchanged base model.
+    copy = replace(base, model=deepcopy(base.model))
+    with reporter.track("plain run for the clip norm", recipe.steps(len(sequences)), "steps") as advance:
+        measured = train(
+            copy,
+            sequences,
+            recipe,
+            out / "checkpoints" / "plain-run",
+            # An infinite norm clips nothing, and measures.
+            clipping=PlainClipping(defense.unit, math.inf),
+            advance=advance,
+            say=reporter.say,
+        ).smallest_norm
+    # A clip norm of 0 would train nothing.
+    if not measured:
+        raise InputError("the plain run has a gradient of norm 0: give defense.clip_norm")
+    reporter.say(f"clip norm: {measured:.4g}, the smallest {defense.unit} gradient norm of a plain run")
+    return measured
+
+
+def training_tokens(
+    data: RunData, base: LanguageModel, length: int | None, folder: Path, reporter: Reporter
+) -> TokenStore:
+    """The token sequences of the training rows, on disk: made once, and read by all processes.
+
+    Args:
+        base: whose tokenizer.
+        length: most tokens of a record that are trained on; None: all.
+        folder: where they are kept; owner-only, as it says who was trained on.
+
+    Raises:
+        InputError: see ``encode`` and ``token_store``.
+    """
+    if not data.training_rows.size:
+        raise InputError(
+            "there is no record to train on: the held-in users have none left after set-asides, caps and data defenses"
+        )
+    changed = sorted(data.changed_texts.items())
+    rows = rows_digest(data.training_rows)
+    of = text_sha256(base.fingerprint, data.store.fingerprint, rows, repr(changed), repr(length))
+    # Made by the first process, and mapped by the others.
+    with first_process_first(), reporter.track("tokenizing", data.training_rows.size, "records") as advance:
+        return token_store(
+            folder,
+            encoded(base.tokenizer, data.training_texts(), length),
+            of=of,
+            vocabulary=base.model.get_input_embeddings().num_embeddings,
+            verify=rank() == 0,
+            advance=advance,
+        )
+
+
+def _check_length(config: RunConfig, base: LanguageModel) -> None:
+    if config.finetune.sequence_length > base.context:
+        raise InputError(
+            f"finetune.sequence_length is {config.finetune.sequence_length}, more than the {base.context} tokens that"
+            f" '{base.name}' takes: lower it"
+        )
+
+
+def _clipping(mechanism: Mechanism) -> PlainClipping | None:
+    # A mechanism with noise clips each unit itself (``finetune.private``).
+    if mechanism.unit != "none":
+        return None
+    match mechanism.clip:
+        case FlatClip(norm=norm):
+            return PlainClipping("example", norm)
+        case BatchClip(norm=norm):
+            return PlainClipping("batch", norm)
+        case _:
+            return None
+
+
+def _bind_key(path: Path, job: str) -> None:
+    """Bind a run's key to one job, or raise InputError if it is bound to another."""
+    # two models under one key would differ by un-noised data, even if the first one's checkpoints are gone
+    kept = kept_text(path)
+    if kept is None:
+        write_text(path, job, private=True)
+    elif kept != job:
+        raise InputError(
+            f"'{path.parent}' holds the key of another private job (its corpus, membership, base model, mechanism or"
+            " recipe differ): one key serves one job, so use a new run folder"
+        )
+
+
+def plan_commitment(key: bytes, mechanism: Mechanism) -> str:
+    """A keyed hash of the plan that a run was trained under, so that plan, config and record cannot change together."""
+    # Keyed: whoever edits plan and record together cannot make the hash that fits without the key.
+    return hmac.digest(key, b"plan" + mechanism.model_dump_json().encode(), "sha256").hex()
+
+
+def require_trained_under(run: Path, plan: Mechanism) -> None:
+    """Raise InputError unless the run was trained under this plan, by the hash that training left."""
+    ledger, kept = load_ledger(run / "ledger"), run / "ledger" / "plan"
+    # A plain run leaves no hash; a plain plan beside a hash is a private run whose plan was exchanged.
+    if plan.unit == "none" and not kept.exists():
+        return
+    if ledger is None or kept_text(kept) != plan_commitment(ledger.key, plan):
+        raise InputError(f"'{run / 'plan.json'}' is not the plan that the model was trained under")
+
+
+def _named(data: RunData) -> Incidence:
+    """Whom each training record names, in the order of ``data.training_rows``."""
+    assert data.slots is not None
+    assert data.slots.named is not None
+    return data.slots.named.of_records(data.training_rows)
+
+
+def finished_training(folder: Path, config: RunConfig) -> TrainingResult:
+    """How a finished run's training ended, from its last checkpoint. Raises InputError if there is none."""
+    state = finished_state(folder / "checkpoints" / "resume")
+    chosen = state.best_step if config.finetune.keeps_best else state.step
+    history = tuple(state.history)
+    return TrainingResult(
+        folder,
+        chosen,
+        state.step,
+        history,
+        state.seconds,
+        state.smallest_norm,
+        state.gradients,
+        effort=state.effort,
+    )
+
+
+def _private(
+    config: RunConfig, data: RunData, base: LanguageModel, mechanism: Mechanism, sequences: TokenStore
+) -> PrivateTraining | None:
+    match config.defense:
+        case NoDefense() | ClippingDefense():
+            return None
+        case SampledDefense() | FilterDefense() as defense:
+            losses = None
+            if mechanism.record_selection in ("highest_perplexity", "lowest_perplexity"):
+                # Per token, or the longest records would have the highest perplexity.
+                scored = (score_texts(base, texts) for texts in data.training_texts())
+                losses = [-s.total / len(s.logprobs) for batch in scored for s in batch]
+            records = PrivateRecords(
+                ids=RecordIds(data.store, data.training_rows),
+                users=writers(data.store, data.training_rows),
+                lengths=sequences.lengths,
+                losses=losses,
+                named=_named(data) if mechanism.two_level is not None else None,
+            )
+            return plan_private_training(
+                mechanism,
+                data.ledger.key,
+                records,
+                defense.noise(),
+                micro_records=defense.micro_records if isinstance(defense, SampledDefense) else 1,
+                # L predictions take L + 1 tokens: the first is only an input.
+                chunk=config.finetune.sequence_length + 1,
+                # Group privacy is accounted for exactly k records of each user: with fewer they are repeated.
+                exactly=defense.kind == "group",
+            )
