@@ -5,7 +5,7 @@ of a kind together.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -16,7 +16,6 @@ from heldin.audit.answer import DecisionFacts, decision_facts
 from heldin.audit.blind import Blind, blind_baselines
 from heldin.audit.bootstrap import Estimate, bootstrap
 from heldin.audit.family import evaluate_family, variants_of
-from heldin.audit.judge import judge
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.scored_users import ScoredUsers, scored_users
 from heldin.audit.sides import COINS
@@ -24,7 +23,6 @@ from heldin.base.facts import Facts
 from heldin.bounds.judgement import Judgement, joined
 from heldin.canaries.kinds import Canary, Kind
 from heldin.words import Statement
-from heldin.words.evidence import Subjects
 from heldin.words.people import CANARIES
 
 Array = NDArray[np.float64]
@@ -81,67 +79,105 @@ class CanaryFacts(Facts):
     decision: DecisionFacts | None
 
 
-def canary_results(
+@dataclass(frozen=True)
+class PlantedUsers:
+    """The canary users of a job.
+
+    Attributes:
+        canaries: how each was made.
+        training_texts: training texts of those held in, before any data-side defense.
+        trained_on: how many of these texts were trained on.
+    """
+
+    canaries: Mapping[str, Canary]
+    training_texts: int = 0
+    trained_on: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class CanaryScores:
+    """Scores of canary users, and what they are compared by.
+
+    Attributes:
+        table: each held in by an independent fair coin; includes the reference alone.
+        groups: rows of the table of equal kind, length and number of documents.
+        blind: baselines that never saw the audited model; empty if the coins left a side empty.
+        centred: by user the score of the leading attack minus the median of the user's group.
+    """
+
+    table: ScoredUsers
+    groups: Sequence[NDArray[np.intp]]
+    blind: Sequence[Blind]
+    centred: Mapping[str, float]
+
+
+def canary_scores(
     table: ScoredUsers,
     texts: Mapping[str, Sequence[str]],
     canaries: Mapping[str, Canary],
     fixed: Preregistration,
-    *,
-    training_texts: int,
-    trained_on: int,
-    flaws: Sequence[Statement] = (),
-) -> tuple[CanaryFacts, list[Judgement]]:
-    """Results by group of canary users, the answer for all of them together, and what those of each kind certify.
+) -> CanaryScores:
+    """Compare canary users within their groups, and run the blind baselines on them.
 
     Args:
-        table: scores of the canary users, each held in by an independent fair coin; includes the reference alone.
+        table: scores of the canary users.
         texts: the attacker's texts by canary user.
-        training_texts: training texts of held-in canary users, before any data-side defense.
-        trained_on: how many of these texts were trained on.
     """
-    # Each canary user has its own coin, however real users were split.
-    fixed = replace(fixed, sides=replace(COINS, unmet=fixed.sides.unmet))
-    scores = table.scores(fixed.attack.primary, fixed.attack.aggregations[0])
     # Independent coins of few canary users may all fall on one side, which leaves nothing to separate.
     both_sides = 0 < int(table.member.sum()) < len(table.users)
-    blind = blind_baselines(table, texts, fixed) if both_sides else []
     groups = _groups(table, canaries)
-    facts = CanaryFacts(
+    scores = table.scores(fixed.attack.primary, fixed.attack.aggregations[0])
+    return CanaryScores(
+        table,
+        groups,
+        blind_baselines(table, texts, of_canaries(fixed)) if both_sides else [],
+        dict(zip(table.users, _centred(scores, groups).tolist(), strict=True)),
+    )
+
+
+def of_canaries(fixed: Preregistration) -> Preregistration:
+    """Return the same for canary users, each of whom has its own coin, however real users were split."""
+    return replace(fixed, sides=replace(COINS, unmet=fixed.sides.unmet))
+
+
+def canary_facts(
+    scores: CanaryScores,
+    texts: Mapping[str, Sequence[str]],
+    planted: PlantedUsers,
+    fixed: Preregistration,
+    judgements: Sequence[Judgement],
+    flaws: Sequence[Statement] = (),
+) -> CanaryFacts:
+    """Return the results by group of canary users, and the answer for all of them together.
+
+    Args:
+        texts: the attacker's texts by canary user.
+        judgements: those of each kind; empty where canary users are those whom the answer is about, whose own answer is
+            the record's.
+    """
+    table, canaries = scores.table, planted.canaries
+    values = table.scores(fixed.attack.primary, fixed.attack.aggregations[0])
+    # Of all kinds together no more is promised than to the kind with the highest ceiling.
+    promised = max(
+        (panel.claims for panel in fixed.panels if panel.kind is not None and not panel.part),
+        key=lambda claims: min((claim.ceiling.auroc for claim in claims), default=1.0),
+        default=fixed.claims,
+    )
+    coins = replace(of_canaries(fixed), claims=promised)
+    return CanaryFacts(
         users=len(canaries),
         held_in=int(table.member.sum()),
         held_out=int((~table.member).sum()),
         replaced=sum(canary.source is not None for canary in canaries.values()),
-        training_texts=training_texts,
-        trained_on=trained_on,
-        attacker_texts=sum(map(len, texts.values())),
-        groups=[_group(canaries[table.users[rows[0]]], scores[rows], table.member[rows], fixed) for rows in groups],
-        blind=blind,
-        decision=None,
+        training_texts=planted.training_texts,
+        trained_on=planted.trained_on,
+        attacker_texts=sum(len(texts[user]) for user in table.users),
+        groups=[
+            _group(canaries[table.users[rows[0]]], values[rows], table.member[rows], coins) for rows in scores.groups
+        ],
+        blind=list(scores.blind) if judgements else [],
+        decision=_decision(table, scores.groups, coins, judgements, flaws) if judgements else None,
     )
-    centred = dict(zip(table.users, _centred(scores, groups).tolist(), strict=True))
-    member = dict(zip(table.users, table.member.tolist(), strict=True))
-    judgements = []
-    # by kind, as fixed before looking: picking the group that leaks most would need a correction
-    for kind in kinds_of(canaries):
-        claims = fixed.canary_claims.get(kind, fixed.claims)
-        users = [user for user, canary in canaries.items() if canary.kind is kind]
-        judgements.append(
-            judge(
-                {user: centred[user] for user in users},
-                {user: member[user] for user in users},
-                replace(fixed, claims=claims),
-                blind=blind,
-                subjects=Subjects.CANARIES_OF_KIND(kind=kind.replace("_", "-")),
-                flawed=bool(flaws),
-            )
-        )
-    # Of all kinds together no more is promised than to the kind with the highest ceiling.
-    promised = max(
-        (fixed.canary_claims.get(kind, fixed.claims) for kind in kinds_of(canaries)),
-        key=lambda claims: min((claim.ceiling.auroc for claim in claims), default=1.0),
-    )
-    answer = _decision(table, groups, replace(fixed, claims=promised), judgements, flaws)
-    return facts.model_copy(update={"decision": answer}), judgements
 
 
 def kinds_of(canaries: Mapping[str, Canary]) -> list[Kind]:
@@ -207,8 +243,7 @@ def _decision(
     scored = {v: _centred(table.scores(v.attack, v.aggregation, v.dial), groups) for v in variants}
     family = evaluate_family(scored, table.member, fixed)
     # One judgement of all kinds, since all kinds are the scored users here.
-    together = [joined(judgements)] if judgements else []
-    return decision_facts(family, fixed, flaws=flaws, judgements=together, what=CANARIES)
+    return decision_facts(family, fixed, flaws=flaws, judgements=[joined(judgements)], what=CANARIES)
 
 
 def _group(example: Canary, scores: Array, member: NDArray[np.bool_], fixed: Preregistration) -> CanaryGroup:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from heldin.attacks.extraction import ExtractionConfig, TextProbabilities, least_logprob
 from heldin.audit.coarse import share_limits
-from heldin.audit.marks import MarkGroup
 from heldin.base.facts import Facts
 
 Group = Literal["held in", "held out", "canary users held in", "canary users held out"]
@@ -72,7 +71,6 @@ class ExtractionFacts(Facts):
         top_k: number of likeliest tokens that are drawn among; null: all.
         probability: that at least one of the queries emits the suffix.
         groups: both sides of real users, then of canary users, where there are any.
-        marks: exposure of canary users' marks, by kind and length; null where there are none.
     """
 
     prefix: int
@@ -81,7 +79,6 @@ class ExtractionFacts(Facts):
     top_k: int | None
     probability: float
     groups: list[ExtractionGroup]
-    marks: list[MarkGroup] | None = None
 
     def of(self, group: Group) -> ExtractionGroup | None:
         """The people of one side; None where there are none."""

@@ -66,6 +66,16 @@ class MarkGroup(Facts):
     held_out: MarkSide
 
 
+class MarkFacts(Facts):
+    """Exposure of canary users' marks.
+
+    Attributes:
+        groups: by kind and length.
+    """
+
+    groups: list[MarkGroup]
+
+
 def mark_groups(found: MarkRanks, member: Mapping[str, bool], canaries: Mapping[str, Canary]) -> list[MarkGroup]:
     """Groups of canary users by kind and length.
 

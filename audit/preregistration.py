@@ -1,14 +1,38 @@
 """What an audit fixes before it sees a score, so that no result has to be corrected for the choice."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from heldin.attacks.config import AttackConfig
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.audit.sides import Sides
 from heldin.bounds.verdict import Claim
+from heldin.canaries.kinds import Kind
+from heldin.words import Statement
 from heldin.words.people import USERS, Wording
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Subjects on whom claims are tested together, besides those whom the answer is about.
+
+    Each panel has its share of the error probability (``Preregistration.judged``).
+
+    Attributes:
+        subjects: who they are, for the record.
+        users: their names.
+        claims: the claims to test on them.
+        kind: kind of all of them if they are canary users whose scores are compared within groups of equal length and
+            number of documents; None: their scores are compared as they are.
+        part: whether they are a part of the subjects of another panel, whose bounds are not repeated.
+    """
+
+    subjects: Statement
+    users: Sequence[str]
+    claims: Sequence[Claim]
+    kind: Kind | None = None
+    part: bool = False
 
 
 @dataclass(frozen=True)
@@ -20,12 +44,11 @@ class Preregistration:
         audit: false-positive rates, resamples, delta.
         decision: the thresholds of the answer.
         sides: how membership is decided.
-        claims: the claims to test.
+        claims: the claims to test on those whom the answer is about.
         seed: seed of bootstrap, redraws and halves; public.
-        judged: number of groups of people on whom the claims are tested side by side (Bonferroni correction).
-        canary_claims: the claims to test on canary users of a kind, where they are not those on real users.
+        judged: number of panels that are judged, times the number of looks (Bonferroni correction).
         what: words for who is audited.
-        example_claims: claims about single training examples, which are tested on users with exactly one.
+        panels: further panels.
     """
 
     attack: AttackConfig
@@ -35,12 +58,11 @@ class Preregistration:
     claims: Sequence[Claim] = ()
     seed: int = 0
     judged: int = 1
-    canary_claims: Mapping[str, Sequence[Claim]] = field(default_factory=dict)
     what: Wording = USERS
-    example_claims: Sequence[Claim] = ()
+    panels: Sequence[Panel] = ()
 
     @property
     def delta(self) -> float:
         """delta of the bounds: the first claim's, about whomever it is, or the config's if nothing is claimed."""
-        claimed = [*self.claims, *(claim for its in self.canary_claims.values() for claim in its)]
-        return claimed[0].delta if claimed else self.audit.delta
+        claims = [*self.claims, *(claim for panel in self.panels for claim in panel.claims if not panel.part)]
+        return claims[0].delta if claims else self.audit.delta

@@ -154,6 +154,11 @@ def _state_of_file(path: Path) -> State:
     return State.WHOLE if content.pop(_DIGEST) == _digest(content) else State.CHANGED
 
 
+def listed_files(folder: Path) -> list[str]:
+    """Return the names of the files that were written to a folder as artefacts, there or not."""
+    return [name for name in _index(folder) if Path(name).name == name]
+
+
 def folder_digest(folder: Path) -> str:
     """Return one digest of a whole artefact folder."""
     return file_sha256(folder / INDEX)

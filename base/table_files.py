@@ -9,6 +9,8 @@ import pyarrow.parquet as pq
 
 from heldin.base.artefacts import artefact_file, is_whole
 
+TABLE = ".parquet"  # ending of every table's name
+
 
 def write_table(columns: Mapping[str, Any], path: Path, *, made_from: str = "") -> None:
     """Write a table.

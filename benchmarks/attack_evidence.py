@@ -33,10 +33,10 @@ from heldin.finetune.ranks import joined
 from heldin.models.loading import load_language_model
 from heldin.stages.config import load_config
 from heldin.stages.folder import take_folder
-from heldin.stages.measures.scoring import score_users_texts
-from heldin.stages.measures.texts import texts_under_attack
+from heldin.stages.measures.scores import score_leading
 from heldin.stages.sides.corpus import read_corpus
 from heldin.stages.sides.data import prepare_data
+from heldin.stages.sides.texts import texts_under_attack
 from heldin.stages.train.models import base_model
 from heldin.stages.train.plan import settle_plan
 from heldin.stages.train.training import finetune
@@ -89,7 +89,7 @@ def measure(corpus: str, coins: int, folder: Path) -> dict[str, object]:
     found: dict[str, object] = {}
     for which in DOCUMENTS:
         texts = texts_under_attack(config, data, which)
-        statistics = score_users_texts(attack, texts, target, reference, quiet)
+        statistics = score_leading(attack, texts, target, reference, quiet)
         table = scored_users(statistics, data.ledger.membership())
         sides = {name: table.sides(name, AGGREGATION) for name in ATTACKS}
         found[which] = {

@@ -20,7 +20,7 @@ from heldin.models.model_names import fingerprinted_files
 from heldin.record.differences import compared
 from heldin.record.document import Record, read_record
 from heldin.record.facts import TrainingFacts
-from heldin.stages.train.models import model_facts
+from heldin.stages.measures.measure import model_facts
 from heldin.stages.train.plan import configured_mechanism, read_run_config
 from heldin.stages.train.training import finished_training, require_model_of_training, require_trained_under
 from heldin.stages.train.training_facts import promise_facts

@@ -10,19 +10,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from heldin.audit.exposure import PEOPLE
-from heldin.base.artefacts import INDEX
+from heldin.base.artefacts import INDEX, listed_files
 from heldin.base.errors import InputError
 from heldin.base.files import is_held, one_process_at_a_time, write_text
 from heldin.base.log_file import LOG
 from heldin.base.purged import MARK
 from heldin.base.strict_json import read_json
-from heldin.jobs.planted.folder import AUDITS, CONTROL, SEAL
+from heldin.base.table_files import TABLE
+from heldin.jobs.planted.folder import AUDITS, SEAL
 from heldin.jobs.retraining import OPTIONS
 from heldin.record.document import read_record
 from heldin.record.sweep import TUNING
-from heldin.stages.measures import extraction_file, losses_file
-from heldin.stages.measures.score_file import SCORES, SHADOW
+from heldin.stages.measures.scores import SHADOW
 from heldin.watch.planted_files import LOG as TRAINING_LOG
 from heldin.watch.planted_files import MANIFEST, TRAINING
 
@@ -42,18 +41,7 @@ KEPT = {
     "model": ("checkpoints",),
 }
 # The order in which they go: without the key, coins and noise cannot be drawn again, whatever is left after a kill.
-_SECRETS = (
-    "ledger",
-    SCORES,
-    "scores.csv",
-    losses_file.FILE,
-    extraction_file.FILE,
-    extraction_file.MARKS,
-    PEOPLE,
-    CONTROL,
-    TRAINING_LOG,
-    SHADOW,
-)
+_SECRETS = ("ledger", "scores.csv", TRAINING_LOG, SHADOW)
 _OF_TRAININGS = ("runs", "work")
 _OF_PLANTED = (TRAINING,)  # whoever compares it with the corpus sees who is held in
 _OF_SWEEPS = ("shared", "progress")  # copies of corpus and models for the machines of a cluster; what processes said
@@ -112,7 +100,8 @@ def plan_purge(folder: Path, keep: Collection[str]) -> Purged:
     ]
     gone = {path.name for path in removed}
     lost = [_LOST["ledger"]] if "ledger" in gone else []
-    lost += [_LOST["scores"]] if gone & {*_SECRETS[1:], *_OF_TRAININGS} else []
+    tables = {name for name in gone if name.endswith(TABLE)}
+    lost += [_LOST["scores"]] if gone & {*_SECRETS[1:], *_OF_TRAININGS} or tables else []
     lost += [_LOST["model"]] if "checkpoints" in gone else []
     return Purged(
         folders,
@@ -212,6 +201,8 @@ def _removed(folder: Path, keep: Collection[str]) -> Iterator[Path]:
     planted = _OF_PLANTED if _is_planted(folder) else ()
     gone = [
         *_SECRETS,
+        # Each measure's table, as the list of artefacts has it: no list of measures is kept here.
+        *(name for name in listed_files(folder) if name.endswith(TABLE)),
         *trainings,
         *planted,
         *batch,
@@ -224,8 +215,10 @@ def _removed(folder: Path, keep: Collection[str]) -> Iterator[Path]:
     checkpoints = folder / "checkpoints"
     if "model" in keep and checkpoints.is_dir() and not checkpoints.is_symlink():
         yield from (its for its in sorted(checkpoints.iterdir()) if its.name != _FINAL)
-    for name in dict.fromkeys((*gone, *(n for names in KEPT.values() for n in names))):
-        yield from sorted(path for path in folder.glob(f".{name}.*.tmp") if path.name not in gone)
+    named = (*gone, *(n for names in KEPT.values() for n in names))
+    unfinished = {path for name in named for path in folder.glob(f".{name}.*.tmp")}
+    # A table that was never finished is in no list.
+    yield from sorted(unfinished | set(folder.glob(f".*{TABLE}.*.tmp")))
 
 
 def _size(path: Path) -> int:

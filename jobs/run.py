@@ -4,40 +4,53 @@ config.yaml  ledger/  plan.json  checkpoints/  scores.parquet  record.json  seco
 """
 
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from heldin.audit.exposure import PEOPLE, write_people
 from heldin.audit.preregistration import Preregistration
+from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, one_process_at_a_time, private_directory
 from heldin.base.log_file import logged
 from heldin.base.progress import LineReporter, Reporter
 from heldin.bounds.power import forecast
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.plan_file import read_plan
 from heldin.finetune.loop import TrainingResult
 from heldin.finetune.ranks import first_process_first, joined, rank, require_like_devices, require_shared_folder
 from heldin.jobs.environment import environment
-from heldin.jobs.run_body import run_body
-from heldin.models.loading import load_language_model
+from heldin.models.loading import LanguageModel, load_language_model, same_tokens
 from heldin.record.document import Body, Record, write_new_record
-from heldin.record.facts import GradientNorms
-from heldin.record.masking import without_names
+from heldin.record.facts import GradientNorms, ScoredTexts
+from heldin.record.masking import masked, without_names
 from heldin.stages.config import RunConfig
 from heldin.stages.folder import for_any_config_without_coins, take_folder
-from heldin.stages.measures.extraction import measure_extraction, require_windows
-from heldin.stages.measures.scoring import score
-from heldin.stages.measures.scoring_precision import measured_shift
-from heldin.stages.measures.statistics import preregistered, run_results
-from heldin.stages.measures.texts import Scoring, texts_under_attack
-from heldin.stages.measures.utility import measure_losses
-from heldin.stages.sides.corpus import read_corpus
-from heldin.stages.sides.data import RunData, prepare_data
+from heldin.stages.measures.measure import MeasureFolder, model_facts
+from heldin.stages.measures.scores import scoring_rule
+from heldin.stages.run_measures import RunModels, measures_of_run, require_run_windows, scores_of_run
+from heldin.stages.sides.corpus import corpus_facts, read_corpus
+from heldin.stages.sides.data import RunData, needs_base, prepare_data
+from heldin.stages.sides.panels import judge_run, preregistered
+from heldin.stages.sides.split_facts import split_facts
 from heldin.stages.stage_seconds import StageSeconds
 from heldin.stages.train.gradient_norms import canary_gradient_norms
-from heldin.stages.train.models import Models, base_model, require_arithmetic, scored_base, target_and_reference
-from heldin.stages.train.plan import require_mechanism, settle_plan
+from heldin.stages.train.models import (
+    PRETRAINED_HERE,
+    base_model,
+    require_arithmetic,
+    scored_base,
+    target_and_reference,
+)
+from heldin.stages.train.plan import configured_mechanism, read_run_config, require_mechanism, settle_plan
 from heldin.stages.train.references import check_references, train_reference, trained_references
-from heldin.stages.train.training import finetune, measured_clip_norm
+from heldin.stages.train.training import (
+    finetune,
+    finished_training,
+    measured_clip_norm,
+    require_model_of_training,
+    require_trained_under,
+)
+from heldin.stages.train.training_facts import effort_facts, training_facts
 
 
 def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Record | None:
@@ -75,7 +88,7 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
                 " this is a result, and no model is released"
             )
             return None
-        body = _measure(config, trained, out, reporter, taken)
+        body = _body(config, trained, MeasureFolder(out, reporter, timed=taken.timed))
         # Last: a folder with a record has every other file.
         return write_new_record(
             body,
@@ -140,7 +153,7 @@ def _train(config: RunConfig, out: Path, reporter: Reporter, taken: StageSeconds
     with first_process_first(), taken.timed("canaries and coins"):
         data = prepare_data(config, out, reporter, corpus, base)
         # Before training: what it would stop at is known by now.
-        require_windows(config, data, base)
+        require_run_windows(config, data, base)
     with taken.timed("fine-tuning"):
         # Before ``finetune``, which changes the base model's weights in place.
         alone = rank() == 0 and config.finetune.shard is None
@@ -167,44 +180,84 @@ def _train(config: RunConfig, out: Path, reporter: Reporter, taken: StageSeconds
     return _Trained(data, mechanism, fixed, result, base_name, norms)
 
 
-def _measure(config: RunConfig, trained: _Trained, out: Path, reporter: Reporter, taken: StageSeconds) -> Body:
-    """Attack the trained model, and measure what it learned and what it emits."""
-    data, base_name = trained.data, trained.base_name
-    with taken.timed("scoring"):
-        # Both from disk: the base model was trained in place and is no reference any more, and what is scored is what
-        # is released.
-        target, reference = target_and_reference(config, trained.result.folder, base_name)
-        models = Models(target, reference, base_name)
-        texts = texts_under_attack(config, data)
-        statistics = score(Scoring(config, data, models, trained.mechanism, texts), out, reporter)
-        in_full = config.model_copy(update={"attack": config.attack.model_copy(update={"precision": "fp32"})})
-        precision = measured_shift(
-            config.attack,
-            texts,
-            (target, reference),
-            lambda: target_and_reference(in_full, trained.result.folder, base_name),
-            config.seed,
-            reporter,
+def run_again(folder: Path, reporter: Reporter) -> Body:
+    """Return the body of a finished run's record, from the files in its folder; no model is run.
+
+    Raises:
+        InputError: a file is missing or damaged, or of another run.
+    """
+    config = read_run_config(folder)
+    # Without this a lost ledger would be drawn anew, under a new key, in the folder that is to be checked.
+    if not (folder / "ledger" / "ledger.json").is_file():
+        raise InputError(f"'{folder}' has no ledger, so it is not known who was held in: restore it")
+    corpus = read_corpus(config, reporter)
+    # Loaded early only if canary users or a ranked cap need it: otherwise a folder that fails below fails fast.
+    early = base_model(config, corpus, reporter) if needs_base(config) else None
+    data = prepare_data(config, folder, reporter, corpus, early[1] if early else None)
+    plan = read_plan(folder / "plan.json")
+    mechanism = configured_mechanism(config, plan, config.finetune.steps(len(data.training_rows)))
+    if plan != mechanism:
+        changed = [name for name in Mechanism.model_fields if getattr(plan, name) != getattr(mechanism, name)]
+        raise InputError(
+            f"'{folder / 'plan.json'}' is not the plan that config.yaml gives ({', '.join(changed)} differ): restore it"
         )
-    with taken.timed("utility"):
-        # The base model from disk too; it leads as a reference unless another is named.
-        start = scored_base(config, base_name) if config.attack.reference else reference
-        losses = measure_losses(config, data, target, start, out, reporter)
-    with taken.timed("extraction"):
-        extraction = measure_extraction(
-            config,
-            data,
-            (target, reference),
-            lambda: load_language_model(base_name, revision=config.model.revision),
-            out,
-            reporter,
-        )
-    with taken.timed("statistics"):
-        found = replace(
-            run_results(data, texts.texts, statistics, trained.fixed, reporter),
-            losses=losses,
-            precision=precision,
-            extraction=extraction,
-        )
-        write_people(found.people, out / PEOPLE)
-    return run_body(config, data, trained.mechanism, trained.result, models, found)
+    require_trained_under(folder, plan)
+    require_model_of_training(folder)
+    base_name = (early or base_model(config, corpus, reporter))[0]
+    training = finished_training(folder, config)
+    trained = _Trained(data, plan, preregistered(config, data, plan), training, base_name, None)
+    return _body(config, trained, MeasureFolder(folder, reporter, read_only=True))
+
+
+def _body(config: RunConfig, trained: _Trained, folder: MeasureFolder) -> Body:
+    """Measure and judge what was trained, or read what was measured; the body of the record."""
+    data, mechanism = trained.data, trained.mechanism
+    with folder.timed("scoring"):
+        models = _models(config, trained)
+    scores = scores_of_run(config, data, models, mechanism, folder.path)
+    statistics = folder.values_of(scores)
+    facts = folder.facts_of(measures_of_run(config, data, models), data.ledger.membership)
+    with folder.timed("statistics"):
+        judged = judge_run(data, scores.texts.texts, statistics, trained.fixed, folder.reporter)
+    if not folder.read_only:
+        write_people(judged.people, folder.path / PEOPLE)
+    assert isinstance(models.target, LanguageModel)  # a run's own is loaded here
+    # The folder of a base model that was pre-trained here is a path of this machine: not for the record.
+    base = config.model.base
+    return Body(
+        **dict(judged.results),
+        config=masked(config.model_dump(mode="json")),
+        corpus=corpus_facts(data.corpus),
+        split=split_facts(config, data),
+        target=model_facts(models.target, f"{base} fine-tuned in this run" if base else "fine-tuned in this run"),
+        reference=model_facts(models.reference, config.attack.reference or base or PRETRAINED_HERE),
+        training=training_facts(config, data, mechanism, trained.result),
+        primary_attack=config.attack.primary,
+        attacker_texts=judged.texts,
+        # Measured: heldin set the fresh texts aside itself, before the coins.
+        scored_texts=ScoredTexts(kind=config.attack.documents[0], known_by="measured"),
+        scoring_rule=scoring_rule(config.attack.max_characters),
+        per_text=not same_tokens(models.target.tokenizer, models.reference.tokenizer),
+        resamples=config.audit.resamples,
+        cell=data.cell,
+        effort=effort_facts(trained.result),
+        measures=facts,
+    )
+
+
+def _models(config: RunConfig, trained: _Trained) -> RunModels:
+    """Load the models that are measured from disk: the base model was trained in place, and what is scored is released.
+
+    The model before fine-tuning leads as the reference unless the config names another.
+    """
+    name = trained.base_name
+    target, reference = target_and_reference(config, trained.result.folder, name)
+    in_full = config.model_copy(update={"attack": config.attack.model_copy(update={"precision": "fp32"})})
+    return RunModels(
+        target,
+        reference,
+        scored_base(config, name) if config.attack.reference else reference,
+        name,
+        lambda: target_and_reference(in_full, trained.result.folder, name),
+        lambda: load_language_model(name, revision=config.model.revision),
+    )

@@ -14,7 +14,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import whole_file
 from heldin.base.purged import require_not_purged
 from heldin.record.document import Record, read_record
-from heldin.stages.measures.score_file import SCORES, read_scores
+from heldin.stages.measures.scores import read_scores
 from heldin.stages.sides.ledger import load_ledger
 
 
@@ -46,11 +46,7 @@ def leading_scores(folder: Path) -> list[UserScore]:
     record = read_record(folder / "record.json")
     require_not_purged(folder)
     member = _membership(folder, record)
-    path = folder / SCORES
-    statistics = read_scores(path, of=None)
-    if statistics is None:
-        raise InputError(f"'{path}' is missing or not as it was written: run the command that made the folder again")
-    table = scored_users(statistics, member)
+    table = scored_users(read_scores(folder), member)
     # The first aggregation leads (``Record.primary``).
     scores = table.scores(record.primary_attack, record.config["attack"]["aggregations"][0])
     return [UserScore(u, float(s), bool(m)) for u, s, m in zip(table.users, scores, table.member, strict=True)]

@@ -7,16 +7,18 @@ secret, only commitments to the secrets.
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from heldin.audit.attack_results import AttackResult, Curve
 from heldin.audit.extraction import ExtractionFacts
+from heldin.audit.marks import MarkFacts
 from heldin.audit.results import Results
 from heldin.audit.utility import Utility
 from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import InputError
+from heldin.base.facts import Facts
 from heldin.record.effort import EffortFacts
 from heldin.record.facts import (
     Ceiling,
@@ -39,6 +41,7 @@ INTERNAL_NOTICE = (
     " is what the command heldin export writes."
 )
 
+F = TypeVar("F", bound=Facts)
 Kind = Literal["run", "audit", "planted", "trainings"]
 
 
@@ -59,12 +62,10 @@ class Body(Results):
         per_text: True if target and reference are not known to share a tokenizer; then only scores of whole texts were
             compared.
         resamples: number of bootstrap resamples.
-        utility: what the model predicts of held-out users' test texts; null where nothing was measured.
         cell: the run's place in a sweep; null for a run of its own.
         planted: the planted training set that somebody else trained on; null for any other record.
         effort: what training took; null where nothing was trained here.
-        precision: the arithmetic of scoring, and how far it moves scores; null where that is float32.
-        extraction: what sampling would emit of people's training texts; null where it was not asked for.
+        measures: facts of each measure by its name (``stages.measures``); ``facts_of`` gives them their type.
     """
 
     config: dict[str, Any]
@@ -79,12 +80,46 @@ class Body(Results):
     scoring_rule: Statement
     per_text: bool
     resamples: int
-    utility: Utility | None = None
     cell: CellFacts | None = None
     planted: PlantedFacts | None = None
     effort: EffortFacts | None = None
-    precision: PrecisionFacts | None = None
-    extraction: ExtractionFacts | None = None
+    measures: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+    def facts_of(self, measure: str, kind: type[F]) -> F | None:
+        """Return what a measure found; None if it was not measured.
+
+        Args:
+            measure: name of the measure.
+            kind: type of its facts.
+
+        Raises:
+            InputError: the record has facts of another type.
+        """
+        kept = self.measures.get(measure)
+        try:
+            return None if kept is None else kind.model_validate(kept)
+        except ValidationError as error:
+            raise InputError(f"the record's measure '{measure}' cannot be read: {_AGAIN}") from error
+
+    @property
+    def utility(self) -> Utility | None:
+        """What the model predicts of held-out users' test texts."""
+        return self.facts_of("utility", Utility)
+
+    @property
+    def precision(self) -> PrecisionFacts | None:
+        """The arithmetic of scoring, and how far it moves scores; None for float32."""
+        return self.facts_of("precision", PrecisionFacts)
+
+    @property
+    def extraction(self) -> ExtractionFacts | None:
+        """What sampling would emit of people's training texts."""
+        return self.facts_of("extraction", ExtractionFacts)
+
+    @property
+    def marks(self) -> MarkFacts | None:
+        """How far canary users' marks are exposed."""
+        return self.facts_of("marks", MarkFacts)
 
 
 class Record(Body):

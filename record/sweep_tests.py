@@ -1,6 +1,7 @@
 """What was tested in a cell of a sweep, and how well: what the annex of its report is made of."""
 
 from heldin.audit.extraction import ExtractionFacts
+from heldin.audit.marks import MarkFacts
 from heldin.base.facts import Facts
 from heldin.record.document import Record
 
@@ -17,7 +18,8 @@ class CellTests(Facts):
         false_alarms: probability at most of a false "leaks"; null where nothing bounds it.
         baselines: number of blind baselines.
         separating: those of them that separated the groups.
-        extraction: what sampling would emit of training texts; null where it was not asked for.
+        extraction: what sampling would emit of training texts; null if it was not measured.
+        marks: exposure of canary users' marks; null if it was not measured.
     """
 
     texts: int
@@ -29,6 +31,7 @@ class CellTests(Facts):
     baselines: int
     separating: list[str]
     extraction: ExtractionFacts | None
+    marks: MarkFacts | None
 
 
 def tests_of(record: Record) -> CellTests:
@@ -44,4 +47,5 @@ def tests_of(record: Record) -> CellTests:
         baselines=len(record.blind),
         separating=[its.name for its in record.blind if its.separates],
         extraction=record.extraction,
+        marks=record.marks,
     )

@@ -40,8 +40,7 @@ def marks_table(record: Record) -> dict[str, Any]:
 
 def _ranked(record: Record) -> list[MarkGroup]:
     """The groups of which candidates could be drawn."""
-    marks = record.extraction.marks if record.extraction else None
-    return [group for group in marks or [] if group.candidates]
+    return [group for group in record.marks.groups if group.candidates] if record.marks else []
 
 
 def _rows(group: MarkGroup) -> list[list[str]]:

@@ -6,6 +6,7 @@ from typing import Any
 from heldin.audit.blocks import LEAST_BLOCKS
 from heldin.audit.decision import Answer
 from heldin.audit.extraction import ExtractionFacts, ExtractionGroup
+from heldin.audit.marks import MarkGroup
 from heldin.base.wording import counted
 from heldin.record.release import Release, release_of
 from heldin.record.sweep import CellResult, SweepResult, VariantResult
@@ -66,7 +67,13 @@ def extraction_rows(result: SweepResult) -> list[list[str]]:
         if not found:
             continue
         sides = [_emitted([facts.of(group) for facts in found]) for group in ("held in", "held out")]
-        exposed = [_first_percent(found, side) for side in ("held_in", "held_out")]
+        groups = [
+            group
+            for cell in _done(result)
+            if cell.variant == its.name and cell.tests and cell.tests.marks
+            for group in cell.tests.marks.groups
+        ]
+        exposed = [_first_percent(groups, side) for side in ("held_in", "held_out")]
         rows.append([f"{marks[its.name]}  {breakable(its.name)}", f"{len(found)} of {result.blocks}", *sides, *exposed])
     return rows
 
@@ -101,8 +108,8 @@ def _emitted(groups: Sequence[ExtractionGroup | None]) -> str:
     return f"{sum(its.emitted[-1].users for its in known):,} of {sum(its.measured for its in known):,}"
 
 
-def _first_percent(found: Sequence[ExtractionFacts], side: str) -> str:
-    sides = [getattr(group, side) for facts in found for group in facts.marks or [] if group.candidates]
+def _first_percent(groups: Sequence[MarkGroup], side: str) -> str:
+    sides = [getattr(group, side) for group in groups if group.candidates]
     if not sides:
         return "-"
     return f"{sum(its.target.first_percent for its in sides):,} of {sum(its.users for its in sides):,}"

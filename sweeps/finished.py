@@ -15,7 +15,7 @@ from heldin.jobs.user_scores import leading_scores
 from heldin.record.document import Record, read_record
 from heldin.record.masking import masked
 from heldin.stages.config import RunConfig
-from heldin.stages.measures.losses_file import read_losses
+from heldin.stages.measures.losses import read_losses
 from heldin.sweeps.plan import PlacedCell
 
 

@@ -14,8 +14,8 @@ from heldin.base.files import private_directory
 from heldin.base.progress import LineReporter, Reporter
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.stages.config import load_config
-from heldin.stages.measures.score_file import SCORES
-from heldin.stages.measures.scoring import score_references
+from heldin.stages.measures.scores import Scores
+from heldin.stages.run_measures import score_references
 from heldin.stages.sides.cell import FILE
 from heldin.stages.sides.corpus import CorpusData, read_corpus
 from heldin.stages.sides.data import prepare_data
@@ -41,7 +41,7 @@ def make_shared(folders: Sequence[Path], reporter: Reporter) -> None:
     references = [reference_model(spec, config, corpus, base_name, reporter) for spec in config.attack.references]
     for folder in folders:
         # A finished cell has scores of its own.
-        if (folder / SCORES).is_file():
+        if (folder / Scores.file).is_file():
             continue
         try:
             _score(folder, corpus, base_name, base, references, reporter)

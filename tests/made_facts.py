@@ -113,8 +113,11 @@ def private_plan(**changes):
 
 
 def changed_record(record, **changes):
-    """The record with other fields, validated anew."""
-    return Record.model_validate({**record.model_dump(), **changes})
+    """The record with other fields, or facts of a measure by its name, validated anew; None: it was not measured."""
+    measured = {name: changes.pop(name) for name in ("utility", "precision", "extraction", "marks") if name in changes}
+    measures = {**record.measures, **measured}
+    kept = {name: facts for name, facts in measures.items() if facts is not None}
+    return Record.model_validate({**record.model_dump(), "measures": kept, **changes})
 
 
 def decided_record(record, its, **changes):

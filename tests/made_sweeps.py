@@ -4,7 +4,7 @@ import numpy as np
 
 from heldin.audit.blocks import over_blocks
 from heldin.audit.extraction import Emitted, ExtractionFacts, ExtractionGroup
-from heldin.audit.marks import Exposed, MarkGroup, MarkSide
+from heldin.audit.marks import Exposed, MarkFacts, MarkGroup, MarkSide
 from heldin.audit.requirement import Requirement
 from heldin.audit.shipping import Candidate, Shipping, judge_candidates
 from heldin.record.facts import Ceiling, CurvePoint
@@ -170,6 +170,7 @@ def _cell(block, name, auroc, gain, private, violated):
             baselines=2,
             separating=[],
             extraction=None,
+            marks=None,
         ),
     )
 
@@ -192,11 +193,11 @@ def with_extraction(result, held_in=(3, 60), held_out=(0, 58), marks=(9, 10), bl
         return MarkSide(users=users, target=ranked, lower=0.0, upper=0.3, reference=ranked)
 
     of_marks = [MarkGroup(kind="rare_phrase", length=None, candidates=1000, held_in=side(*marks), held_out=side(0, 12))]
-    facts = ExtractionFacts(
-        prefix=50, suffix=50, temperature=1.0, top_k=40, probability=0.5, groups=groups, marks=of_marks
-    )
+    facts = ExtractionFacts(prefix=50, suffix=50, temperature=1.0, top_k=40, probability=0.5, groups=groups)
     cells = [
-        cell.model_copy(update={"tests": cell.tests.model_copy(update={"extraction": facts})})
+        cell.model_copy(
+            update={"tests": cell.tests.model_copy(update={"extraction": facts, "marks": MarkFacts(groups=of_marks)})}
+        )
         if blocks is None or cell.block in blocks
         else cell
         for cell in result.cells

@@ -1,48 +1,34 @@
 """Audit a model that someone else trained: two files of users' texts, a target, a reference, no training at all."""
 
 import json
-import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
-from heldin.attacks.config import AttackConfig
-from heldin.attacks.scoring import AttackTexts
-from heldin.attacks.table import Dial, TextStatistic
-from heldin.audit.assessment import parts_of, results_of
-from heldin.audit.family import variants_of
-from heldin.audit.preregistration import Preregistration
-from heldin.audit.results import Results
-from heldin.audit.scored_users import scored_users
-from heldin.audit.sides import Sides
+from heldin.base.artefacts import INDEX
 from heldin.base.errors import InputError
-from heldin.base.files import text_sha256, write_text
+from heldin.base.files import write_text
 from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
 from heldin.corpus.names import missing_names_line
-from heldin.jobs.checkpoint.body import audit_body
+from heldin.jobs.checkpoint.body import AuditMeasures, audit_body, extraction_texts, scored_texts
 from heldin.jobs.checkpoint.config import AT_ENDPOINT
-from heldin.jobs.checkpoint.endpoint import (
-    attacks_at_endpoint,
-    drift_flaws,
-    facts_of,
-    reached,
-)
-from heldin.jobs.checkpoint.extraction import audit_extraction, windows_asked
-from heldin.jobs.checkpoint.groups import Groups, read_groups
-from heldin.jobs.checkpoint.job import CheckpointAudit
+from heldin.jobs.checkpoint.endpoint import attacks_at_endpoint, facts_of, reached
+from heldin.jobs.checkpoint.groups import read_groups
+from heldin.jobs.checkpoint.job import CheckpointAudit, audit_job
 from heldin.jobs.environment import environment
-from heldin.models.loading import same_tokens
+from heldin.models.loading import LanguageModel, same_tokens
 from heldin.models.model_names import require_model
-from heldin.record.document import Record, read_record, write_new_record
-from heldin.record.facts import ModelFacts
+from heldin.models.score_cache import ScoredModel
+from heldin.record.document import Body, Record, read_record, write_new_record
 from heldin.record.masking import without_names
-from heldin.record.overlaps import training_flaws
 from heldin.stages.config_files import first_difference
 from heldin.stages.folder import take_new_folder
-from heldin.stages.measures.score_file import SCORES, write_scores
-from heldin.stages.measures.scoring import score_users_texts, score_with_dial
-from heldin.stages.measures.scoring_precision import measured_shift
+from heldin.stages.measures.extraction import Extraction, require_windows
+from heldin.stages.measures.measure import MeasureFolder
+from heldin.stages.measures.precision import Precision
+from heldin.stages.measures.scores import Scores
+from heldin.stages.stage_seconds import StageSeconds
 
 
 def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, command: str) -> Record:
@@ -63,58 +49,71 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
 
 
 def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) -> Record:
-    seconds: dict[str, float] = {}
-    started = time.monotonic()
-    groups = read_groups(job, reporter.say)
-    mixed = groups.texts
-    if line := missing_names_line(mixed):
-        reporter.say(line)
-    seconds["corpus"] = time.monotonic() - started
-    started = time.monotonic()
-    texts = AttackTexts(mixed, job.attack.max_characters)
+    seconds = StageSeconds()
+    with seconds.timed("corpus"):
+        groups = read_groups(job, reporter.say)
+        if line := missing_names_line(groups.texts):
+            reporter.say(line)
+    folder = MeasureFolder(out, reporter, timed=seconds.timed)
+    texts = scored_texts(job, groups)
     with reached(job.remote, job.models(), texts, reporter, context=job.context) as there:
-        reporter.say("models: loading target and reference")
-        first, second, precision = *job.models()[:2], job.attack.precision
-        target, reference = there.pair(first, second, precision)
-        # By fingerprint: two names may lead to one model.
-        if target.fingerprint == reference.fingerprint:
-            raise InputError(
-                "target and reference are the same model: the likelihood ratio of every text would be zero"
-            )
-        windows = windows_asked(job, groups, target)
-        statistics = score_users_texts(job.attack, texts, target, reference, reporter)
-        for name in job.others:
-            other = there.load(name, precision)
-            if other.fingerprint == target.fingerprint:
-                raise InputError(f"target and reference '{name}' are the same model: its ratios would all be zero")
-            # Each further reference adds a setting of the primary attack to the family,
-            # which pays for it in the test of all scores.
-            statistics += score_with_dial(job.attack, Dial("reference", name), texts, target, other, reporter)
-        shift = measured_shift(
-            job.attack, texts, (target, reference), lambda: there.pair(first, second, "fp32"), job.seed, reporter
+        with seconds.timed("scoring"):
+            reporter.say("models: loading target and reference")
+            first, second, precision = *job.models()[:2], job.attack.precision
+            target, reference = there.pair(first, second, precision)
+            # By fingerprint: two names may lead to one model.
+            if target.fingerprint == reference.fingerprint:
+                raise InputError(
+                    "target and reference are the same model: the likelihood ratio of every text would be zero: name"
+                    " another reference"
+                )
+            if job.extraction is not None:
+                require_windows(job.extraction, extraction_texts(job, groups), _loaded_here(target))
+        measures = AuditMeasures(
+            job,
+            groups,
+            (target, reference),
+            lambda name, _: there.load(name, precision),
+            lambda: there.pair(first, second, "fp32"),
         )
-    seconds["scoring"] = time.monotonic() - started
+        # While the endpoint is open.
+        for measure in measures.all():
+            folder.values_of(measure)
     # After the block above: only its end has measured how far models behind the endpoint moved.
-    models = [
+    models = (
         facts_of(target, job.model, job.remote, there.drifts),
         facts_of(reference, job.reference, job.remote, there.drifts),
-    ]
-    started = time.monotonic()
-    results = audit_results(job, statistics, groups, models, reporter)
-    seconds["statistics"] = time.monotonic() - started
-    # files are written from here on, so that the folder of an interrupted audit is empty and can be used again
-    started = time.monotonic()
-    extraction = audit_extraction(job, groups, windows, (target, reference), out, reporter)
-    seconds["extraction"] = time.monotonic() - started
-    of = audit_scores_name(target.fingerprint, reference.fingerprint, job.others, job.attack)
-    write_scores(statistics, out / SCORES, of=of)
+    )
     # A copy, so that the audit can be verified where the plan that was given is gone or has changed.
     if job.plan is not None:
         write_text(out / "plan.json", job.plan.read_text(encoding="utf-8"))
-    per_text = not same_tokens(target.tokenizer, reference.tokenizer)
-    body = audit_body(job, groups, (models[0], models[1]), results, per_text=per_text, extraction=extraction)
-    body = body.model_copy(update={"precision": shift})
-    return write_new_record(body, environment(seconds), out, name=job.name, command=command)
+    body = audit_body(measures, models, folder, per_text=not same_tokens(target.tokenizer, reference.tokenizer))
+    return write_new_record(body, environment(seconds.seconds), out, name=job.name, command=command)
+
+
+def audit_again(folder: Path, record: Record, reporter: Reporter) -> Body:
+    """Return the body of an audit's record, from its tables and its two files; no model is looked at.
+
+    Args:
+        record: the record of the audit, whose facts about the models are taken as they are.
+
+    Raises:
+        InputError: a table is missing or damaged, or of other models or texts than the record names.
+    """
+    job = audit_job(folder, record)
+    models = (record.target, record.reference)
+    measures = AuditMeasures(job, read_groups(job), models, _not_loaded, _not_loaded)
+    return audit_body(measures, models, MeasureFolder(folder, reporter, read_only=True), per_text=record.per_text)
+
+
+def _not_loaded(*_: object) -> NoReturn:
+    raise AssertionError("a verification runs no model")
+
+
+def _loaded_here(model: ScoredModel) -> LanguageModel:
+    if not isinstance(model, LanguageModel):
+        raise InputError(f"extraction: '{model.name}' is behind an endpoint: name models that are loaded here")
+    return model
 
 
 def _check_models(job: CheckpointAudit) -> None:
@@ -127,44 +126,6 @@ def _check_models(job: CheckpointAudit) -> None:
     for name in job.models():
         if not name.startswith(AT_ENDPOINT):
             require_model(name)
-
-
-def audit_results(
-    job: CheckpointAudit,
-    statistics: Sequence[TextStatistic],
-    groups: Groups,
-    models: Sequence[ModelFacts],
-    reporter: Reporter,
-) -> Results:
-    """What the scores of an audit say, given sides that are asserted, not drawn by heldin.
-
-    Args:
-        statistics: every attack's score of every text.
-    """
-    # Not witnessed, even if coins are declared: two files assert who was held in, and nothing is certified.
-    table, sides = scored_users(statistics, groups.member), Sides(job.assignment, witnessed=False)
-    flaws = drift_flaws(models)
-    # Without a training file nothing is known about overlaps, which is no flaw: the record says "not known".
-    if groups.seen is not None:
-        flaws += training_flaws(groups.member, groups.seen, sum(map(len, groups.of_side(False).values())))
-    with reporter.track("statistics", parts_of(len(variants_of(table.attacks, job.attack))), "parts") as advance:
-        return results_of(
-            table,
-            groups.texts,
-            Preregistration(job.attack, job.audit, job.decision, sides, job.claims, job.seed),
-            flaws=flaws,
-            advance=advance,
-        )
-
-
-def audit_scores_name(target: str, reference: str, others: Sequence[str], attack: AttackConfig) -> str:
-    """The name in an audit's ``scores.parquet`` of what it holds; other scores have another name.
-
-    Args:
-        others: names of further references.
-    """
-    # The attack's dials are part of the name: scores of other attacks or lengths of text do not pass for these.
-    return text_sha256(target, reference, attack.model_dump_json(), *others)
 
 
 def _take_folder(job: CheckpointAudit, out: Path) -> None:
@@ -180,4 +141,5 @@ def _take_folder(job: CheckpointAudit, out: Path) -> None:
             # As its user calls it.
             changed = {"stated_claims": "claims", "others": "reference"}.get(changed, changed)
             raise InputError(f"'{out}' holds an audit with another '{changed}': give the same, or choose another --out")
-    take_new_folder(out, "audit")
+    # Tables of an audit that was interrupted are used again, each if it was made from the same.
+    take_new_folder(out, "audit", besides=(INDEX, *(measure.file for measure in (Scores, Precision, Extraction))))

@@ -1,21 +1,32 @@
-"""The body of an audit's record: what follows from its folder and its two files of texts."""
+"""What is measured in an audit, and the body of its record, which follows from its folder and its two files."""
 
-from collections.abc import Mapping
-from typing import Literal
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
+from heldin.attacks.scoring import AttackTexts
+from heldin.attacks.table import Dial
 from heldin.audit.coarse import coarse_percentiles
-from heldin.audit.extraction import ExtractionFacts
-from heldin.audit.results import Results
+from heldin.audit.panels import judge_panels
+from heldin.audit.preregistration import Preregistration
+from heldin.audit.sides import Sides
+from heldin.base.coins import seed_key
 from heldin.base.files import text_sha256
+from heldin.base.progress import Reporter
 from heldin.bounds.design import Assignment
 from heldin.corpus.store import CorpusStore
-from heldin.jobs.checkpoint.endpoint import rule_at_endpoint
-from heldin.jobs.checkpoint.groups import Groups
+from heldin.jobs.checkpoint.endpoint import drift_flaws, rule_at_endpoint
+from heldin.jobs.checkpoint.groups import Groups, training_records
 from heldin.jobs.checkpoint.job import CheckpointAudit
+from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Body
 from heldin.record.facts import CorpusFacts, ModelFacts, Overlaps, ScoredTexts, SplitFacts
-from heldin.record.overlaps import NOT_KNOWN, measured, texts_in
-from heldin.stages.measures.scoring import scoring_rule
+from heldin.record.overlaps import NOT_KNOWN, measured, texts_in, training_flaws
+from heldin.stages.measures.extraction import Extraction
+from heldin.stages.measures.measure import Fingerprinted, Measure, MeasureFolder
+from heldin.stages.measures.precision import Precision
+from heldin.stages.measures.scores import Scores, Setting, scoring_rule
 from heldin.words.split import SplitReason
 
 _REASONS = {
@@ -25,22 +36,87 @@ _REASONS = {
 }
 
 
+@dataclass(frozen=True)
+class AuditMeasures:
+    """What an audit measures.
+
+    Attributes:
+        job: the options of the audit.
+        groups: the texts of both files.
+        models: target and leading reference.
+        load: loads a further reference by its name.
+        in_full: loads target and leading reference in float32.
+    """
+
+    job: CheckpointAudit
+    groups: Groups
+    models: tuple[Fingerprinted, Fingerprinted]
+    load: Callable[[str, Reporter], ScoredModel]
+    in_full: Callable[[], tuple[ScoredModel, ScoredModel]]
+
+    def scores(self) -> Scores:
+        """Return the measure of all scores.
+
+        Each further reference adds a setting of the primary attack to the family, which pays for it in the test of all
+        scores.
+        """
+        job, texts = self.job, scored_texts(self.job, self.groups)
+        settings = [Setting(Dial("reference", name), texts, functools.partial(self.load, name)) for name in job.others]
+        return Scores(job.attack, texts, self.models, settings, job.others)
+
+    def others(self) -> list[Measure[Any]]:
+        """Return the measures besides the scores."""
+        job, measures = self.job, list[Measure[Any]]()
+        if job.attack.precision != "fp32":
+            texts = scored_texts(job, self.groups)
+            measures.append(Precision(job.attack, texts, self.models, self.in_full, job.seed))
+        if job.extraction is not None:
+            training = None if job.training is None else self._training
+            texts_of_user = extraction_texts(job, self.groups)
+            key = seed_key(job.seed)
+            measures.append(Extraction(job.extraction, texts_of_user, self.models, key, training=training))
+        return measures
+
+    def all(self) -> list[Measure[Any]]:
+        """Return all measures."""
+        return [self.scores(), *self.others()]
+
+    def _training(self) -> Iterator[tuple[set[str], str]]:
+        return (({user}, text) for user, text in training_records(self.job))
+
+
+def scored_texts(job: CheckpointAudit, groups: Groups) -> AttackTexts:
+    """Return the scored texts by user."""
+    return AttackTexts(groups.texts, job.attack.max_characters)
+
+
+def extraction_texts(job: CheckpointAudit, groups: Groups) -> dict[str, list[str]]:
+    """Return by user the texts of which extraction asks."""
+    most = None if job.extraction is None else job.extraction.texts_per_user
+    return {user: list(texts[:most]) for user, texts in groups.texts.items()}
+
+
 def audit_body(
-    job: CheckpointAudit,
-    groups: Groups,
-    models: tuple[ModelFacts, ModelFacts],
-    results: Results,
-    *,
-    per_text: bool,
-    extraction: ExtractionFacts | None,
+    measures: AuditMeasures, models: tuple[ModelFacts, ModelFacts], folder: MeasureFolder, *, per_text: bool
 ) -> Body:
-    """Everything that an audit found.
+    """Measure and judge, or read what was measured; the body of the record.
 
     Args:
-        results: what the scores say.
-        per_text: the models are not known to share a tokenizer.
-        extraction: what sampling would emit of the texts.
+        models: facts about target and leading reference.
+        per_text: whether the models are not known to share a tokenizer.
     """
+    job, groups = measures.job, measures.groups
+    # Not witnessed, even if coins are declared: two files assert who was held in, and nothing is certified.
+    sides = Sides(job.assignment, witnessed=False)
+    flaws = drift_flaws(models)
+    # Without a training file nothing is known about overlaps, which is no flaw: the record says "not known".
+    if groups.seen is not None:
+        flaws += training_flaws(groups.member, groups.seen, sum(map(len, groups.of_side(False).values())))
+    statistics = folder.values_of(measures.scores())
+    facts = folder.facts_of(measures.others(), lambda: groups.member)
+    fixed = Preregistration(job.attack, job.audit, job.decision, sides, job.claims, job.seed)
+    with folder.timed("statistics"):
+        results, _ = judge_panels(statistics, groups.texts, groups.member, fixed, folder.reporter, flaws=flaws)
     return Body(
         **dict(results),
         config=job.recorded(),
@@ -55,7 +131,7 @@ def audit_body(
         scoring_rule=scoring_rule(job.attack.max_characters, endpoint=rule_at_endpoint(job.remote)),
         per_text=per_text,
         resamples=job.audit.resamples,
-        extraction=extraction,
+        measures=facts,
     )
 
 

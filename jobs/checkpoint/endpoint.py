@@ -28,7 +28,7 @@ from heldin.models.endpoint_client import Connection, Endpoint
 from heldin.models.loading import load_language_model
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.record.facts import LARGEST_DRIFT, EndpointFacts, ModelFacts
-from heldin.stages.train.models import model_facts
+from heldin.stages.measures.measure import model_facts
 from heldin.words import Statement
 from heldin.words.answer import ComparisonFlaw
 from heldin.words.texts import AtEndpoint

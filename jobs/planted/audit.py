@@ -1,7 +1,6 @@
 """``heldin audit --planted``: scores of a model that was trained on a planted training set meet the coins."""
 
 import shutil
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,21 +13,28 @@ from heldin.audit.preregistration import Preregistration
 from heldin.audit.results import Results
 from heldin.audit.sides import Sides
 from heldin.base.errors import InputError
-from heldin.base.files import one_process_at_a_time, private_directory, text_sha256, whole_directory
+from heldin.base.files import one_process_at_a_time, private_directory, whole_directory
 from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
 from heldin.bounds.claims import UnitClaim, parse_claim_of
 from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import Claim
-from heldin.canaries.kinds import Kind
 from heldin.jobs.checkpoint.endpoint import remote_of, rule_at_endpoint
 from heldin.jobs.environment import environment
 from heldin.jobs.planted.body import Described, planted_body, planted_facts
 from heldin.jobs.planted.conditions import LOG_FAULTS, Evidence, as_seen, conditions_of, found_changed
 from heldin.jobs.planted.config import PlantConfig
-from heldin.jobs.planted.control import control_of
+from heldin.jobs.planted.control import Control, ControlSample
 from heldin.jobs.planted.data import drawn_data
-from heldin.jobs.planted.folder import AUDITS, CONTROL, home_of, read_form, read_planted, require_models, unseen_hash
+from heldin.jobs.planted.folder import (
+    AUDITS,
+    Manifest,
+    home_of,
+    read_form,
+    read_planted,
+    require_models,
+    unseen_hash,
+)
 from heldin.jobs.planted.log_counts import counts_of_log
 from heldin.jobs.planted.looks import Look, look_at, note_change, write_look
 from heldin.jobs.planted.plant import fingerprints
@@ -45,20 +51,28 @@ from heldin.jobs.planted.target import (
 )
 from heldin.jobs.planted.unseen import read_unseen
 from heldin.models.loading import LanguageModel, load_language_model, same_tokens
+from heldin.models.score_cache import ScoredModel
 from heldin.record.condition_words import condition_lines, unmet_flaws
 from heldin.record.document import Body, Record, read_record, write_new_record
+from heldin.record.facts import ModelFacts
 from heldin.record.masking import without_names
 from heldin.record.planted import PlantedFacts, Reason, TrainingCounts
+from heldin.stages.config import RunConfig
 from heldin.stages.config_files import first_difference
-from heldin.stages.measures.extraction import kept_extraction, measure_extraction
-from heldin.stages.measures.score_file import SCORES, read_scores
-from heldin.stages.measures.scoring import score
-from heldin.stages.measures.scoring_precision import measured_shift
-from heldin.stages.measures.statistics import RunResults, canaries_alone, groups_judged, run_results
-from heldin.stages.measures.texts import Scoring, scores_name, texts_under_attack
-from heldin.stages.measures.utility import kept_losses, measure_losses
+from heldin.stages.measures.measure import MeasureFolder, loaded, model_facts
+from heldin.stages.measures.scores import Scores
+from heldin.stages.run_measures import RunModels, measures_of_run, precision_of_run, scores_of_run
 from heldin.stages.sides.data import RunData
-from heldin.stages.train.models import Models, model_facts
+from heldin.stages.sides.panels import (
+    JudgedRun,
+    canaries_alone,
+    example_panels,
+    judge_run,
+    kind_panels,
+    users_of_kind,
+)
+from heldin.stages.sides.texts import texts_under_attack
+from heldin.stages.stage_seconds import StageSeconds
 from heldin.watch.planted_files import LOG
 from heldin.watch.training_log import hashes_in_folder
 from heldin.words import Statement
@@ -67,16 +81,6 @@ from heldin.words.people import AUDITED, USERS
 
 _LOOKED_AT = ("model", "claims", "endpoint", "precision")
 _MOST = 0.9  # of the tokens: a few bear no loss where rows are packed or end
-
-
-@dataclass(frozen=True)
-class _Looking:
-    """A look that is about to be taken: the audit, its number, and the models that are loaded here."""
-
-    job: PlantedAudit
-    look: Look
-    reference: LanguageModel
-    target: LanguageModel | None
 
 
 def audit_planted(job: PlantedAudit, out: Path | None, reporter: Reporter, *, command: str) -> tuple[Record, Path]:
@@ -103,97 +107,219 @@ def audit_planted(job: PlantedAudit, out: Path | None, reporter: Reporter, *, co
         folder = out or job.planted / AUDITS / str(look.number)
         _take_folder(job, config, folder, planted_facts(manifest, look, job.declared_by, (), Evidence()))
         with logged(reporter, folder, command=without_names(command)) as kept:
-            return _audited(_Looking(job, look, reference, target), folder, kept, command), folder
+            body, seconds = _audited(job, look, (target, reference), folder, kept)
+            name, hidden = config.name, without_names(command)
+            return write_new_record(body, environment(seconds), folder, name=name, command=hidden), folder
 
 
-def _audited(its: _Looking, out: Path, reporter: Reporter, command: str) -> Record:
-    job, look, reference = its.job, its.look, its.reference
+@dataclass(frozen=True)
+class _Audit:
+    """What is audit at.
+
+    Attributes:
+        job: the options of the audit.
+        config: the plan.
+        manifest: what the planting left.
+        run: the config of a run with the audit's attacks and precision.
+        look: the number of the look.
+        data: users and coins.
+        models: target, reference, and how others are loaded.
+    """
+
+    job: PlantedAudit
+    config: PlantConfig
+    manifest: Manifest
+    run: RunConfig
+    look: Look
+    data: RunData
+    models: RunModels
+
+    def scores(self, out: Path) -> Scores:
+        """Return the measure of all scores."""
+        return scores_of_run(self.run, self.data, self.models, None, out)
+
+    def control(self) -> Control | None:
+        """Return the positive control; None without canary users, and if the target is behind an endpoint."""
+        if not (self.data.canaries and isinstance(self.models.target, LanguageModel)):
+            return None
+        ledger = self.job.planted / "ledger"
+        unseen = read_unseen(ledger, unseen_hash(self.job.planted))
+        sample = ControlSample(self.data, copied(ledger).late, unseen)
+        both = (self.models.target, self.models.reference)
+        return Control(sample, both, self.config.sequence_length, self.data.parts)
+
+
+def _audited(
+    job: PlantedAudit, look: Look, local: tuple[LanguageModel | None, LanguageModel], out: Path, reporter: Reporter
+) -> tuple[Body, dict[str, float]]:
+    """Measure, note the look, and judge.
+
+    Args:
+        local: the target, unless it is behind an endpoint, and the reference.
+    """
     config, manifest = read_planted(job.planted)
-    run = audited_run(job, config)
-    seconds: dict[str, float] = {}
-    started = time.monotonic()
-    # Canary users are found by the fingerprint in float32, with which they were made.
-    base = replace(reference, fingerprint=manifest.reference)
-    data = drawn_data(config, manifest, job.planted, reporter, base)
-    seconds["corpus"] = time.monotonic() - started
-    started = time.monotonic()
-    with opened(look, job, its.target, run, data, reporter) as (target, facts_of_target):
-        reference = reference.within(window_of(target))
-        models = Models(target, reference, config.reference)
-        texts = texts_under_attack(run, data)
-        statistics = score(Scoring(run, data, models, None, texts), out, reporter)
-        precision = measured_shift(
-            run.attack, texts, (target, reference), lambda: models_in_full(job, config, target), run.seed, reporter
-        )
+    run, seconds = audited_run(job, config), StageSeconds()
+    target_here, reference = local
+    with seconds.timed("corpus"):
+        data = _data(job, config, manifest, reference, reporter)
+    folder = MeasureFolder(out, reporter, timed=seconds.timed)
+    with opened(look, job, target_here, run, data, reporter) as (target, facts_of_target):
+        models = _models(job, config, target, reference.within(window_of(target)))
+        audit = _Audit(job, config, manifest, run, look, data, models)
+        folder.values_of(audit.scores(out))
+        for precision in precision_of_run(run, data, models):
+            folder.values_of(precision)
     # Before anything meets the coins, also the losses of who is held out: a look that was taken is paid for.
     write_look(look, job.planted)
-    # Not behind an endpoint: it would be told whose test texts are asked for, which are those held out.
-    losses = measure_losses(run, data, its.target, reference, out, reporter) if its.target else {}
-    extraction = None
-    if its.target:
-        extraction = measure_extraction(
-            run,
-            data,
-            (its.target, reference),
-            lambda: load_language_model(config.reference, revision=config.revision),
-            out,
-            reporter,
-        )
-    seconds["scoring"] = time.monotonic() - started
-    started = time.monotonic()
     described = Described(
         facts_of_target(),
-        model_facts(reference, config.reference),
-        per_text=not same_tokens(target.tokenizer, reference.tokenizer),
+        model_facts(models.reference, config.reference),
+        per_text=not same_tokens(target.tokenizer, models.reference.tokenizer),
         added=rule_at_endpoint(job.remote),
     )
-    late = copied(job.planted / "ledger").late
-    tensors = () if job.remote or not Path(job.model).is_dir() else hashes_in_folder(Path(job.model))
-    length = config.sequence_length
-    training, fault = counts_of_log(
-        job.planted / LOG, tensors, manifest, data, reference.tokenizer, late, length, reporter
+    return _body(audit, described, folder, job.planted / LOG, None), seconds.seconds
+
+
+def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
+    """Return the body of a planted audit's record, from its tables, the planted folder and the models; none is run.
+
+    Args:
+        record: its record.
+
+    Raises:
+        InputError: the planted folder, the training file or a model is gone or was changed.
+    """
+    kept, facts = record.config, record.planted
+    assert facts is not None
+    job = PlantedAudit(
+        home_of(folder, kept["planted"]),
+        kept["model"],
+        tuple(kept["claims"]),
+        kept["declared_by"],
+        None if kept["endpoint"] is None else remote_of(kept["endpoint"]),
+        kept["precision"],
     )
-    _say_of_log(training, config, reporter)
-    _keep_log(job.planted / LOG, out / LOG, kept=fault in (None, Reason.LOG_DAMAGED))
-    loaded = None if its.target is None else (its.target, reference)
-    unseen = read_unseen(job.planted / "ledger", unseen_hash(job.planted))
-    control = control_of(data, late, unseen, loaded, out, reporter, length=length, of=_both(its.target, reference))
-    evidence = Evidence(training, fault, control, read_form(job.planted))
-    conditions = conditions_of(job.planted, manifest, look, job.declared_by, evidence, described.target.endpoint)
-    if found_changed(conditions):
-        note_change(look, job.planted)
-    facts = planted_facts(manifest, look, job.declared_by, conditions, evidence)
-    for line in condition_lines(facts):
-        reporter.say(line)
-    found = planted_results(job, config, data, statistics, facts, reporter)
-    found = replace(found, losses=losses, precision=precision, extraction=extraction)
-    write_people(found.people, out / PEOPLE)
-    seconds["statistics"] = time.monotonic() - started
-    body = planted_body(job.recorded(), config, data, described, found, facts)
-    return write_new_record(body, environment(seconds), out, name=config.name, command=without_names(command))
+    config, manifest = read_planted(job.planted)
+    run = audited_run(job, config)
+    require_models(job.planted, fingerprints(config))
+    # Loaded for fingerprints and sizes, and never run; what an endpoint serves cannot be audit at again.
+    target, reference = models_here(job, config, run.attack.precision)
+    data = _data(job, config, manifest, reference, reporter)
+    if target is not None:
+        look = look_at(job.planted, target.fingerprint, job.claims)
+        described = Described(
+            model_facts(target, kept["model"]),
+            model_facts(reference, config.reference),
+            per_text=not same_tokens(target.tokenizer, reference.tokenizer),
+        )
+    else:
+        look = Look(facts.look, record.target.fingerprint, job.claims)
+        assert record.target.endpoint is not None
+        reference = reference.within(record.target.endpoint.window)
+        described = Described(
+            record.target, model_facts(reference, config.reference), record.per_text, rule_at_endpoint(job.remote)
+        )
+    models = _models(job, config, target or record.target, reference)
+    audit = _Audit(job, config, manifest, run, look, data, models)
+    body = _body(audit, described, MeasureFolder(folder, reporter, read_only=True), folder / LOG, facts)
+    return body.model_copy(update={"config": {**body.config, "planted": kept["planted"], "model": kept["model"]}})
 
 
-def planted_results(
-    job: PlantedAudit,
-    config: PlantConfig,
-    data: RunData,
-    statistics: Sequence[TextStatistic],
-    facts: PlantedFacts,
-    reporter: Reporter,
-) -> RunResults:
+def _data(
+    job: PlantedAudit, config: PlantConfig, manifest: Manifest, reference: LanguageModel, reporter: Reporter
+) -> RunData:
+    # Canary users are found by the fingerprint in float32, with which they were made.
+    base = replace(reference, fingerprint=manifest.reference)
+    return drawn_data(config, manifest, job.planted, reporter, base)
+
+
+def _models(
+    job: PlantedAudit, config: PlantConfig, target: ScoredModel | ModelFacts, reference: LanguageModel
+) -> RunModels:
+    return RunModels(
+        target,
+        reference,
+        # Nothing else is known of what the target was before its training.
+        reference,
+        config.reference,
+        lambda: models_in_full(job, config, loaded(target)),
+        lambda: load_language_model(config.reference, revision=config.revision),
+    )
+
+
+def _body(audit: _Audit, described: Described, folder: MeasureFolder, log: Path, before: PlantedFacts | None) -> Body:
+    """Judge what was measured, or read it; the body of the record.
+
+    Args:
+        log: the log of the training.
+        before: what the record says, for a verification; None: nothing is recorded yet.
+    """
+    job, config, data, reporter = audit.job, audit.config, audit.data, folder.reporter
+    statistics = folder.values_of(audit.scores(folder.path))
+    measures = folder.facts_of(measures_of_run(audit.run, data, audit.models), data.ledger.membership)
+    with folder.timed("statistics"):
+        evidence = _evidence(audit, folder, log, before)
+        now = conditions_of(
+            job.planted, audit.manifest, audit.look, job.declared_by, evidence, described.target.endpoint
+        )
+        conditions = now if before is None else as_seen(before.conditions, now)
+        facts = planted_facts(audit.manifest, audit.look, job.declared_by, conditions, evidence)
+        if before is None:
+            _say_of_log(evidence.training, config, reporter)
+            _keep_log(log, folder.path / LOG, kept=evidence.fault in (None, Reason.LOG_DAMAGED))
+            if found_changed(conditions):
+                note_change(audit.look, job.planted)
+            for line in condition_lines(facts):
+                reporter.say(line)
+        judged = _judged(audit, statistics, facts, reporter)
+        if before is None:
+            write_people(judged.people, folder.path / PEOPLE)
+    return planted_body(job.recorded(), config, data, described, judged, facts, measures)
+
+
+def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFacts | None) -> Evidence:
+    """Return what an audit can see of the training.
+
+    Raises:
+        InputError: a log that the record is based on is gone or damaged.
+    """
+    job, config, reporter = audit.job, audit.config, folder.reporter
+    here = isinstance(audit.models.target, LanguageModel) and Path(job.model).is_dir()
+    training, fault = counts_of_log(
+        log,
+        hashes_in_folder(Path(job.model)) if here else (),
+        audit.manifest,
+        audit.data,
+        audit.models.reference.tokenizer,
+        copied(job.planted / "ledger").late,
+        config.sequence_length,
+        reporter,
+    )
+    if before is not None and training is None:
+        if before.training is not None:
+            raise InputError(f"'{log}' is gone or damaged, and the record rests on it: restore it")
+        # The log in the planted folder may have been another one since.
+        fault = next((c.reasons[0] for c in before.conditions if c.reasons[0] in LOG_FAULTS), fault)
+    control = audit.control()
+    facts = None if control is None else control.facts(folder.values_of(control), {})
+    return Evidence(training, fault, facts, read_form(job.planted))
+
+
+def _judged(audit: _Audit, statistics: Sequence[TextStatistic], facts: PlantedFacts, reporter: Reporter) -> JudgedRun:
     """Join scores with coins and judge, at the share of this look.
 
     Args:
         facts: conditions of certified statements, and the positive control.
     """
-    run, fixed = audited_run(job, config), judged_as(job, config, data, unmet_flaws(facts))
-    texts, control = texts_under_attack(run, data), facts.control
+    data, run, control = audit.data, audit.run, facts.control
+    fixed = judged_as(audit.job, audit.config, data, unmet_flaws(facts))
+    texts = texts_under_attack(run, data).texts
     flaws = [ComparisonFlaw.NO_EFFECT()] if control is not None and control.outcome is ControlOutcome.NO_EFFECT else []
-    found = run_results(data, texts.texts, statistics, fixed, reporter, flaws)
+    judged = judge_run(data, texts, statistics, fixed, reporter, flaws)
     # An attack on fresh texts may find less: it is not given the rows whose losses the control looks at.
-    if control is not None and "training" in run.attack.documents and _misses(found.results, control, data):
-        found = run_results(data, texts.texts, statistics, fixed, reporter, [*flaws, ComparisonFlaw.ATTACK_MISSES()])
-    return found
+    if control is not None and "training" in run.attack.documents and _misses(judged.results, control, data):
+        judged = judge_run(data, texts, statistics, fixed, reporter, [*flaws, ComparisonFlaw.ATTACK_MISSES()])
+    return judged
 
 
 def _misses(results: Results, control: ControlFacts, data: RunData) -> bool:
@@ -207,14 +333,18 @@ def _misses(results: Results, control: ControlFacts, data: RunData) -> bool:
 def judged_as(
     job: PlantedAudit, config: PlantConfig, data: RunData, unmet: tuple[Statement, ...] = ()
 ) -> Preregistration:
-    """What is judged and at which share of the error probability, all of it fixed before scores met coins.
+    """Return what is judged and at which share of the error probability, all of it fixed before scores met coins.
 
     Args:
         unmet: why nothing is certified; empty if every condition is met.
     """
     run, claims = audited_run(job, config), [parse_claim_of(text) for text in job.claims]
-    of_users = [its.claim for its in claims if its.unit == "user"]
-    of_examples = [its.claim for its in claims if its.unit == "example"]
+    of_users = [claim.claim for claim in claims if claim.unit == "user"]
+    of_examples = [claim.claim for claim in claims if claim.unit == "example"]
+    kinds = {
+        kind: [*of_users, *_of_groups(claims, data, users_of_kind(data, kind))] for kind in kinds_of(data.canaries)
+    }
+    panels = [*kind_panels(data, kinds), *example_panels(data, of_examples)]
     people = data.real(data.ledger.scored_users()) or data.canaries
     return Preregistration(
         run.attack,
@@ -223,97 +353,17 @@ def judged_as(
         Sides(Assignment.COIN, witnessed=True, unmet=unmet),
         [*of_users, *_of_groups(claims, data, people)],
         config.seed,
-        # Groups of people and looks share the level; a claim about examples is tested on each group once more.
-        config.looks * groups_judged(data) * (2 if of_examples else 1),
-        {
-            kind.value: [*of_users, *_of_groups(claims, data, _of_kind(data, kind))]
-            for kind in kinds_of(data.canaries)
-            if any(its.event for its in claims)
-        },
-        what=AUDITED["canaries"] if canaries_alone(data) else USERS,
-        example_claims=of_examples,
+        # Panels and looks share the level.
+        config.looks * (1 + len(panels)),
+        AUDITED["canaries"] if canaries_alone(data) else USERS,
+        panels,
     )
 
 
 def _of_groups(claims: Sequence[UnitClaim], data: RunData, users: Iterable[str]) -> list[Claim]:
-    """What claims about examples promise these users, by the largest number of examples that one of them has."""
+    """Return what claims about examples promise these users, by the largest number of examples that one of them has."""
     most = max(len(data.for_training(user)) for user in users)
-    return [claim for its in claims if (claim := its.of_group(most)) is not None]
-
-
-def _of_kind(data: RunData, kind: Kind) -> list[str]:
-    return [user for user, its in data.canaries.items() if its.kind is kind]
-
-
-def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
-    """The body of a planted audit's record, from its scores, the planted folder and the models; no model is run.
-
-    Args:
-        record: its record.
-
-    Raises:
-        InputError: the planted folder, the training file or a model is gone or was changed.
-    """
-    asked, facts = record.config, record.planted
-    assert facts is not None
-    job = PlantedAudit(
-        home_of(folder, asked["planted"]),
-        asked["model"],
-        tuple(asked["claims"]),
-        asked["declared_by"],
-        None if asked["endpoint"] is None else remote_of(asked["endpoint"]),
-        asked["precision"],
-    )
-    config, manifest = read_planted(job.planted)
-    run = audited_run(job, config)
-    require_models(job.planted, fingerprints(config))
-    # Loaded for fingerprints and sizes, and never run; what an endpoint serves cannot be looked at again.
-    target, reference = models_here(job, config, run.attack.precision)
-    described = Described(record.target, model_facts(reference, config.reference), record.per_text)
-    if target is not None:
-        per_text = not same_tokens(target.tokenizer, reference.tokenizer)
-        described = replace(described, target=model_facts(target, asked["model"]), per_text=per_text)
-        look = look_at(job.planted, target.fingerprint, job.claims)
-    else:
-        described = replace(described, added=rule_at_endpoint(job.remote))
-        look = Look(facts.look, described.target.fingerprint, job.claims)
-    data = drawn_data(config, manifest, job.planted, reporter, replace(reference, fingerprint=manifest.reference))
-    if described.target.endpoint is not None:
-        reference = reference.within(described.target.endpoint.window)
-        described = replace(described, reference=model_facts(reference, config.reference))
-    of = scores_name(run, texts_under_attack(run, data), described.target.fingerprint, reference.fingerprint)
-    statistics = read_scores(folder / SCORES, of=of)
-    if statistics is None:
-        raise InputError(
-            f"'{folder / 'scores.parquet'}' is missing, damaged, or of other models or texts than the record names"
-        )
-    late = copied(job.planted / "ledger").late
-    tensors = () if target is None or not Path(job.model).is_dir() else hashes_in_folder(Path(job.model))
-    length = config.sequence_length
-    training, fault = counts_of_log(folder / LOG, tensors, manifest, data, reference.tokenizer, late, length, reporter)
-    if training is None and facts.training is not None:
-        raise InputError(f"'{folder / LOG}' is gone or damaged, and the record rests on it: restore it")
-    if training is None:
-        # The log in the planted folder may have been another one since.
-        fault = next((c.reasons[0] for c in facts.conditions if c.reasons[0] in LOG_FAULTS), fault)
-    unseen = read_unseen(job.planted / "ledger", unseen_hash(job.planted))
-    control = control_of(data, late, unseen, None, folder, reporter, length=length, of=_both(target, reference))
-    if control is None and facts.control is not None:
-        raise InputError(f"'{folder / CONTROL}' is gone or damaged, and the record rests on it: restore it")
-    evidence = Evidence(training, fault, control, read_form(job.planted))
-    now = conditions_of(job.planted, manifest, look, job.declared_by, evidence, described.target.endpoint)
-    conditions = as_seen(facts.conditions, now)
-    again = planted_facts(manifest, look, job.declared_by, conditions, evidence)
-    losses = {}
-    if target is not None:
-        losses = kept_losses(run, data, folder, target=target.fingerprint, base=reference.fingerprint)
-    extraction = kept_extraction(
-        run, data, folder, target=described.target.fingerprint, reference=reference.fingerprint
-    )
-    found = planted_results(job, config, data, statistics, again, reporter)
-    found = replace(found, losses=losses, precision=record.precision, extraction=extraction)
-    named = {**job.recorded(), "planted": asked["planted"], "model": asked["model"]}
-    return planted_body(named, config, data, described, found, again)
+    return [group for claim in claims if (group := claim.of_group(most)) is not None]
 
 
 def _say_of_log(training: TrainingCounts | None, config: PlantConfig, reporter: Reporter) -> None:
@@ -333,10 +383,6 @@ def _keep_log(log: Path, to: Path, *, kept: bool) -> None:
             shutil.copytree(log, temporary, dirs_exist_ok=True)
 
 
-def _both(target: LanguageModel | None, reference: LanguageModel) -> str:
-    return "" if target is None else text_sha256(target.fingerprint, reference.fingerprint)
-
-
 def _take_folder(job: PlantedAudit, config: PlantConfig, out: Path, facts: PlantedFacts) -> None:
     """Make the folder, or find in it this audit.
 
@@ -348,7 +394,7 @@ def _take_folder(job: PlantedAudit, config: PlantConfig, out: Path, facts: Plant
     if not (out / "record.json").is_file():
         return
     found = read_record(out / "record.json")
-    # Who declares, and where the folder lies, is no part of what was looked at.
+    # Who declares, and where the folder lies, is no part of what was audit at.
     asked, kept = ({name: its[name] for name in _LOOKED_AT} for its in (job.recorded(), found.config))
     for its in (asked, kept):
         its["precision"] = its["precision"] or config.attack.precision

@@ -15,8 +15,8 @@ from heldin.jobs.planted.data import canary_forms, control_rows, taken_rows
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.record.condition_words import form_line
 from heldin.record.planted import FormFacts
-from heldin.stages.measures.statistics import canaries_alone, groups_of
 from heldin.stages.sides.data import RunData
+from heldin.stages.sides.panels import canaries_alone, number_of_groups
 
 
 def said_beforehand(
@@ -68,7 +68,7 @@ def forecast_lines(config: PlantConfig, users: int, canaries: int, kinds: Collec
         kinds: of them.
     """
     lines: list[str] = []
-    sharing = config.looks * groups_of(len(kinds), canaries_alone=not users)
+    sharing = config.looks * number_of_groups(len(kinds), canaries_alone=not users)
     if users:
         lines += forecast(users, config.audit.delta, sharing=sharing)
     if canaries:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from heldin.audit.utility import utility_of
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted.conditions import Evidence
 from heldin.jobs.planted.config import PlantConfig
@@ -15,10 +15,10 @@ from heldin.record.document import Body
 from heldin.record.facts import ModelFacts, ScoredTexts, SplitFacts
 from heldin.record.masking import masked
 from heldin.record.planted import Condition, PlantedFacts
-from heldin.stages.measures.scoring import scoring_rule
-from heldin.stages.measures.statistics import RunResults, canaries_alone
+from heldin.stages.measures.scores import scoring_rule
 from heldin.stages.sides.corpus import corpus_facts
 from heldin.stages.sides.data import RunData
+from heldin.stages.sides.panels import JudgedRun, canaries_alone
 from heldin.stages.sides.split_facts import split_facts
 from heldin.words import Statement
 from heldin.words.split import SplitReason
@@ -46,17 +46,20 @@ def planted_body(
     config: PlantConfig,
     data: RunData,
     models: Described,
-    found: RunResults,
+    judged: JudgedRun,
     facts: PlantedFacts,
+    measures: dict[str, dict[str, Any]],
 ) -> Body:
     """Everything that the audit found.
 
     Args:
         asked: what the record keeps of the call.
+        judged: what scores and coins say.
         facts: about the training set and the conditions.
+        measures: facts of the measures, by name.
     """
     return Body(
-        **dict(found.results),
+        **dict(judged.results),
         config={**asked, **masked(config.model_dump(mode="json"))},
         corpus=corpus_facts(data.corpus).model_copy(update={"skipped_rows": facts.skipped}),
         split=_split(config, data, facts),
@@ -64,16 +67,14 @@ def planted_body(
         reference=models.reference,
         training=None,
         primary_attack=config.attack.primary,
-        attacker_texts=found.texts,
+        attacker_texts=judged.texts,
         # Fresh ones were set aside before the coins; that they were not trained on all the same is declared.
         scored_texts=ScoredTexts(kind=config.attack.documents[0], known_by="declared"),
         scoring_rule=scoring_rule(config.attack.max_characters, config.scored_part, endpoint=models.added),
         per_text=models.per_text,
         resamples=config.audit.resamples,
-        utility=utility_of(found.losses),
-        extraction=found.extraction,
         planted=facts,
-        precision=found.precision,
+        measures=measures,
     )
 
 

@@ -2,67 +2,94 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from heldin.attacks.scoring import ScoredParts
 from heldin.audit.control import ControlFacts, positive_control
 from heldin.base.coins import first_in_keyed_order
-from heldin.base.files import cache_directory, text_digest
+from heldin.base.files import cache_directory, text_digest, text_sha256
 from heldin.base.progress import Reporter
-from heldin.base.table_files import read_table, write_table
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted.folder import CONTROL
-from heldin.models.loading import LanguageModel
 from heldin.models.score_cache import ScoreCache
 from heldin.models.scored_parts import scored_tokens
+from heldin.stages.measures.measure import Fingerprinted, Measure, loaded_here
 from heldin.stages.sides.data import RunData
 
 MOST_ROWS = 1000  # real rows of each kind
 _MOST_CANARY_ROWS = 8  # of each canary user
 
 
-def control_of(
-    data: RunData,
-    late: frozenset[str],
-    unseen: Sequence[str],
-    models: tuple[LanguageModel, LanguageModel] | None,
-    out: Path,
-    reporter: Reporter,
-    *,
-    length: int,
-    of: str,
-) -> ControlFacts | None:
-    """Measure the positive control, or read its losses where they were measured.
+@dataclass(frozen=True)
+class Control(Measure[dict[str, float]]):
+    """How much less the audited model loses on each text of a sample than the reference, nats a token.
 
-    Args:
-        unseen: texts of the plan's ``unseen``, which no training has.
-        models: the audited model and the reference; None: only what was measured is read.
-        out: folder of the audit, where losses are kept by a digest of each text, readable by their owner only.
+    Of the tokens that training sees, those that are scored. Values are by digest of a text.
+
+    Attributes:
+        sample: the texts.
+        models: the audited model and the reference.
         length: tokens of a row that training sees.
-        of: fingerprints of both models.
-
-    Returns:
-        None without canary users, or where nothing was measured.
+        parts: which parts of a text are scored; None: all of it.
     """
-    if not data.canaries:
-        return None
-    sample = ControlSample(data, late, unseen)
-    table = read_table(out / CONTROL, made_from=of, say=reporter.say)
-    gains = None if table is None else dict(zip(table["text"].to_pylist(), table["gain"].to_pylist(), strict=True))
-    texts = sample.texts()
-    if gains is None or not gains.keys() >= {text_digest(text) for text in texts}:
-        if models is None:
-            return None
-        gains = _measured(data, texts, models, length, reporter)
-        write_table({"text": list(gains), "gain": list(gains.values())}, out / CONTROL, made_from=of)
-    return positive_control(
-        _gains_of(gains, sample.trained),
-        _gains_of(gains, sample.untrained),
-        sample.of_users(gains, Role.HELD_IN),
-        sample.of_users(gains, Role.HELD_OUT),
-    )
+
+    name = "control"
+    file = CONTROL
+    stage = "scoring"
+
+    sample: "ControlSample"
+    models: tuple[Fingerprinted, Fingerprinted]
+    length: int
+    parts: ScoredParts | None
+
+    def made_from(self) -> str:
+        """Return a hash of the models and of the sample."""
+        texts = (text_digest(text) for text in self.sample.texts())
+        return text_sha256(*(model.fingerprint for model in self.models), str(self.length), *texts)
+
+    def compute(self, reporter: Reporter) -> dict[str, float]:
+        """Score the sample under both models."""
+        texts, length, parts = self.sample.texts(), self.length, self.parts
+        models = [loaded_here(model) for model in self.models]
+        with (
+            closing(ScoreCache(cache_directory() / "scores")) as cache,
+            reporter.track("positive control", 2 * len(texts), "texts") as advance,
+        ):
+            target, reference = (cache.scores(model, texts, advance=advance) for model in models)
+        spans = [((0, len(text)),) if parts is None else parts.of(text) for text in texts]
+        masks = [
+            (mask[:length] for mask in scored_tokens(model.tokenizer, texts, spans))
+            if parts is not None
+            else (np.ones(len(scores.logprobs[:length]), dtype=np.bool_) for scores in scored)
+            for model, scored in zip(models, (target, reference), strict=True)
+        ]
+        return {
+            text_digest(text): float(own.logprobs[:length][own_mask].mean() - other.logprobs[:length][mask].mean())
+            for text, own, other, own_mask, mask in zip(texts, target, reference, *masks, strict=True)
+        }
+
+    def columns(self, values: dict[str, float]) -> Mapping[str, Any]:
+        """Return one row for each text."""
+        return {"text": list(values), "gain": list(values.values())}
+
+    def values(self, table: pa.Table) -> dict[str, float]:
+        """Return the gains of a table."""
+        return dict(zip(table["text"].to_pylist(), table["gain"].to_pylist(), strict=True))
+
+    def facts(self, values: dict[str, float], member: Mapping[str, bool]) -> ControlFacts:
+        """Return whether canary rows were learned like other rows that training had."""
+        sample = self.sample
+        return positive_control(
+            _gains_of(values, sample.trained),
+            _gains_of(values, sample.untrained),
+            sample.of_users(values, Role.HELD_IN),
+            sample.of_users(values, Role.HELD_OUT),
+        )
 
 
 class ControlSample:
@@ -119,32 +146,3 @@ class ControlSample:
 
 def _gains_of(gains: Mapping[str, float], texts: Sequence[str]) -> npt.NDArray[np.float64]:
     return np.array([gains[text_digest(text)] for text in texts], dtype=np.float64)
-
-
-def _measured(
-    data: RunData,
-    texts: Sequence[str],
-    models: tuple[LanguageModel, LanguageModel],
-    length: int,
-    reporter: Reporter,
-) -> dict[str, float]:
-    """Return by digest of a text how much less the audited model loses on it than the reference, nats a token.
-
-    Of the tokens that training sees, those that are scored.
-    """
-    with (
-        closing(ScoreCache(cache_directory() / "scores")) as cache,
-        reporter.track("positive control", 2 * len(texts), "texts") as advance,
-    ):
-        target, reference = (cache.scores(model, texts, advance=advance) for model in models)
-    spans = [((0, len(text)),) if data.parts is None else data.parts.of(text) for text in texts]
-    masks = [
-        (mask[:length] for mask in scored_tokens(model.tokenizer, texts, spans))
-        if data.parts is not None
-        else (np.ones(len(scores.logprobs[:length]), dtype=np.bool_) for scores in scored)
-        for model, scored in zip(models, (target, reference), strict=True)
-    ]
-    return {
-        text_digest(text): float(mine.logprobs[:length][of_mine].mean() - other.logprobs[:length][of_other].mean())
-        for text, mine, other, of_mine, of_other in zip(texts, target, reference, *masks, strict=True)
-    }

@@ -41,7 +41,7 @@ from heldin.models.continuations import require_context
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.model_names import fingerprint_of, require_model
 from heldin.stages.config_files import first_difference
-from heldin.stages.measures.extraction import require_windows
+from heldin.stages.run_measures import require_run_windows
 from heldin.stages.sides.data import RunData
 from heldin.watch.planted_files import MANIFEST, TRAINING, content_sha256
 
@@ -74,7 +74,7 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
         source = replace(source, unparted=kept.unparted)
         seal_models(out, fingerprints(config))
         data = planted_data(config, out, reporter, base, source)
-        require_windows(run_of(config, out), data, base)
+        require_run_windows(run_of(config, out), data, base)
         form = form_facts(config, data)
         for line in said_beforehand(config, data, source, kept.late_rows, form):
             reporter.say(line)

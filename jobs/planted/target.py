@@ -24,9 +24,9 @@ from heldin.models.model_names import fingerprint_of, require_model
 from heldin.models.score_cache import ScoredModel
 from heldin.record.facts import LARGEST_DRIFT, ModelFacts
 from heldin.stages.config import RunConfig
-from heldin.stages.measures.texts import texts_under_attack
+from heldin.stages.measures.measure import model_facts
 from heldin.stages.sides.data import RunData
-from heldin.stages.train.models import model_facts
+from heldin.stages.sides.texts import texts_under_attack
 
 
 @dataclass(frozen=True)

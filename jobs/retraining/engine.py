@@ -31,16 +31,16 @@ from heldin.jobs.retraining import OPTIONS
 from heldin.jobs.retraining.job import TrainingsAudit, training_job
 from heldin.jobs.retraining.record import scores_text, split_facts, training_facts, trainings_results
 from heldin.jobs.retraining.runs import Trainer, Training, TrainingJob, read_results, run_trainings, train_one
-from heldin.jobs.run_body import PRETRAINED_HERE
 from heldin.models.loading import LanguageModel
 from heldin.record.document import Body, Record, write_new_record
 from heldin.record.facts import ModelFacts, ScoredTexts
 from heldin.record.masking import masked, without_names
 from heldin.stages.config import parse_config
 from heldin.stages.folder import take_new_folder
-from heldin.stages.measures.scoring import scoring_rule
+from heldin.stages.measures.measure import model_facts
+from heldin.stages.measures.scores import scoring_rule
 from heldin.stages.sides.corpus import CorpusData, corpus_facts, read_corpus
-from heldin.stages.train.models import base_model, model_facts
+from heldin.stages.train.models import PRETRAINED_HERE, base_model
 
 
 def audit_trainings(

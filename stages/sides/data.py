@@ -106,7 +106,7 @@ class RunData:
         return [user for user in users if user not in self.canaries]
 
     def canary_membership(self) -> dict[str, bool]:
-        """Whether each canary user is held in. Scores meet it in ``stages.measures.statistics`` only."""
+        """Whether each canary user is held in. Scores meet it in ``audit.panels`` only."""
         return {user: self.ledger.roles[user] is Role.HELD_IN for user in sorted(self.canaries)}
 
 

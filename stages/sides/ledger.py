@@ -1,7 +1,7 @@
 """The membership ledger: who is held in, what each record is used for, and the key behind the coins. Owner-only files.
 
 The trainer is given the texts of ``training_rows``, the attack users and their texts; neither is given roles. Scores
-are joined to roles in ``stages.measures.statistics``, and for the curves of training in ``stages.train.validation``.
+are joined to roles in ``audit.panels``, and for the curves of training in ``stages.train.validation``.
 """
 
 import hmac

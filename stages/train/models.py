@@ -1,6 +1,5 @@
 """The models of a run: what it starts from, what it made, and what its target is compared with."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,25 +13,10 @@ from heldin.finetune.pretraining import pretrain, pretrained_folder
 from heldin.finetune.ranks import told
 from heldin.models.devices import default_device, spreads
 from heldin.models.loading import LanguageModel, load_language_model
-from heldin.models.score_cache import ScoredModel
-from heldin.record.facts import ModelFacts
 from heldin.stages.config import RunConfig
 from heldin.stages.sides.corpus import CorpusData
 
-
-@dataclass(frozen=True)
-class Models:
-    """The models of a run.
-
-    Attributes:
-        target: the fine-tuned model.
-        reference: the leading reference model.
-        base_name: name of the base model, for the record.
-    """
-
-    target: ScoredModel
-    reference: LanguageModel
-    base_name: str
+PRETRAINED_HERE = "the base model, pre-trained here"
 
 
 def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tuple[str, LanguageModel]:
@@ -65,16 +49,6 @@ def scored_base(config: RunConfig, base_name: str) -> LanguageModel:
     """The base model, from disk, in the precision of the attack."""
     # The revision is that of the base model, and means nothing for another name.
     return load_language_model(base_name, revision=config.model.revision, precision=config.attack.precision)
-
-
-def model_facts(lm: LanguageModel, name: str) -> ModelFacts:
-    """The record's facts about a model."""
-    return ModelFacts(
-        name=name,
-        parameters=lm.parameters(),
-        fingerprint=lm.fingerprint,
-        architecture=lm.architecture,
-    )
 
 
 def require_arithmetic(config: RunConfig) -> None:

@@ -7,63 +7,95 @@ coins. It shows what an attacker who cannot train could at most hope for; no ver
 import shutil
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.attacks.scoring import score_attacks
+from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.attacks.shadow import shadow_likelihood_ratio
 from heldin.attacks.statistics import get_attack
 from heldin.attacks.table import Dial, TextStatistic, user_scores
 from heldin.base.coins import keyed_digest, keyed_order, seed_key
 from heldin.base.files import cache_directory, private_directory
 from heldin.base.progress import LineReporter, Reporter, SilentReporter
+from heldin.base.table_files import read_table, write_table
 from heldin.corpus.split import Role
+from heldin.defenses.mechanism import Mechanism
 from heldin.models.loading import load_language_model
-from heldin.models.score_cache import ScoreCache
+from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.stages.config import RunConfig
-from heldin.stages.measures.score_file import SHADOW, read_scores, write_scores
-from heldin.stages.measures.texts import Scoring
+from heldin.stages.measures.scores import SHADOW, columns_of, statistics_of
 from heldin.stages.sides.data import RunData, defended
 from heldin.stages.train.training import finetune
 
 DIAL = "shadow models"
 
 
-def shadow_statistics(
-    its: Scoring, statistics: Sequence[TextStatistic], out: Path, reporter: Reporter
-) -> list[TextStatistic]:
-    """One statistic per scored user from ``attack.shadow_models`` trainings; the scores of each are kept when done.
+@dataclass(frozen=True)
+class Shadows:
+    """What shadow models are trained by and scored on.
 
-    Args:
-        its: what the models are trained by and scored on.
-        statistics: statistics of the texts under the target.
-        out: the run folder; scores go to ``out``/shadow, models are thrown away.
+    Attributes:
+        config: config of the run.
+        data: corpus and ledger of the run, of which the roles of audited users are not used.
+        base_name: name to load the base model by.
+        reference: the leading reference model.
+        mechanism: the mechanism of the run.
+        texts: the scored texts, by user.
     """
-    config, data = its.config, its.data
-    users = data.ledger.scored_users()
-    included = _included(users, config.attack.shadow_models, config.seed)  # (K, n)
-    attack, aggregation = config.attack.primary, config.attack.aggregations[0]
-    folder = private_directory(out / SHADOW)
-    scores = []
-    with reporter.track(DIAL, len(included), "models") as advance:
-        for number, members in enumerate(included):
-            # A file for each, so that a run that is killed trains only the one it was at again.
-            path = folder / f"{number:03}.parquet"
-            kept = read_scores(path, of=its.of, say=reporter.say)
-            if kept is None:
-                shadow = _shadow_run(config, data, its.models.base_name, users, members, number)
-                kept = _trained_and_scored(its, shadow, path)
-                write_scores(kept, path, of=its.of)
-            shutil.rmtree(_work(path), ignore_errors=True)  # also after a kill between writing and removing
-            scores.append(user_scores(kept, attack, aggregation).of(users))
-            advance(1)
-    target = user_scores(statistics, attack, aggregation).of(users)
-    values = shadow_likelihood_ratio(target, np.array(scores), included)
-    dial = Dial(DIAL, str(len(included)))
-    return [TextStatistic(user, 0, attack, float(value), dial) for user, value in zip(users, values, strict=True)]
+
+    config: RunConfig
+    data: RunData
+    base_name: str
+    reference: ScoredModel
+    mechanism: Mechanism
+    texts: AttackTexts
+
+    def statistics(
+        self, leading: Sequence[TextStatistic], out: Path, reporter: Reporter, *, made_from: str
+    ) -> list[TextStatistic]:
+        """Return one statistic per scored user from ``attack.shadow_models`` trainings; each one's scores are kept.
+
+        Args:
+            leading: statistics of the texts under the target.
+            out: the run folder; scores go to ``out``/shadow, models are thrown away.
+            made_from: name of the scores of the run, whose texts and reference these share.
+        """
+        config = self.config
+        users = self.data.ledger.scored_users()
+        included = _included(users, config.attack.shadow_models, config.seed)  # (K, n)
+        attack, aggregation = config.attack.primary, config.attack.aggregations[0]
+        folder = private_directory(out / SHADOW)
+        scores = []
+        with reporter.track(DIAL, len(included), "models") as advance:
+            for number, members in enumerate(included):
+                # A table for each, so that a run that is killed trains only the one it was at again.
+                path = folder / f"{number:03}.parquet"
+                table = read_table(path, made_from=made_from, say=reporter.say)
+                if table is None:
+                    shadow = _shadow_run(config, self.data, self.base_name, users, members, number)
+                    kept = self._trained_and_scored(shadow, path)
+                    write_table(columns_of(kept), path, made_from=made_from)
+                else:
+                    kept = statistics_of(table)
+                shutil.rmtree(_work(path), ignore_errors=True)  # also after a kill between writing and removing
+                scores.append(user_scores(kept, attack, aggregation).of(users))
+                advance(1)
+        target = user_scores(leading, attack, aggregation).of(users)
+        values = shadow_likelihood_ratio(target, np.array(scores), included)
+        dial = Dial(DIAL, str(len(included)))
+        return [TextStatistic(user, 0, attack, float(value), dial) for user, value in zip(users, values, strict=True)]
+
+    def _trained_and_scored(self, shadow: RunData, path: Path) -> list[TextStatistic]:
+        config, work = self.config, private_directory(_work(path))
+        # Loaded for each: training changes weights in place.
+        base = load_language_model(self.base_name, revision=config.model.revision)
+        result = finetune(config, shadow, base, self.mechanism, work, LineReporter(lambda _: None))
+        with closing(ScoreCache(cache_directory() / "scores")) as cache:
+            target = load_language_model(str(result.folder), precision=config.attack.precision)
+            return score_attacks([get_attack(config.attack.primary)], self.texts, target, self.reference, cache)
 
 
 def _included(users: Sequence[str], models: int, seed: int) -> NDArray[np.bool_]:
@@ -92,17 +124,6 @@ def _shadow_run(
     # In silence: the bar of the shadow models is shown around it.
     rows, removals, changed = defended(config, data.store, ledger, base, SilentReporter(), data.slots)
     return replace(data, ledger=ledger, training_rows=rows, removals=removals, changed_texts=changed)
-
-
-def _trained_and_scored(its: Scoring, shadow: RunData, path: Path) -> list[TextStatistic]:
-    config, work = its.config, private_directory(_work(path))
-    assert its.mechanism is not None  # a shadow model is trained as the run's own
-    # Loaded for each: training changes weights in place.
-    base = load_language_model(its.models.base_name, revision=config.model.revision)
-    result = finetune(config, shadow, base, its.mechanism, work, LineReporter(lambda _: None))
-    with closing(ScoreCache(cache_directory() / "scores")) as cache:
-        target = load_language_model(str(result.folder), precision=config.attack.precision)
-        return score_attacks([get_attack(config.attack.primary)], its.texts, target, its.models.reference, cache)
 
 
 def _work(path: Path) -> Path:

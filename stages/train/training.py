@@ -254,7 +254,7 @@ def finished_training(folder: Path, config: RunConfig) -> TrainingResult:
     chosen = state.best_step if config.finetune.keeps_best else state.step
     history = tuple(state.history)
     return TrainingResult(
-        folder,
+        folder / "checkpoints" / "final",
         chosen,
         state.step,
         history,

@@ -15,17 +15,19 @@ from heldin.record.effort import EffortFacts
 from heldin.record.facts import ByExposure, Ceiling, CurvePoint, ExposedShare, RemovalFacts, TrainingFacts
 from heldin.stages.config import RunConfig
 from heldin.stages.sides.data import RunData
+from heldin.stages.sides.panels import claims_on
 from heldin.stages.sides.rows import writers
 from heldin.stages.train.exposed import exposed_shares
 from heldin.stages.train.validation import gap_auroc_correlation
 
 
 def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, result: TrainingResult) -> TrainingFacts:
-    """The record's facts about training and its guarantee.
+    """Return the record's facts about training and its guarantee.
 
     Args:
         result: how training ended.
     """
+    claims = claims_on(mechanism, data) if data.ledger.entities else []
     return TrainingFacts(
         defense=config.defense.kind,
         **promise_facts(mechanism),
@@ -44,6 +46,7 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
         seconds=round(result.seconds, 2),
         exposed=_exposed(mechanism, data),
         gradients=result.gradients,
+        ceiling_of_entities=Ceiling.of(claims[0].ceiling) if claims else None,
     )
 
 

@@ -11,16 +11,18 @@ import pytest
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.table import REFERENCE_ALONE, TextStatistic
 from heldin.audit.assessment import results_of
-from heldin.audit.canary_groups import canary_results, joined, kinds_of
+from heldin.audit.canary_groups import PlantedUsers, kinds_of
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.audit.judge import judge
-from heldin.audit.preregistration import Preregistration
+from heldin.audit.panels import judge_panels
+from heldin.audit.preregistration import Panel, Preregistration
 from heldin.audit.scored_users import scored_users
 from heldin.audit.sides import COINS
 from heldin.base.coins import fair_coin
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
+from heldin.bounds.judgement import joined
 from heldin.bounds.verdict import stated_claim
 from heldin.canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind
 from heldin.canaries.planted import load_canaries, save_canaries
@@ -43,6 +45,7 @@ EXAMPLE = {"kind": "example", "population": 200, "cohort": 5, "steps": 10, "delt
 SUBSTRING = {"kind": "substring", "lengths": [1, 5], "fraction": 0.2}
 UNSEEN = {"kind": "unseen_token", "users": 3}
 
+QUIET = LineReporter(lambda line: None)
 OF_SUBSTRINGS = Subjects.CANARIES_OF_KIND(kind="substring")
 
 
@@ -208,15 +211,21 @@ def _results(shift, *claims, users=400, offset=0.0, judged=2, seed=0):
         statistics.append(TextStatistic(user, 0, "likelihood-ratio", value))
         statistics.append(TextStatistic(user, 0, REFERENCE_ALONE, generator.normal()))
     audit, decision = AuditConfig(resamples=200), DecisionConfig(redraws=499)
-    fixed = Preregistration(AttackConfig(), audit, decision, COINS, claims, 0, judged)
-    return canary_results(
-        scored_users(statistics, member),
-        {user: [f"word {generator.integers(50)}"] for user in canaries},
-        canaries,
-        fixed,
-        training_texts=9,
-        trained_on=7,
+    substrings = Panel(OF_SUBSTRINGS, list(canaries), claims, Kind.SUBSTRING)
+    fixed = Preregistration(AttackConfig(), audit, decision, COINS, claims, 0, judged, panels=[substrings])
+    texts = {user: [f"word {generator.integers(50)}"] for user in canaries}
+    real = {f"r{i}": i % 2 == 0 for i in range(20)}
+    for i, user in enumerate(real):
+        texts[user] = [f"word {i}"]
+        statistics += [TextStatistic(user, 0, name, float(i)) for name in ("likelihood-ratio", REFERENCE_ALONE)]
+    results, _ = judge_panels(statistics, texts, {**real, **member}, fixed, QUIET, planted=PlantedUsers(canaries, 9, 7))
+    judgement = results.judgement
+    of_canaries = replace(
+        judgement,
+        bounds=tuple(b for b in judgement.bounds if b.subjects == OF_SUBSTRINGS),
+        verdicts=tuple(v for v in judgement.verdicts if v.subjects == OF_SUBSTRINGS),
     )
+    return results.canaries, [of_canaries]
 
 
 def test_groups_are_reported_apart_and_bounds_name_whom_they_speak_of():
@@ -297,7 +306,7 @@ def test_every_group_of_people_pays_for_the_others():
 def test_coins_on_one_side_leave_a_group_without_a_number():
     facts, (judgement,) = _results(1.0, users=3, seed=5)
     assert any(g.auroc is None for g in facts.groups)
-    assert judgement.bounds == [] or all(b.epsilon_lower < 1 for b in judgement.bounds)
+    assert not judgement.bounds or all(b.epsilon_lower < 1 for b in judgement.bounds)
 
 
 def test_each_kind_is_a_population():

@@ -10,12 +10,14 @@ from heldin.audit.blind import Blind
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.audit.judge import judge
-from heldin.audit.preregistration import Preregistration
+from heldin.audit.preregistration import Panel, Preregistration
 from heldin.audit.sides import COINS, Sides
 from heldin.base.errors import InputError
 from heldin.bounds.design import Assignment
 from heldin.bounds.judgement import joined, nothing_judged
 from heldin.bounds.verdict import stated_claim
+from heldin.canaries.kinds import Kind
+from heldin.words.people import CANARIES
 from tests.made_facts import stated
 
 USERS = [f"u{i}" for i in range(400)]
@@ -92,7 +94,11 @@ def test_bounds_of_several_groups_are_at_one_delta():
     """What is claimed of canary users decides where nothing is claimed of real ones."""
     claim = stated_claim(1.0, 1e-7)
     fixed = Preregistration(
-        AttackConfig(), AuditConfig(delta=1e-3), DecisionConfig(), COINS, canary_claims={"named_person": [claim]}
+        AttackConfig(),
+        AuditConfig(delta=1e-3),
+        DecisionConfig(),
+        COINS,
+        panels=[Panel(CANARIES.subjects, ["a canary user"], [claim], Kind.NAMED_PERSON)],
     )
     assert fixed.delta == 1e-7
     assert replace(fixed, claims=[stated_claim(1.0, 1e-5)]).delta == 1e-5

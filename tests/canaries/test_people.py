@@ -9,7 +9,7 @@ from heldin.canaries.people import made_up_name, named_people
 from heldin.corpus.entities.spans import canonical
 from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.events import PoissonGaussian
-from heldin.stages.measures.statistics import _canary_claims
+from heldin.stages.sides.panels import claims_by_kind
 from tests.defenses.test_text_sampling import text_sampling, uncapped
 from tests.made_mechanisms import els, uls
 
@@ -60,16 +60,16 @@ def test_names_that_run_out_are_told(monkeypatch):
 def test_people_are_claimed_at_the_epsilon_of_their_records_and_not_of_a_user(people):
     canaries = {user.canary.user: user.canary for user in people}
     for mechanism in (text_sampling(noise_multiplier=8.0), uncapped(noise_multiplier=8.0)):
-        ((claim,),) = _canary_claims(mechanism, canaries).values()
+        ((claim,),) = claims_by_kind(mechanism, canaries).values()
         assert claim.epsilon == mechanism.epsilon_at(4) == exposed_claims(mechanism, 4)[0].epsilon
         assert claim.ceiling.auroc == ceiling_of(PoissonGaussian(8.0, 50 / 946, 4), 50, 1e-5).auroc
     assert claims_of(text_sampling(noise_multiplier=8.0))[0].epsilon > claim.epsilon
     # Of more records than the cap leaves to an author, no more are trained on.
     capped = text_sampling(noise_multiplier=8.0, group_size=3)
-    assert _canary_claims(capped, canaries)["named_person"][0].epsilon == capped.epsilon_at(3)
+    assert claims_by_kind(capped, canaries)["named_person"][0].epsilon == capped.epsilon_at(3)
     # Other mechanisms promise canary users what they promise users.
     for mechanism in (uls(), els()):
-        (found,) = _canary_claims(mechanism, canaries).values()
+        (found,) = claims_by_kind(mechanism, canaries).values()
         assert [claim.label for claim in found] == [claim.label for claim in claims_of(mechanism)]
         assert found
 

@@ -206,7 +206,7 @@ def test_nothing_that_was_measured_on_users_leaves(call, run, tmp_path):
         "split": record.split.model_copy(update={"held_in": 4321, "held_out": 1234}),
         "corpus": record.corpus.model_copy(update={"users": 98765, "records_per_audited_user": [7]}),
         "exposure": None,
-        "utility": None,
+        "measures": {},
         "knowledge": [],
     }
     write_record(record.model_copy(update=found), run / "record.json")

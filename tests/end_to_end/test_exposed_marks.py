@@ -64,7 +64,7 @@ def fresh(exposed, tmp_path):
 
 
 def group(record, kind, length=None):
-    return next(its for its in record.extraction.marks if (its.kind, its.length) == (kind, length))
+    return next(its for its in record.marks.groups if (its.kind, its.length) == (kind, length))
 
 
 @pytest.mark.slow
@@ -87,11 +87,11 @@ def test_every_canary_user_is_ranked_and_candidates_are_planted_nowhere(exposed)
     record, ledger = read_record(exposed / "record.json"), load_ledger(exposed / "ledger")
     canaries = pq.read_table(exposed / "ledger" / "canaries" / "users.parquet").to_pylist()
     for role, side in ((Role.HELD_IN, "held_in"), (Role.HELD_OUT, "held_out")):
-        users = sum(getattr(its, side).users for its in record.extraction.marks)
+        users = sum(getattr(its, side).users for its in record.marks.groups)
         assert users == sum(ledger.roles[its["user"]] is role for its in canaries)
     kinds = [("high_temperature", None), ("named_person", None), ("rare_phrase", None)]
     kinds += [("substring", 2), ("substring", 5), ("unseen_token", None)]
-    assert [(its.kind, its.length) for its in record.extraction.marks] == kinds
+    assert [(its.kind, its.length) for its in record.marks.groups] == kinds
     table = pq.read_table(exposed / "marks.parquet").to_pylist()
     recipes = {row["recipe"] for row in table}
     assert recipes == {
@@ -119,7 +119,7 @@ def test_where_training_touches_nobody_ranks_are_those_of_the_reference(tmp_path
         finetune={"epochs": 1, "learning_rate": 1e-9},
     )
     run(load_config(path), tmp_path / "run", QUIET, command="heldin run small.yaml")
-    (its,) = read_record(tmp_path / "run" / "record.json").extraction.marks
+    (its,) = read_record(tmp_path / "run" / "record.json").marks.groups
     for side in (its.held_in, its.held_out):
         assert side.target == side.reference
         assert side.target.first_percent <= 6  # of some thirty at 1 % each: more is rarer than one in a million
@@ -130,7 +130,7 @@ def test_where_training_touches_nobody_ranks_are_those_of_the_reference(tmp_path
 def test_the_report_says_it_of_groups_and_names_nobody(exposed, call):
     record = read_record(exposed / "record.json")
     line = marks_line(record)
-    sides = [its.held_in for its in record.extraction.marks]
+    sides = [its.held_in for its in record.marks.groups]
     first, users = sum(its.target.first_percent for its in sides), sum(its.users for its in sides)
     assert f"held-in canary users {first} of {users}" in line
     said = squashed("".join(page.text for page in pages(exposed / "report.pdf")))
@@ -158,7 +158,7 @@ def test_verify_ranks_again_from_what_the_folder_keeps(fresh, call):
     changed = table.set_column(table.column_names.index("target"), "target", [values])
     pq.write_table(changed.replace_schema_metadata(table.schema.metadata), fresh / "marks.parquet")
     relist(fresh / "marks.parquet")
-    assert any("extraction.marks" in its.where for its in verify(fresh, QUIET).differences)
+    assert any("measures.marks" in its.where for its in verify(fresh, QUIET).differences)
     (fresh / "marks.parquet").unlink()
     code, _, err = call("verify", fresh)
     assert (code, "marks.parquet' is missing, damaged, or of other models" in err) == (2, True)
@@ -201,7 +201,7 @@ def test_a_planted_audit_ranks_marks_too(make_lm, tmp_path):
     record, folder = audit_planted(
         PlantedAudit(tmp_path / "out", str(model), (), "R. Signer"), None, QUIET, command="t"
     )
-    (its,) = record.extraction.marks
+    (its,) = record.marks.groups
     assert its.held_in.users + its.held_out.users == 24
     assert its.held_in.target.first_percent > its.held_out.target.first_percent
     assert verify(folder, QUIET).differences == ()

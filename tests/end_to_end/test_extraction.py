@@ -28,7 +28,7 @@ from heldin.record.document import read_record
 from heldin.reports.extraction import NEITHER
 from heldin.reports.pdf import write_report
 from heldin.stages.config import load_config
-from heldin.stages.measures.extraction import windows_of_run
+from heldin.stages.run_measures import extraction_of_run
 from heldin.stages.sides.data import prepare_data
 from heldin.stages.sides.ledger import load_ledger
 from tests.pdf_pages import pages, squashed
@@ -163,15 +163,19 @@ def test_every_text_is_counted_and_shared_words_are_told_apart(repeated, config)
 @pytest.mark.slow
 def test_offsets_depend_on_no_coin(repeated, config):
     asked = load_config(config, ["extraction.first_tokens=null"])
-    tokenizer = load_language_model(str(repeated / "checkpoints" / "final")).tokenizer
+    model = load_language_model(str(repeated / "checkpoints" / "final"))
     data = prepare_data(asked, repeated, QUIET, base=load_language_model(str(config.parent / "base")))
     turned = {Role.HELD_IN: Role.HELD_OUT, Role.HELD_OUT: Role.HELD_IN, Role.ALWAYS_IN: Role.ALWAYS_IN}
     other = replace(data, ledger=replace(data.ledger, roles={u: turned[its] for u, its in data.ledger.roles.items()}))
-    mine, its = (windows_of_run(asked, one, tokenizer) for one in (data, other))
+
+    def windows(data):
+        return extraction_of_run(asked.extraction, asked, data, (model, model)).windows(model)
+
+    mine, its = windows(data), windows(other)
     assert list(mine.users) == list(its.users)
     np.testing.assert_array_equal(mine.tokens, its.tokens)
     another = replace(data, ledger=replace(data.ledger, coins_key=bytes(32)))
-    assert (windows_of_run(asked, another, tokenizer).tokens != mine.tokens).any()
+    assert (windows(another).tokens != mine.tokens).any()
 
 
 @pytest.mark.slow

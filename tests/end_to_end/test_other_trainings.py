@@ -255,4 +255,4 @@ def test_an_adapter_on_a_base_of_4_bits_is_certified_in_4_bits(call, tmp_path):
     certified = [b["epsilon_lower"] for b in found["judgement"]["bounds"] if b["standing"] == "certified"]
     assert (code, found["decision"]["decision"]["answer"], max(certified) > 0) == (3, "leaks", True)
     record = json.loads((tmp_path / "planted" / "audits" / "1" / "record.json").read_text(encoding="utf-8"))
-    assert (record["precision"]["precision"], record["precision"]["values"]) == ("nf4", 32)
+    assert (record["measures"]["precision"]["precision"], record["measures"]["precision"]["values"]) == ("nf4", 32)

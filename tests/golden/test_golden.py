@@ -15,11 +15,12 @@ from heldin.base.progress import LineReporter
 from heldin.defenses.plan_file import read_plan
 from heldin.record.differences import compared
 from heldin.record.document import read_record
-from heldin.stages.measures.score_file import read_scores
-from heldin.stages.measures.statistics import preregistered, run_results
-from heldin.stages.measures.texts import scores_name, texts_under_attack
+from heldin.stages.measures.measure import MeasureFolder
+from heldin.stages.measures.scores import Scores
 from heldin.stages.sides.corpus import read_corpus
 from heldin.stages.sides.data import prepare_data
+from heldin.stages.sides.panels import judge_run, preregistered
+from heldin.stages.sides.texts import texts_under_attack
 from heldin.stages.train.plan import read_run_config
 
 GOLDEN = Path(__file__).parent / "run"
@@ -37,10 +38,10 @@ def recomputed(tmp_path_factory):
     )  # canary users stand in the ledger: none is crafted
     data = prepare_data(config, folder, QUIET, read_corpus(config, QUIET), base)
     texts = texts_under_attack(config, data)
-    of = scores_name(config, texts, record.target.fingerprint, record.reference.fingerprint)
-    statistics = read_scores(folder / "scores.parquet", of=of)
+    scores = Scores(config.attack, texts, (record.target, record.reference))
+    statistics = MeasureFolder(folder, QUIET, read_only=True).values_of(scores)
     fixed = preregistered(config, data, read_plan(folder / "plan.json"))
-    return run_results(data, texts.texts, statistics, fixed, QUIET).results
+    return judge_run(data, texts.texts, statistics, fixed, QUIET).results
 
 
 def test_the_statistics_of_a_golden_run_are_those_that_it_was_published_with(recomputed):

@@ -372,7 +372,7 @@ def test_a_look_is_noted_before_anything_meets_the_coins(fresh, monkeypatch):
         assert len(read_document(fresh[0] / "ledger" / LOOKS)["looks"]) == 1
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("heldin.jobs.planted.audit.measure_losses", killed)
+    monkeypatch.setattr("heldin.jobs.planted.audit.measures_of_run", killed)
     with pytest.raises(KeyboardInterrupt):
         audited(fresh, CLAIM)
 

@@ -19,10 +19,10 @@ from heldin.corpus.split import Audited, Part, Role
 from heldin.defenses.choices import NoiseGenerator
 from heldin.finetune.units import PrivateRecords, plan_private_training
 from heldin.stages.config import SplitConfig, load_config
-from heldin.stages.measures.statistics import claims_on
 from heldin.stages.sides.audit_pool import PREFIX, pool_of_entities
 from heldin.stages.sides.data import defended, prepare_data
 from heldin.stages.sides.ledger import load_ledger
+from heldin.stages.sides.panels import claims_on
 from heldin.stages.train.plan import mechanism_of
 from heldin.words.guarantee import NoGuaranteeReason
 from tests.conftest import SMALL

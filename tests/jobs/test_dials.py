@@ -23,6 +23,7 @@ from heldin.audit.sides import COINS
 from heldin.base.artefacts import INDEX
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
+from heldin.base.table_files import read_table, write_table
 from heldin.corpus.split import Part, Role
 from heldin.corpus.store import texts_of
 from heldin.jobs.run import run
@@ -31,8 +32,7 @@ from heldin.models.loading import LanguageModel
 from heldin.record.document import read_record
 from heldin.record.masking import masked
 from heldin.stages.config import load_config, parse_config
-from heldin.stages.measures.score_file import read_scores, write_scores
-from heldin.stages.measures.scoring import score_users_texts
+from heldin.stages.measures.scores import columns_of, score_leading, statistics_of
 from heldin.stages.sides.corpus import read_corpus
 from heldin.stages.sides.data import prepare_data
 from heldin.stages.sides.ledger import load_ledger
@@ -49,9 +49,9 @@ def test_statistics_are_read_back_with_their_dials(tmp_path):
         TextStatistic("a", 0, "likelihood-ratio", 1.5),
         TextStatistic("a", 1, "likelihood-ratio", 2.5, Dial("reference", "org/gpt: [v2]")),
     ]
-    write_scores(turned, tmp_path / "scores.parquet", of="models")
-    assert read_scores(tmp_path / "scores.parquet", of="models") == turned
-    assert read_scores(tmp_path / "scores.parquet", of="others") is None
+    write_table(columns_of(turned), tmp_path / "scores.parquet", made_from="models")
+    assert statistics_of(read_table(tmp_path / "scores.parquet", made_from="models")) == turned
+    assert read_table(tmp_path / "scores.parquet", made_from="others") is None
 
 
 def _statistics(gaps, users=400, texts=3):
@@ -145,14 +145,14 @@ def test_another_tokenizer_is_compared_per_text(make_lm, tmp_path, english):
     texts = AttackTexts({"a": english[:2], "b": english[2:4]})
     other = replace(reference, tokenizer=train_tokenizer(english, 300), fingerprint="other")
     every = AttackConfig(names=tuple(ATTACKS))
-    names = {s.attack for s in score_users_texts(every, texts, target, reference, QUIET)}
+    names = {s.attack for s in score_leading(every, texts, target, reference, QUIET)}
     assert "likelihood-ratio-per-token" in names
-    left = {s.attack for s in score_users_texts(every, texts, target, other, QUIET)}
+    left = {s.attack for s in score_leading(every, texts, target, other, QUIET)}
     assert names - left == {its.name for its in ATTACKS.values() if its.compares_tokens}
     assert "likelihood-ratio-per-token" in names - left
     for primary in ("likelihood-ratio-per-token", "centred", "ez"):
         with pytest.raises(InputError, match="another tokenizer"):
-            score_users_texts(every.model_copy(update={"primary": primary}), texts, target, other, QUIET)
+            score_leading(every.model_copy(update={"primary": primary}), texts, target, other, QUIET)
     assert not per_text(get_attack("likelihood-ratio-per-token")).compares_tokens
     assert per_text(get_attack("likelihood-ratio")) == get_attack("likelihood-ratio")
 

@@ -21,7 +21,7 @@ from heldin.models.endpoint_answers import Style
 from heldin.models.endpoint_client import Endpoint
 from heldin.models.loading import load_language_model
 from heldin.record.planted import ConditionName, Known, Reason
-from heldin.stages.measures.utility import utility_texts
+from heldin.stages.sides.texts import test_texts as held_out_texts
 from heldin.words.texts import AtEndpoint
 from tests.completions_server import CompletionsServer, serving
 from tests.planted_sets import base, plan, read_lines, rows, train, write_lines
@@ -82,7 +82,7 @@ def test_the_endpoint_says_what_the_folder_says_and_gets_no_text_of_one_side_alo
     # The utility stage would ask for held-out users' test texts alone.
     words = served.tokenizer.batch_decode([body["prompt"] for body in server.asked if isinstance(body["prompt"], list)])
     data = drawn_data(*read_planted(out), out, QUIET, load_language_model(read_planted(out)[0].reference))
-    tests = [text for its in utility_texts(run_of(read_planted(out)[0], out), data).texts.values() for text in its]
+    tests = [text for its in held_out_texts(run_of(read_planted(out)[0], out), data).texts.values() for text in its]
     assert tests
     assert not any(asked.endswith(text[text.index(" number") :]) for text in tests for asked in words)
     assert not verify(folder, QUIET).differences

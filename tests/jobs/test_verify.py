@@ -62,9 +62,16 @@ def test_every_changed_number_is_named(run):
 
 
 def test_scores_of_another_model_are_refused(run):
-    _changed(run, lambda content: content["target"].update(fingerprint="another"))
-    with pytest.raises(InputError, match="missing, damaged, or of other models or texts than the record names"):
+    index = json.loads((run / "artefacts.json").read_text(encoding="utf-8"))
+    index["files"]["scores.parquet"][1] = "another model"
+    (run / "artefacts.json").write_text(json.dumps(index), encoding="utf-8")
+    with pytest.raises(InputError, match=r"scores\.parquet' is missing, damaged, or of other models"):
         verify(run, QUIET)
+
+
+def test_a_record_that_names_another_model_differs(run):
+    _changed(run, lambda content: content["target"].update(fingerprint="another"))
+    assert [difference.where for difference in verify(run, QUIET).differences] == ["target.fingerprint"]
 
 
 def test_another_config_or_no_ledger_is_said(run):

@@ -41,7 +41,10 @@ def made_up(record, auroc, gain, *, spread=0.01, epsilon=6.0, half=0.02):
             update={
                 "attacks": attacks,
                 "dials": dials,
-                "utility": utility.model_copy(update={"gain": its}),
+                "measures": {
+                    **record.measures,
+                    "utility": utility.model_copy(update={"gain": its}).model_dump(mode="json"),
+                },
                 "training": record.training.model_copy(update={"epsilon": epsilon}),
             }
         )

@@ -18,7 +18,7 @@ from heldin.jobs.user_scores import leading_scores
 from heldin.record.document import read_record, write_record
 from heldin.record.sweep import read_sweep
 from heldin.record.sweep_table import table
-from heldin.stages.measures.losses_file import read_losses
+from heldin.stages.measures.losses import read_losses
 from heldin.sweeps.comparison import _about_machines, _joint_bound, _joint_verdicts
 from heldin.sweeps.driver import run_sweep
 from heldin.sweeps.exposed import bands

@@ -10,6 +10,7 @@ import heldin.sweeps.processes as processes
 from heldin.record.document import read_record, write_record
 from heldin.record.sweep_table import table
 from heldin.reports.facts import facts
+from tests.made_facts import changed_record
 
 
 def test_gradients_and_memory_of_a_cell(swept):
@@ -55,9 +56,9 @@ def test_a_changed_loss_is_found_by_verify(swept, tmp_path, call):
     shutil.copytree(out / "cells" / "1" / "none", cell)
     its = read_record(cell / "record.json")
     better = its.utility.model_copy(update={"loss": its.utility.loss - 0.1})
-    write_record(its.model_copy(update={"utility": better}), cell / "record.json")
+    write_record(changed_record(its, utility=better.model_dump(mode="json")), cell / "record.json")
     code, printed, _ = call("verify", cell)
-    assert (code, "utility.loss" in printed) == (2, True), printed
+    assert (code, "measures.utility.loss" in printed) == (2, True), printed
     for damage in (lambda path: path.write_bytes(b""), lambda path: path.unlink()):
         damage(cell / "losses.parquet")
         code, _, err = call("verify", cell)

@@ -1,0 +1,105 @@
+"""Losses: of target and base model on test texts of held-out users, on which neither was trained."""
+
+import math
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from heldin.audit.utility import UserLoss, Utility, utility_of
+from heldin.base.errors import InputError
+from heldin.base.files import cache_directory, text_sha256
+from heldin.base.progress import Reporter
+from heldin.base.table_files import read_table
+from heldin.stages.measures.measure import Fingerprinted, Measure, loaded
+
+if TYPE_CHECKING:
+    from heldin.attacks.scoring import AttackTexts
+
+
+@dataclass(frozen=True)
+class Losses(Measure[dict[str, UserLoss]]):
+    """Losses by held-out user.
+
+    Attributes:
+        texts: test texts by held-out user.
+        target: the audited model.
+        base: the model before fine-tuning, or what is known of it that is nearest to it.
+    """
+
+    name = "utility"
+    file = "losses.parquet"
+    stage = "utility"
+
+    texts: "AttackTexts"
+    target: Fingerprinted
+    base: Fingerprinted
+
+    def made_from(self) -> str:
+        """Return a hash of the models and the cut texts."""
+        most = self.texts.max_characters
+        cut = {user: [text[:most] for text in texts] for user, texts in self.texts.texts.items()}
+        parts = () if self.texts.parts is None else (repr(self.texts.spans()),)
+        return text_sha256(self.target.fingerprint, self.base.fingerprint, repr(cut), *parts)
+
+    def compute(self, reporter: Reporter) -> dict[str, UserLoss]:
+        """Score the texts under both models. Raises InputError if a text has no finite loss."""
+        from heldin.attacks.scoring import scores_of
+        from heldin.models.score_cache import ScoreCache
+
+        texts = self.texts.texts
+        flat = self.texts.flat()
+        with (
+            closing(ScoreCache(cache_directory() / "scores")) as cache,
+            reporter.track("utility", 2 * len(flat), "texts") as advance,
+        ):
+            models = (loaded(self.target), loaded(self.base))
+            scored = [scores_of(self.texts, model, cache, advance=advance) for model in models]
+        tokens = dict.fromkeys(texts, 0)
+        sums = {user: [0.0, 0.0] for user in texts}
+        for (user, _, _), *scores in zip(flat, *scored, strict=True):
+            tokens[user] += len(scores[0].logprobs)
+            sums[user] = [total - score.total for total, score in zip(sums[user], scores, strict=True)]
+        if not all(math.isfinite(loss) for losses in sums.values() for loss in losses):
+            raise InputError(
+                "a held-out user's test text has no finite loss: the model is broken; lower finetune.learning_rate and"
+                " start a new run folder"
+            )
+        return {
+            user: UserLoss(user, len(own), *(loss / max(1, tokens[user]) for loss in sums[user]))
+            for user, own in texts.items()
+        }
+
+    def columns(self, values: dict[str, UserLoss]) -> Mapping[str, Any]:
+        """Return one row for each user."""
+        users = list(values.values())
+        return {
+            "user": pa.array([user.user for user in users], pa.string()),
+            "texts": pa.array([user.texts for user in users], pa.int64()),
+            "loss": pa.array([user.loss for user in users], pa.float64()),
+            "base_loss": pa.array([user.base_loss for user in users], pa.float64()),
+        }
+
+    def values(self, table: pa.Table) -> dict[str, UserLoss]:
+        """Return the losses of a table."""
+        return _losses_of(table)
+
+    def facts(self, values: dict[str, UserLoss], member: Mapping[str, bool]) -> Utility | None:
+        """Return means over users; None for fewer than ten."""
+        return utility_of(values)
+
+
+def read_losses(folder: Path) -> dict[str, UserLoss]:
+    """Return the losses in a run's folder, for comparing runs. Raises InputError if there are none."""
+    path = folder / Losses.file
+    table = read_table(path)
+    if table is None:
+        raise InputError(f"'{path}' is missing or damaged: run the command that made the folder again")
+    return _losses_of(table)
+
+
+def _losses_of(table: pa.Table) -> dict[str, UserLoss]:
+    return {row["user"]: UserLoss(**row) for row in table.to_pylist()}

@@ -1,0 +1,155 @@
+"""A measure: a table of values in a job's folder, what it is made from, how it is computed, and what follows from it.
+
+A job and its verification are the same call: `MeasureFolder` computes a table that is missing, or refuses if it may
+only read. Values never know who is held in; facts for the record follow from them and membership.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+import pyarrow as pa
+
+from heldin.base.errors import InputError
+from heldin.base.facts import Facts
+from heldin.base.progress import Reporter
+from heldin.base.table_files import read_table, write_table
+from heldin.record.facts import ModelFacts
+
+if TYPE_CHECKING:
+    from heldin.models.loading import LanguageModel
+    from heldin.models.score_cache import ScoredModel
+
+
+V = TypeVar("V")
+
+
+class Fingerprinted(Protocol):
+    """A model, or what a record says of one: enough to know which values are its."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the weights and the tokenizer."""
+        ...
+
+
+class Measure(ABC, Generic[V]):
+    """One measurement of a job.
+
+    Attributes:
+        name: key of its facts in the record.
+        file: name of its table, which is readable by its owner only and is removed by ``heldin purge``.
+        stage: stage of a job whose seconds it adds to.
+    """
+
+    name: ClassVar[str]
+    file: ClassVar[str]
+    stage: ClassVar[str]
+
+    @abstractmethod
+    def made_from(self) -> str:
+        """Return a hash of the models, texts and options that the values follow from."""
+
+    @abstractmethod
+    def compute(self, reporter: Reporter) -> V:
+        """Run the models. Raises InputError if they cannot be used."""
+
+    @abstractmethod
+    def columns(self, values: V) -> Mapping[str, Any]:
+        """Return the values as columns of the table."""
+
+    @abstractmethod
+    def values(self, table: pa.Table) -> V:
+        """Return the values of a table; the inverse of ``columns``."""
+
+    def facts(self, values: V, member: Mapping[str, bool]) -> Facts | None:
+        """Return what the record keeps, without names and texts; None if nothing can be said.
+
+        Args:
+            member: whether each audited user and canary user is held in.
+        """
+        return None
+
+
+def no_timer(stage: str) -> AbstractContextManager[None]:
+    """Time nothing."""
+    return nullcontext()
+
+
+@dataclass(frozen=True)
+class MeasureFolder:
+    """The folder in which a job keeps its tables.
+
+    Attributes:
+        path: the folder.
+        reporter: receives the progress.
+        read_only: whether a missing table is refused, for ``heldin verify``; else it is computed.
+        timed: measures the seconds of a stage.
+    """
+
+    path: Path
+    reporter: Reporter
+    read_only: bool = False
+    timed: Callable[[str], AbstractContextManager[None]] = no_timer
+
+    def values_of(self, measure: Measure[V]) -> V:
+        """Return a measure's values, from its table if that was made from the same.
+
+        Raises:
+            InputError: the table is missing or damaged and must not be made, or the models cannot be used.
+        """
+        path, made_from = self.path / measure.file, measure.made_from()
+        with self.timed(measure.stage):
+            table = read_table(path, made_from=made_from, say=self.reporter.say)
+            if table is not None:
+                return measure.values(table)
+            if self.read_only:
+                raise InputError(
+                    f"'{path}' is missing, damaged, or of other models or texts than the record names: restore it"
+                )
+            values = measure.compute(self.reporter)
+            write_table(measure.columns(values), path, made_from=made_from)
+            return values
+
+    def facts_of(
+        self, measures: Sequence[Measure[Any]], member: Callable[[], Mapping[str, bool]]
+    ) -> dict[str, dict[str, Any]]:
+        """Return the facts of each measure by its name, as the record keeps them, without those that say nothing.
+
+        Args:
+            member: asked once all values are there.
+        """
+        values = [(measure, self.values_of(measure)) for measure in measures]
+        with self.timed("statistics"):
+            sides = member()
+            facts = {measure.name: measure.facts(measured, sides) for measure, measured in values}
+        return {name: fact.model_dump(mode="json") for name, fact in facts.items() if fact is not None}
+
+
+def model_facts(model: "LanguageModel", name: str) -> ModelFacts:
+    """Return the record's facts about a model that is loaded here."""
+    return ModelFacts(
+        name=name,
+        parameters=model.parameters(),
+        fingerprint=model.fingerprint,
+        architecture=model.architecture,
+    )
+
+
+def loaded(model: Fingerprinted) -> "ScoredModel":
+    """Return a model with which texts can be scored; of what a record says of a model nothing can be computed."""
+    from heldin.models.endpoint import EndpointModel
+
+    return model if isinstance(model, EndpointModel) else loaded_here(model)
+
+
+def loaded_here(model: Fingerprinted) -> "LanguageModel":
+    """Return a model whose weights are here. Raises TypeError for one behind an endpoint."""
+    from heldin.models.loading import LanguageModel
+
+    if not isinstance(model, LanguageModel):
+        raise TypeError(f"{model} is not a model that was loaded")
+    return model

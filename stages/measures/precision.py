@@ -1,0 +1,124 @@
+"""Precision: how far a lower precision of the models moves the leading statistic, on a sample of the scored texts."""
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from heldin.attacks.config import AttackConfig
+from heldin.audit.coarse import significant
+from heldin.base.coins import keyed_order, seed_key
+from heldin.base.files import cache_directory, text_sha256
+from heldin.base.progress import Reporter
+from heldin.record.precision import PrecisionFacts
+from heldin.stages.measures.measure import Fingerprinted, Measure, loaded
+
+if TYPE_CHECKING:
+    from heldin.attacks.scoring import AttackTexts
+    from heldin.models.score_cache import ScoredModel
+
+USERS, TEXTS = 16, 2  # of the sample, and of each of its users: float32 takes longer, and may be on a slower device
+
+Pair = tuple[Fingerprinted, Fingerprinted]
+
+
+@dataclass(frozen=True, eq=False)
+class Shift:
+    """The leading statistic of a sample.
+
+    Attributes:
+        scored: in the precision of the attack, shape (n,).
+        exact: in float32, shape (n,); None if float32 did not fit into memory.
+    """
+
+    scored: npt.NDArray[np.float64]
+    exact: npt.NDArray[np.float64] | None
+
+
+@dataclass(frozen=True)
+class Precision(Measure[Shift]):
+    """The leading statistic of a sample in the precision of the attack and in float32.
+
+    Attributes:
+        attack: which attack leads, and the precision, which is not float32.
+        texts: the scored texts, of which the sample is drawn.
+        models: target and reference, as they scored.
+        in_full: loads both in float32.
+        seed: public; the sample is drawn by it, without coins.
+    """
+
+    name = "precision"
+    file = "precision.parquet"
+    stage = "scoring"
+
+    attack: AttackConfig
+    texts: "AttackTexts"
+    models: Pair
+    in_full: "Callable[[], tuple[ScoredModel, ScoredModel]]"
+    seed: int
+
+    def made_from(self) -> str:
+        """Return a hash of the models, the attack and the sample."""
+        target, reference = (model.fingerprint for model in self.models)
+        return text_sha256(target, reference, self.attack.model_dump_json(), repr(self._sample().flat()))
+
+    def compute(self, reporter: Reporter) -> Shift:
+        """Score the sample twice."""
+        import torch
+
+        target, reference = map(loaded, self.models)
+        scored, exact = self._values((target, reference)), None
+        try:
+            exact = self._values(self.in_full())
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+        shift = Shift(scored, exact)
+        reporter.say(f"precision: {self.facts(shift, {}).line}")
+        return shift
+
+    def columns(self, values: Shift) -> Mapping[str, Any]:
+        """Return one row for each text of the sample."""
+        columns = {"scored": pa.array(values.scored, pa.float64())}
+        return columns if values.exact is None else {**columns, "exact": pa.array(values.exact, pa.float64())}
+
+    def values(self, table: pa.Table) -> Shift:
+        """Return the statistics of a table."""
+        exact = np.asarray(table["exact"]) if "exact" in table.column_names else None
+        return Shift(np.asarray(table["scored"]), exact)
+
+    def facts(self, values: Shift, member: Mapping[str, bool]) -> PrecisionFacts:
+        """Return how far the statistic moves."""
+        exact = values.exact
+        shifts = None if exact is None else values.scored - exact
+        return PrecisionFacts(
+            precision=self.attack.precision,
+            statistic=self.attack.primary,
+            values=len(values.scored),
+            # Two digits: the largest is one person's.
+            mean_shift=None if shifts is None else significant(float(shifts.mean())),
+            largest_shift=None if shifts is None else significant(float(np.abs(shifts).max())),
+            deviation=None if exact is None else significant(float(exact.std())),
+        )
+
+    def _sample(self) -> "AttackTexts":
+        texts = self.texts.texts
+        users = keyed_order(seed_key(self.seed), "precision", list(texts))[:USERS]
+        return replace(self.texts, texts={user: texts[user][:TEXTS] for user in users})
+
+    def _values(self, models: "tuple[ScoredModel, ScoredModel]") -> npt.NDArray[np.float64]:
+        from heldin.attacks.scoring import score_attacks
+        from heldin.attacks.statistics import get_attack, per_text
+        from heldin.models.loading import same_tokens
+        from heldin.models.score_cache import ScoreCache
+
+        target, reference = models
+        primary = get_attack(self.attack.primary)
+        if not same_tokens(target.tokenizer, reference.tokenizer):
+            primary = per_text(primary)
+        with closing(ScoreCache(cache_directory() / "scores")) as cache:
+            scored = score_attacks([primary], self._sample(), target, reference, cache)
+        return np.array([statistic.value for statistic in scored])

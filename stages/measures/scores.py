@@ -1,0 +1,215 @@
+"""Scores: every attack's statistic of every text under target and reference, and with one of the dials changed.
+
+The attack is given users and texts, but no roles. All statistics are in one table, from which everything else follows.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from heldin.attacks.config import AttackConfig
+from heldin.attacks.table import REFERENCE_ALONE, Dial, TextStatistic
+from heldin.base.errors import InputError
+from heldin.base.files import cache_directory, text_sha256
+from heldin.base.progress import Reporter
+from heldin.base.table_files import read_table
+from heldin.stages.measures.measure import Fingerprinted, Measure, loaded
+from heldin.words import Statement
+from heldin.words.texts import ScoredTokens, ScoringRule
+
+if TYPE_CHECKING:
+    from heldin.attacks.joint import AnyAttack
+    from heldin.attacks.scoring import AttackTexts
+    from heldin.models.score_cache import ScoredModel
+
+SHADOW = "shadow"  # folder of the scores of shadow models
+PER_TEXT = "compared per text: another tokenizer"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One of the attacker's dials set otherwise than for the leading score.
+
+    Attributes:
+        dial: the dial and its setting.
+        texts: the texts that are scored.
+        reference: loads the reference model, or trains it; None: the leading one.
+    """
+
+    dial: Dial
+    texts: "AttackTexts"
+    reference: "Callable[[Reporter], ScoredModel] | None" = None
+
+
+@dataclass(frozen=True)
+class Scores(Measure[list[TextStatistic]]):
+    """The statistics of all attacks.
+
+    Attributes:
+        attack: which attacks.
+        texts: the leading texts by user.
+        models: target and leading reference.
+        settings: dials that are changed, one at a time: all combinations would be that many more scores to pay for.
+        others: what else the statistics follow from, for the name of the table.
+        further: computes more statistics from those of the leading texts.
+    """
+
+    name = "scores"
+    file = "scores.parquet"
+    stage = "scoring"
+
+    attack: AttackConfig
+    texts: "AttackTexts"
+    models: tuple[Fingerprinted, Fingerprinted]
+    settings: Sequence[Setting] = ()
+    others: Sequence[str] = ()
+    further: Callable[[Sequence[TextStatistic], Reporter], list[TextStatistic]] | None = None
+
+    def made_from(self) -> str:
+        """Return a hash of models, texts and dials."""
+        target, reference = (model.fingerprint for model in self.models)
+        spans = () if self.texts.parts is None else (repr(self.texts.spans()),)
+        named = (self.attack.model_dump_json(), repr(self.texts.flat()), *self.others, *spans)
+        return text_sha256(target, reference, *named)
+
+    def compute(self, reporter: Reporter) -> list[TextStatistic]:
+        """Score all texts; token scores are cached.
+
+        Raises:
+            InputError: a model cannot be used, or the primary attack compares tokens and the models have different
+                ones.
+        """
+        target, reference = map(loaded, self.models)
+        leading = score_leading(self.attack, self.texts, target, reference, reporter)
+        others: list[TextStatistic] = []
+        for setting in self.settings:
+            model = reference if setting.reference is None else setting.reference(reporter)
+            others += score_setting(self.attack, setting, target, model, reporter)
+        if self.further is not None:
+            others += self.further(leading, reporter)
+        return leading + others
+
+    def columns(self, values: list[TextStatistic]) -> Mapping[str, Any]:
+        """Return one row for each statistic."""
+        return columns_of(values)
+
+    def values(self, table: pa.Table) -> list[TextStatistic]:
+        """Return the statistics of a table."""
+        return statistics_of(table)
+
+
+def columns_of(statistics: Sequence[TextStatistic]) -> Mapping[str, Any]:
+    """Return statistics as columns of a table of scores."""
+    return {
+        "user": [s.user for s in statistics],
+        "text": [s.text for s in statistics],
+        "attack": [s.attack for s in statistics],
+        "statistic": [s.value for s in statistics],
+        # Typed: without a changed dial the column is all None, of which pyarrow would make a column of type null.
+        "dial": pa.array([s.dial.name if s.dial else None for s in statistics], pa.string()),
+        "setting": pa.array([s.dial.setting if s.dial else None for s in statistics], pa.string()),
+    }
+
+
+def statistics_of(table: pa.Table) -> list[TextStatistic]:
+    """Return the statistics of a table of scores."""
+    columns = table.to_pydict()
+    rows = zip(columns["user"], columns["text"], columns["attack"], columns["statistic"], strict=True)
+    dials = zip(columns["dial"], columns["setting"], strict=True)
+    return [
+        TextStatistic(*row, None if dial is None else Dial(dial, setting))
+        for row, (dial, setting) in zip(rows, dials, strict=True)
+    ]
+
+
+def read_scores(folder: Path) -> list[TextStatistic]:
+    """Return the scores in a job's folder, whatever they belong to. Raises InputError if there are none."""
+    path = folder / Scores.file
+    table = read_table(path)
+    if table is None:
+        raise InputError(f"'{path}' is missing or not as it was written: run the command that made the folder again")
+    return statistics_of(table)
+
+
+def scoring_rule(max_characters: int, part: Statement | None = None, *, endpoint: Statement | None = None) -> Statement:
+    """Return what part of a text is scored; ``part`` names it if it is not the whole text."""
+    tokens = ScoredTokens.ALL() if part is None else ScoredTokens.ANSWERS(part=part)
+    return ScoringRule.WHOLE(characters=max_characters, tokens=tokens, endpoint=endpoint)
+
+
+def score_leading(
+    attack: AttackConfig,
+    texts: "AttackTexts",
+    target: "ScoredModel",
+    reference: "ScoredModel",
+    reporter: Reporter,
+) -> list[TextStatistic]:
+    """Return the statistics of the configured attacks and of the reference model alone.
+
+    Raises:
+        InputError: the primary attack compares tokens, but the models have different tokens.
+    """
+    from heldin.attacks.statistics import Loss, get_attack
+    from heldin.models.loading import same_tokens
+
+    attacks = [get_attack(name) for name in attack.names]
+    if not same_tokens(target.tokenizer, reference.tokenizer):
+        # Refused, not replaced: the primary attack was named before any score was seen.
+        if get_attack(attack.primary).compares_tokens:
+            raise InputError(
+                f"the reference model '{reference.name}' has another tokenizer than the target, so their tokens cannot"
+                " be compared: choose the primary attack 'likelihood-ratio'"
+            )
+        # The others are left out; the record says ``per_text``.
+        attacks = [attack for attack in attacks if not attack.compares_tokens]
+    # In the second call the reference takes the target's place: a blind baseline, which never sees the audited model
+    # (``audit.blind``).
+    return _scored([*attacks], texts, target, reference, reporter) + _scored(
+        [Loss(name=REFERENCE_ALONE)], texts, reference, None, None
+    )
+
+
+def score_setting(
+    attack: AttackConfig, setting: Setting, target: "ScoredModel", reference: "ScoredModel", reporter: Reporter
+) -> list[TextStatistic]:
+    """Return the statistics of the primary attack with one dial changed.
+
+    Raises:
+        InputError: the reference is the target.
+    """
+    from heldin.attacks.statistics import get_attack, per_text
+    from heldin.models.loading import same_tokens
+
+    dial = setting.dial
+    if reference.fingerprint == target.fingerprint:
+        raise InputError(
+            f"target and reference '{dial.setting}' are the same model: its ratios would all be zero: name another"
+        )
+    same = same_tokens(target.tokenizer, reference.tokenizer)
+    # Another tokenizer cuts other tokens, so that means over them do not compare: the sum over the text does.
+    primary = get_attack(attack.primary) if same else per_text(get_attack(attack.primary))
+    turned = dial if same else replace(dial, setting=f"{dial.setting}, {PER_TEXT}")
+    scored = _scored([primary], setting.texts, target, reference, reporter)
+    return [replace(s, attack=attack.primary, dial=turned) for s in scored]
+
+
+def _scored(
+    attacks: "Sequence[AnyAttack]",
+    texts: "AttackTexts",
+    target: "ScoredModel",
+    reference: "ScoredModel | None",
+    reporter: Reporter | None,
+) -> list[TextStatistic]:
+    from heldin.attacks.scoring import score_attacks
+    from heldin.models.score_cache import ScoreCache
+
+    with closing(ScoreCache(cache_directory() / "scores")) as cache:
+        if reporter is None:
+            return score_attacks(attacks, texts, target, reference, cache)
+        # Target and reference.
+        with reporter.track("scoring", 2 * len(texts.flat()), "texts") as advance:
+            return score_attacks(attacks, texts, target, reference, cache, advance=advance)

@@ -1,0 +1,186 @@
+"""The measures of a run or a planted audit: what its config asks for of its users, texts and models."""
+
+import functools
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from heldin.attacks.config import NamedReference
+from heldin.attacks.extraction import ExtractionConfig
+from heldin.attacks.reference_divergence import reference_divergences
+from heldin.attacks.scoring import AttackTexts
+from heldin.attacks.table import Dial, TextStatistic
+from heldin.base.files import cache_directory
+from heldin.base.progress import Reporter
+from heldin.defenses.mechanism import Mechanism
+from heldin.models.loading import LanguageModel
+from heldin.models.model_names import fingerprint_folder
+from heldin.models.score_cache import ScoreCache, ScoredModel
+from heldin.record.facts import ModelFacts
+from heldin.stages.config import RunConfig
+from heldin.stages.measures.extraction import Extraction, require_windows
+from heldin.stages.measures.losses import Losses
+from heldin.stages.measures.measure import Fingerprinted, Measure
+from heldin.stages.measures.precision import Precision
+from heldin.stages.measures.scores import Scores, Setting
+from heldin.stages.sides.data import RunData
+from heldin.stages.sides.drawn_marks import marks_of_run
+from heldin.stages.sides.texts import extraction_texts, known_texts, test_texts, texts_under_attack
+from heldin.stages.train.references import reference_model
+from heldin.stages.train.shadows import Shadows
+
+
+@dataclass(frozen=True)
+class RunModels:
+    """The models of a run, and how others are loaded.
+
+    Attributes:
+        target: the audited model, which may be behind an endpoint; for a verification what its record says of it.
+        reference: the leading reference model.
+        base: the model before fine-tuning, or the reference for a model that somebody else trained.
+        base_name: name to load the base model by.
+        in_full: loads target and reference in float32.
+        made_canaries: loads the model with which canary users were made, in float32.
+    """
+
+    target: ScoredModel | ModelFacts
+    reference: LanguageModel
+    base: LanguageModel
+    base_name: str
+    in_full: Callable[[], tuple[ScoredModel, ScoredModel]]
+    made_canaries: Callable[[], LanguageModel]
+
+
+def scores_of_run(
+    config: RunConfig, data: RunData, models: RunModels, mechanism: Mechanism | None, out: Path
+) -> Scores:
+    """Return the measure of all scores.
+
+    Args:
+        mechanism: that of the run, for shadow models; None if nothing was trained here.
+        out: the run folder, where scores of shadow models are kept.
+    """
+    attack, texts = config.attack, texts_under_attack(config, data)
+    settings = [
+        Setting(Dial("documents", which), texts_under_attack(config, data, which)) for which in attack.documents[1:]
+    ]
+    for spec in attack.references:
+        load = functools.partial(reference_model, spec, config, data.corpus, models.base_name)
+        settings.append(Setting(Dial("reference", spec.label), texts, load))
+    named = [Path(spec.name) for spec in attack.references if isinstance(spec, NamedReference)]
+    # A name is in the config already; what is in a folder may change under the same name.
+    others = [fingerprint_folder(folder) for folder in named if folder.is_dir()]
+    scores = Scores(attack, texts, (models.target, models.reference), settings, others)
+
+    def further(leading: Sequence[TextStatistic], reporter: Reporter) -> list[TextStatistic]:
+        # No member of the family of attacks (``NO_ATTACKS``): it describes users' texts.
+        statistics = _divergences(config, data, texts, models.reference)
+        if attack.shadow_models:
+            assert mechanism is not None  # a shadow model is trained as the run's own
+            shadows = Shadows(config, data, models.base_name, models.reference, mechanism, texts)
+            statistics += shadows.statistics(leading, out, reporter, made_from=scores.made_from())
+        return statistics
+
+    return replace(scores, further=further)
+
+
+def measures_of_run(config: RunConfig, data: RunData, models: RunModels) -> list[Measure[Any]]:
+    """Return the measures besides the scores, in the order in which they are computed."""
+    both = (models.target, models.reference)
+    measures: list[Measure[Any]] = [*precision_of_run(config, data, models)]
+    # Not behind an endpoint: it would learn whose test texts are asked for, which are those held out.
+    if isinstance(models.target, LanguageModel):
+        measures.append(Losses(test_texts(config, data), models.target, models.base))
+    if config.extraction is not None:
+        measures.append(extraction_of_run(config.extraction, config, data, both))
+        marks = marks_of_run(config, data, both, models.made_canaries)
+        measures += [] if marks is None else [marks]
+    return measures
+
+
+def extraction_of_run(
+    options: ExtractionConfig, config: RunConfig, data: RunData, models: tuple[Fingerprinted, Fingerprinted]
+) -> Extraction:
+    """Return the measure of what the target emits of training texts; the windows follow from the key of the coins.
+
+    Args:
+        options: what is asked of the models.
+        models: target and leading reference.
+    """
+    return Extraction(
+        options,
+        extraction_texts(config, data, options.texts_per_user),
+        models,
+        data.ledger.coins_key,
+        config.finetune.sequence_length,
+        lambda: _training_texts(data),
+        data.public_texts,
+        tuple(data.canaries),
+    )
+
+
+def precision_of_run(config: RunConfig, data: RunData, models: RunModels) -> list[Precision]:
+    """Return the measure of what a lower precision does; empty for float32."""
+    if config.attack.precision == "fp32":
+        return []
+    texts = texts_under_attack(config, data)
+    return [Precision(config.attack, texts, (models.target, models.reference), models.in_full, config.seed)]
+
+
+def require_run_windows(config: RunConfig, data: RunData, base: LanguageModel) -> None:
+    """Check before training that extraction can be measured, if it is asked for. Raises InputError if not."""
+    if config.extraction is not None:
+        texts = extraction_texts(config, data, config.extraction.texts_per_user)
+        require_windows(config.extraction, texts, base, config.finetune.sequence_length)
+
+
+def score_references(
+    config: RunConfig,
+    data: RunData,
+    leading: LanguageModel,
+    base: LanguageModel,
+    references: Sequence[LanguageModel],
+    reporter: Reporter,
+) -> None:
+    """Fill the cache with all scores of a run but those of its target, so that runs on the same texts share them.
+
+    Args:
+        leading: the leading reference model.
+        base: the model before fine-tuning, whose loss on test texts utility is measured against.
+        references: further reference models.
+    """
+    plain = _plain(texts_under_attack(config, data))
+    texts_of_model = [(leading, plain), (base, _plain(test_texts(config, data)))]
+    texts_of_model += [(model, plain) for model in references]
+    for which in config.attack.documents[1:]:
+        texts_of_model.append((leading, _plain(texts_under_attack(config, data, which))))
+    total = sum(len(texts) for _, texts in texts_of_model)
+    with (
+        closing(ScoreCache(cache_directory() / "scores")) as cache,
+        reporter.track("scoring by reference models", total, "texts") as advance,
+    ):
+        for model, texts in texts_of_model:
+            cache.scores(model, texts, advance=advance)
+
+
+def _plain(texts: AttackTexts) -> list[str]:
+    return [text for _, _, text in texts.flat()]
+
+
+def _divergences(config: RunConfig, data: RunData, texts: AttackTexts, reference: LanguageModel) -> list[TextStatistic]:
+    """Return how far real users' texts are from the reference model (``attacks.reference_divergence``)."""
+    # Training texts of held-out users too: the choice must not depend on the coin.
+    own = known_texts(config, data, data.real(texts.texts), "training")
+    with closing(ScoreCache(cache_directory() / "scores")) as cache:
+        return reference_divergences(texts, own, reference, cache)
+
+
+def _training_texts(data: RunData) -> Iterator[tuple[Collection[str], str]]:
+    """Yield the owners of every training text, and the text."""
+    owners = data.ledger.owners()
+    for row in data.training_rows.tolist():
+        record = data.store.record(row)
+        # As written, also where de-identification changed it: equal texts are changed alike.
+        yield {record.user, owners.get(row, record.user)}, record.text

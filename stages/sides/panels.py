@@ -1,0 +1,186 @@
+"""Who is judged together: real users, each kind of canary user, and users with one example; and what is tested on whom.
+
+All of it follows from config, plan and ledger, before any score is there.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from heldin.attacks.table import TextStatistic
+from heldin.audit.canary_groups import PlantedUsers, kinds_of
+from heldin.audit.exposure import Exposed, ExposureFacts, correlations, exposure_groups
+from heldin.audit.panels import judge_panels
+from heldin.audit.preregistration import Panel, Preregistration
+from heldin.audit.results import Results
+from heldin.audit.sides import sides_of_run
+from heldin.base.progress import Reporter
+from heldin.bounds.claims import claims_of, exposed_claims
+from heldin.bounds.verdict import Claim
+from heldin.canaries.kinds import Canary, Kind
+from heldin.corpus.split import Part
+from heldin.defenses.mechanism import Mechanism
+from heldin.stages.config import RunConfig
+from heldin.stages.sides.data import RunData
+from heldin.stages.sides.people import people_of
+from heldin.words import Statement
+from heldin.words.evidence import REAL_USERS, Subjects
+from heldin.words.people import AUDITED
+
+
+@dataclass(frozen=True)
+class JudgedRun:
+    """What scores and membership of a run say together.
+
+    Attributes:
+        results: the results for the record.
+        texts: number of scored texts of those whom the answer is about.
+        people: every held-in user, for an owner-only file; never in the record.
+    """
+
+    results: Results
+    texts: int
+    people: list[Exposed]
+
+
+def judge_run(
+    data: RunData,
+    texts: Mapping[str, Sequence[str]],
+    statistics: Sequence[TextStatistic],
+    fixed: Preregistration,
+    reporter: Reporter,
+    flaws: Sequence[Statement] = (),
+) -> JudgedRun:
+    """Join scores with membership, and judge every panel.
+
+    Args:
+        texts: the attacker's texts by user.
+        fixed: what was fixed before any score.
+        flaws: reasons why the comparison is not valid.
+    """
+    planted = planted_users(data) if data.canaries else None
+    member = data.ledger.membership()
+    results, table = judge_panels(statistics, texts, member, fixed, reporter, planted=planted, flaws=flaws)
+    count = sum(len(texts[user]) for user in table.users)
+    if canaries_alone(data):
+        return JudgedRun(results, count, [])
+    people = people_of(fixed, data, table)
+    held_in = int(table.member.sum())
+    exposure = ExposureFacts(
+        users=len(people),
+        of=held_in if held_in > len(people) else None,
+        groups=exposure_groups(people),
+        correlations=correlations(people),
+    )
+    return JudgedRun(results.model_copy(update={"exposure": exposure}), count, people)
+
+
+def canaries_alone(data: RunData) -> bool:
+    """Return whether no real user is audited, so that the answer is about canary users."""
+    return bool(data.canaries) and not data.real(data.ledger.scored_users())
+
+
+def planted_users(data: RunData) -> PlantedUsers:
+    """Return the canary users, and how many of their texts were to be trained on, and were."""
+    held_in = (user for user, member in data.canary_membership().items() if member)
+    training = [row for user in held_in for row in data.ledger.parts[user][Part.TRAIN]]
+    # Rows are unique: what a defense on the data side left of them.
+    return PlantedUsers(data.canaries, len(training), int(np.isin(data.training_rows, training).sum()))
+
+
+def preregistered(config: RunConfig, data: RunData, plan: Mechanism) -> Preregistration:
+    """Return what a run fixes before any score: the claims are its plan's.
+
+    Args:
+        plan: the mechanism of the plan.
+    """
+    panels = kind_panels(data, claims_by_kind(plan, data.canaries))
+    return Preregistration(
+        config.attack,
+        config.audit,
+        config.decision,
+        sides_of_run(data.ledger.assignment),
+        claims_on(plan, data),
+        config.seed,
+        1 + len(panels),
+        AUDITED[config.split.audited.value],
+        panels,
+    )
+
+
+def kind_panels(data: RunData, claims: Mapping[Kind, Sequence[Claim]]) -> list[Panel]:
+    """Return a panel for each kind of canary users; none for a single kind that the answer is about.
+
+    By kind, as fixed before looking: picking the group that leaks most would need a correction.
+
+    Args:
+        claims: what is tested on each kind.
+    """
+    kinds = kinds_of(data.canaries)
+    if number_of_groups(len(kinds), canaries_alone=canaries_alone(data)) == 1:
+        return []
+    return [Panel(_subjects_of(kind), users_of_kind(data, kind), claims[kind], kind) for kind in kinds]
+
+
+def example_panels(data: RunData, claims: Sequence[Claim]) -> list[Panel]:
+    """Return panels of the users and canary users with exactly one row to train on; none without claims.
+
+    To leave out such a user is to leave out one example; of others a claim about examples promises nothing by itself.
+
+    Args:
+        claims: about single examples.
+    """
+    if not claims:
+        return []
+    one_row = [user for user in data.ledger.scored_users() if len(data.for_training(user)) == 1]
+    groups: list[tuple[Statement, list[str]]] = []
+    if not canaries_alone(data):
+        groups.append((REAL_USERS, data.real(one_row)))
+    for kind in kinds_of(data.canaries):
+        groups.append((_subjects_of(kind), [user for user in users_of_kind(data, kind) if user in set(one_row)]))
+    return [Panel(Subjects.WITH_ONE_EXAMPLE(subjects=subjects), users, claims, part=True) for subjects, users in groups]
+
+
+def number_of_groups(kinds: int, *, canaries_alone: bool) -> int:
+    """Return the number of panels without those of single examples, for this many kinds of canary users."""
+    return 1 if canaries_alone and kinds == 1 else 1 + kinds
+
+
+def users_of_kind(data: RunData, kind: Kind) -> list[str]:
+    """Return the canary users of a kind."""
+    return [user for user, canary in data.canaries.items() if canary.kind is kind]
+
+
+def claims_on(plan: Mechanism, data: RunData) -> list[Claim]:
+    """Return what the audit of real users and entities tests of the plan: of each of them, and so of the most exposed.
+
+    Of entities that is text sampling's promise to people of so many records (docs/theory.md#audits-of-entities).
+    """
+    ledger = data.ledger
+    if not ledger.entities:
+        return claims_of(plan)
+    # After caps: others were never to be trained on, whatever the coin.
+    exposed = max(len(data.for_training(name)) for name in data.real(ledger.scored_users()))
+    if plan.entity_cap is not None:
+        users = ledger.entities < set(data.real(ledger.scored_users()))
+        exposed = max(plan.entity_cap, plan.group_size if users else 0)
+    return exposed_claims(plan, exposed)
+
+
+def claims_by_kind(plan: Mechanism, canaries: Mapping[str, Canary]) -> dict[Kind, list[Claim]]:
+    """Return by kind what the plan promises its canary users: text sampling, to people of as many records as theirs."""
+    claims = dict.fromkeys(kinds_of(canaries), claims_of(plan))
+    documents = [canary.documents for canary in canaries.values() if canary.documents is not None]
+    if len(documents) < len(canaries):  # all that a real user has
+        return claims
+    # A canary user is an author too, whose records a cap limits.
+    cap = plan.group_size if plan.entity_cap is not None else max(documents, default=0)
+    for kind in claims:
+        most = max(canary.documents or 0 for canary in canaries.values() if canary.kind is kind)
+        claims[kind] = exposed_claims(plan, min(most, cap)) or claims[kind]
+    return claims
+
+
+def _subjects_of(kind: Kind) -> Statement:
+    return Subjects.CANARIES_OF_KIND(kind=kind.replace("_", "-"))
