@@ -1,49 +1,94 @@
-"""heldin: was this user held in? The command line; nothing but wiring."""
+"""heldin: was this user held in? The command line; nothing but wiring.
+
+A command's module is imported when it is called: what `heldin audit` loads does not grow with the other commands.
+"""
 
 import errno
 import functools
+import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
 
 import typer
 
 from heldin.base.arguments import require_within
 from heldin.base.errors import InputError, ResumableError
-from heldin.commands import (
-    account,
-    audit,
-    cache,
-    config,
-    corpus,
-    finished,
-    planted,
-    run,
-    sweep,
-    trainer,
-    training,
-)
 from heldin.commands.finish import Interrupted
-from heldin.commands.options import (
-    BAD_INPUT,
-    AsCsv,
-    AsJson,
-    ExcludeAuroc,
-    ExcludeTpr,
-    answer,
-    beginning,
-    thresholds,
-)
+from heldin.commands.options import BAD_INPUT, beginning
+
+# Where each command is, in the order of the help; "app" is a group of commands.
+COMMANDS = {
+    "demo": "sweep:demo",
+    "run": "run:run",
+    "sweep": "sweep:sweep",
+    "config": "config:config",
+    "audit": "audit:audit",
+    "plant": "planted:plant",
+    "audit-training": "training:audit_training",
+    "audit-trainer": "trainer:audit_trainer",
+    "report": "finished:report",
+    "compare": "finished:compare",
+    "verify": "finished:verify",
+    "export": "finished:export",
+    "purge": "finished:purge",
+    "cache": "cache:cache",
+    "bound": "scores:bound",
+    "power": "scores:power",
+    "corpus": "corpus:app",
+    "account": "account:app",
+}
 
 _WrongUse: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException of the click that typer brings
 BUG, RESUMABLE, INTERRUPTED = 1, 5, 130
-# Errors of the system that another file name mends. All others, such as a full disk, leave a run that can be resumed.
+# Errors of the system that another file name helps with. All others, such as a full disk, leave a run that can be
+# resumed.
 _MISNAMED = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
 
+
+class _Commands(Mapping[str, Any]):
+    """The commands by name, each imported when it is looked up."""
+
+    def __init__(self) -> None:
+        self._imported: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        place = COMMANDS[name]
+        if name not in self._imported:
+            module, attribute = place.split(":")
+            target = getattr(importlib.import_module(f"heldin.commands.{module}"), attribute)
+            if not isinstance(target, typer.Typer):
+                function, target = target, typer.Typer(add_completion=False)
+                target.command(name)(function)
+            complete(target)
+            command = typer.main.get_command(target)
+            command.name = name
+            self._imported[name] = command
+        return self._imported[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class _Group(typer.core.TyperGroup):
+    """The group of all commands."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = _Commands()  # type: ignore[assignment]
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return their names, without importing any."""
+        return list(self.commands)
+
+
 app = typer.Typer(
+    cls=_Group,
     help="Was this user held in? Audit language models that were fine-tuned on people's text.",
     no_args_is_help=True,
     # typer's tracebacks show local variables, which hold users' names and texts.
@@ -53,106 +98,7 @@ app = typer.Typer(
     " The answer itself, also 'leaks', has no exit code: a gate reads .decision.decision.answer of --json or"
     " record.json.",
 )
-
-
 app.callback()(beginning)
-app.command()(sweep.demo)
-app.command()(run.run)
-app.command()(sweep.sweep)
-app.command()(config.config)
-app.command()(audit.audit)
-app.command()(planted.plant)
-app.command("audit-training")(training.audit_training)
-app.command("audit-trainer")(trainer.audit_trainer)
-for command in (finished.report, finished.compare, finished.verify, finished.export, finished.purge, cache.cache):
-    app.command()(command)
-app.add_typer(corpus.app, name="corpus")
-app.add_typer(account.app, name="account")
-
-
-@app.command()
-def bound(
-    scores: Annotated[Path, typer.Argument(help="CSV with the columns user, score, member.")],
-    higher_is: Annotated[str, typer.Option(help="Whom a higher score indicates: member or non-member.")] = "member",
-    assignment: Annotated[
-        str,
-        typer.Option(
-            help="How membership was decided. coin: an independent fair coin for each user, not an exact half"
-            " and not one of each pair. fixed: any other known way, by hand or by date included. unknown: you do not"
-            " know."
-        ),
-    ] = "unknown",
-    independent_trainings: Annotated[
-        bool, typer.Option("--independent-trainings", help="Each row comes from its own independent training.")
-    ] = False,
-    delta: Annotated[float | None, typer.Option(help="delta of the bounds (default: the first claim's).")] = None,
-    claim: Annotated[
-        list[str] | None, typer.Option(help="Claim to test, such as epsilon=4,delta=1e-6. Repeatable.")
-    ] = None,
-    plan: Annotated[Path | None, typer.Option(help="plan.json whose privacy curve is tested as a claim.")] = None,
-    guesses: Annotated[int | None, typer.Option(help="Number of guesses, chosen before looking at the scores.")] = None,
-    threshold: Annotated[
-        list[float] | None, typer.Option(help="Score threshold chosen before looking at the scores. Repeatable.")
-    ] = None,
-    attacks: Annotated[
-        int, typer.Option(min=1, help="Number of attacks tried, if these scores are the best of several.")
-    ] = 1,
-    json: AsJson = False,
-    csv: AsCsv = False,
-) -> None:
-    """Bounds and verdict from any tool's scores: which are valid for this design, which are refused and why.
-
-    Exit codes: 3 certified violation of a claim, 4 indicative violation.
-    """
-    from heldin.bounds import judgement as engine
-    from heldin.bounds.claims import parse_claim, plan_claim
-    from heldin.bounds.csv_scores import bound_scores, read_scores
-    from heldin.bounds.design import Design, assignment_named
-
-    claims = [parse_claim(text) for text in claim or []] + ([plan_claim(plan)] if plan else [])
-    # Only who made the scores knows how membership came about: the design is taken at the user's word.
-    design = Design(
-        assignment_named(assignment),
-        independent_trainings,
-        coins_stated=True,  # not witnessed by heldin
-        guesses=guesses,
-        thresholds=tuple(threshold or ()),
-        attacks=attacks,
-    )
-    result = bound_scores(read_scores(scores), design, higher_is=higher_is, delta=delta, claims=claims)
-    answer(engine.table(result), result.as_dict(), result.rows(), json=json, csv=csv)
-    # After the answer is printed: a violation is a result, not an error.
-    raise typer.Exit(result.exit_code)
-
-
-@app.command()
-def power(
-    users: Annotated[int, typer.Option(help="Number of users whose membership is decided by coin.")],
-    auroc: Annotated[float, typer.Option(help="Expected AUROC of the attack.")],
-    delta: Annotated[float, typer.Option(help="delta of the epsilons.")] = 1e-5,
-    claim: Annotated[
-        list[str] | None, typer.Option(help="Claim to test, such as epsilon=4,delta=1e-6. Repeatable.")
-    ] = None,
-    scores: Annotated[
-        int, typer.Option(help="Number of scores judged together: attacks times ways to aggregate.")
-    ] = 15,
-    exclude_auroc: ExcludeAuroc = None,
-    exclude_tpr: ExcludeTpr = None,
-    json: AsJson = False,
-    csv: AsCsv = False,
-) -> None:
-    """Estimate what an audit could certify, falsify or exclude, before you pay for it."""
-    from heldin.audit.exclusion import exclusion, lines
-    from heldin.bounds import power as planning
-    from heldin.bounds.claims import parse_claim
-
-    claims = tuple(parse_claim(text) for text in claim or [])
-    found = planning.power(users, auroc, delta, claims=claims)
-    excluded = exclusion(users, thresholds(exclude_auroc, exclude_tpr), scores=scores)
-    fields = {**found.as_dict(), "no_leak_found": excluded.as_dict()}
-    # A row of CSV for each claim, and one without claims.
-    rows = [{**fields, "claims": asked} for asked in fields["claims"]] or [{**fields, "claims": {}}]
-    answer("\n".join([planning.table(found), "", *lines(excluded, users)]), fields, rows, json=json, csv=csv)
 
 
 def _flowing(doc: str) -> str:
@@ -181,11 +127,6 @@ def complete(commands: typer.Typer) -> None:
             if command.callback.__doc__:
                 command.help = _flowing(command.callback.__doc__)
             command.callback = _limited(command.callback)
-
-
-GROUPS = (app, corpus.app, account.app)
-for commands in GROUPS:
-    complete(commands)
 
 
 def main() -> None:

@@ -6,13 +6,14 @@ import typing
 import warnings
 
 import pytest
+import typer
 from pydantic import TypeAdapter
 
 import heldin
 from heldin.base.arguments import FEW, MANY, MOST, number_in, whole_number_in
 from heldin.base.errors import InputError
 from heldin.base.section import DATACLASS_SECTION, Section
-from heldin.commands.cli import GROUPS
+from heldin.commands.cli import app
 from heldin.defenses.accounting.account import account_els
 from heldin.defenses.accounting.events import PoissonGaussian, check_count
 from heldin.defenses.choices import Choice
@@ -76,11 +77,18 @@ def test_a_number_without_a_limit_is_found():
     assert sorted(unlimited(TypeAdapter(Loose).json_schema())) == ["few", "many"]
 
 
+def _functions(command):
+    """The functions behind a command and those below it."""
+    below = getattr(command, "commands", None)
+    if below is None:
+        return [command.callback.__wrapped__]  # in what typer makes of it
+    return [function for name in below for function in _functions(below[name])]
+
+
 OPTIONS = [
-    (its.callback, name)
-    for group in GROUPS
-    for its in group.registered_commands
-    for name, hint in typing.get_type_hints(its.callback).items()
+    (function, name)
+    for function in _functions(typer.main.get_command(app))
+    for name, hint in typing.get_type_hints(function).items()
     if {int, float} & {hint, *typing.get_args(hint)}
 ]
 
