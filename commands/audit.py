@@ -9,8 +9,7 @@ import typer
 from heldin.base.errors import InputError
 from heldin.base.precision import ScoringPrecision
 from heldin.commands.finish import command_line, finish, interruptible
-from heldin.commands.options import AsJson, DeviceOption, Out, Quiet
-from heldin.commands.planted import AT_ENDPOINT, audit_planted
+from heldin.commands.options import AT_ENDPOINT, AsJson, DeviceOption, Out, Quiet
 
 READING = "How the files are read"
 KNOWN = "What is known about the two groups"
@@ -187,6 +186,8 @@ def audit(
     URL and --model NAME; a reference behind the same endpoint is endpoint:NAME (docs/endpoints.md).
     """
     if planted is not None:
+        from heldin.commands.planted import audit_planted
+
         audit_planted(called)
         return
     for name, given_here in (("--declared-by", declared_by is not None), ("--verbose", verbose)):

@@ -16,6 +16,18 @@ if TYPE_CHECKING:
     from heldin.audit.decision import DecisionConfig
 
 BAD_INPUT = 2
+# Options of heldin audit about a model behind an endpoint, besides --endpoint.
+AT_ENDPOINT = (
+    "tokenizer",
+    "context",
+    "api_key_env",
+    "requests_per_minute",
+    "concurrency",
+    "timeout",
+    "max_tries",
+    "price_per_million",
+    "max_tokens_sent",
+)
 
 
 def _hush(quiet: bool) -> bool:

@@ -8,7 +8,7 @@ import typer
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
 from heldin.commands.finish import command_line, finish, interruptible, tell, told
-from heldin.commands.options import BAD_INPUT, AsJson, DeviceOption, Out, Quiet, json_text
+from heldin.commands.options import AT_ENDPOINT, BAD_INPUT, AsJson, DeviceOption, Out, Quiet, json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,17 +18,6 @@ if TYPE_CHECKING:
     from heldin.record.document import Record
 
 AT_PLANTED = ("model", "claim", "declared_by", "out", "quiet", "json", "planted", "device", "precision", "verbose")
-AT_ENDPOINT = (
-    "tokenizer",
-    "context",
-    "api_key_env",
-    "requests_per_minute",
-    "concurrency",
-    "timeout",
-    "max_tries",
-    "price_per_million",
-    "max_tokens_sent",
-)
 
 
 def plant(

@@ -74,6 +74,40 @@ class EndpointModel:
         # Few enough that a killed run loses little, many enough to keep all requests in flight.
         return 8 * self.connection.endpoint.concurrency
 
+    def score(self, texts: Sequence[str]) -> list[TokenScores]:
+        """Score every text; the module docstring says what is sent.
+
+        Raises:
+            InputError: a text has no tokens, or is too long for the model and no tokenizer cuts it into windows; or an
+                answer lacks a finite log-probability for some token.
+            ResumableError: the endpoint has stopped answering.
+        """
+        if not texts:
+            return []
+        prompts = _prompts(self, texts)
+        # All windows of all texts at once, so that a long text does not hold up the others.
+        bodies = [request_body(self.style, self.name, prompt) for _, prompt in prompts]
+        try:
+            answers = self.connection.post_all(COMPLETIONS, bodies)
+        except Refusal as error:
+            longer = (
+                ""
+                if self.tokenizer
+                else " (a text that is too long for the model? give --tokenizer, or lower --max-characters)"
+            )
+            raise InputError(f"{error}{longer}") from error
+        # Answers come in the order of the prompts, so that windows of a text are joined in order.
+        values: list[list[object]] = [[] for _ in texts]
+        for (text, prompt), answer in zip(prompts, answers, strict=True):
+            try:
+                if isinstance(prompt, str):
+                    values[text] += _after_lead(self, values_of_text(answer, self.style, prompt), prompt[0], text)
+                else:
+                    values[text] += values_of_tokens(answer, self.style, prompt)
+            except NoLogprobs as error:
+                raise InputError(f"endpoint model '{self.name}' returns for text number {text + 1} {error}") from error
+        return [_token_scores(self, of_text, text) for text, of_text in enumerate(values)]
+
 
 @dataclass(frozen=True)
 class Load:
@@ -136,41 +170,6 @@ def open_endpoint_model(
     return EndpointModel(name, connection, style, loaded, window, {}, key)
 
 
-def score_endpoint_texts(model: EndpointModel, texts: Sequence[str]) -> list[TokenScores]:
-    """Score every text; the module docstring says what is sent.
-
-    Raises:
-        InputError: a text has no tokens, or is too long for the model and no tokenizer cuts it into windows; or an
-            answer lacks a finite log-probability for some token.
-        ResumableError: the endpoint has stopped answering.
-    """
-    if not texts:
-        return []
-    prompts = _prompts(model, texts)
-    # All windows of all texts at once, so that a long text does not hold up the others.
-    bodies = [request_body(model.style, model.name, prompt) for _, prompt in prompts]
-    try:
-        answers = model.connection.post_all(COMPLETIONS, bodies)
-    except Refusal as error:
-        longer = (
-            ""
-            if model.tokenizer
-            else " (a text that is too long for the model? give --tokenizer, or lower --max-characters)"
-        )
-        raise InputError(f"{error}{longer}") from error
-    # Answers come in the order of the prompts, so that windows of a text are joined in order.
-    values: list[list[object]] = [[] for _ in texts]
-    for (text, prompt), answer in zip(prompts, answers, strict=True):
-        try:
-            if isinstance(prompt, str):
-                values[text] += _after_lead(model, values_of_text(answer, model.style, prompt), prompt[0], text)
-            else:
-                values[text] += values_of_tokens(answer, model.style, prompt)
-        except NoLogprobs as error:
-            raise InputError(f"endpoint model '{model.name}' returns for text number {text + 1} {error}") from error
-    return [_token_scores(model, of_text, text) for text, of_text in enumerate(values)]
-
-
 def load_of(model: EndpointModel, texts: Sequence[str]) -> Load:
     """What scoring ``texts`` costs."""
     # Tokens that a request generates besides what it sends: they are paid for too.
@@ -189,7 +188,7 @@ def probe_score(scores: TokenScores) -> float:
 
 def probe_now(model: EndpointModel) -> float:
     """``probe_score`` of a new answer from the server."""
-    return probe_score(score_endpoint_texts(model, [PROBE])[0])
+    return probe_score(model.score([PROBE])[0])
 
 
 def _prompts(model: EndpointModel, texts: Sequence[str]) -> list[tuple[int, str | list[int]]]:

@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -16,11 +17,13 @@ from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import private_directory
 from heldin.models.copies import copies_on_other_gpus
 from heldin.models.devices import kind_of
-from heldin.models.endpoint import EndpointModel, score_endpoint_texts
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 from heldin.models.token_scores import TokenScores
 from heldin.models.tokens import MEMO
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 # Texts that are scored, kept and written together. A GPU has nothing to do between two chunks.
 CHUNK = {"cpu": 512, "cuda": 4096}
@@ -31,7 +34,36 @@ MOMENTS, RANKS = 1, 2
 _CHECK = 8  # bytes at the end of a row's scores: a digest of them, since SQLite notices no changed byte
 _READ = 2**15  # texts that one query asks for
 
-ScoredModel = LanguageModel | EndpointModel
+
+class ServedModel(Protocol):
+    """A model that is not loaded here and gives log-probabilities of a text's own tokens, such as ``EndpointModel``."""
+
+    @property
+    def name(self) -> str:
+        """Name for messages."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of everything known that affects the numbers."""
+        ...
+
+    @property
+    def tokenizer(self) -> "PreTrainedTokenizerBase | None":
+        """The model's own; None if it is not known."""
+        ...
+
+    @property
+    def chunk(self) -> int:
+        """Number of texts that are scored before their scores are saved."""
+        ...
+
+    def score(self, texts: Sequence[str]) -> list[TokenScores]:
+        """Score every text. Raises InputError for a text that cannot be scored."""
+        ...
+
+
+ScoredModel = LanguageModel | ServedModel
 
 
 class ScoreCache:
@@ -84,8 +116,8 @@ class ScoreCache:
             advance(len(texts) - len(missing))
         # Sorting by length keeps padding low inside every chunk. An endpoint gets the longest texts first, so that one
         # that is too long is reported before the others are paid for.
-        todo = sorted(missing, key=lambda key: len(missing[key]), reverse=isinstance(lm, EndpointModel))
-        size = lm.chunk if isinstance(lm, EndpointModel) else CHUNK["cuda" if kind_of(lm.device) == "cuda" else "cpu"]
+        todo = sorted(missing, key=lambda key: len(missing[key]), reverse=not isinstance(lm, LanguageModel))
+        size = CHUNK["cuda" if kind_of(lm.device) == "cuda" else "cpu"] if isinstance(lm, LanguageModel) else lm.chunk
         chunks = list(_cut(todo, [len(missing[key]) for key in todo], size))
         for chunk, scored in _scored_chunks(lm, chunks, missing, moments, ranks, self._writer(model)):
             found.update(zip(chunk, scored, strict=True))
@@ -229,7 +261,7 @@ def _scored_chunks(
 
 
 def _scored(lm: ScoredModel, texts: Sequence[str], moments: bool, ranks: bool) -> list[TokenScores]:
-    if not isinstance(lm, EndpointModel):
+    if isinstance(lm, LanguageModel):
         # Ranks unasked too: they cost next to nothing here, and a whole pass later.
         return score_texts(lm, texts, moments=moments, ranks=True, copies=copies_on_other_gpus(lm.model))
     if moments:
@@ -238,7 +270,7 @@ def _scored(lm: ScoredModel, texts: Sequence[str], moments: bool, ranks: bool) -
         )
     if ranks:
         raise InputError(f"endpoint model '{lm.name}' gives no ranks of tokens: leave out ez")
-    return score_endpoint_texts(lm, texts)
+    return lm.score(texts)
 
 
 def _kind(scores: TokenScores) -> int:

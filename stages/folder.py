@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -11,21 +12,23 @@ from heldin.base.files import is_held, private_directory, write_text
 from heldin.base.log_file import LOG
 from heldin.base.purged import require_not_purged
 from heldin.base.yaml_files import read_yaml
-from heldin.stages.config import RunConfig
 from heldin.stages.config_files import first_difference
 from heldin.stages.stage_seconds import FILE as STAGES
+
+if TYPE_CHECKING:
+    from heldin.stages.config import RunConfig
 
 _BEFORE_COINS = {"config.yaml", LOG, STAGES}  # what a run leaves that was stopped before it drew any
 
 
-def take_folder(config: RunConfig, out: Path) -> None:
+def take_folder(config: "RunConfig", out: Path) -> None:
     """Make the run folder, or find in it an earlier run of the same config."""
     if not require_folder(config, out):
         private_directory(out)
         write_text(out / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
 
 
-def require_folder(config: RunConfig, out: Path) -> bool:
+def require_folder(config: "RunConfig", out: Path) -> bool:
     """Whether ``out`` holds an earlier run of the same config; nothing is written.
 
     Raises:

@@ -13,9 +13,9 @@ from heldin.base.progress import Reporter
 from heldin.corpus.names import missing_names_line
 from heldin.jobs.checkpoint.body import AuditMeasures, audit_body, extraction_texts, scored_texts
 from heldin.jobs.checkpoint.config import AT_ENDPOINT
-from heldin.jobs.checkpoint.endpoint import attacks_at_endpoint, facts_of, reached
 from heldin.jobs.checkpoint.groups import read_groups
 from heldin.jobs.checkpoint.job import CheckpointAudit, audit_job
+from heldin.jobs.checkpoint.models import opened_models
 from heldin.jobs.environment import environment
 from heldin.models.loading import LanguageModel, same_tokens
 from heldin.models.model_names import require_model
@@ -42,6 +42,8 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
     # Before the folder is taken: a mistyped name leaves nothing behind.
     _check_models(job)
     if job.remote is not None:
+        from heldin.jobs.checkpoint.endpoint import attacks_at_endpoint
+
         job = replace(job, attack=attacks_at_endpoint(job.attack, job.remote.tokenizer, reporter))
     _take_folder(job, out)
     with logged(reporter, out, command=without_names(command)) as kept:
@@ -56,7 +58,7 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
             reporter.say(line)
     folder = MeasureFolder(out, reporter, timed=seconds.timed)
     texts = scored_texts(job, groups)
-    with reached(job.remote, job.models(), texts, reporter, context=job.context) as there:
+    with opened_models(job, texts, reporter) as there:
         with seconds.timed("scoring"):
             reporter.say("models: loading target and reference")
             first, second, precision = *job.models()[:2], job.attack.precision
@@ -81,8 +83,8 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
             folder.values_of(measure)
     # After the block above: only its end has measured how far models behind the endpoint moved.
     models = (
-        facts_of(target, job.model, job.remote, there.drifts),
-        facts_of(reference, job.reference, job.remote, there.drifts),
+        there.facts_of(target, job.model),
+        there.facts_of(reference, job.reference),
     )
     # A copy, so that the audit can be verified where the plan that was given is gone or has changed.
     if job.plan is not None:

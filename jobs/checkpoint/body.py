@@ -1,9 +1,9 @@
 """What is measured in an audit, and the body of its record, which follows from its folder and its two files."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from heldin.attacks.scoring import AttackTexts
 from heldin.attacks.table import Dial
@@ -16,18 +16,23 @@ from heldin.base.files import text_sha256
 from heldin.base.progress import Reporter
 from heldin.bounds.design import Assignment
 from heldin.corpus.store import CorpusStore
-from heldin.jobs.checkpoint.endpoint import drift_flaws, rule_at_endpoint
 from heldin.jobs.checkpoint.groups import Groups, training_records
 from heldin.jobs.checkpoint.job import CheckpointAudit
 from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Body
-from heldin.record.facts import CorpusFacts, ModelFacts, Overlaps, ScoredTexts, SplitFacts
+from heldin.record.facts import LARGEST_DRIFT, CorpusFacts, ModelFacts, Overlaps, ScoredTexts, SplitFacts
 from heldin.record.overlaps import NOT_KNOWN, measured, texts_in, training_flaws
 from heldin.stages.measures.extraction import Extraction
 from heldin.stages.measures.measure import Fingerprinted, Measure, MeasureFolder
 from heldin.stages.measures.precision import Precision
 from heldin.stages.measures.scores import Scores, Setting, scoring_rule
+from heldin.words import Statement
+from heldin.words.answer import ComparisonFlaw
 from heldin.words.split import SplitReason
+from heldin.words.texts import AtEndpoint
+
+if TYPE_CHECKING:
+    from heldin.jobs.checkpoint.endpoint import Remote
 
 _REASONS = {
     Assignment.UNKNOWN: SplitReason.ASSERTED_BY_FILES,
@@ -94,6 +99,22 @@ def extraction_texts(job: CheckpointAudit, groups: Groups) -> dict[str, list[str
     """Return by user the texts of which extraction asks."""
     most = None if job.extraction is None else job.extraction.texts_per_user
     return {user: list(texts[:most]) for user, texts in groups.texts.items()}
+
+
+def rule_at_endpoint(remote: "Remote | None") -> Statement | None:
+    """Return what the scoring rule adds for models behind an endpoint."""
+    if remote is None:
+        return None
+    return (AtEndpoint.SHORTER_WINDOWS if remote.tokenizer else AtEndpoint.TEXTS_AS_THEY_ARE)()
+
+
+def drift_flaws(models: Sequence[ModelFacts]) -> list[Statement]:
+    """Return a flaw for each model that changed while it was audited: mixed scores say nothing about either model."""
+    return [
+        ComparisonFlaw.MODEL_CHANGED(model=model.name, drift=model.endpoint.drift)
+        for model in models
+        if model.endpoint and model.endpoint.drift > LARGEST_DRIFT
+    ]
 
 
 def audit_body(

@@ -13,7 +13,7 @@ from heldin.base.files import cache_directory
 from heldin.base.precision import ScoringPrecision
 from heldin.base.progress import Reporter
 from heldin.jobs.checkpoint.config import AT_ENDPOINT
-from heldin.models.adapters import load_target_and_reference
+from heldin.jobs.checkpoint.models import OpenedModels
 from heldin.models.checks import PROBE
 from heldin.models.endpoint import (
     BYTES_PER_TOKEN,
@@ -28,10 +28,6 @@ from heldin.models.endpoint_client import Connection, Endpoint
 from heldin.models.loading import load_language_model
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.record.facts import LARGEST_DRIFT, EndpointFacts, ModelFacts
-from heldin.stages.measures.measure import model_facts
-from heldin.words import Statement
-from heldin.words.answer import ComparisonFlaw
-from heldin.words.texts import AtEndpoint
 
 
 @dataclass(frozen=True)
@@ -84,49 +80,58 @@ def attacks_at_endpoint(attack: AttackConfig, tokenizer: str | None, reporter: R
     return attack.model_copy(update={"names": tuple(name for name in attack.names if name not in needing)})
 
 
-def rule_at_endpoint(remote: Remote | None) -> Statement | None:
-    """Return what the scoring rule adds for models behind an endpoint."""
-    if remote is None:
-        return None
-    return (AtEndpoint.SHORTER_WINDOWS if remote.tokenizer else AtEndpoint.TEXTS_AS_THEY_ARE)()
-
-
 @dataclass(frozen=True)
-class Reached:
+class Reached(OpenedModels):
     """The models behind the endpoint by name, and how far each moved while scoring (nats per token).
 
     Attributes:
+        remote: how they are reached.
         models: by name at the endpoint.
         drifts: by name at the endpoint.
-        context: most tokens of a pass of a model that is loaded here; None: as many as it states.
     """
 
+    remote: Remote
     models: Mapping[str, EndpointModel]
     drifts: dict[str, float]
-    context: int | None = None
 
     def load(self, name: str, precision: ScoringPrecision) -> ScoredModel:
-        """The model with this name, in this precision; ``endpoint:NAME`` is one behind the endpoint.
+        """Return the model with this name, in this precision; ``endpoint:NAME`` is one behind the endpoint.
 
         One that is loaded here sees as much of a text at a time as those behind the endpoint: a ratio of scores with
         different windows would be of windows as well.
         """
         if name.startswith(AT_ENDPOINT):
             return self.models[name.removeprefix(AT_ENDPOINT)]
-        windows = [*(its.window for its in self.models.values()), self.context]
-        window = min((its for its in windows if its is not None), default=None)
+        windows = [*(model.window for model in self.models.values()), self.context]
+        window = min((window for window in windows if window is not None), default=None)
         return load_language_model(name, precision=precision, context=window)
 
     def pair(self, target: str, reference: str, precision: ScoringPrecision) -> tuple[ScoredModel, ScoredModel]:
-        """Target and reference, from one copy of the base where the target is an adapter on the reference."""
-        if any(name.startswith(AT_ENDPOINT) for name in (target, reference)):
-            return self.load(target, precision), self.load(reference, precision)
-        return load_target_and_reference(target, reference, precision=precision, context=self.context)
+        """Return target and reference, at least one of which is behind the endpoint."""
+        return self.load(target, precision), self.load(reference, precision)
+
+    def facts_of(self, model: ScoredModel, name: str) -> ModelFacts:
+        """Return the record's facts about a model, also how it was reached and how far it moved."""
+        if not isinstance(model, EndpointModel):
+            return super().facts_of(model, name)
+        return ModelFacts(
+            name=model.name,
+            parameters=None,
+            fingerprint=model.fingerprint,
+            architecture="language model",
+            endpoint=EndpointFacts(
+                url=model.connection.endpoint.base,
+                style=model.style.value,
+                tokenizer=self.remote.tokenizer,
+                window=model.window,
+                drift=self.drifts[model.name],
+            ),
+        )
 
 
 @contextmanager
 def reached(
-    remote: Remote | None,
+    remote: Remote,
     names: Sequence[str],
     texts: AttackTexts,
     reporter: Reporter,
@@ -137,7 +142,7 @@ def reached(
     """Open those of ``names`` that are behind the endpoint, report what scoring will cost, and watch for changes.
 
     Args:
-        remote: how the endpoint is reached; None: no model is behind one.
+        remote: how the endpoint is reached.
         names: models to score with; ``endpoint:NAME`` is one behind the endpoint.
         texts: the texts that each model scores.
         reporter: receives cost and changes.
@@ -149,11 +154,6 @@ def reached(
     """
     # Each once and in order: a target that is also a reference is opened a single time.
     served = dict.fromkeys(name.removeprefix(AT_ENDPOINT) for name in names if name.startswith(AT_ENDPOINT))
-    if remote is None:
-        if served:
-            raise InputError(f"'{AT_ENDPOINT}{next(iter(served))}' stands behind an endpoint: give --endpoint")
-        yield Reached({}, {}, context)
-        return
     with Connection(remote.endpoint) as connection, closing(ScoreCache(cache_directory() / "scores")) as cache:
         models = {
             name: known_as(open_endpoint_model(connection, name, tokenizer=remote.tokenizer, context=remote.context))
@@ -161,48 +161,13 @@ def reached(
         }
         # Before the first text is sent: whoever pays can stop here.
         _say_cost(remote, models, [text for _, _, text in texts.flat()], cache, reporter)
-        found = Reached(models, {}, context)
+        there = Reached(context, remote, models, {})
         for name, model in models.items():  # an earlier try may have left scores in the cache
-            found.drifts[name] = _drift(model, cache, reporter)
+            there.drifts[name] = _drift(model, cache, reporter)
         # Scoring happens here. If it fails, no second look is taken: its scores are not used.
-        yield found
+        yield there
         for name, model in models.items():
-            found.drifts[name] = _drift(model, cache, reporter)
-
-
-def facts_of(model: ScoredModel, name: str, remote: Remote | None, drifts: Mapping[str, float]) -> ModelFacts:
-    """The record's facts about a model; for one behind the endpoint also how it was reached and how far it moved.
-
-    Args:
-        name: its name, if it was loaded here.
-        remote: how the endpoint is reached; None without one.
-        drifts: by name at the endpoint, how far a probe text's score moved, nats per token.
-    """
-    if not isinstance(model, EndpointModel):
-        return model_facts(model, name)
-    assert remote is not None
-    return ModelFacts(
-        name=model.name,
-        parameters=None,
-        fingerprint=model.fingerprint,
-        architecture="language model",
-        endpoint=EndpointFacts(
-            url=model.connection.endpoint.base,
-            style=model.style.value,
-            tokenizer=remote.tokenizer,
-            window=model.window,
-            drift=drifts[model.name],
-        ),
-    )
-
-
-def drift_flaws(models: Sequence[ModelFacts]) -> list[Statement]:
-    """A flaw for each model that changed while it was audited: mixed scores of two models say nothing about either."""
-    return [
-        ComparisonFlaw.MODEL_CHANGED(model=model.name, drift=model.endpoint.drift)
-        for model in models
-        if model.endpoint and model.endpoint.drift > LARGEST_DRIFT
-    ]
+            there.drifts[name] = _drift(model, cache, reporter)
 
 
 def cost_line(remote: Remote, load: Load, scored: int) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.extraction import ExtractionConfig
@@ -14,9 +14,11 @@ from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import Claim, stated_claim
 from heldin.corpus.sources.rows import Columns
 from heldin.jobs.checkpoint.config import AT_ENDPOINT
-from heldin.jobs.checkpoint.endpoint import Remote, remote_of
 from heldin.record.document import Record
 from heldin.record.release import Release
+
+if TYPE_CHECKING:
+    from heldin.jobs.checkpoint.endpoint import Remote
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class CheckpointAudit:
     decision: DecisionConfig = field(default_factory=DecisionConfig)
     release: Release | None = None
     seed: int = 0
-    remote: Remote | None = None
+    remote: "Remote | None" = None
 
     def models(self) -> tuple[str, ...]:
         """Target, leading reference and the others."""
@@ -134,7 +136,7 @@ def audit_job(folder: Path, record: Record) -> CheckpointAudit:
             decision=DecisionConfig.model_validate(kept["decision"]),
             release=None if kept["release"] is None else Release.model_validate(kept["release"]),
             seed=kept["seed"],
-            remote=None if kept["endpoint"] is None else remote_of(kept["endpoint"]),
+            remote=None if kept["endpoint"] is None else _remote_of(kept["endpoint"]),
         )
     # A record that was edited.
     except (KeyError, TypeError, ValueError) as error:
@@ -142,3 +144,9 @@ def audit_job(folder: Path, record: Record) -> CheckpointAudit:
             f"'{folder / 'record.json'}' does not say how its audit was done ({str(error).splitlines()[0]}): it cannot"
             " be verified"
         ) from error
+
+
+def _remote_of(kept: dict[str, Any]) -> "Remote":
+    from heldin.jobs.checkpoint.endpoint import remote_of
+
+    return remote_of(kept)

@@ -19,7 +19,8 @@ from heldin.base.progress import Reporter
 from heldin.bounds.claims import UnitClaim, parse_claim_of
 from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import Claim
-from heldin.jobs.checkpoint.endpoint import remote_of, rule_at_endpoint
+from heldin.jobs.checkpoint.body import rule_at_endpoint
+from heldin.jobs.checkpoint.endpoint import remote_of
 from heldin.jobs.environment import environment
 from heldin.jobs.planted.body import Described, planted_body, planted_facts
 from heldin.jobs.planted.conditions import LOG_FAULTS, Evidence, as_seen, conditions_of, found_changed

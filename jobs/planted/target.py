@@ -12,7 +12,7 @@ from heldin.base.precision import ScoringPrecision
 from heldin.base.progress import LineReporter, Reporter
 from heldin.bounds.claims import parse_claim_of
 from heldin.jobs.checkpoint.config import AT_ENDPOINT
-from heldin.jobs.checkpoint.endpoint import Remote, attacks_at_endpoint, facts_of, reached
+from heldin.jobs.checkpoint.endpoint import Remote, attacks_at_endpoint, reached
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.data import run_of
 from heldin.jobs.planted.looks import Look, note_served, served_models
@@ -223,7 +223,7 @@ def opened(
 
     with reached(job.remote, [name], _sent(run, data), reporter, known_as=known_as) as there:
         model = there.load(name, run.attack.precision)
-        yield model, lambda: facts_of(model, job.model, job.remote, there.drifts)
+        yield model, lambda: there.facts_of(model, job.model)
     if there.drifts[job.model] > LARGEST_DRIFT:
         note_served(kept_as, job.planted, whole=False)
 

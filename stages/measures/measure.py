@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
@@ -140,10 +140,10 @@ def model_facts(model: "LanguageModel", name: str) -> ModelFacts:
 
 
 def loaded(model: Fingerprinted) -> "ScoredModel":
-    """Return a model with which texts can be scored; of what a record says of a model nothing can be computed."""
-    from heldin.models.endpoint import EndpointModel
-
-    return model if isinstance(model, EndpointModel) else loaded_here(model)
+    """Return a model with which texts can be scored. Raises TypeError for what a record says of a model."""
+    if isinstance(model, ModelFacts):
+        raise TypeError(f"'{model.name}' was not loaded: a verification runs no model")
+    return cast("ScoredModel", model)
 
 
 def loaded_here(model: Fingerprinted) -> "LanguageModel":
