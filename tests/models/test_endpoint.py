@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from heldin.base.errors import InputError, ResumableError
-from heldin.models.endpoint import EndpointModel, load_of, open_endpoint_model, probe_now, score_endpoint_texts
+from heldin.models.endpoint import EndpointModel, load_of, open_endpoint_model, probe_now
 from heldin.models.endpoint_answers import Style
 from heldin.models.logprobs import score_texts
 from heldin.models.score_cache import ScoreCache
@@ -22,12 +22,12 @@ def test_with_the_tokenizer_scores_equal_local_ones_in_either_style_and_over_win
     with opened(tiny_server(lm, echo=style is Style.ECHO)) as connection:
         model = open_endpoint_model(connection, "tiny", tokenizer=folder)
         assert (model.style, model.window) == (style, lm.context)
-        found = score_endpoint_texts(model, TEXTS)
+        found = model.score(TEXTS)
     for scores, local in zip(found, score_texts(lm, TEXTS), strict=True):
         np.testing.assert_allclose(scores.logprobs, local.logprobs, atol=1e-5)
     assert len(found[3].logprobs) > 2 * lm.context
     with opened(tiny_server(make_lm(seed=1))) as connection:  # the comparison can fail
-        other = score_endpoint_texts(open_endpoint_model(connection, "tiny", tokenizer=folder), TEXTS)
+        other = open_endpoint_model(connection, "tiny", tokenizer=folder).score(TEXTS)
     assert not np.allclose(other[1].logprobs, found[1].logprobs, atol=1e-2)
 
 
@@ -41,7 +41,7 @@ def test_a_server_that_will_not_generate_nothing_is_asked_for_one_token_which_is
             open_endpoint_model(connection, "tiny"),
         ):
             assert model.style is Style.ECHO_AND_ONE
-            found = score_endpoint_texts(model, TEXTS[:2])
+            found = model.score(TEXTS[:2])
             assert len(found[1].logprobs) == len(make_lm().tokenizer(TEXTS[1])["input_ids"])
 
 
@@ -50,7 +50,7 @@ def test_without_a_tokenizer_all_of_a_texts_tokens_are_scored_after_a_newline(ma
     lm = make_lm(context=64)
     with opened(tiny_server(lm, own_start=own_start)) as connection:
         model = open_endpoint_model(connection, "tiny")
-        found = score_endpoint_texts(model, [*SHORT, " \n spaced"])
+        found = model.score([*SHORT, " \n spaced"])
     start = [lm.start_token] * own_start
     for text, scores in zip([*SHORT, " \n spaced"], found, strict=True):
         lead, ids = (lm.tokenizer(part)["input_ids"] for part in ("A" if text[0] == " " else "\n", text))
@@ -81,16 +81,16 @@ def test_a_text_that_the_server_joins_with_the_newline_is_refused(make_lm):
         model = open_endpoint_model(connection, "tiny")
         server.tamper = joining
         with pytest.raises(InputError, match=r"the server joins text number 1 with the '\\n' .* give --tokenizer"):
-            score_endpoint_texts(model, ["fine"])
+            model.score(["fine"])
 
 
 def test_a_text_longer_than_the_model_takes_is_refused_without_a_tokenizer(make_lm):
     with opened(tiny_server(make_lm())) as connection:
         model = open_endpoint_model(connection, "tiny")
         with pytest.raises(InputError, match=r"maximum context length is 34 tokens .*too long.*give --tokenizer"):
-            score_endpoint_texts(model, TEXTS)
+            model.score(TEXTS)
         with pytest.raises(InputError, match="text number 1 has no tokens"):
-            score_endpoint_texts(model, [""])
+            model.score([""])
 
 
 @pytest.mark.parametrize("with_tokenizer", [True, False])
@@ -171,7 +171,7 @@ def test_a_spoilt_answer_is_an_error_and_never_a_score(make_lm, folder, spoil, s
         model = open_endpoint_model(connection, "tiny", tokenizer=folder)
         server.tamper = tamper
         with pytest.raises(InputError, match=said):
-            score_endpoint_texts(model, [TEXTS[1]])
+            model.score([TEXTS[1]])
 
 
 def test_a_value_in_place_of_the_first_null_is_not_mistaken_for_the_texts_first(make_lm, folder):
@@ -184,7 +184,7 @@ def test_a_value_in_place_of_the_first_null_is_not_mistaken_for_the_texts_first(
 
     server.tamper = tamper
     with opened(server) as connection:
-        found = score_endpoint_texts(open_endpoint_model(connection, "tiny", tokenizer=folder), SHORT)
+        found = open_endpoint_model(connection, "tiny", tokenizer=folder).score(SHORT)
     np.testing.assert_allclose(found[1].logprobs, score_texts(lm, SHORT)[1].logprobs, atol=1e-5)
 
 
@@ -241,7 +241,7 @@ def test_cost_is_what_is_then_sent(make_lm, folder):
         model = open_endpoint_model(connection, "tiny", tokenizer=folder)
         before = len(server.asked)
         load = load_of(model, TEXTS)
-        score_endpoint_texts(model, TEXTS)
+        model.score(TEXTS)
         sent = server.asked[before:]
         assert (load.requests, load.tokens, load.counted) == (len(sent), sum(len(b["prompt"]) for b in sent), True)
         rough = load_of(open_endpoint_model(connection, "tiny"), ["word " * 100])
