@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from heldin.base.arguments import LARGEST, MOST, SEEDS
 from heldin.base.errors import InputError
 from heldin.stages.config import EXTENDS, RunConfig
+from heldin.stages.measures.keys import MeasureKeys
 
 Node = Mapping[str, Any]
 
@@ -69,7 +70,10 @@ def blocks(config: type[BaseModel] = RunConfig) -> list[Block]:
     found = list(_blocks(schema, _Place("", "required"), schema))
     # Read by the loader, not by the model, so that no schema lists it.
     extends = Key("extends", "path", required=False, default="none", default_alone=None, meaning=EXTENDS)
-    return [replace(found[0], keys=(found[0].keys[0], extends, *found[0].keys[1:])), *found[1:]]
+    first = replace(found[0], keys=(found[0].keys[0], extends, *found[0].keys[1:]))
+    # Last: what is measured besides the attacks.
+    last = [block for block in found[1:] if block.name.split(".")[0] in MeasureKeys.model_fields]
+    return [first, *(block for block in found[1:] if block not in last), *last]
 
 
 def blocks_at(name: str, config: type[BaseModel] = RunConfig) -> list[Block]:

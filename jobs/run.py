@@ -27,7 +27,7 @@ from heldin.stages.config import RunConfig
 from heldin.stages.folder import for_any_config_without_coins, take_folder
 from heldin.stages.measures.measure import MeasureFolder, model_facts
 from heldin.stages.measures.scores import scoring_rule
-from heldin.stages.run_measures import RunModels, measures_of_run, require_run_windows, scores_of_run
+from heldin.stages.run_measures import RunModels, check_measures, measures_of_run, scores_of_run
 from heldin.stages.sides.corpus import corpus_facts, read_corpus
 from heldin.stages.sides.data import RunData, needs_base, prepare_data
 from heldin.stages.sides.panels import judge_run, preregistered
@@ -153,7 +153,7 @@ def _train(config: RunConfig, out: Path, reporter: Reporter, taken: StageSeconds
     with first_process_first(), taken.timed("canaries and coins"):
         data = prepare_data(config, out, reporter, corpus, base)
         # Before training: what it would stop at is known by now.
-        require_run_windows(config, data, base)
+        check_measures(config, data, base)
     with taken.timed("fine-tuning"):
         # Before ``finetune``, which changes the base model's weights in place.
         alone = rank() == 0 and config.finetune.shard is None

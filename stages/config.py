@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from pydantic import Field, JsonValue, model_validator
 
 from heldin.attacks.config import AttackConfig, PretrainedReference
-from heldin.attacks.extraction import ExtractionConfig
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.base.config_errors import checked
@@ -25,6 +24,7 @@ from heldin.finetune.recipe import Optimizer, Recipe, Select
 from heldin.models.shape import TinyModel
 from heldin.record.release import Release
 from heldin.stages.config_files import read_config, with_overrides
+from heldin.stages.measures.keys import MeasureKeys
 
 
 class SplitConfig(Section):
@@ -133,7 +133,7 @@ class ModelConfig(Section):
         return self
 
 
-class RunConfig(Section):
+class RunConfig(MeasureKeys):
     """One run: corpus to report."""
 
     name: JobName
@@ -156,8 +156,6 @@ class RunConfig(Section):
     """Canary users to plant, each held in by a coin of its own."""
     attack: AttackConfig = AttackConfig()
     """The attacks to run, and what the attacker has."""
-    extraction: ExtractionConfig | None = None
-    """Whether sampling from the model would emit users' training texts; null: this is not measured."""
     audit: AuditConfig = AuditConfig()
     """Settings of intervals, bounds and rates."""
     decision: DecisionConfig = DecisionConfig()

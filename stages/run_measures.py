@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from heldin.attacks.config import NamedReference
-from heldin.attacks.extraction import ExtractionConfig
 from heldin.attacks.reference_divergence import reference_divergences
 from heldin.attacks.scoring import AttackTexts
 from heldin.attacks.table import Dial, TextStatistic
@@ -20,14 +19,13 @@ from heldin.models.model_names import fingerprint_folder
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.record.facts import ModelFacts
 from heldin.stages.config import RunConfig
-from heldin.stages.measures.extraction import Extraction, require_windows
 from heldin.stages.measures.losses import Losses
-from heldin.stages.measures.measure import Fingerprinted, Measure
+from heldin.stages.measures.measure import Measure, Subjects
 from heldin.stages.measures.precision import Precision
 from heldin.stages.measures.scores import Scores, Setting
 from heldin.stages.sides.data import RunData
 from heldin.stages.sides.drawn_marks import marks_of_run
-from heldin.stages.sides.texts import extraction_texts, known_texts, test_texts, texts_under_attack
+from heldin.stages.sides.texts import known_texts, test_texts, texts_under_attack
 from heldin.stages.train.references import reference_model
 from heldin.stages.train.shadows import Shadows
 
@@ -93,31 +91,26 @@ def measures_of_run(config: RunConfig, data: RunData, models: RunModels) -> list
     # Not behind an endpoint: it would learn whose test texts are asked for, which are those held out.
     if isinstance(models.target, LanguageModel):
         measures.append(Losses(test_texts(config, data), models.target, models.base))
+    subjects = subjects_of_run(config, data)
+    measures += [options.measure(subjects, both) for options in config.measures().values()]
     if config.extraction is not None:
-        measures.append(extraction_of_run(config.extraction, config, data, both))
         marks = marks_of_run(config, data, both, models.made_canaries)
         measures += [] if marks is None else [marks]
     return measures
 
 
-def extraction_of_run(
-    options: ExtractionConfig, config: RunConfig, data: RunData, models: tuple[Fingerprinted, Fingerprinted]
-) -> Extraction:
-    """Return the measure of what the target emits of training texts; the windows follow from the key of the coins.
-
-    Args:
-        options: what is asked of the models.
-        models: target and leading reference.
-    """
-    return Extraction(
-        options,
-        extraction_texts(config, data, options.texts_per_user),
-        models,
+def subjects_of_run(config: RunConfig, data: RunData) -> Subjects:
+    """Return what a measure may see of the users of a run; its draws follow from the key of the coins."""
+    users = data.ledger.scored_users()
+    return Subjects(
+        texts_under_attack(config, data),
+        # As their authors wrote them, of held-out users too: they are the control.
+        lambda limit: data.known_training_texts(users, limit, config.seed),
         data.ledger.coins_key,
         config.finetune.sequence_length,
         lambda: _training_texts(data),
         data.public_texts,
-        tuple(data.canaries),
+        data.canaries,
     )
 
 
@@ -129,11 +122,11 @@ def precision_of_run(config: RunConfig, data: RunData, models: RunModels) -> lis
     return [Precision(config.attack, texts, (models.target, models.reference), models.in_full, config.seed)]
 
 
-def require_run_windows(config: RunConfig, data: RunData, base: LanguageModel) -> None:
-    """Check before training that extraction can be measured, if it is asked for. Raises InputError if not."""
-    if config.extraction is not None:
-        texts = extraction_texts(config, data, config.extraction.texts_per_user)
-        require_windows(config.extraction, texts, base, config.finetune.sequence_length)
+def check_measures(config: RunConfig, data: RunData, base: LanguageModel) -> None:
+    """Check before training that what is asked for can be measured. Raises InputError if not."""
+    subjects = subjects_of_run(config, data)
+    for options in config.measures().values():
+        options.check(subjects, base)
 
 
 def score_references(

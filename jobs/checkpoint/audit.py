@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from heldin.base.artefacts import INDEX
+from heldin.base.artefacts import INDEX, listed_files
 from heldin.base.errors import InputError
 from heldin.base.files import write_text
 from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
 from heldin.corpus.names import missing_names_line
-from heldin.jobs.checkpoint.body import AuditMeasures, audit_body, extraction_texts, scored_texts
+from heldin.jobs.checkpoint.body import AuditMeasures, audit_body, scored_texts, subjects_of_audit
 from heldin.jobs.checkpoint.config import AT_ENDPOINT
 from heldin.jobs.checkpoint.groups import read_groups
 from heldin.jobs.checkpoint.job import CheckpointAudit, audit_job
@@ -24,10 +24,7 @@ from heldin.record.document import Body, Record, read_record, write_new_record
 from heldin.record.masking import without_names
 from heldin.stages.config_files import first_difference
 from heldin.stages.folder import take_new_folder
-from heldin.stages.measures.extraction import Extraction, require_windows
 from heldin.stages.measures.measure import MeasureFolder
-from heldin.stages.measures.precision import Precision
-from heldin.stages.measures.scores import Scores
 from heldin.stages.stage_seconds import StageSeconds
 
 
@@ -69,8 +66,8 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
                     "target and reference are the same model: the likelihood ratio of every text would be zero: name"
                     " another reference"
                 )
-            if job.extraction is not None:
-                require_windows(job.extraction, extraction_texts(job, groups), _loaded_here(target))
+            for key, options in job.measures.items():
+                options.check(subjects_of_audit(job, groups), _loaded_here(target, key))
         measures = AuditMeasures(
             job,
             groups,
@@ -112,9 +109,9 @@ def _not_loaded(*_: object) -> NoReturn:
     raise AssertionError("a verification runs no model")
 
 
-def _loaded_here(model: ScoredModel) -> LanguageModel:
+def _loaded_here(model: ScoredModel, key: str) -> LanguageModel:
     if not isinstance(model, LanguageModel):
-        raise InputError(f"extraction: '{model.name}' is behind an endpoint: name models that are loaded here")
+        raise InputError(f"{key}: '{model.name}' is behind an endpoint: name models that are loaded here")
     return model
 
 
@@ -144,4 +141,4 @@ def _take_folder(job: CheckpointAudit, out: Path) -> None:
             changed = {"stated_claims": "claims", "others": "reference"}.get(changed, changed)
             raise InputError(f"'{out}' holds an audit with another '{changed}': give the same, or choose another --out")
     # Tables of an audit that was interrupted are used again, each if it was made from the same.
-    take_new_folder(out, "audit", besides=(INDEX, *(measure.file for measure in (Scores, Precision, Extraction))))
+    take_new_folder(out, "audit", besides=(INDEX, *listed_files(out)))

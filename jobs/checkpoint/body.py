@@ -22,8 +22,7 @@ from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Body
 from heldin.record.facts import LARGEST_DRIFT, CorpusFacts, ModelFacts, Overlaps, ScoredTexts, SplitFacts
 from heldin.record.overlaps import NOT_KNOWN, measured, texts_in, training_flaws
-from heldin.stages.measures.extraction import Extraction
-from heldin.stages.measures.measure import Fingerprinted, Measure, MeasureFolder
+from heldin.stages.measures.measure import Fingerprinted, Measure, MeasureFolder, Subjects
 from heldin.stages.measures.precision import Precision
 from heldin.stages.measures.scores import Scores, Setting, scoring_rule
 from heldin.words import Statement
@@ -75,19 +74,12 @@ class AuditMeasures:
         if job.attack.precision != "fp32":
             texts = scored_texts(job, self.groups)
             measures.append(Precision(job.attack, texts, self.models, self.in_full, job.seed))
-        if job.extraction is not None:
-            training = None if job.training is None else self._training
-            texts_of_user = extraction_texts(job, self.groups)
-            key = seed_key(job.seed)
-            measures.append(Extraction(job.extraction, texts_of_user, self.models, key, training=training))
-        return measures
+        subjects = subjects_of_audit(job, self.groups)
+        return measures + [options.measure(subjects, self.models) for options in job.measures.values()]
 
     def all(self) -> list[Measure[Any]]:
         """Return all measures."""
         return [self.scores(), *self.others()]
-
-    def _training(self) -> Iterator[tuple[set[str], str]]:
-        return (({user}, text) for user, text in training_records(self.job))
 
 
 def scored_texts(job: CheckpointAudit, groups: Groups) -> AttackTexts:
@@ -95,10 +87,18 @@ def scored_texts(job: CheckpointAudit, groups: Groups) -> AttackTexts:
     return AttackTexts(groups.texts, job.attack.max_characters)
 
 
-def extraction_texts(job: CheckpointAudit, groups: Groups) -> dict[str, list[str]]:
-    """Return by user the texts of which extraction asks."""
-    most = None if job.extraction is None else job.extraction.texts_per_user
-    return {user: list(texts[:most]) for user, texts in groups.texts.items()}
+def subjects_of_audit(job: CheckpointAudit, groups: Groups) -> Subjects:
+    """Return what a measure may see of the users; its draws follow from the public seed."""
+    return Subjects(
+        scored_texts(job, groups),
+        lambda limit: {user: texts[:limit] for user, texts in groups.texts.items()},
+        seed_key(job.seed),
+        training=None if job.training is None else lambda: _training(job),
+    )
+
+
+def _training(job: CheckpointAudit) -> Iterator[tuple[set[str], str]]:
+    return (({user}, text) for user, text in training_records(job))
 
 
 def rule_at_endpoint(remote: "Remote | None") -> Statement | None:

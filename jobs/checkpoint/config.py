@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from heldin.attacks.config import AttackConfig, one_of
-from heldin.attacks.extraction import ExtractionConfig
 from heldin.attacks.protocol import AGGREGATIONS
 from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS
 from heldin.audit.config import AuditConfig
@@ -19,6 +18,7 @@ from heldin.bounds.claims import parse_claim, plan_claim
 from heldin.bounds.design import Assignment
 from heldin.corpus.sources.rows import Columns
 from heldin.record.release import Release
+from heldin.stages.measures.keys import MeasureKeys
 
 if TYPE_CHECKING:  # the models behind these load torch, and a reference of keys needs none
     from heldin.jobs.checkpoint.endpoint import Remote
@@ -100,7 +100,7 @@ class CheckpointAttacks(Section):
         return AttackConfig(**self.model_dump(), reference=reference)
 
 
-class CheckpointConfig(Section):
+class CheckpointConfig(MeasureKeys):
     """One audit of a model that somebody else trained."""
 
     name: str = Field("audit", pattern=r"^[^/\x00-\x1f]*[^/.\x00-\x1f][^/\x00-\x1f]*$")
@@ -141,9 +141,6 @@ class CheckpointConfig(Section):
     """A plan.json whose privacy curve is tested as a further claim."""
     attack: CheckpointAttacks = CheckpointAttacks()
     """The attacks to run."""
-    extraction: ExtractionConfig | None = None
-    """Whether sampling from the model would emit the texts of the two files, which should be training texts for that;
-    null: this is not measured."""
     audit: AuditConfig = AuditConfig()
     """Settings of intervals, bounds and rates."""
     decision: DecisionConfig = DecisionConfig()
@@ -205,7 +202,7 @@ class CheckpointConfig(Section):
             max_texts_per_user=self.max_texts_per_user,
             context=self.context,
             attack=self.attack.config(self.reference[0]),
-            extraction=self.extraction,
+            measures=self.measures(),
             audit=self.audit,
             decision=self.decision,
             release=self.release,

@@ -1,11 +1,11 @@
 """The options of an audit of somebody else's model, and what the record keeps of them."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from heldin.attacks.config import AttackConfig
-from heldin.attacks.extraction import ExtractionConfig
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.base.errors import InputError
@@ -16,6 +16,8 @@ from heldin.corpus.sources.rows import Columns
 from heldin.jobs.checkpoint.config import AT_ENDPOINT
 from heldin.record.document import Record
 from heldin.record.release import Release
+from heldin.stages.measures.keys import MeasureKeys
+from heldin.stages.measures.measure import MeasureOptions
 
 if TYPE_CHECKING:
     from heldin.jobs.checkpoint.endpoint import Remote
@@ -42,7 +44,7 @@ class CheckpointAudit:
         max_texts_per_user: maximum number of scored texts per user, the first ones; None: all.
         context: most tokens of a pass of the models that are loaded here; None: as many as each states.
         attack: which attacks.
-        extraction: what is asked about texts that the model may emit; None: nothing.
+        measures: options of each measurement that is asked for, by its key.
         audit: how evidence is summed up.
         decision: the thresholds of the answer.
         release: to whom the model will be given; None: not stated.
@@ -66,7 +68,7 @@ class CheckpointAudit:
     max_texts_per_user: int | None = None
     context: int | None = None
     attack: AttackConfig = field(default_factory=AttackConfig)
-    extraction: ExtractionConfig | None = None
+    measures: Mapping[str, MeasureOptions] = field(default_factory=dict)
     audit: AuditConfig = field(default_factory=AuditConfig)
     decision: DecisionConfig = field(default_factory=DecisionConfig)
     release: Release | None = None
@@ -99,7 +101,8 @@ class CheckpointAudit:
             "attack": self.attack.model_dump(mode="json"),
             "audit": self.audit.model_dump(mode="json"),
             "decision": self.decision.model_dump(mode="json"),
-            "extraction": None if self.extraction is None else self.extraction.model_dump(mode="json"),
+            **dict.fromkeys(MeasureKeys.model_fields),
+            **{key: options.model_dump(mode="json") for key, options in self.measures.items()},
             "context": self.context,
             "release": None if self.release is None else self.release.model_dump(mode="json"),
             "endpoint": None if self.remote is None else self.remote.config(),
@@ -131,7 +134,7 @@ def audit_job(folder: Path, record: Record) -> CheckpointAudit:
             max_texts_per_user=kept["max_texts_per_user"],
             context=kept["context"],
             attack=AttackConfig.model_validate(kept["attack"]),
-            extraction=None if kept["extraction"] is None else ExtractionConfig.model_validate(kept["extraction"]),
+            measures=MeasureKeys(**{key: kept[key] for key in MeasureKeys.model_fields}).measures(),
             audit=AuditConfig.model_validate(kept["audit"]),
             decision=DecisionConfig.model_validate(kept["decision"]),
             release=None if kept["release"] is None else Release.model_validate(kept["release"]),

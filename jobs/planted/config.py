@@ -7,7 +7,6 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from heldin.attacks.config import AttackConfig, NamedReference
-from heldin.attacks.extraction import ExtractionConfig
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.audit.randomisation import least_redraws
@@ -22,6 +21,7 @@ from heldin.finetune.recipe import Recipe
 from heldin.record.release import Release
 from heldin.stages.config import ModelConfig, RunConfig, SplitConfig
 from heldin.stages.config_files import read_config, with_overrides
+from heldin.stages.measures.keys import MeasureKeys
 from heldin.words import Statement
 from heldin.words.texts import ScoredPart
 
@@ -101,7 +101,7 @@ class PlantColumns(Section):
         return {role: name for role, name in roles.items() if name is not None}
 
 
-class PlantConfig(Section):
+class PlantConfig(MeasureKeys):
     """A training set to be planted: everything about the audit is fixed here, before any coin."""
 
     name: JobName = "planted"
@@ -142,8 +142,6 @@ class PlantConfig(Section):
     """Canary users to plant, each held in by a coin of its own."""
     attack: AttackConfig = AttackConfig()
     """The attacks that the audit will run, and what the attacker has."""
-    extraction: ExtractionConfig | None = None
-    """Whether sampling from the model would emit the texts of audited users' rows; null: this is not measured."""
     audit: AuditConfig = AuditConfig()
     """Settings of intervals, bounds and rates."""
     decision: DecisionConfig = DecisionConfig()
@@ -223,7 +221,7 @@ class PlantConfig(Section):
             finetune=Recipe(sequence_length=self.sequence_length),
             canaries=self.canaries,
             attack=self.attack,
-            extraction=self.extraction,
+            **self.measures(),
             audit=self.audit,
             decision=DecisionConfig.model_validate({**by.model_dump(), **shared, "redraws": redraws}),
             release=self.release,

@@ -37,11 +37,10 @@ from heldin.jobs.planted.telling import telling_of
 from heldin.jobs.planted.training_set import TrainingSet, training_set
 from heldin.jobs.planted.unseen import unseen_rows, write_unseen
 from heldin.jobs.planted.written import planted_rows
-from heldin.models.continuations import require_context
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.model_names import fingerprint_of, require_model
 from heldin.stages.config_files import first_difference
-from heldin.stages.run_measures import require_run_windows
+from heldin.stages.run_measures import check_measures
 from heldin.stages.sides.data import RunData
 from heldin.watch.planted_files import MANIFEST, TRAINING, content_sha256
 
@@ -74,7 +73,7 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
         source = replace(source, unparted=kept.unparted)
         seal_models(out, fingerprints(config))
         data = planted_data(config, out, reporter, base, source)
-        require_run_windows(run_of(config, out), data, base)
+        check_measures(run_of(config, out), data, base)
         form = form_facts(config, data)
         for line in said_beforehand(config, data, source, kept.late_rows, form):
             reporter.say(line)
@@ -122,8 +121,8 @@ def reference_model(config: PlantConfig) -> LanguageModel:
         _require_scores_of(load_language_model(name, precision=config.attack.precision))
     base = load_language_model(config.reference, revision=config.revision)
     _require_scores_of(base)
-    if config.extraction is not None:
-        require_context(base, config.extraction.length)
+    for options in config.measures().values():
+        options.check(None, base)
     return base
 
 

@@ -92,9 +92,9 @@ def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | Non
     # Which are left out depends on the endpoint alone, and on no coin.
     reporter = reporter or LineReporter(lambda line: None)
     attack = attacks_at_endpoint(run.attack, job.remote.tokenizer, reporter)
-    if run.extraction is not None:
-        reporter.say("left out: extraction, since no endpoint gives the whole vocabulary's probabilities")
-    return run.model_copy(update={"attack": attack, "extraction": None})
+    for key in run.measures():
+        reporter.say(f"left out: {key}, since no endpoint gives the whole vocabulary's probabilities")
+    return run.model_copy(update={"attack": attack, **dict.fromkeys(run.measures())})
 
 
 def require_distinct(jobs: Sequence[PlantedAudit], config: PlantConfig) -> None:

@@ -5,7 +5,7 @@ so that cells of a sweep that share coins ask for the same windows. Membership m
 are counted.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from heldin.attacks.extraction import ExtractionConfig, TextProbabilities
 from heldin.audit.extraction import ExtractionFacts, extraction_facts
 from heldin.base.files import text_sha256
 from heldin.base.progress import Reporter
-from heldin.stages.measures.measure import Fingerprinted, Measure, loaded_here
+from heldin.stages.measures.measure import Fingerprinted, Measure, MeasureOptions, Subjects, loaded_here
 
 if TYPE_CHECKING:
     from heldin.attacks.windows import Windows
@@ -25,19 +25,31 @@ if TYPE_CHECKING:
 _ELSEWHERE = ("in_others", "in_public")
 
 
+class ExtractionOptions(ExtractionConfig, MeasureOptions):
+    """How users' training texts are asked of the model: one window of each text, a prefix and what follows it."""
+
+    def measure(self, subjects: Subjects, models: tuple[Fingerprinted, Fingerprinted]) -> "Extraction":
+        """Return the measure."""
+        return Extraction(self, subjects, models)
+
+    def check(self, subjects: Subjects | None, model: "LanguageModel") -> None:
+        """Check that the model's context and a text are long enough for a window. Raises InputError if they are not."""
+        from heldin.attacks.windows import require_a_window
+        from heldin.models.continuations import require_context
+
+        require_context(model, self.length)
+        if subjects is not None:
+            require_a_window(subjects.known(self.texts_per_user), model.tokenizer, self, subjects.visible)
+
+
 @dataclass(frozen=True)
 class Extraction(Measure[TextProbabilities]):
     """The probability of each window's suffix under both models, and where else the suffix is.
 
     Attributes:
         config: what is asked of the models.
-        texts: texts that training saw or would have seen, by scored user.
+        subjects: users and their texts; the windows' offsets follow from their key.
         models: the audited model and the reference, whose probabilities are left out if it has other tokens.
-        key: of the windows' offsets.
-        visible: tokens of a text among which its window is, if the config does not say; None: all.
-        training: gives, for every training text, its owners and the text; None: not known.
-        public: gives the public texts.
-        canaries: names of the canary users.
     """
 
     name = "extraction"
@@ -45,25 +57,24 @@ class Extraction(Measure[TextProbabilities]):
     stage = "extraction"
 
     config: ExtractionConfig
-    texts: Mapping[str, Sequence[str]]
+    subjects: Subjects
     models: tuple[Fingerprinted, Fingerprinted]
-    key: bytes
-    visible: int | None = None
-    training: Callable[[], Iterable[tuple[Collection[str], str]]] | None = None
-    public: Callable[[], Sequence[str]] = tuple
-    canaries: Collection[str] = ()
 
     def made_from(self) -> str:
         """Return a hash of models, texts and what is asked."""
         target, reference = (model.fingerprint for model in self.models)
-        texts = repr([(user, *texts) for user, texts in self.texts.items()])
+        texts = repr([(user, *texts) for user, texts in self._texts().items()])
         return text_sha256(target, reference, self.config.model_dump_json(), texts)
+
+    def _texts(self) -> Mapping[str, Sequence[str]]:
+        return self.subjects.known(self.config.texts_per_user)
 
     def windows(self, model: "LanguageModel") -> "Windows":
         """Return one window of each text. Raises InputError if no text is long enough."""
         from heldin.attacks.windows import windows_of
 
-        return windows_of(self.texts, model.tokenizer, self.config, self.key, self.visible)
+        subjects = self.subjects
+        return windows_of(self._texts(), model.tokenizer, self.config, subjects.key, subjects.visible)
 
     def compute(self, reporter: Reporter) -> TextProbabilities:
         """Compute the probabilities. Raises InputError if no window can be had."""
@@ -92,9 +103,9 @@ class Extraction(Measure[TextProbabilities]):
         if not compared:
             reporter.say(f"extraction: '{reference.name}' has other tokens than the target and is left out")
         others = in_public = None
-        if self.training is not None:
-            others = windows.marked(found_in_others(windows, self.training(), target.tokenizer, config))
-        if public := self.public():
+        if self.subjects.training is not None:
+            others = windows.marked(found_in_others(windows, self.subjects.training(), target.tokenizer, config))
+        if public := self.subjects.public():
             in_public = windows.marked(found_in(windows, public, target.tokenizer, config))
         return TextProbabilities(windows.users, under[0], under[1] if compared else None, others, in_public)
 
@@ -116,24 +127,4 @@ class Extraction(Measure[TextProbabilities]):
 
     def facts(self, values: TextProbabilities, member: Mapping[str, bool]) -> ExtractionFacts:
         """Return counts of people by side."""
-        return extraction_facts(values, member, self.canaries, self.config)
-
-
-def require_windows(
-    config: ExtractionConfig, texts: Mapping[str, Sequence[str]], model: "LanguageModel", visible: int | None = None
-) -> None:
-    """Check, before anything takes long, that the model's context and a text are long enough for a window.
-
-    Args:
-        texts: by user.
-        model: the audited model, or the one that it will be made from.
-        visible: as in ``Extraction``.
-
-    Raises:
-        InputError: they are not.
-    """
-    from heldin.attacks.windows import require_a_window
-    from heldin.models.continuations import require_context
-
-    require_context(model, config.length)
-    require_a_window(texts, model.tokenizer, config, visible)
+        return extraction_facts(values, member, self.subjects.canaries, self.config)

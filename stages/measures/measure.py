@@ -5,9 +5,9 @@ only read. Values never know who is held in; facts for the record follow from th
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
@@ -16,10 +16,13 @@ import pyarrow as pa
 from heldin.base.errors import InputError
 from heldin.base.facts import Facts
 from heldin.base.progress import Reporter
+from heldin.base.section import Section
 from heldin.base.table_files import read_table, write_table
+from heldin.canaries.kinds import Canary
 from heldin.record.facts import ModelFacts
 
 if TYPE_CHECKING:
+    from heldin.attacks.scoring import AttackTexts
     from heldin.models.loading import LanguageModel
     from heldin.models.score_cache import ScoredModel
 
@@ -72,6 +75,52 @@ class Measure(ABC, Generic[V]):
             member: whether each audited user and canary user is held in.
         """
         return None
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """The users of a job and their texts, as a measure may see them: not who is held in.
+
+    Attributes:
+        texts: the attacker's texts by user.
+        known: returns by user at most so many texts (None: all) that training saw or would have seen.
+        key: secret of the job, or public where it has none; draws that a measure makes follow from it.
+        visible: tokens of a text that training sees; None: not known.
+        training: gives, for every training text, its owners and the text; None: not known.
+        public: gives the public texts.
+        canaries: how each canary user was made.
+    """
+
+    texts: "AttackTexts"
+    known: Callable[[int | None], Mapping[str, Sequence[str]]]
+    key: bytes
+    visible: int | None = None
+    training: Callable[[], Iterable[tuple[Collection[str], str]]] | None = None
+    public: Callable[[], Sequence[str]] = tuple
+    canaries: Mapping[str, Canary] = field(default_factory=dict)
+
+
+class MeasureOptions(Section):
+    """Options of a measurement that a config asks for (``stages.measures.keys``)."""
+
+    @abstractmethod
+    def measure(self, subjects: Subjects, models: tuple[Fingerprinted, Fingerprinted]) -> Measure[Any]:
+        """Return the measure.
+
+        Args:
+            models: target and leading reference, or what a record says of them.
+        """
+
+    def check(self, subjects: Subjects | None, model: "LanguageModel") -> None:
+        """Check what can be known before anything takes long.
+
+        Args:
+            subjects: None: they are not known yet, and the model alone is checked.
+            model: the audited model, or the one that it will be made from.
+
+        Raises:
+            InputError: this cannot be measured.
+        """
 
 
 def no_timer(stage: str) -> AbstractContextManager[None]:

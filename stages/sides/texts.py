@@ -42,9 +42,3 @@ def test_texts(config: RunConfig, data: RunData) -> AttackTexts:
         if rows:
             sample[user] = texts_of(data.store, rows)
     return AttackTexts(sample, config.attack.max_characters, data.parts)
-
-
-def extraction_texts(config: RunConfig, data: RunData, texts_per_user: int | None) -> dict[str, list[str]]:
-    """Return by scored user the texts that training saw or would have seen, as their authors wrote them."""
-    # Held-out users too: they are the control.
-    return data.known_training_texts(data.ledger.scored_users(), texts_per_user, config.seed)

@@ -28,7 +28,7 @@ from heldin.record.document import read_record
 from heldin.reports.extraction import NEITHER
 from heldin.reports.pdf import write_report
 from heldin.stages.config import load_config
-from heldin.stages.run_measures import extraction_of_run
+from heldin.stages.run_measures import subjects_of_run
 from heldin.stages.sides.data import prepare_data
 from heldin.stages.sides.ledger import load_ledger
 from tests.pdf_pages import pages, squashed
@@ -169,7 +169,7 @@ def test_offsets_depend_on_no_coin(repeated, config):
     other = replace(data, ledger=replace(data.ledger, roles={u: turned[its] for u, its in data.ledger.roles.items()}))
 
     def windows(data):
-        return extraction_of_run(asked.extraction, asked, data, (model, model)).windows(model)
+        return asked.extraction.measure(subjects_of_run(asked, data), (model, model)).windows(model)
 
     mine, its = windows(data), windows(other)
     assert list(mine.users) == list(its.users)
