@@ -51,14 +51,14 @@ class Check:
         return self.p_value <= self.level
 
 
-def tested(name: str, subject: Subject, found: Found, expected: float, detects: str) -> Check:
+def tested(name: str, subject: Subject, finding: Found, expected: float, detects: str) -> Check:
     """A check at ``LEVEL``, from what ``white_box.laws`` found.
 
     Args:
-        found: the result of the test.
+        finding: the result of the test.
         detects: the deviation that would have been seen, in words.
     """
-    return Check(name, subject, found.p_value, found.measured, expected, found.smallest, detects)
+    return Check(name, subject, finding.p_value, finding.measured, expected, finding.smallest, detects)
 
 
 def exact(

@@ -207,7 +207,7 @@ def audit_trainer(
         done(1)
     else:
         checks.append(silent("two processes", "processes", "several processes: not asked for"))
-    found = [_estimate(stage, [s]) for s in seen] if full else []
+    estimates = [_estimate(stage, [s]) for s in seen] if full else []
     return TrainerAudit(
         mechanism=mechanism,
         trainings=len(keys),
@@ -215,7 +215,7 @@ def audit_trainer(
         directions=directions,
         power=power,
         estimate=_estimate(stage, seen) if full else None,
-        estimates=tuple(its.epsilon for its in found),
+        estimates=tuple(estimate.epsilon for estimate in estimates),
         auroc=area,
         auroc_error=error,
         result=result,
@@ -244,29 +244,29 @@ def directions_of(text: str) -> Directions:
             raise InputError(f"--directions {text}: choose coordinate or random")
 
 
-def table(found: TrainerAudit, width: int = WIDTH) -> str:
+def table(audit: TrainerAudit, width: int = WIDTH) -> str:
     """The findings as plain text: estimate, bounds, AUROC against the ceiling, checks, and the outcome."""
-    lines = [f"audited on: {found.model}"]
-    if found.estimate is not None:
-        its = found.estimate
+    lines = [f"audited on: {audit.model}"]
+    if audit.estimate is not None:
+        estimate = audit.estimate
         lines += [
-            f"estimate (not a bound): epsilon {its.epsilon:.3f}, {100 * its.confidence:g} % bootstrap interval "
-            f"{its.lower:.3f} to {its.upper:.3f}; of single trainings {_spread(found.estimates)}"
+            f"estimate (not a bound): epsilon {estimate.epsilon:.3f}, {100 * estimate.confidence:g} % bootstrap "
+            f"interval {estimate.lower:.3f} to {estimate.upper:.3f}; of single trainings {_spread(audit.estimates)}"
         ]
-        lines += [f"note: {its.warning}"] if its.warning else []
+        lines += [f"note: {estimate.warning}"] if estimate.warning else []
     needs_gaussian = {rule.name for rule in RULES if gaussian_curve in rule.needs}
-    for b in found.result.bounds:
+    for b in audit.result.bounds:
         condition = ", if the trade-off curve is Gaussian" if b.name in needs_gaussian else ""
         lines += [f"{b.standing.value}: epsilon >= {b.epsilon_lower:.3f} ({b.name}, level {b.level:g}{condition})"]
     lines += [
-        f"likelihood-ratio statistic: AUROC {found.auroc:.4f} +- {found.auroc_error:.4f}, ceiling "
-        f"{found.power.auroc_ceiling:.4f}"
+        f"likelihood-ratio statistic: AUROC {audit.auroc:.4f} +- {audit.auroc_error:.4f}, ceiling "
+        f"{audit.power.auroc_ceiling:.4f}"
     ]
-    last = [*(alarm_text(alarm, found.accepted) for alarm in found.alarms), found.heading()]
+    last = [*(alarm_text(alarm, audit.accepted) for alarm in audit.alarms), audit.heading()]
     blocks = [
         wrapped(lines, width),
-        check_lines(found.checks),
-        closing_lines(found.checks, width),
+        check_lines(audit.checks),
+        closing_lines(audit.checks, width),
         wrapped(last, width),
     ]
     return "\n\n".join("\n".join(block) for block in blocks)

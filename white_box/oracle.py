@@ -70,8 +70,8 @@ def _gradient(weights: _Weights, texts: Texts) -> Array:
             ids = torch.tensor([list(text)])  # (1, L): one record at a time, without padding
             loss = base.model(input_ids=ids, labels=ids, use_cache=False).loss / len(texts)
             # Materialised: a parameter that the text does not use has zeros, and keeps its place among the d.
-            found = torch.autograd.grad(loss, parameters, materialize_grads=True)
-            total += torch.cat([part.reshape(-1) for part in found]).double().numpy()
+            gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
+            total += torch.cat([part.reshape(-1) for part in gradients]).double().numpy()
     return total
 
 
@@ -125,8 +125,8 @@ def alike_in(
         training: the run.
         units: units with texts.
     """
-    found: dict[Texts, list[str]] = {}
+    names: dict[Texts, list[str]] = {}
     for unit in units:
         texts = tuple(tuple(text) for text in training.contribution(unit, step, sequences))
-        found.setdefault(texts, []).append(unit.name)
-    return found
+        names.setdefault(texts, []).append(unit.name)
+    return names

@@ -172,20 +172,24 @@ def trainer_power(mechanism: Mechanism, canaries: int, *, alpha: float = 0.05) -
     reach = max_certifiable_epsilon(canaries - canaries // 2, canaries // 2, claim.delta, coin_design(alpha))
     tries = one_run.paid_tries(canaries, alpha=alpha)
 
-    def least(one: Try) -> int:
+    def least(attempt: Try) -> int:
         """The smallest number of right guesses that the test rejects; made + 1 if it rejects none."""
         # By bisection: what rejects some number of right guesses rejects any larger number of them.
         return bisect.bisect_left(
-            range(one.made + 1), True, key=lambda v: claim.rejected_by(Guesses(canaries, one.made, v), one.level)
+            range(attempt.made + 1),
+            True,
+            key=lambda v: claim.rejected_by(Guesses(canaries, attempt.made, v), attempt.level),
         )
 
-    needed = np.array([least(one) for one in tries])
+    needed = np.array([least(attempt) for attempt in tries])
     weaker = []
     for share in WEAKER:
         noise = event.noise_multiplier * share
         area = ceiling_of(with_noise(event, noise), mechanism.steps, claim.delta).auroc
         # An area of 1 would have mu infinite.
-        right = simulated_rights(canaries, attack_mu(min(area, 1.0 - 1e-9)), tuple(one.made for one in tries), seed=0)
+        right = simulated_rights(
+            canaries, attack_mu(min(area, 1.0 - 1e-9)), tuple(attempt.made for attempt in tries), seed=0
+        )
         # By any of the numbers of guesses, each at its own level, as the verdict does it.
         weaker.append(WeakerTrainer(share, area, float((right >= needed).any(axis=1).mean())))
     values = mechanism.steps * quiet_places(mechanism.steps, 1)

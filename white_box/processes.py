@@ -103,8 +103,8 @@ def _wait(started: "Sequence[subprocess.Popen[bytes]]", folder: Path) -> None:
         time.sleep(0.02)
     for rank, process in enumerate(started):
         if process.poll():
-            said = (folder / f"errors {rank}").read_text("utf-8", errors="replace").strip().splitlines()
-            last = said[-1].removeprefix(f"[rank{rank}]: ") if said else "without a word"
+            errors = (folder / f"errors {rank}").read_text("utf-8", errors="replace").strip().splitlines()
+            last = errors[-1].removeprefix(f"[rank{rank}]: ") if errors else "without a word"
             raise NotRun(f"process {rank} of {PROCESSES} stopped: {last}")
 
 

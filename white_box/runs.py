@@ -99,11 +99,11 @@ def readings(stage: Stage, trainer: Trainer, run: Run) -> list[Reading]:
     units = [unit for unit in training.units if unit.canary is None]
     everybody = training.mechanism.sampler.rate == 1.0
     places, copies = _places(training), training.mechanism.members
-    found: dict[int, Reading] = {}
+    by_step: dict[int, Reading] = {}
 
     def see(step: int, released: NDArray[np.float32]) -> None:
         if not np.isfinite(released).all():
-            found[step] = Reading(np.full(1, np.inf), np.inf)  # a finding here, not an error
+            by_step[step] = Reading(np.full(1, np.inf), np.inf)  # a finding here, not an error
             return
         columns = columns_of(base, alike_in(training, units, step, stage.sequences), clip_norm_of(training.mechanism))
         rest = released.astype(np.float64)
@@ -114,13 +114,13 @@ def readings(stage: Stage, trainer: Trainer, run: Run) -> list[Reading]:
             # Who took part is known at rate 1: least squares could explain a wrong sum by other numbers of units.
             taken = np.array([float(len(names)) for names in columns.names])
             lost = float(np.abs(of_canaries - copies).max(initial=0.0))
-            found[step] = Reading(taken, max(columns.off(rest, taken), lost))
+            by_step[step] = Reading(taken, max(columns.off(rest, taken), lost))
         else:
             reading = columns.read(rest)
-            found[step] = Reading(np.concatenate([reading.taken, of_canaries]), reading.off)
+            by_step[step] = Reading(np.concatenate([reading.taken, of_canaries]), reading.off)
 
     watched(trainer, base, training, stage.sequences, see)
-    return [found[step] for step in range(training.mechanism.steps)]
+    return [by_step[step] for step in range(training.mechanism.steps)]
 
 
 def draws(stage: Stage, trainer: Trainer, run: Run) -> Draws:

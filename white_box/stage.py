@@ -214,10 +214,10 @@ def check_auditable(mechanism: Mechanism) -> None:
             " users would crowd the others out"
         )
     if mechanism.two_level is not None or mechanism.local is not None:
-        what = "two-level sampling" if mechanism.two_level is not None else "local updates"
+        feature = "two-level sampling" if mechanism.two_level is not None else "local updates"
         raise InputError(
-            f"the white-box audit follows gradients of units drawn by one coin each; this plan has {what}: audit it by"
-            " independent trainings (heldin audit-training)"
+            f"the white-box audit follows gradients of units drawn by one coin each; this plan has {feature}: audit it"
+            " by independent trainings (heldin audit-training)"
         )
     if mechanism.unit == "none" or mechanism.reasons():
         raise InputError(f"the white-box audit needs a guarantee to test: {mechanism.guarantee().label}")

@@ -89,8 +89,8 @@ def _raised(error: Exception, number: int) -> str:
     """What a step function raised, and where."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{'/'.join(Path(where.filename).parts[-2:])}, line {where.lineno}"
-    said = " ".join(str(error).split())
-    return f"the audited step function raised {type(error).__name__} in step {number} ({place}): {said}"
+    message = " ".join(str(error).split())
+    return f"the audited step function raised {type(error).__name__} in step {number} ({place}): {message}"
 
 
 def stepwise(step: PrivateStep) -> Trainer:

@@ -47,7 +47,7 @@ class UpdateStep:
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         drawn = [self._gradient(model, named, training, unit, step, sequences) for unit in training.drawn(step)]
         stacked = [
-            torch.stack([its[i] for its in drawn]) if drawn else torch.zeros((0, *p.shape), device=p.device)
+            torch.stack([gradients[i] for gradients in drawn]) if drawn else torch.zeros((0, *p.shape), device=p.device)
             for i, (_, p) in enumerate(named)
         ]
         seed = int.from_bytes(keyed_digest(training.key, "update", str(step))[:8], "big", signed=True)
