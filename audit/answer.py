@@ -58,7 +58,7 @@ def decision_facts(
     flaws: Sequence[Statement] = (),
     judgements: Sequence[Judgement] = (),
     beside: Sequence[Statement] = (),
-    what: Wording | None = None,
+    wording: Wording | None = None,
 ) -> DecisionFacts:
     """Decide, and state the answer for the record.
 
@@ -68,9 +68,9 @@ def decision_facts(
         flaws: why the comparison is not valid; empty if it is.
         judgements: verdicts on the claims, those about the scored users first.
         beside: remarks that do not follow from the evidence.
-        what: the words for what the scores separate, if not ``fixed.what``: canary users or trainings.
+        wording: the words for what the scores separate, if not ``fixed.wording``: canary users or trainings.
     """
-    what = what or fixed.what
+    wording = wording or fixed.wording
     test, member, by = family.test, family.member, fixed.decision
     margins = dict(zip(test.fprs, test.tpr_margins, strict=True))
     rejecting = [v for j in judgements for v in j.verdicts if v.exit_code]
@@ -108,8 +108,8 @@ def decision_facts(
     shown = replace(decided, excluded_auroc=brief(decided.excluded_auroc), excluded_tpr=shown_tpr)
     lengths = [score.length_correlation for score in family.scores]
     return DecisionFacts(
-        statement=headline(evidence, decided, by, what),
-        remarks=[*notes(evidence, by, lengths, what), *beside],
+        statement=headline(evidence, decided, by, wording),
+        remarks=[*notes(evidence, by, lengths, wording), *beside],
         decision=shown,
         by=by,
         scores=len(family.scores),

@@ -48,7 +48,7 @@ def results_of(
         dict(zip(table.users, table.member.tolist(), strict=True)),
         fixed,
         blind=blind,
-        subjects=fixed.what.subjects,
+        subjects=fixed.wording.subjects,
         flawed=bool(flawed),
     )
     step(1)

@@ -145,8 +145,8 @@ def _rate(fpr: float, interval: Interval | None, evidence: RateEvidence | None) 
     if interval is None or evidence is None:
         return TprAt(fpr=fpr, estimate=None)
     # Value and limits as read off the groups, so that the number and the curve next to it agree.
-    its = replace(interval, value=evidence.value, lower=evidence.lower, upper=evidence.upper)
-    return TprAt(fpr=fpr, estimate=Estimate.of(its), adjusted_p=evidence.adjusted_p)
+    shown = replace(interval, value=evidence.value, lower=evidence.lower, upper=evidence.upper)
+    return TprAt(fpr=fpr, estimate=Estimate.of(shown), adjusted_p=evidence.adjusted_p)
 
 
 def dial_settings(family: Family, attack: AttackConfig) -> list[DialSetting]:

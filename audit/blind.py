@@ -69,7 +69,7 @@ def bag_of_words(
     labels = np.array([member[user] for user in users])
     if min(labels.sum(), (~labels).sum()) < MIN_USERS_PER_SIDE:
         return None
-    if any(not re.search(r"\w", " ".join(its)) for its in texts.values()):
+    if any(not re.search(r"\w", " ".join(written)) for written in texts.values()):
         return None  # a user without a single word has no bag of words
     generator = np.random.default_rng(seed)
     first = np.zeros(len(users), dtype=bool)
@@ -118,9 +118,9 @@ def blind_baselines(table: ScoredUsers, texts: Mapping[str, Sequence[str]], fixe
     # A much lower level where heldin drew the sides: there an alarm can only be chance or a leaked draw.
     level = BLIND_UNDER_COINS if fixed.sides.witnessed else BLIND_OTHERWISE
     member = dict(zip(table.users, table.member.tolist(), strict=True))
-    found = [reference_alone(*table.sides(REFERENCE_ALONE), level=level)] if table.has(REFERENCE_ALONE) else []
+    baselines = [reference_alone(*table.sides(REFERENCE_ALONE), level=level)] if table.has(REFERENCE_ALONE) else []
     words = bag_of_words(texts, member, level=level, seed=fixed.seed)
-    return found if words is None else [*found, words]
+    return baselines if words is None else [*baselines, words]
 
 
 def blind_flaws(blind: Sequence[Blind], sides: Sides) -> list[Statement]:

@@ -61,7 +61,7 @@ def over_blocks(
         assert spread is not None
         if min(values) == max(values):
             return Summary(value=brief(mean, digits), lower=None, upper=None, over="blocks")
-        lower, upper = (brief(min(max(its, least), most), digits) for its in (spread.lower, spread.upper))
+        lower, upper = (brief(min(max(bound, least), most), digits) for bound in (spread.lower, spread.upper))
         return Summary(value=brief(mean, digits), lower=lower, upper=upper, over="blocks")
     limits = within if len(values) == 1 else None
     low, high = (None, None) if limits is None else (brief(limit, digits) for limit in limits)

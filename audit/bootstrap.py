@@ -130,8 +130,8 @@ def bootstrap_each(
         size = rows.stop - rows.start
         # How often each user is drawn, once for all K scores: (size, n1) and (size, n0).
         counts_in, counts_out = _resampled(n1, size, generator), _resampled(n0, size, generator)
-        for k, its in enumerate(ranked):
-            areas[k, rows], rates[k, rows] = its.resampled(counts_in, counts_out, fprs)
+        for k, score in enumerate(ranked):
+            areas[k, rows], rates[k, rows] = score.resampled(counts_in, counts_out, fprs)
             if advance and rows.stop == resamples:
                 advance(1)
     return [_result(a, b, fprs, area, rate) for a, b, area, rate in zip(held_in, held_out, areas, rates, strict=True)]

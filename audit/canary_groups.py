@@ -166,9 +166,9 @@ def centred_statistics(
         for rows in _groups(table, canaries):
             median |= {(attack, dial, table.users[row]): float(np.median(scores[rows])) for row in rows}
     return [
-        replace(its, value=its.value - median[its.attack, its.dial, its.user])
-        for its in statistics
-        if its.user in canaries
+        replace(statistic, value=statistic.value - median[statistic.attack, statistic.dial, statistic.user])
+        for statistic in statistics
+        if statistic.user in canaries
     ]
 
 
@@ -186,10 +186,10 @@ def _centred(scores: Array, groups: Sequence[NDArray[np.intp]]) -> Array:
     """Scores minus the median of their group."""
     # Length and number of documents may move scores whoever is held in, so users are compared within a group.
     # The median is over held-in and held-out users alike, so it is a function of the scores and looks at no coin.
-    found = scores.copy()
+    centred = scores.copy()
     for rows in groups:
-        found[rows] -= np.median(scores[rows])
-    return found
+        centred[rows] -= np.median(scores[rows])
+    return centred
 
 
 def _decision(
@@ -208,7 +208,7 @@ def _decision(
     family = evaluate_family(scored, table.member, fixed)
     # One judgement of all kinds, since all kinds are the scored users here.
     together = [joined(judgements)] if judgements else []
-    return decision_facts(family, fixed, flaws=flaws, judgements=together, what=CANARIES)
+    return decision_facts(family, fixed, flaws=flaws, judgements=together, wording=CANARIES)
 
 
 def _group(example: Canary, scores: Array, member: NDArray[np.bool_], fixed: Preregistration) -> CanaryGroup:

@@ -93,11 +93,11 @@ def outwards(share: float, *, up: bool, decimals: int = 4) -> float:
     return float(math.ceil(within) if up else math.floor(within)) / scale
 
 
-def share_limits(count: int, of: int, level: float = 0.95) -> tuple[float, float]:
-    """Exact two-sided limits of a share of which ``count`` among ``of`` were seen (Clopper & Pearson 1934)."""
+def share_limits(count: int, total: int, level: float = 0.95) -> tuple[float, float]:
+    """Exact two-sided limits of a share of which ``count`` among ``total`` were seen (Clopper & Pearson 1934)."""
     tail = (1 - level) / 2
-    lower = float(stats.beta.ppf(tail, count, of - count + 1)) if count else 0.0
-    upper = float(stats.beta.ppf(1 - tail, count + 1, of - count)) if count < of else 1.0
+    lower = float(stats.beta.ppf(tail, count, total - count + 1)) if count else 0.0
+    upper = float(stats.beta.ppf(1 - tail, count + 1, total - count)) if count < total else 1.0
     # Outwards: a limit that was rounded to the nearest digit would no longer cover.
     return outwards(lower, up=False), outwards(upper, up=True)
 

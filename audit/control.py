@@ -97,10 +97,10 @@ def positive_control(
     canaries, canaries_error = _auroc(held_in, held_out)
     rows_lower, canary_lower = rows - z * rows_error, canaries - z * canaries_error
     difference_lower = rows - canaries - z * float(np.hypot(rows_error, canaries_error))
-    found = canary_lower > 0.5
+    canaries_gain = canary_lower > 0.5
     if rows_lower > 0.5 and difference_lower > 0:
-        outcome = ControlOutcome.WEAKENED if found else ControlOutcome.NO_EFFECT
-    elif found:
+        outcome = ControlOutcome.WEAKENED if canaries_gain else ControlOutcome.NO_EFFECT
+    elif canaries_gain:
         outcome = ControlOutcome.PASSED
     else:
         outcome = ControlOutcome.UNDECIDED if rows_lower > 0.5 else ControlOutcome.UNUSABLE

@@ -101,12 +101,12 @@ def margins(fpr: float, scores: int, correlation: float, seed: int = 0) -> tuple
     return chance.auroc_margin, chance.tpr_margins[0]
 
 
-def lines(found: Exclusion, users: int) -> list[str]:
+def lines(exclusion: Exclusion, users: int) -> list[str]:
     """The answer as plain text."""
-    alike = f" (correlation {found.correlation:g}), if all are" if found.scores > 1 else ", if it is"
+    alike = f" (correlation {exclusion.correlation:g}), if all are" if exclusion.scores > 1 else ", if it is"
     return [
-        f'"no leak found" by {counted(found.scores, "score")}{alike} at chance',
-        f"  users needed to exclude an AUROC of {found.auroc:g} and a TPR of {found.tpr:g} at {100 * found.fpr:g} % FPR"
-        f" in four of five audits: {at_most_counted(found.users_needed)}",
-        f"  AUROC that {users:,} users exclude in 85 of 100 audits: {found.users_auroc:.2f}",
+        f'"no leak found" by {counted(exclusion.scores, "score")}{alike} at chance',
+        f"  users needed to exclude an AUROC of {exclusion.auroc:g} and a TPR of {exclusion.tpr:g}"
+        f" at {100 * exclusion.fpr:g} % FPR in four of five audits: {at_most_counted(exclusion.users_needed)}",
+        f"  AUROC that {users:,} users exclude in 85 of 100 audits: {exclusion.users_auroc:.2f}",
     ]

@@ -148,7 +148,7 @@ def exposed_users(
     # Deduplication reads texts only, so that neither a tokenizer nor a model is asked.
     left, _ = apply_defenses([NEAR], training, lengths=lambda _: [], losses=lambda _: [], seed=0)
     distinct = Counter(record.user for record in left)
-    divergence = word_divergences({user: [r.text for r in its] for user, its in of_user.items()})
+    divergence = word_divergences({user: [r.text for r in records] for user, records in of_user.items()})
     users = [
         Exposed(
             user=user,
@@ -176,15 +176,15 @@ def exposure_groups(users: Sequence[Exposed]) -> list[ExposureGroup]:
     groups = [[users[i] for i in rows] for rows in np.array_split(np.arange(len(users)), count)]
     return [
         ExposureGroup(
-            users=len(its),
-            above=_mean([u.above for u in its]),
-            share=_mean([u.share for u in its]),
-            reference_loss=_mean([u.reference_loss for u in its]),
-            reference_divergence=_mean_of_group([u.reference_divergence for u in its]),
-            word_divergence=_mean([u.word_divergence for u in its]),
-            near_duplicates=_mean([u.near_duplicates for u in its]),
+            users=len(members),
+            above=_mean([u.above for u in members]),
+            share=_mean([u.share for u in members]),
+            reference_loss=_mean([u.reference_loss for u in members]),
+            reference_divergence=_mean_of_group([u.reference_divergence for u in members]),
+            word_divergence=_mean([u.word_divergence for u in members]),
+            near_duplicates=_mean([u.near_duplicates for u in members]),
         )
-        for its in groups
+        for members in groups
     ]
 
 
@@ -230,7 +230,9 @@ def word_divergences(texts: Mapping[str, Sequence[str]]) -> dict[str, float]:
 
     Each of the V words seen gets ``SMOOTHING`` extra counts on both sides, which keeps it finite.
     """
-    counts = {user: Counter(word for text in its for word in text.lower().split()) for user, its in texts.items()}
+    counts = {
+        user: Counter(word for text in written for word in text.lower().split()) for user, written in texts.items()
+    }
     # The sums over everybody are taken once; each user is then subtracted, in time linear in that user's words.
     everybody = Counter[str]()
     for of_user in counts.values():
@@ -268,12 +270,12 @@ def _mean_of_group(values: Sequence[float | None]) -> float | None:
     return _mean(there) if len(there) >= LEAST_IN_GROUP else None
 
 
-def _correlation(name: str, column: Sequence[float | None], of: Sequence[float]) -> Correlation:
+def _correlation(name: str, column: Sequence[float | None], exposure: Sequence[float]) -> Correlation:
     """Correlation over the users who have the property."""
     values = [value for value in column if value is not None]
-    scores = [score for value, score in zip(column, of, strict=True) if value is not None]
+    scores = [score for value, score in zip(column, exposure, strict=True) if value is not None]
     # Ranks that do not vary have no correlation, and one over a few users would be about them.
     if len(values) < LEAST_IN_GROUP or len(set(values)) < 2 or len(set(scores)) < 2:
         return Correlation(name, None, None)
-    found = stats.spearmanr(values, scores)
-    return Correlation(name, brief(float(found.statistic), 2), significant(float(found.pvalue)))
+    result = stats.spearmanr(values, scores)
+    return Correlation(name, brief(float(result.statistic), 2), significant(float(result.pvalue)))

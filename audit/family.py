@@ -146,7 +146,7 @@ def evaluate_family(
         table[:, member], table[:, ~member], rates, resamples=audit.resamples, seed=fixed.seed, advance=advance
     )
     scores = []
-    for k, (variant, row, its) in enumerate(zip(scored, table, intervals, strict=True)):
+    for k, (variant, row, interval) in enumerate(zip(scored, table, intervals, strict=True)):
         groups = grouped(row[member], row[~member], least)
         # Rates that ties hide from the report stay in the test, which was fixed before any score was seen.
         adjusted = dict(zip(test.fprs, test.tpr_adjusted[k].tolist(), strict=True))
@@ -158,9 +158,9 @@ def evaluate_family(
             at_most=float(limits.at_most[k]),
             adjusted_p=float(test.auroc_adjusted[k]),
             tpr_p=min(adjusted.values(), default=1.0),
-            rates=_rates(row, groups, its, adjusted),
+            rates=_rates(row, groups, interval, adjusted),
         )
-        scores.append(FamilyScore(variant, row, groups, its, evidence, _with_length(row, lengths)))
+        scores.append(FamilyScore(variant, row, groups, interval, evidence, _with_length(row, lengths)))
     return Family(tuple(scores), test, member)
 
 

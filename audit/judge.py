@@ -50,14 +50,14 @@ def judge(
         unmet=sides.unmet,
         uses=get_attack(fixed.attack.primary).uses,
     )
-    held_in = {user for user, its in member.items() if its}
+    held_in = {user for user, inside in member.items() if inside}
     try:
         # By name: a user without a score, or with one and no membership, is refused and not dropped.
         joined = join(dict(scores), held_in, set(member) - held_in)
-        found = evaluate(joined, design, delta=fixed.delta, claims=fixed.claims)
+        judgement = evaluate(joined, design, delta=fixed.delta, claims=fixed.claims)
     except (TooFewUsers, ConstantScores) as error:  # a finding, not a failure of the run
         return nothing_judged(len(member), fixed.delta, error.statement, subjects)
     if not flawed:
-        return found
+        return judgement
     # blind scores could have made the same rejection, so it says nothing against the model
-    return replace(found, verdicts=tuple(replace(v, outcome=Outcome.INCONCLUSIVE) for v in found.verdicts))
+    return replace(judgement, verdicts=tuple(replace(v, outcome=Outcome.INCONCLUSIVE) for v in judgement.verdicts))

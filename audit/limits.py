@@ -101,7 +101,7 @@ def tpr_at_most(estimate: float, resampled: float, fpr: float, members: int) -> 
 
 def _covariance(placed: Sequence[tuple[Array, Array]]) -> Array:
     """DeLong's covariance of K AUROCs from their users' placements, shape (K, K)."""
-    sides = (np.array([its[side] for its in placed]) for side in (0, 1))
+    sides = (np.array([placements[side] for placements in placed]) for side in (0, 1))
     # (K, n) -> (K, K) for each side; for one score ``np.cov`` gives a plain number.
     return np.asarray(sum(np.atleast_2d(np.cov(values)) / values.shape[1] for values in sides))
 

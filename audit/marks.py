@@ -66,37 +66,37 @@ class MarkGroup(Facts):
     held_out: MarkSide
 
 
-def mark_groups(found: MarkRanks, member: Mapping[str, bool], canaries: Mapping[str, Canary]) -> list[MarkGroup]:
+def mark_groups(ranks: MarkRanks, member: Mapping[str, bool], canaries: Mapping[str, Canary]) -> list[MarkGroup]:
     """Groups of canary users by kind and length.
 
     Args:
-        found: the rank of every canary user's mark.
+        ranks: the rank of every canary user's mark.
         member: whether each is held in.
         canaries: how each was made.
     """
     of_group: dict[tuple[str, int], list[int]] = {}
-    for row, user in enumerate(found.users):
+    for row, user in enumerate(ranks.users):
         of_group.setdefault((canaries[user].kind.value, canaries[user].length or 0), []).append(row)
     groups = []
     for _, members in sorted(of_group.items()):
         rows = np.array(members, dtype=np.intp)
-        inside = np.array([member[found.users[row]] for row in rows], dtype=np.bool_)
-        one = canaries[found.users[rows[0]]]
+        inside = np.array([member[ranks.users[row]] for row in rows], dtype=np.bool_)
+        example = canaries[ranks.users[rows[0]]]
         groups.append(
             MarkGroup(
-                kind=one.kind.value,
-                length=one.length,
-                candidates=int(found.candidates[rows].min()),
-                held_in=_side(found, rows[inside]),
-                held_out=_side(found, rows[~inside]),
+                kind=example.kind.value,
+                length=example.length,
+                candidates=int(ranks.candidates[rows].min()),
+                held_in=_side(ranks, rows[inside]),
+                held_out=_side(ranks, rows[~inside]),
             )
         )
     return groups
 
 
-def _side(found: MarkRanks, rows: NDArray[np.intp]) -> MarkSide:
-    candidates = found.candidates[rows]
-    target, reference = (_exposed(its[rows], candidates) for its in (found.target, found.reference))
+def _side(ranks: MarkRanks, rows: NDArray[np.intp]) -> MarkSide:
+    candidates = ranks.candidates[rows]
+    target, reference = (_exposed(column[rows], candidates) for column in (ranks.target, ranks.reference))
     lower, upper = share_limits(target.highest, rows.size) if rows.size else (None, None)
     return MarkSide(users=rows.size, target=target, lower=lower, upper=upper, reference=reference)
 

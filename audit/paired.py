@@ -30,7 +30,7 @@ class Difference(Facts):
 
     def brief(self, digits: int = 3) -> "Difference":
         """In few digits, as a record keeps it."""
-        value, lower, upper = (brief(its, digits) for its in (self.value, self.lower, self.upper))
+        value, lower, upper = (brief(number, digits) for number in (self.value, self.lower, self.upper))
         return Difference(value=value, lower=lower, upper=upper)
 
 

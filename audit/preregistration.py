@@ -24,7 +24,7 @@ class Preregistration:
         seed: seed of bootstrap, redraws and halves; public.
         judged: number of groups of people on whom the claims are tested side by side (Bonferroni correction).
         canary_claims: the claims to test on canary users of a kind, where they are not those on real users.
-        what: words for who is audited.
+        wording: words for who is audited.
         example_claims: claims about single training examples, which are tested on users with exactly one.
     """
 
@@ -36,11 +36,11 @@ class Preregistration:
     seed: int = 0
     judged: int = 1
     canary_claims: Mapping[str, Sequence[Claim]] = field(default_factory=dict)
-    what: Wording = USERS
+    wording: Wording = USERS
     example_claims: Sequence[Claim] = ()
 
     @property
     def delta(self) -> float:
         """delta of the bounds: the first claim's, about whomever it is, or the config's if nothing is claimed."""
-        claimed = [*self.claims, *(claim for its in self.canary_claims.values() for claim in its)]
+        claimed = [*self.claims, *(claim for claims in self.canary_claims.values() for claim in claims)]
         return claimed[0].delta if claimed else self.audit.delta

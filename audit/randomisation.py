@@ -164,15 +164,15 @@ class _Table:
 
     def tprs(self, drawn: Members, fprs: Sequence[float]) -> Array:
         """Highest TPR of a threshold with FPR at most each of ``fprs``, (b, n) to (b, K, F)."""
-        found = np.zeros((len(drawn), len(self.order), len(fprs)))
+        rates = np.zeros((len(drawn), len(self.order), len(fprs)))
         if not fprs:
-            return found
+            return rates
         n1 = drawn.sum(axis=1)
         # Held-out users who may be named, of each redraw's own number; a product may lie just below a whole number.
         allowed = np.floor(np.outer(drawn.shape[1] - n1, fprs) + 1e-9).astype(np.int32)  # (b, F)
         for k, (order, ends) in enumerate(zip(self.order, self.ends, strict=True)):
-            found[:, k] = _right(drawn, order, ends, allowed) / n1[:, None]
-        return found
+            rates[:, k] = _right(drawn, order, ends, allowed) / n1[:, None]
+        return rates
 
 
 def _right(
@@ -258,11 +258,11 @@ def _p_values(statistics: Array) -> Array:
     """p-value of each statistic in each row among all rows, larger meaning more extreme; shape (B + 1, S)."""
     # Each row among the same rows, itself included: all rows are treated alike, as condition (b) asks.
     rows = len(statistics)
-    found = np.empty_like(statistics)
+    p_values = np.empty_like(statistics)
     for column in range(statistics.shape[1]):
         ordered = np.sort(statistics[:, column])
-        found[:, column] = (rows - np.searchsorted(ordered, statistics[:, column], "left")) / rows
-    return found
+        p_values[:, column] = (rows - np.searchsorted(ordered, statistics[:, column], "left")) / rows
+    return p_values
 
 
 def _tpr_margins(rates: Array, fprs: Sequence[float], users: int) -> tuple[float, ...]:

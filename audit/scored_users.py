@@ -42,16 +42,16 @@ class ScoredUsers:
         Raises InputError for an attack that was not scored, an unknown aggregation, a user without a text, or a score
         that is not finite; the message names the user.
         """
-        found = self.lifted(attack, aggregation, dial)
+        scores = self.lifted(attack, aggregation, dial)
         # Refused, not dropped: whether a score is finite may depend on the coins, and who is scored must not
         # (docs/theory.md#randomisation-test).
-        bad = np.flatnonzero(~np.isfinite(found))
+        bad = np.flatnonzero(~np.isfinite(scores))
         if not bad.size:
-            return found
+            return scores
         user = self.users[bad[0]]
         if (self.texts[attack, dial][0] == bad[0]).any():
             raise InputError(
-                f"attack '{attack}': the score of user '{user}' is {found[bad[0]]}; no user may be dropped"
+                f"attack '{attack}': the score of user '{user}' is {scores[bad[0]]}; no user may be dropped"
             )
         raise InputError(f"attack '{attack}': no score of user '{user}' ({bad.size} missing)")
 
@@ -70,15 +70,15 @@ class ScoredUsers:
         if (attack, dial) not in self.texts:
             raise InputError(f"attack '{attack}': no score of user '{self.users[0]}' ({len(self.users)} missing)")
         of_user, values = self.texts[attack, dial]
-        found = np.full(len(self.users), np.nan)
+        scores = np.full(len(self.users), np.nan)
         # The first text of each user who has any; texts are ordered by user.
         starts = np.flatnonzero(np.diff(of_user, prepend=-1))
         # ``reduceat`` does not take an empty list.
         if not starts.size:
-            return found
+            return scores
         # (texts,) -> (users,)
-        found[of_user[starts]] = AGGREGATIONS[aggregation](values, starts)
-        return found
+        scores[of_user[starts]] = AGGREGATIONS[aggregation](values, starts)
+        return scores
 
 
 def scored_users(statistics: Sequence[TextStatistic], member: Mapping[str, bool]) -> ScoredUsers:

@@ -114,14 +114,16 @@ def judge_candidates(
     """
     # Of the opposite statements, each at its share: what is shown to be broken is no matter of more blocks.
     share = level / (len(candidates) * len(requirements))
-    tests = [[_tested(candidate, its, level, share) for its in requirements] for candidate in candidates]
+    tests = [
+        [_tested(candidate, requirement, level, share) for requirement in requirements] for candidate in candidates
+    ]
     # Intersection-union: a candidate breaks a limit if it breaks any, so that the largest p-value is one of it.
-    largest = [max(p for _, p in its) for its in tests]
+    largest = [max(p for _, p in of_candidate) for of_candidate in tests]
     adjusted = holm([1.0 if c.disqualified else p for c, p in zip(candidates, largest, strict=True)])
     results = []
-    for candidate, its, p in zip(candidates, tests, adjusted, strict=True):
+    for candidate, of_candidate, p in zip(candidates, tests, adjusted, strict=True):
         passes = not candidate.disqualified and p <= level
-        tested = [test for test, _ in its]
+        tested = [test for test, _ in of_candidate]
         needed = None
         if not (passes or candidate.disqualified):
             needed = _blocks_needed(candidate, requirements, level / len(candidates))
@@ -154,14 +156,14 @@ def probability_of_passing(room: float, spread: float, blocks: int, level: float
 
 def _tested(candidate: Candidate, requirement: Requirement, level: float, share: float) -> tuple[Tested, float]:
     """Return the test and its p-value unrounded; ``share``: the level at which the limit is shown to be broken."""
-    if requirement.of in candidate.exact:
-        value = candidate.exact[requirement.of]
+    if requirement.measure in candidate.exact:
+        value = candidate.exact[requirement.measure]
         kept = value is not None and float(requirement.room([value])[0]) >= 0.0
         p_value = float(not kept)
         return Tested(
             requirement=requirement.words(), value=value, limit=value, p_value=p_value, broken=not kept
         ), p_value
-    kinds = candidate.measured[requirement.of]
+    kinds = candidate.measured[requirement.measure]
     # All kinds must keep the limit: the one with the largest p-value decides.
     p_values = [_p_value(requirement.room(values)) for values in kinds]
     worst = int(np.argmax(p_values))
@@ -189,21 +191,21 @@ def _p_value(room: np.ndarray) -> float:
 
 
 def _mean_and_error(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
-    its = np.asarray(values, dtype=np.float64)
+    numbers = np.asarray(values, dtype=np.float64)
     # Records have three decimals of an AUROC: what spreads by less than their rounding may still lie apart by that.
-    return float(its.mean()), max(float(its.std(ddof=1)), _ROUNDING) / math.sqrt(its.size)
+    return float(numbers.mean()), max(float(numbers.std(ddof=1)), _ROUNDING) / math.sqrt(numbers.size)
 
 
 def _blocks_needed(candidate: Candidate, requirements: Sequence[Requirement], level: float) -> int | None:
     """The fewest blocks with which these means and spreads would pass; None if no number up to 500 would."""
     most = 0
     for requirement in requirements:
-        if requirement.of in candidate.exact:
-            value = candidate.exact[requirement.of]
+        if requirement.measure in candidate.exact:
+            value = candidate.exact[requirement.measure]
             if value is None or float(requirement.room([value])[0]) < 0.0:
                 return None
             continue
-        for values in candidate.measured[requirement.of]:
+        for values in candidate.measured[requirement.measure]:
             room = requirement.room(values)
             mean, spread = float(room.mean()), float(room.std(ddof=1))
             blocks = np.arange(room.size, _MOST_BLOCKS + 1)

@@ -53,12 +53,12 @@ def utility_of(losses: Mapping[str, UserLoss]) -> Utility | None:
     """What the losses say together; None for fewer than ten users, whose mean would be about single ones."""
     if len(losses) < LEAST_IN_GROUP:
         return None
-    its = list(losses.values())
-    target, base = (np.array(values) for values in ([u.loss for u in its], [u.base_loss for u in its]))
+    users = list(losses.values())
+    target, base = (np.array(values) for values in ([u.loss for u in users], [u.base_loss for u in users]))
     gain = mean_difference(target, base)
     return Utility(
-        users=len(its),
-        texts=sum(user.texts for user in its),
+        users=len(users),
+        texts=sum(user.texts for user in users),
         loss=round(float(target.mean()), DIGITS),
         base_loss=round(float(base.mean()), DIGITS),
         gain=gain and gain.brief(DIGITS),

@@ -72,12 +72,12 @@ def clear(chosen: Sequence[Part]) -> int:
     return sum(part.size for part in present)
 
 
-def lines(found: Sequence[Part]) -> list[str]:
+def lines(parts: Sequence[Part]) -> list[str]:
     """The listing for a terminal."""
     rows = [
-        f"{part.kind:<12}{_readable(part.size):>10}  {counted(part.entries, 'item'):<14}{part.holds}" for part in found
+        f"{part.kind:<12}{_readable(part.size):>10}  {counted(part.entries, 'item'):<14}{part.holds}" for part in parts
     ]
-    return [*rows, f"{'together':<12}{_readable(sum(part.size for part in found)):>10}  in {cache_root()}"]
+    return [*rows, f"{'together':<12}{_readable(sum(part.size for part in parts)):>10}  in {cache_root()}"]
 
 
 def _readable(size: int) -> str:

@@ -34,7 +34,9 @@ class Tabular:
         rows = self.rows()
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes())
         head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in (rows[0] if rows else ()))
-        body = "".join(f"<tr>{''.join(f'<td>{escape(_cell(its))}</td>' for its in row.values())}</tr>" for row in rows)
+        body = "".join(
+            f"<tr>{''.join(f'<td>{escape(_cell(value))}</td>' for value in row.values())}</tr>" for row in rows
+        )
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if rows else ""
         return f"<p><b>{escape(self.heading())}</b></p>" + (f"<ul>{notes}</ul>" if notes else "") + table
 

@@ -61,9 +61,9 @@ class UnitClaim:
         if self.unit != "example" or self.event is None:
             return None
         event = replace(self.event, group_size=examples)
-        found = _claim(event, accounting.epsilon(event, self.steps, self.claim.delta), self.steps, self.claim.delta)
+        claim = _claim(event, accounting.epsilon(event, self.steps, self.claim.delta), self.steps, self.claim.delta)
         label = ClaimLabel.OF_ONE_EXAMPLE if examples == 1 else ClaimLabel.OF_EXAMPLES
-        return replace(found, label=label(claim=found.label, examples=examples))
+        return replace(claim, label=label(claim=claim.label, examples=examples))
 
 
 def parse_claim_of(text: str) -> UnitClaim:
@@ -112,16 +112,16 @@ def plan_claim(path: Path) -> Claim:
 
 def mechanism_claim(mechanism: Mechanism, name: str = "plan") -> Claim:
     """The accountant's curve of a mechanism. Raises InputError, naming ``name``, if it has no guarantee for users."""
-    found = _curve_or_reason(mechanism)
-    if isinstance(found, str):
-        raise InputError(f"{name}: {found}")
-    return found
+    claim = _curve_or_reason(mechanism)
+    if isinstance(claim, str):
+        raise InputError(f"{name}: {claim}")
+    return claim
 
 
 def claims_of(mechanism: Mechanism) -> list[Claim]:
     """What a run's audit tests: the accountant's curve of its plan, if that is a guarantee for users; else nothing."""
-    found = _curve_or_reason(mechanism)
-    return [] if isinstance(found, str) else [found]
+    claim = _curve_or_reason(mechanism)
+    return [] if isinstance(claim, str) else [claim]
 
 
 def exposed_claims(mechanism: Mechanism, exposed: int) -> list[Claim]:
@@ -147,9 +147,10 @@ def _curve_or_reason(mechanism: Mechanism) -> Claim | str:
     # Nothing caps a user's records here, and so nothing bounds the user's curve (docs/theory.md#poisson-accounting).
     event = mechanism.user_event
     if event is None:
-        what = "single examples" if promise.unit == "example" else "records without a cap on a user's"
+        protected = "single examples" if promise.unit == "example" else "records without a cap on a user's"
         return (
-            f"protects {what}, which promises nothing finite about a user: state a user's epsilon with --claim instead"
+            f"protects {protected}, which promises nothing finite about a user: state a user's epsilon with --claim"
+            " instead"
         )
     # Of a user alone, not of a user and an entity together.
     alone = promise.exposure.user_epsilon if promise.exposure else None

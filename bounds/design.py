@@ -102,15 +102,15 @@ class Design:
         """Warnings for a result under coins: what fair coins seldom produce, and mistakes often do."""
         if self.assignment is not Assignment.COIN:
             return ()
-        found = []
+        cautions = []
         if self.blind_p_value is not None and self.blind_p_value < BLIND_UNDER_COINS:
-            found.append(Caution.BLIND_UNDER_COINS(p=float(f"{self.blind_p_value:.1g}"), level=BLIND_UNDER_COINS))
+            cautions.append(Caution.BLIND_UNDER_COINS(p=float(f"{self.blind_p_value:.1g}"), level=BLIND_UNDER_COINS))
         # heldin's own coins may come out even; where coins are only stated, an even split may be an exact half.
         even = evenness(members, users)
         if (self.coins_stated or not self.coins_witnessed) and even is not None and even < SELDOM_EVEN:
             split = Caution.EVEN_SPLIT if users % 2 == 0 else Caution.ODD_SPLIT
-            found.append(split(members=members, others=users - members, percent=100.0 * even))
-        return tuple(found)
+            cautions.append(split(members=members, others=users - members, percent=100.0 * even))
+        return tuple(cautions)
 
 
 def evenness(members: int, users: int) -> float | None:

@@ -100,9 +100,9 @@ class Judgement(Tabular):
     def heading(self) -> str:
         """The gravest verdict, or why there is none."""
         if not self.verdicts:
-            return f"Nothing can be said: {'; '.join(its.reason for its in self.refused)}"
-        its = self.verdict
-        return f"{its.outcome.capitalize()}{in_parentheses(its.outcome, its.standing)}: {its.reason}"
+            return f"Nothing can be said: {'; '.join(bound.reason for bound in self.refused)}"
+        gravest = self.verdict
+        return f"{gravest.outcome.capitalize()}{in_parentheses(gravest.outcome, gravest.standing)}: {gravest.reason}"
 
     def notes(self) -> Sequence[str]:
         """Warnings of all verdicts, each once."""
@@ -196,7 +196,7 @@ def joined(judgements: Sequence[Judgement]) -> Judgement:
         delta=judgements[0].delta,
         bounds=tuple(bound for j in judgements for bound in j.bounds),
         refused=tuple(refused for j in judgements for refused in j.refused),
-        verdicts=tuple(one for j in judgements for one in j.verdicts),
+        verdicts=tuple(each for j in judgements for each in j.verdicts),
     )
 
 
@@ -215,9 +215,9 @@ def _without_subjects(bound: Bound) -> dict[str, Any]:
 def table(result: Judgement) -> str:
     """The result as plain text: the verdicts with their reasons, then the bounds."""
     lines = []
-    for one in result.verdicts:
-        lines += [f"{one.outcome.upper()}{in_parentheses(one.outcome, one.standing)}: {one.reason}"]
-        lines += [f"  warning: {text}" for text in one.warnings]
+    for each in result.verdicts:
+        lines += [f"{each.outcome.upper()}{in_parentheses(each.outcome, each.standing)}: {each.reason}"]
+        lines += [f"  warning: {text}" for text in each.warnings]
     lines += ["", f"epsilon lower bounds at delta {result.delta:g}, {result.users} users, each at its own confidence"]
     lines += [f"{'bound':<26}{'epsilon >=':>11}{'confidence':>12}{'standing':>13}{'coverage':>10}"]
     for b in result.bounds:

@@ -230,7 +230,10 @@ def fdp_violates(
     """
     inverse = curve_inverse(ceiling)
     # Every number of guesses at its own share of alpha: any rejection counts (union bound).
-    games = ((guess(labelled, one.made), one.level) for one in paid_tries(labelled.scores.size, made, alpha, attacks))
+    games = (
+        (guess(labelled, attempt.made), attempt.level)
+        for attempt in paid_tries(labelled.scores.size, made, alpha, attacks)
+    )
     return next((game for game, level in games if fdp_rejects(game, inverse, level)), None)
 
 
@@ -243,11 +246,11 @@ def _best(
 ) -> OneRunBound:
     """The largest (epsilon, mu) that ``bound`` gives for a game and its level, over the tries that are paid for."""
     tries = paid_tries(labelled.scores.size, made, alpha, attacks)
-    games = [guess(labelled, one.made) for one in tries]
-    results = [bound(game, one.level) for game, one in zip(games, tries, strict=True)]
+    games = [guess(labelled, attempt.made) for attempt in tries]
+    results = [bound(game, attempt.level) for game, attempt in zip(games, tries, strict=True)]
     # The best of several is valid because each has its own share of alpha.
     best = max(range(len(games)), key=lambda i: results[i][0])
-    return OneRunBound(results[best][0], alpha, games[best], tuple(one.made for one in tries), results[best][1])
+    return OneRunBound(results[best][0], alpha, games[best], tuple(attempt.made for attempt in tries), results[best][1])
 
 
 def _largest(rejects: Callable[[float], bool], highest: float) -> float:

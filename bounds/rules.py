@@ -117,10 +117,10 @@ def _split(scores: LabelledScores, design: Design, delta: float) -> float:
 
 
 def _gaussian_at_threshold(scores: LabelledScores, design: Design, delta: float) -> float:
-    found = thresholds.threshold_gaussian_bound(
+    bound = thresholds.threshold_gaussian_bound(
         scores, design.thresholds, delta, alpha=design.alpha, attacks=design.attacks
     )
-    return found.epsilon
+    return bound.epsilon
 
 
 def _gaussian_split(scores: LabelledScores, design: Design, delta: float) -> float:
@@ -177,7 +177,7 @@ def plan_rule(family: NoiseFamily) -> Rule:
     """The bound over the noise multiplier of a claimed plan."""
 
     def compute(scores: LabelledScores, design: Design, delta: float) -> float:
-        found = family_bound(scores, family, delta, made=design.guesses, alpha=design.alpha, attacks=design.attacks)
-        return found.epsilon
+        bound = family_bound(scores, family, delta, made=design.guesses, alpha=design.alpha, attacks=design.attacks)
+        return bound.epsilon
 
     return Rule(PLAN_FAMILY, compute, (fair_coins,), 0.989, Standing.CONDITIONAL)

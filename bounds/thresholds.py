@@ -233,8 +233,8 @@ def thresholds_violate(
     """
     # Two limits per threshold; the ceiling already covers both directions.
     level = check_alpha(alpha, attacks) / (2 * len(thresholds))
-    found = (limits(counts_at(scores, t), level) for t in thresholds)
-    return any(tpr > ceiling.tpr_at(fpr) for tpr, fpr in found)
+    rates = (limits(counts_at(scores, t), level) for t in thresholds)
+    return any(tpr > ceiling.tpr_at(fpr) for tpr, fpr in rates)
 
 
 def halves(scores: LabelledScores, seed: int) -> tuple[LabelledScores, LabelledScores]:

@@ -174,12 +174,12 @@ def _without_threshold(
 ) -> tuple[tuple[Bound, ...], tuple[RefusedBound, ...]]:
     """The bounds that need no threshold and so no pilot; they use all trainings."""
     try:
-        found = evaluate(everything, _design(None), delta=own.delta)
+        judgement = evaluate(everything, _design(None), delta=own.delta)
     except TooFewUsers as error:
         return (), (RefusedBound("bounds without a threshold", error.statement, Subjects.WORST_CASE_USER()),)
     # What ``own`` could compute at its threshold is not refused.
     at_threshold = {bound.name for bound in own.bounds}
-    return found.bounds, tuple(r for r in found.refused if r.name not in at_threshold)
+    return judgement.bounds, tuple(r for r in judgement.refused if r.name not in at_threshold)
 
 
 def _design(threshold: float | None) -> Design:

@@ -177,19 +177,19 @@ def decide(scores: LabelledScores, claim: Claim, design: Design) -> Verdict:
     reach = max_certifiable_epsilon(n1, n0, claim.delta, design)
     flaws = design.flaws(n1, n1 + n0)
     if rejects(scores, claim, design):
-        found = Finding.REJECTED(claim=claim.label, level=design.alpha, test=_test(design))
+        finding = Finding.REJECTED(claim=claim.label, level=design.alpha, test=_test(design))
         outcome = Outcome.VIOLATED
     elif could_reject(n1, n0, claim, design):
-        outcome, found = Outcome.CONSISTENT, Finding.NOT_REJECTED(claim=claim.label)
+        outcome, finding = Outcome.CONSISTENT, Finding.NOT_REJECTED(claim=claim.label)
     else:
         outcome = Outcome.INCONCLUSIVE
-        found = Finding.OUT_OF_REACH(claim=claim.label, count=n1 + n0, units=_units(design), reach=reach)
+        finding = Finding.OUT_OF_REACH(claim=claim.label, count=n1 + n0, units=_units(design), reach=reach)
     standing = Standing.INDICATIVE if flaws else Standing.CERTIFIED
     if flaws:
-        found = Finding.IF_CONDITIONS_HELD(flaws=list(flaws), finding=found)
+        finding = Finding.IF_CONDITIONS_HELD(flaws=list(flaws), finding=finding)
     else:
-        found = Finding.UNDER_CONDITION(finding=found, condition=_condition(design), confidence=1.0 - design.alpha)
-    return Verdict(claim.label, outcome, standing, found, reach, design.cautions(n1, n1 + n0), design.subjects)
+        finding = Finding.UNDER_CONDITION(finding=finding, condition=_condition(design), confidence=1.0 - design.alpha)
+    return Verdict(claim.label, outcome, standing, finding, reach, design.cautions(n1, n1 + n0), design.subjects)
 
 
 def undecided(scores: LabelledScores, delta: float, design: Design) -> Verdict:
@@ -198,11 +198,11 @@ def undecided(scores: LabelledScores, delta: float, design: Design) -> Verdict:
     reach = max_certifiable_epsilon(n1, n0, delta, design)
     flaws = design.flaws(n1, n1 + n0)
     standing = Standing.INDICATIVE if flaws else Standing.CERTIFIED
-    found = Finding.NO_CLAIM(count=n1 + n0, units=_units(design), reach=reach)
+    finding = Finding.NO_CLAIM(count=n1 + n0, units=_units(design), reach=reach)
     if flaws:
-        found = Finding.WITH_FLAWS(flaws=list(flaws), finding=found)
+        finding = Finding.WITH_FLAWS(flaws=list(flaws), finding=finding)
     cautions = design.cautions(n1, n1 + n0)
-    return Verdict(NO_CLAIM, Outcome.INCONCLUSIVE, standing, found, reach, cautions, design.subjects)
+    return Verdict(NO_CLAIM, Outcome.INCONCLUSIVE, standing, finding, reach, cautions, design.subjects)
 
 
 def gravest(verdicts: tuple[Verdict, ...]) -> Verdict:
@@ -218,7 +218,7 @@ def rejects(scores: LabelledScores, claim: Claim, design: Design) -> bool:
     if not design.independent_trainings:
         # Each number of guesses at its share of alpha, so that any rejection counts.
         tries = one_run.paid_tries(scores.scores.size, design.guesses, alpha, attacks)
-        return any(claim.rejected_by(one_run.guess(scores, one.made), one.level) for one in tries)
+        return any(claim.rejected_by(one_run.guess(scores, attempt.made), attempt.level) for attempt in tries)
     if design.thresholds:
         return bounds.thresholds_violate(scores, design.thresholds, claim.ceiling, alpha=alpha, attacks=attacks)
     return bands.violates(scores, claim.ceiling, alpha=alpha, attacks=attacks).violated
@@ -229,7 +229,7 @@ def could_reject(members: int, non_members: int, claim: Claim, design: Design) -
     if not design.independent_trainings:
         users = members + non_members
         tries = one_run.paid_tries(users, design.guesses, design.alpha, design.attacks)
-        return any(claim.rejected_by(Guesses(users, one.made, one.made), one.level) for one in tries)
+        return any(claim.rejected_by(Guesses(users, attempt.made, attempt.made), attempt.level) for attempt in tries)
     return rejects(_perfect(members, non_members), claim, _at_half(design))
 
 
@@ -249,7 +249,9 @@ def max_certifiable_epsilon(members: int, non_members: int, delta: float, design
         # Both theorems, as ``rejects`` lets either reject at no extra price (docs/theory.md#one-run-curve-test).
         theorems = (one_run.one_run_epsilon, one_run.fdp_epsilon)
         reach = max(
-            theorem(Guesses(users, one.made, one.made), delta, one.level) for theorem in theorems for one in tries
+            theorem(Guesses(users, attempt.made, attempt.made), delta, attempt.level)
+            for theorem in theorems
+            for attempt in tries
         )
     else:
         perfect, at_half = _perfect(members, non_members), _at_half(design)

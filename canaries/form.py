@@ -62,7 +62,7 @@ class Forms:
         users = sorted(spare, key=self._turn) if len(spare) > 1 else list(spare)
         counts = np.array([len(spare[user]) for user in users], dtype=np.int64)
         left, uses = counts.copy(), np.zeros_like(counts)
-        found: dict[str, list[int]] = {}
+        rows_of: dict[str, list[int]] = {}
         for canary, number in wanted.items():
             rows: list[int] = []
             while len(rows) < number:
@@ -77,8 +77,8 @@ class Forms:
                 rows += spare[users[host]][first : first + lent]
                 left[host] -= lent
                 uses[host] += 1
-            found[canary] = rows
-        return found
+            rows_of[canary] = rows
+        return rows_of
 
     def pieces(self, records: int) -> int:
         """How many texts to make for a user of so many records: enough to fill them, but for unusually long ones."""

@@ -72,12 +72,12 @@ def sample_substring(
         starts = range(len(ids) - length + 1)
         for start in dice.sample(starts, min(TRIES, len(starts))):
             window = ids[start : start + length]
-            found = Substring(_decode(tokenizer, window), length, len(texts[i]) / len(ids))
-            if _stands_unchanged(tokenizer, window, found.text):
-                return found
+            substring = Substring(_decode(tokenizer, window), length, len(texts[i]) / len(ids))
+            if _stands_unchanged(tokenizer, window, substring.text):
+                return substring
             # Kept because Algorithm 1 takes any substring: some scripts and tokenizers have none that survives between
             # two words.
-            spare = spare or found
+            spare = spare or substring
     return spare
 
 

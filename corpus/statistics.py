@@ -132,9 +132,9 @@ class _Counted:
 
 
 def _number(database: duckdb.DuckDBPyConnection, query: str) -> int:
-    found = database.execute(query).fetchone()
-    assert found is not None
-    return int(found[0] or 0)
+    row = database.execute(query).fetchone()
+    assert row is not None
+    return int(row[0] or 0)
 
 
 def records_percentiles(counts: Sequence[int]) -> tuple[int, int, int, int, int]:

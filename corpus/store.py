@@ -112,13 +112,13 @@ class Corpus:
     def _at(self, column: str, rows: NDArray[np.integer]) -> list[str]:
         # Runs of one chunk at once: a search for each row in a chunked column would cost more than the values.
         numbers = np.searchsorted(self._ends, rows, side="right")
-        found: list[str] = []
+        values: list[str] = []
         for run in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(numbers)) + 1):
             if run.size:
                 number = int(numbers[run[0]])
                 chunk = self._chunks[column][number]
-                found += chunk.take(pa.array(rows[run] - (self._ends[number] - len(chunk)))).to_pylist()
-        return found
+                values += chunk.take(pa.array(rows[run] - (self._ends[number] - len(chunk)))).to_pylist()
+        return values
 
     def _value(self, column: str, row: int) -> Any:
         number = bisect.bisect_right(self._ends, row)  # a chunked array searches its chunks linearly for every row

@@ -44,8 +44,8 @@ def problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
             lines.append(f"unknown key {where}" + (f" (did you mean {near[0]}?)" if near else ""))
         elif problem["type"] == "value_error":
             # The exception itself: pydantic's own message puts "Value error, " before it.
-            said = str(problem["ctx"]["error"])
-            lines.append(f"{where}: {said}" if where else said)
+            message = str(problem["ctx"]["error"])
+            lines.append(f"{where}: {message}" if where else message)
         else:
             lines.append(f"{where}: {problem['msg'].lower()}, got {problem['input']!r:.60}")
     return lines

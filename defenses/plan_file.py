@@ -129,8 +129,8 @@ def _guarantee_with_epsilon(promise: Guarantee, stated: dict[str, Any]) -> Guara
     # By number of records; what is missing or strange stays as computed, and is then found to differ.
     points: Any = kept.get("curve")
     listed = [p for p in points if isinstance(p, dict)] if isinstance(points, list) else []
-    said = {p["exposed"]: p.get("epsilon") for p in listed if isinstance(p.get("exposed"), int)}
-    near = [(point, said.get(point.exposed)) for point in exposure.curve]
+    stated_epsilon = {p["exposed"]: p.get("epsilon") for p in listed if isinstance(p.get("exposed"), int)}
+    near = [(point, stated_epsilon.get(point.exposed)) for point in exposure.curve]
     curve = tuple(EpsilonAt(p.exposed, float(e)) if e and _close(e, p.epsilon, _SAME) else p for p, e in near)
     return dataclasses.replace(promise, exposure=dataclasses.replace(exposure, curve=curve))
 

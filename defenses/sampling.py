@@ -126,14 +126,14 @@ class _Gaps:
             again = np.array(self._later.pop(self.step, []), dtype=np.int64)
             self._drawn = np.sort(np.concatenate([self._order[begin:end], again]))
             after = self._next(self._drawn, np.full(self._drawn.size, self.step + 1))
-            for unit, its in zip(self._drawn.tolist(), after.tolist(), strict=True):
-                if its < self._steps:
-                    self._later[its].append(unit)
+            for unit, next_step in zip(self._drawn.tolist(), after.tolist(), strict=True):
+                if next_step < self._steps:
+                    self._later[next_step].append(unit)
         return [int(unit) for unit in self._drawn]
 
     def _next(self, units: npt.NDArray[np.int64], start: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The first step, at or after ``start``, in which each unit takes part; the run's end if there is none."""
-        found = np.full(units.size, self._steps, dtype=np.int64)
+        steps = np.full(units.size, self._steps, dtype=np.int64)
         waiting = np.flatnonzero(start < self._steps)
         position = start.copy()
         while waiting.size:
@@ -141,9 +141,9 @@ class _Gaps:
             position[waiting] += gaps
             # Beyond its table a unit waits on, with the next digest.
             more = gaps == self._table.size
-            found[waiting[~more]] = position[waiting[~more]]
+            steps[waiting[~more]] = position[waiting[~more]]
             waiting = waiting[more & (position[waiting] < self._steps)]
-        return np.minimum(found, self._steps)
+        return np.minimum(steps, self._steps)
 
     def _gaps(self, units: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """How many steps each unit lets pass before it takes part; the table's length: all of them."""

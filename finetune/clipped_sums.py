@@ -23,10 +23,10 @@ def clipped_sum(
     """The sum of the clipped gradients of several passes' units, and what is known of each unit, in their order."""
     # A GPU is given the next pass while it computes one, and asked once, after the last, whether a unit was not finite.
     if kind_of(model.device) != "cpu":
-        found = over_passes(model, runs, clip_norm, passes, asks=False)
-        if not bool(found.masked.any()):
-            return found
-        del found  # its sums are as large as the model
+        clipped = over_passes(model, runs, clip_norm, passes, asks=False)
+        if not bool(clipped.masked.any()):
+            return clipped
+        del clipped  # its sums are as large as the model
     return over_passes(model, runs, clip_norm, passes, asks=True)
 
 
@@ -48,7 +48,7 @@ def over_passes(
     of_passes: list[ClippedSum] = []
     parts = take_apart(model)
     for units in runs:
-        its = clipped_gradient_sum(
+        clipped = clipped_gradient_sum(
             model,
             whole_units(units),
             clip_norm=clip_norm,
@@ -58,18 +58,18 @@ def over_passes(
             parts=parts,
             onto=total,
         )
-        passes.note(its.engine, its.notice)
-        total = its.gradients
-        of_passes.append(its)
+        passes.note(clipped.engine, clipped.notice)
+        total = clipped.gradients
+        of_passes.append(clipped)
     if not of_passes:
         zeros = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in trainable(model).items()}
         none = torch.zeros(0, device=model.device)
         return ClippedSum(zeros, none, none, none > 0, "no records")
     return replace(
         of_passes[-1],
-        norms=torch.cat([its.norms for its in of_passes]),
-        losses=torch.cat([its.losses for its in of_passes]),
-        masked=torch.cat([its.masked for its in of_passes]),
+        norms=torch.cat([clipped.norms for clipped in of_passes]),
+        losses=torch.cat([clipped.losses for clipped in of_passes]),
+        masked=torch.cat([clipped.masked for clipped in of_passes]),
     )
 
 

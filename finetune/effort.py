@@ -56,7 +56,7 @@ class Effort:
     def goes_on(self, arithmetic: Arithmetic, device: torch.device, processes: int) -> list[str]:
         """Note what this call uses; returns the names of devices that an earlier call used, if it was on others."""
         name = device_name(device)
-        others = [its for its in self.devices if its != name]
+        others = [device_used for device_used in self.devices if device_used != name]
         self.devices = list(dict.fromkeys([*self.devices, name]))
         self.precisions = list(dict.fromkeys([*self.precisions, arithmetic]))
         self.processes = max(self.processes, processes)

@@ -63,11 +63,11 @@ def filtered_gradient(
             passes.count(people[0])
         budget = None if passes is None else passes.budget
         user = whole_units(people)
-        found = clipped_gradient_sum(model, user, clip_norm=float("inf"), memory_budget=budget)
+        clipped = clipped_gradient_sum(model, user, clip_norm=float("inf"), memory_budget=budget)
         if passes is not None:
-            passes.note(found.engine, found.notice)
-        gradients[i] = torch.cat([found.gradients[name].flatten() for name in parameters])
-        losses.append(found.losses[~found.masked])
+            passes.note(clipped.engine, clipped.notice)
+        gradients[i] = torch.cat([clipped.gradients[name].flatten() for name in parameters])
+        losses.append(clipped.losses[~clipped.masked])
     kept = kept_users(gradients, [unit.name for unit in units], absent, clip, training.key, step)
     # Absent users who are kept add zero to the sum but count in its divisor.
     weights = torch.tensor(kept[: len(units)], dtype=torch.float32, device=model.device)

@@ -33,8 +33,8 @@ def halve_frozen(model: PreTrainedModel, *, keep: bool = True) -> None:
             weight.data = weight.data.to(torch.bfloat16)
 
 
-def restore(copy: nn.Module, of: nn.Module) -> None:
+def restore(copy: nn.Module, model: nn.Module) -> None:
     """Give a copy of a model, on the CPU, the float32 weights that ``halve_frozen`` took from the model."""
     parameters = dict(copy.named_parameters())
-    for name, weight in _WHOLE.get(of, {}).items():
+    for name, weight in _WHOLE.get(model, {}).items():
         parameters[name].data = weight.clone()

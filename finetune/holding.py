@@ -130,10 +130,10 @@ def _sharded(spread: Spread) -> Holding:
         return spread.checksum_over_members(here, model.device)
 
     return Holding(
-        partial(sharded_private_gradient, its=spread),
+        partial(sharded_private_gradient, spread=spread),
         of_batch,
-        partial(load_sharded_state, its=spread),
-        partial(save_sharded_state, its=spread),
+        partial(load_sharded_state, spread=spread),
+        partial(save_sharded_state, spread=spread),
         save_sharded_model,
         all_finite,
         checksum,

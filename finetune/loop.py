@@ -90,30 +90,30 @@ def train(
         )
     if recipe.looks_at_validation and (evaluate is None or select_by is None):
         raise InputError("finetune.select keeps the best or patience is set, but nothing is evaluated to choose by")
-    its = begin(base, sequences, recipe, folder, private, clipping, spread, say)
-    state = its.state
+    training = begin(base, sequences, recipe, folder, private, clipping, spread, say)
+    state = training.state
     if advance and state.step:
         advance(state.step)
-    evaluation_steps = set(recipe.evaluation_steps(its.steps)) if evaluate else set()
+    evaluation_steps = set(recipe.evaluation_steps(training.steps)) if evaluate else set()
 
     def stopped() -> bool:
         return select_by is not None and recipe.stops_after([point[select_by] for point in state.history])
 
-    while state.step < its.steps and not stopped():
+    while state.step < training.steps and not stopped():
         # Where several train together, they would not all be asked to stop after the same step.
         with put_off() if processes() == 1 else nullcontext(lambda: False) as interrupted:
             try:
-                its.take_step()
+                training.take_step()
             except Halted as halted:
                 # Halting is all that the mechanism puts out here: the model of the steps before is not released.
                 return TrainingResult(folder, 0, halted.step, (), 0.0, halted=True)
             if advance:
                 advance(1)
             if evaluate and state.step in evaluation_steps:
-                its.evaluate(evaluate, select_by)
-            if state.step % recipe.checkpoint_every == 0 or state.step == its.steps or stopped() or interrupted():
-                its.save()
-    final = its.final_model()
+                training.evaluate(evaluate, select_by)
+            if state.step % recipe.checkpoint_every == 0 or state.step == training.steps or stopped() or interrupted():
+                training.save()
+    final = training.final_model()
     return TrainingResult(
         final,
         state.best_step if recipe.keeps_best else state.step,

@@ -124,7 +124,7 @@ def training_peak(make: Callable[[], PreTrainedModel], recipe: Recipe, step: Ste
     model = rehearsal.model(make, adapt).train()
     take_apart(model)  # what its layers are is found by numbers, and remembered
     with rehearsal.one_of(recipe.shard) if recipe.shard else nullcontext(), _rehearsing(rehearsal, device):
-        its = spread(model, recipe, model.device)
+        spread_of_step = spread(model, recipe, model.device)
         if recipe.checkpointing:
             # torch runs a backward pass outside of modes like this one.
             again = AutocastOfGpu if device.kind == "cuda" else nullcontext
@@ -135,24 +135,24 @@ def training_peak(make: Callable[[], PreTrainedModel], recipe: Recipe, step: Ste
         budget = (device.memory - weights) // 2 if device.kind == "cuda" else device.memory // 4
         passes = Passes(step.most, splits=step.splits, budget=max(0, budget))
         optimizer = optimizer_of(model, recipe)
-        found: list[tuple[str, int, int]] = []  # moment, most bytes, of them the optimizer's
+        peaks: list[tuple[str, int, int]] = []  # moment, most bytes, of them the optimizer's
         state = 0
         for moment in ("the first step", "a later step"):
             rehearsal.begin()
-            step.compute(model, passes, arithmetic, its)
-            found.append((moment, rehearsal.most, state))
+            step.compute(model, passes, arithmetic, spread_of_step)
+            peaks.append((moment, rehearsal.most, state))
             with_gradients = rehearsal.begin()
             optimizer.step()
             state += rehearsal.alive - with_gradients
-            found.append((OPTIMIZING, rehearsal.most, state))
+            peaks.append((OPTIMIZING, rehearsal.most, state))
             optimizer.zero_grad(set_to_none=True)
         # A workspace is part of the step, whose gradients are gone by now.
         if step.scored is not None:
-            found.append((EVALUATION, _score(model.eval(), step.scored, rehearsal)[0], state))
-        moment, most, state = max(found, key=lambda its: its[1])
+            peaks.append((EVALUATION, _score(model.eval(), step.scored, rehearsal)[0], state))
+        moment, most, state = max(peaks, key=lambda peak: peak[1])
     copies = step.copies * weights
     ways = passes.effort.ways[0] if passes.effort.ways else ""
-    fixed = copies + max(bytes_of for its, bytes_of, _ in found if its == OPTIMIZING)
+    fixed = copies + max(bytes_of for phase, bytes_of, _ in peaks if phase == OPTIMIZING)
     work, processes = most - weights - state, recipe.shard or 1
     return Peak(moment, weights + copies, state, work, step.most, step.splits, ways, fixed, processes)
 

@@ -87,11 +87,11 @@ class Writers(MadeSequence[str]):
 
     Attributes:
         names: the users, sorted.
-        of: the place in ``names`` of each record's user, shape (records,).
+        places: the place in ``names`` of each record's user, shape (records,).
     """
 
-    def __init__(self, names: Sequence[str], of: npt.NDArray[np.int32]) -> None:
-        self.names, self.of = names, of
+    def __init__(self, names: Sequence[str], places: npt.NDArray[np.int32]) -> None:
+        self.names, self.places = names, places
 
     @classmethod
     def of_names(cls, users: Sequence[str]) -> "Writers":
@@ -103,20 +103,20 @@ class Writers(MadeSequence[str]):
         return cls(names, np.fromiter((number[user] for user in users), dtype=np.int32, count=len(users)))
 
     def __len__(self) -> int:
-        return len(self.of)
+        return len(self.places)
 
     def one(self, number: int) -> str:
         """Who wrote the record of this number."""
-        return self.names[int(self.of[number])]
+        return self.names[int(self.places[number])]
 
     def some(self, numbers: range) -> list[str]:
         """Who wrote the records of these numbers."""
-        return [self.names[i] for i in self.of[np.array(numbers, dtype=np.int64)].tolist()]
+        return [self.names[i] for i in self.places[np.array(numbers, dtype=np.int64)].tolist()]
 
     def units(self) -> Units:
         """A unit of each user with records, with all of them."""
-        order = np.argsort(self.of, kind="stable")
-        present, counts = np.unique(self.of, return_counts=True)
+        order = np.argsort(self.places, kind="stable")
+        present, counts = np.unique(self.places, return_counts=True)
         return Units([self.names[i] for i in present.tolist()], order, np.cumsum(counts))
 
 

@@ -294,8 +294,8 @@ def _settle_memory(passes: Passes, device: torch.device) -> None:
     passes.most = passes.most if kept.most is None else min(passes.most, kept.most)
 
 
-def _diverged(what: str, step: int, folder: Path) -> ResumableError:
+def _diverged(quantity: str, step: int, folder: Path) -> ResumableError:
     return ResumableError(
-        f"training stopped: the {what} became NaN or infinite at step {step}; lower finetune.learning_rate and use a"
-        f" new run folder (the last good checkpoint is kept under '{folder}')"
+        f"training stopped: the {quantity} became NaN or infinite at step {step}; lower finetune.learning_rate and use"
+        f" a new run folder (the last good checkpoint is kept under '{folder}')"
     )

@@ -198,9 +198,10 @@ def _units(mechanism: Mechanism, key: bytes, records: PrivateRecords, *, exactly
         pool = choose_records(mechanism.record_selection, mechanism.group_size, user.rows, records, key, "pool")
         # Rule "all" ignores the number, on which the accountant relies.
         pools.append(np.array(pool[: mechanism.group_size], dtype=np.int64))
-    number = [np.arange(mechanism.group_size if exactly else pool.size) for pool in pools]
-    rows = np.concatenate([pool[its % pool.size] for pool, its in zip(pools, number, strict=True)] or [np.arange(0)])
-    copies = np.concatenate([its // pool.size for pool, its in zip(pools, number, strict=True)] or [np.arange(0)])
+    numbers = [np.arange(mechanism.group_size if exactly else pool.size) for pool in pools]
+    numbered = list(zip(pools, numbers, strict=True))
+    rows = np.concatenate([pool[number % pool.size] for pool, number in numbered] or [np.arange(0)])
+    copies = np.concatenate([number // pool.size for pool, number in numbered] or [np.arange(0)])
     return Units(Copies(records.ids, rows, copies), rows, np.arange(1, rows.size + 1))
 
 
@@ -238,7 +239,7 @@ def choose_records(
     """
     if rule == "random":
         # Of the user's own records, by that user and the key alone (docs/theory.md#rules-of-a-private-step).
-        chosen = keyed_positions(key, purpose, records.users[rows[0]], count=count, of=len(rows)) if rows else []
+        chosen = keyed_positions(key, purpose, records.users[rows[0]], count=count, total=len(rows)) if rows else []
         return [rows[i] for i in chosen]
     chosen = select_records(
         rule,

@@ -28,17 +28,17 @@ def usable(
         ids: record ids, by row.
         step: number of the step, from 0.
     """
-    found: dict[int, list[int]] = {}
+    rows_used: dict[int, list[int]] = {}
     for row in rows:
         entities = named.of(row)
         if not entities:
             if keyed_uniform(key, f"extended {step}", ids[row]) < two_level.extended_rate:
-                found[row] = []
+                rows_used[row] = []
             continue
         drawn = [e for e in entities if keyed_uniform(key, f"entities {step}", named.names[e]) < two_level.entity_rate]
         if len(drawn) == len(entities) or (drawn and two_level.rule == "any"):
-            found[row] = drawn
-    return found
+            rows_used[row] = drawn
+    return rows_used
 
 
 def entity_weights(two_level: TwoLevel, named: Incidence) -> Weights | None:

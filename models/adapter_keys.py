@@ -34,7 +34,9 @@ def check_adapter_keys(adapted: Any, folder: Path) -> None:
     ignored = getattr(adapted.get_base_model(), "_keys_to_ignore_on_load_unexpected", None) or ()
     keys = {
         "missing": sorted(set(report.missing_keys) - set(base.missing_keys)),
-        "unexpected": sorted(k for k in report.unexpected_keys if not any(re.search(its, k) for its in ignored)),
+        "unexpected": sorted(
+            k for k in report.unexpected_keys if not any(re.search(pattern, k) for pattern in ignored)
+        ),
     }
     if any(keys.values()):
         counts = [f"{len(names)} {kind}, such as '{_as_saved(names[0])}'" for kind, names in keys.items() if names]

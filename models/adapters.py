@@ -38,8 +38,8 @@ class BaseAlone(torch.nn.Module):
     @property
     def device(self) -> torch.device:
         """Where its inputs go."""
-        its: torch.device = self.adapted.device
-        return its
+        device: torch.device = self.adapted.device
+        return device
 
     def forward(self, **inputs: Any) -> Any:
         """The base model's output."""
@@ -94,11 +94,11 @@ def _from_one_copy(folder: Path, base: LanguageModel) -> tuple[LanguageModel, La
 def _weights(model: torch.nn.Module) -> list[tuple[torch.Tensor, int]]:
     """Every weight, with how often it was written."""
     # Counted by torch for autograd: a copy to compare with would take the memory that one copy saves.
-    return [(its, its._version) for its in model.parameters()]
+    return [(weight, weight._version) for weight in model.parameters()]
 
 
 def _changed(weights: list[tuple[torch.Tensor, int]]) -> bool:
-    return any(its._version != before for its, before in weights)
+    return any(weight._version != before for weight, before in weights)
 
 
 def _logits(lm: LanguageModel) -> torch.Tensor:

@@ -16,7 +16,7 @@ def true_float32() -> Iterator[None]:
     # torch has an older setting for all backends and newer ones for each, and reading the older one fails where the
     # newer ones disagree: then these alone are restored.
     backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
-    newer = [its.fp32_precision for its in backends]
+    newer = [backend.fp32_precision for backend in backends]
     try:
         older: str | None = torch.get_float32_matmul_precision()
     except RuntimeError:
@@ -27,5 +27,5 @@ def true_float32() -> Iterator[None]:
     finally:
         if older is not None:
             torch.set_float32_matmul_precision(older)
-        for its, precision in zip(backends, newer, strict=True):
-            its.fp32_precision = precision
+        for backend, precision in zip(backends, newer, strict=True):
+            backend.fp32_precision = precision

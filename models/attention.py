@@ -21,12 +21,12 @@ def use_exact_attention(model: PreTrainedModel) -> None:
 
     torch then uses cuDNN's attention nowhere in this process.
     """
-    found = [layer for layer in model.modules() if type(layer) in (GPTNeoSelfAttention, ExactAttention)]
-    for layer in found:
+    layers = [layer for layer in model.modules() if type(layer) in (GPTNeoSelfAttention, ExactAttention)]
+    for layer in layers:
         # By its class: a function of the layer as its own attribute would be a cycle, and a model that nobody holds
         # any more would stay in a GPU's memory until Python looks for cycles.
         layer.__class__ = ExactAttention
-    if found:
+    if layers:
         # It builds a graph for each new shape of a batch: tens of milliseconds, longer than a pass of 125M. For good: a
         # block around each use would set and restore torch's one switch from several threads.
         torch.backends.cuda.enable_cudnn_sdp(False)
@@ -43,8 +43,10 @@ class ExactAttention(GPTNeoSelfAttention):  # type: ignore[misc]
         """The attended values (B, heads, L, d), and no weights; the signature is that of transformers."""
         with torch.autocast(query.device.type, enabled=False):  # it would round the logits, or operands of float32
             if keeps_eager(query):
-                found: tuple[Tensor, Tensor] = super()._attn(query, key, value, _additive(attention_mask, query.dtype))
-                return found
+                attended: tuple[Tensor, Tensor] = super()._attn(
+                    query, key, value, _additive(attention_mask, query.dtype)
+                )
+                return attended
             dropout = float(self.attn_dropout.p) if self.training else 0.0
             window = self.bias if self.attention_type == "local" else None
             return unscaled_attention((query, key, value), window, attention_mask, dropout), None

@@ -16,9 +16,9 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str, *, vocabulary
     # nothing.
     ids = tokenizer(PROBE, add_special_tokens=False)["input_ids"]
     if not ids or set(ids) == {tokenizer.unk_token_id}:
-        found = "no tokens" if not ids else "only unknown tokens"
+        yielded = "no tokens" if not ids else "only unknown tokens"
         raise InputError(
-            f"the tokenizer of '{name}' makes {found} of plain English: its vocabulary is empty or not its own"
+            f"the tokenizer of '{name}' makes {yielded} of plain English: its vocabulary is empty or not its own"
             " (load it from a folder with tokenizer.json)"
         )
     highest = max(tokenizer.get_vocab().values())
@@ -43,8 +43,8 @@ def check_causal(model: PreTrainedModel, name: str) -> None:
     # The last token alone differs, so that every earlier prediction must be the same.
     other[0, -1] = (ids[0, -1] + 1) % vocabulary
     with torch.no_grad(), tokens_rounded_apart(model):
-        one, two = (model(input_ids=x, use_cache=False).logits[0, :-1].float() for x in (ids, other))
-    moved, scale = float((one - two).abs().max()), float(one.abs().max())
+        first, second = (model(input_ids=x, use_cache=False).logits[0, :-1].float() for x in (ids, other))
+    moved, scale = float((first - second).abs().max()), float(first.abs().max())
     if moved > 1e-5 * scale:  # a causal model gives the same numbers up to rounding
         raise InputError(
             f"'{name}' ({type(model).__name__}) is not a causal language model: changing the last token of a text moved"

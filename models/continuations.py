@@ -54,14 +54,14 @@ def continuation_logprobs(
     # By logits of the suffixes, as other passes are by those of their tokens.
     budget = tokens_per_batch(lm.model)
     size = max(1, budget // windows.shape[1])
-    found = [np.empty(0)]
+    batches = [np.empty(0)]
     for start in range(0, len(windows), size):
         batch = torch.from_numpy(windows[start : start + size].astype(np.int64))
         with true_float32():
-            found.append(_of_batch(lm, batch, prefix, temperature, top_k))
+            batches.append(_of_batch(lm, batch, prefix, temperature, top_k))
         if advance:
             advance(len(batch))
-    values = np.concatenate(found)
+    values = np.concatenate(batches)
     if np.isnan(values).any():
         raise InputError(f"model '{lm.name}' gives a text a probability that is not a number: is it broken?")
     return values

@@ -239,7 +239,7 @@ def _token_scores(model: EndpointModel, values: Sequence[object], text: int) -> 
 
 def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tuple[Style, dict[str, Any]]:
     """The first style in which the server returns log-probabilities of a prompt, and its answer to ``prompt``."""
-    found: list[str] = []
+    refusals: list[str] = []
     # For a text only an echo says which tokens the server made of it.
     for style in Style if not isinstance(prompt, str) else (Style.ECHO, Style.ECHO_AND_ONE):
         try:
@@ -251,17 +251,17 @@ def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tup
         except Refusal as error:
             if error.status == 404:  # no such address or model: another style would not help
                 raise InputError(f"{error}{_listed_instead(_listed_if_asked_once(connection), name)}") from error
-            found.append(f"asked for {style}: {error}")
+            refusals.append(f"asked for {style}: {error}")
         except NoLogprobs as error:
-            found.append(f"asked for {style} it returns {error}")
+            refusals.append(f"asked for {style} it returns {error}")
         else:
             if values and finite(values) is not None:
                 return style, answer
-            found.append(f"asked for {style} it returns values that are no log-probabilities")
+            refusals.append(f"asked for {style} it returns values that are no log-probabilities")
     hint = "; with --tokenizer prompt_logprobs are tried too" if isinstance(prompt, str) else ""
     raise InputError(
         f"'{connection.endpoint.base}' returns no log-probabilities of a prompt for model '{name}', which an audit"
-        f" needs ({'; '.join(found)}{hint}): serve the model where completions take echo with logprobs, or"
+        f" needs ({'; '.join(refusals)}{hint}): serve the model where completions take echo with logprobs, or"
         " prompt_logprobs as in vLLM"
     )
 
@@ -307,8 +307,8 @@ def _listed(connection: Connection, *, tries: int | None = None) -> dict[str, di
         listed = connection.get("/models", tries=tries).get("data")
     except Refusal:
         return {}
-    entries = [its for its in listed if isinstance(its, dict)] if isinstance(listed, list) else []
-    return {its["id"]: its for its in entries if isinstance(its.get("id"), str)}
+    entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    return {entry["id"]: entry for entry in entries if isinstance(entry.get("id"), str)}
 
 
 def _listed_instead(listed: Mapping[str, object], name: str) -> str:

@@ -76,14 +76,14 @@ class Endpoint:
         # An invalid name may be the key itself, so the message does not quote it.
         if self.key_variable is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.key_variable):
             raise InputError("the API key is given by the name of an environment variable that holds it, not as it is")
-        for what in ("requests_per_minute", "concurrency", "timeout", "max_tries", "first_wait"):
-            value = getattr(self, what)
+        for name in ("requests_per_minute", "concurrency", "timeout", "max_tries", "first_wait"):
+            value = getattr(self, name)
             if value is not None and not value > 0:
-                raise InputError(f"the endpoint's {what.replace('_', ' ')} is {value}: it must be above 0")
+                raise InputError(f"the endpoint's {name.replace('_', ' ')} is {value}: it must be above 0")
 
-    def _said(self, what: object) -> str:
+    def _said(self, fault: object) -> str:
         """What is wrong and what to do; the address is not quoted if it may contain a password."""
-        return f"{'' if '@' in self.url else f' ({what})'}: give one like https://host/v1"
+        return f"{'' if '@' in self.url else f' ({fault})'}: give one like https://host/v1"
 
     @property
     def base(self) -> str:
@@ -218,14 +218,14 @@ class Connection:
         try:
             content = response.json()
             error = content.get("error", content) if isinstance(content, dict) else content
-            said = str(error.get("message", error) if isinstance(error, dict) else error)
+            message = str(error.get("message", error) if isinstance(error, dict) else error)
         except ValueError:
-            said = response.text
-        said = " ".join(said.split()).rstrip(".")
+            message = response.text
+        message = " ".join(message.split()).rstrip(".")
         # Some servers quote the key they were sent.
         if self._key:
-            said = said.replace(self._key, "***")
-        return f": {said[:LONGEST_QUOTE]}" if said else ""
+            message = message.replace(self._key, "***")
+        return f": {message[:LONGEST_QUOTE]}" if message else ""
 
 
 class _Pace:

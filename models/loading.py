@@ -214,8 +214,8 @@ def with_tokens_of(target: LanguageModel, reference: LanguageModel) -> LanguageM
     """
     own, base = target.tokenizer, reference.tokenizer
     vocabulary, added = own.get_vocab(), base.get_vocab().keys() ^ own.get_vocab().keys()
-    more = {its.content for its in own.added_tokens_decoder.values() if its.special}
-    same = {token: its for token, its in vocabulary.items() if token not in added} == base.get_vocab()
+    more = {token.content for token in own.added_tokens_decoder.values() if token.special}
+    same = {token: number for token, number in vocabulary.items() if token not in added} == base.get_vocab()
     return replace(target, tokenizer=base) if same and added and added <= more and _cuts(own) == _cuts(base) else target
 
 

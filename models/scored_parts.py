@@ -39,10 +39,10 @@ def scored_tokens(
             return_offsets_mapping=True,
             verbose=False,
         )
-        for offsets, its in zip(encoded["offset_mapping"], parts[first : first + _TEXTS], strict=True):
+        for offsets, spans in zip(encoded["offset_mapping"], parts[first : first + _TEXTS], strict=True):
             begins, ends = token_places(offsets)
             touched = np.zeros(len(ends), dtype=np.bool_)
-            for begin, end in its:
+            for begin, end in spans:
                 touched |= (begins < end) & (ends > begin)
             yield touched
 

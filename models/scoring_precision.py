@@ -25,18 +25,18 @@ def loading_options(precision: ScoringPrecision, device: torch.device | None) ->
     Raises:
         InputError: bitsandbytes is not installed, or the GPU has no bfloat16 arithmetic.
     """
-    its: dict[str, Any] = {"dtype": torch.float32 if precision == "fp32" else torch.bfloat16}
+    options: dict[str, Any] = {"dtype": torch.float32 if precision == "fp32" else torch.bfloat16}
     if precision != "fp32" and _lacks_bf16(device):
         raise InputError(f"precision {precision}: the GPU has no bfloat16 arithmetic: choose fp32")
     if device is None:
-        its["device_map"] = "auto"
+        options["device_map"] = "auto"
     if precision in _QUANTIZED:
         if importlib.util.find_spec("bitsandbytes") is None:
             raise InputError(f"precision {precision} needs bitsandbytes: pip install 'heldin[quantized]'")
-        its["quantization_config"] = _quantization(precision)
+        options["quantization_config"] = _quantization(precision)
         # Quantized while they are read, on the device where they stay: they cannot be moved by ``to`` afterwards.
-        its.setdefault("device_map", {"": device})
-    return its
+        options.setdefault("device_map", {"": device})
+    return options
 
 
 def in_fingerprint(precision: ScoringPrecision) -> str:
@@ -55,15 +55,15 @@ def tokens_rounded_apart(model: Any) -> Iterator[None]:
     if getattr(model, "is_loaded_in_8bit", False):
         from bitsandbytes.nn.modules import Linear8bitLt
 
-        layers = [its.state for its in model.modules() if isinstance(its, Linear8bitLt)]
-    kept = [its.threshold for its in layers]
+        layers = [layer.state for layer in model.modules() if isinstance(layer, Linear8bitLt)]
+    kept = [state.threshold for state in layers]
     try:
-        for its in layers:
-            its.threshold = 0.0
+        for state in layers:
+            state.threshold = 0.0
         yield
     finally:
-        for its, threshold in zip(layers, kept, strict=True):
-            its.threshold = threshold
+        for state, threshold in zip(layers, kept, strict=True):
+            state.threshold = threshold
 
 
 def _quantization(precision: ScoringPrecision) -> Any:

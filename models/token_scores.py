@@ -35,5 +35,5 @@ class TokenScores:
     def at(self, kept: NDArray[np.bool_] | NDArray[np.intp]) -> "TokenScores":
         """The same scores of some of the tokens, by mask of shape (n,) or by index; nothing is left behind."""
         columns: dict[str, Any] = {column.name: getattr(self, column.name) for column in fields(self)}
-        some: dict[str, Any] = {name: None if its is None else its[kept] for name, its in columns.items()}
+        some: dict[str, Any] = {name: None if values is None else values[kept] for name, values in columns.items()}
         return TokenScores(**some)

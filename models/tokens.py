@@ -59,7 +59,7 @@ def token_lists(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> lis
         backend.no_truncation()
         backend.no_padding()
         with _all_cores(len(texts)):
-            return [its.ids for its in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+            return [encoding.ids for encoding in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
     ids: list[list[int]] = tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)[
         "input_ids"
     ]
@@ -85,20 +85,20 @@ class TokenMemo:
         name = _name(tokenizer)
         keys = [(name, hashlib.blake2b(text.encode(), digest_size=16).digest()) for text in texts]
         with self._lock:
-            found = {key: self._kept[key] for key in keys if key in self._kept}
-            for key in found:
+            ids_of = {key: self._kept[key] for key in keys if key in self._kept}
+            for key in ids_of:
                 self._kept.move_to_end(key)
-        wanting = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
+        wanting = {key: text for key, text in zip(keys, texts, strict=True) if key not in ids_of}
         for key, ids in zip(wanting, token_lists(tokenizer, list(wanting.values())), strict=True):
-            found[key] = np.array(ids, dtype=np.int32)
+            ids_of[key] = np.array(ids, dtype=np.int32)
         with self._lock:
             for key in wanting:
                 if key not in self._kept:
-                    self._tokens += found[key].size + A_TEXT
-                self._kept[key] = found[key]
+                    self._tokens += ids_of[key].size + A_TEXT
+                self._kept[key] = ids_of[key]
             while self._tokens > self.most:
                 self._tokens -= self._kept.popitem(last=False)[1].size + A_TEXT
-        return [found[key] for key in keys]
+        return [ids_of[key] for key in keys]
 
 
 MEMO = TokenMemo()
@@ -111,8 +111,8 @@ def _name(tokenizer: PreTrainedTokenizerBase) -> str:
     if tokenizer not in _NAMES:
         if tokenizer.is_fast:
             # Truncation and padding are off, special tokens are not added: what is left decides.
-            its = json.loads(tokenizer.backend_tokenizer.to_str())
-            parts = [its[part] for part in ("added_tokens", "normalizer", "pre_tokenizer", "model")]
+            stated = json.loads(tokenizer.backend_tokenizer.to_str())
+            parts = [stated[part] for part in ("added_tokens", "normalizer", "pre_tokenizer", "model")]
             _NAMES[tokenizer] = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
         else:
             # Not its address, which the next tokenizer may have once this one is gone.

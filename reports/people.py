@@ -280,7 +280,7 @@ def attacker(record: Record) -> str:
         texts = max(1, round(record.attacker_texts / max(1, people)))
         said = (
             f"Somebody who can ask for {attacker_asks(result.attack)}, and who has about"
-            f" {counted(texts, 'text')} of each {what.one}, {texts_of(record.scored_texts.kind)}. The attack is"
+            f" {counted(texts, 'text')} of each {what.singular}, {texts_of(record.scored_texts.kind)}. The attack is"
             f" {_attack(record)}; {_uses(result.attack)}."
         )
         if headline_of_a_dial(record):

@@ -181,13 +181,13 @@ def _shared_out(
     reads: NDArray[np.int64], sizes: NDArray[np.int64], members: NDArray[np.int64], passes: int
 ) -> NDArray[np.int64]:
     """Share the reads of each key out among its rows: as many rows as were read once in each pass, shape (rows,)."""
-    found = np.minimum(sizes, -(-reads // passes))
+    rows_read = np.minimum(sizes, -(-reads // passes))
     order = np.argsort(members, kind="stable")
     first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     rank = np.empty(len(members), dtype=np.int64)
     rank[order] = np.arange(len(members)) - first[members[order]]
-    each = reads // np.maximum(found, 1)
-    return np.where(rank < found[members], each[members], 0)
+    each = reads // np.maximum(rows_read, 1)
+    return np.where(rank < rows_read[members], each[members], 0)
 
 
 def _differing(members: NDArray[np.int64], texts: NDArray[np.bytes_]) -> NDArray[np.bool_]:
@@ -204,7 +204,7 @@ def _joined(reads: Reads, foreign: int, table: _Rows) -> JoinedRows | None:
     # Of the same joined rows in each epoch, once.
     _, first = np.unique(reads["hash"], return_index=True)
     edges = reads["ends"][first].ravel()
-    canary, other = ([grams for grams, its in table.grams if its is wanted] for wanted in (True, False))
+    canary, other = ([grams for grams, is_canary in table.grams if is_canary is wanted] for wanted in (True, False))
     return joined_rows(edges[edges > 0], canary, other, table.all_tokens)
 
 
@@ -228,13 +228,13 @@ def _table(rows: Iterable[Row], ends: frozenset[int], longest: int, length: int,
     canary: list[int] = []
     short: list[tuple[frozenset[bytes], ...]] = []
     numbers: dict[str, int] = {}
-    found: list[tuple[Grams, bool]] = []
+    grams_of_rows: list[tuple[Grams, bool]] = []
     all_tokens = 0
     for row in rows:
         own = _own(row.tokens, ends)
         all_tokens += len(own)
         if grams:
-            found.append((grams_of(own), row.canary_user is not None))
+            grams_of_rows.append((grams_of(own), row.canary_user is not None))
         texts.append(hash_of(own))
         is_cut = len(own) > longest
         # Where a row is cut another end may come to stand at its border.
@@ -261,7 +261,7 @@ def _table(rows: Iterable[Row], ends: frozenset[int], longest: int, length: int,
         np.array(sorted(pieces), dtype=_HASH),
         short,
         all_tokens,
-        found,
+        grams_of_rows,
     )
 
 

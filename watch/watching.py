@@ -143,8 +143,8 @@ class Watch:
             return
         # Copies: what the trainer changes afterwards in place is not what the model was given.
         others = (kwargs.get(name) for name in ("labels", "attention_mask", "position_ids"))
-        kept = (its if isinstance(its, torch.Tensor) and its.shape == ids.shape else None for its in others)
-        self._pending.append(tuple(None if its is None else its.detach().clone() for its in (ids, *kept)))
+        kept = (tensor if isinstance(tensor, torch.Tensor) and tensor.shape == ids.shape else None for tensor in others)
+        self._pending.append(tuple(None if tensor is None else tensor.detach().clone() for tensor in (ids, *kept)))
         if len(self._pending) >= _PENDING:
             self._drain()
 
@@ -219,7 +219,7 @@ class watch_training(contextlib.AbstractContextManager["watch_training"]):
 
 def _reads_of(batch: tuple[torch.Tensor | None, ...], ends: frozenset[int]) -> Iterator[tuple[Any, ...]]:
     """Yield the reads of a forward pass: one for each sequence of a row of the batch."""
-    ids, labels, mask, positions = (None if its is None else its.cpu().numpy() for its in batch)
+    ids, labels, mask, positions = (None if tensor is None else tensor.cpu().numpy() for tensor in batch)
     assert ids is not None
     for number, tokens in enumerate(ids):
         # A token bears a loss if it is its own label: transformers' models shift labels themselves.

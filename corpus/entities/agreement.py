@@ -37,10 +37,10 @@ class Agreement:
         return self.matched / self.found if self.found else None
 
 
-def agreement(found: Mentions, gold: Mentions) -> tuple[Agreement, ...]:
+def agreement(mentions_found: Mentions, gold: Mentions) -> tuple[Agreement, ...]:
     """For all categories together, then for each that either has. Both tables are of one store."""
     with duckdb.connect() as database:
-        for name, mentions in (("found", found), ("gold", gold)):
+        for name, mentions in (("found", mentions_found), ("gold", gold)):
             database.register(f"all_{name}", mentions.table())
             database.execute(f"CREATE VIEW {name} AS SELECT * FROM all_{name} WHERE longest")
         database.execute(

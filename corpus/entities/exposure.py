@@ -91,7 +91,7 @@ def entity_statistics(
     """
     store = mentions.store
     with people_of(mentions, categories, aliases or {}) as database:
-        found = database.execute(
+        by_category = database.execute(
             "SELECT category, count(*), count(DISTINCT entity), count(DISTINCT row) FROM found GROUP BY 1 ORDER BY 1"
         ).fetchall()
         (with_any,) = database.execute("SELECT count(DISTINCT row) FROM named").fetchall()[0]
@@ -112,7 +112,7 @@ def entity_statistics(
         records=len(store),
         users=len(store.users),
         records_with_any=with_any,
-        categories=tuple(CategoryCount(CATEGORIES[place], *counts) for place, *counts in found),
+        categories=tuple(CategoryCount(CATEGORIES[place], *counts) for place, *counts in by_category),
         entities=len(records),
         records_per_entity=records_percentiles(records) if len(records) else nothing,
         authors_per_entity=records_percentiles(authors) if len(records) else nothing,

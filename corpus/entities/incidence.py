@@ -35,8 +35,8 @@ class Incidence:
 
     def of(self, record: int) -> list[int]:
         """Numbers of the entities that a record names."""
-        its: list[int] = self.entities[self.starts[record] : self.starts[record + 1]].tolist()
-        return its
+        numbers: list[int] = self.entities[self.starts[record] : self.starts[record + 1]].tolist()
+        return numbers
 
     def of_records(self, records: Sequence[int] | npt.NDArray[np.integer]) -> "Incidence":
         """The incidence of these records alone, numbered in the order given; entities keep their numbers."""

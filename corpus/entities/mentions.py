@@ -63,8 +63,8 @@ def with_rows_beyond(mentions: Mentions, records: Mapping[int, Text], source: En
     """The same mentions, and those that the source finds in further records, by row number after the store's."""
     rows = sorted(records)
     texts = [records[row] for row in rows]
-    found = _found(texts, [text.text for text in texts], rows, [_NOBODY] * len(rows), source, lambda _: None)
-    return replace(mentions, rows=rows[-1] + 1, beyond=pa.Table.from_batches(found, SCHEMA))
+    batches = _found(texts, [text.text for text in texts], rows, [_NOBODY] * len(rows), source, lambda _: None)
+    return replace(mentions, rows=rows[-1] + 1, beyond=pa.Table.from_batches(batches, SCHEMA))
 
 
 def find_mentions(store: CorpusStore, source: EntitySource, reporter: Reporter) -> Mentions:

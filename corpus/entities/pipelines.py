@@ -89,11 +89,11 @@ class Function:
     def spans(self, texts: Iterable[Text]) -> Iterator[list[Span]]:
         """What the function finds. Raises InputError for a span outside the text."""
         seen, searched = tee(texts)
-        for text, found in zip(seen, (list(self.find(text.text)) for text in searched), strict=True):
-            for span in found:
+        for text, spans in zip(seen, (list(self.find(text.text)) for text in searched), strict=True):
+            for span in spans:
                 if not 0 <= span.start < span.end <= len(text.text):
                     raise InputError(
                         f"{self.name}: span {span.start}..{span.end} lies outside record {text.id}, which has"
                         f" {len(text.text)} characters"
                     )
-            yield found
+            yield spans

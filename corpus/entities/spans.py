@@ -87,8 +87,8 @@ class EntitySource(Protocol):
 def category_named(label: str) -> Category | None:
     """The category of a label such as "PER", "PERSON" or "Org"; None if Table I has none for it."""
     name = label.strip().lower()
-    found = _OTHER_NAMES.get(name, name)
-    return next((category for category in CATEGORIES if category == found), None)
+    canonical = _OTHER_NAMES.get(name, name)
+    return next((category for category in CATEGORIES if category == canonical), None)
 
 
 def without_overlaps(spans: Iterable[Span]) -> list[Span]:

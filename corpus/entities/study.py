@@ -53,9 +53,9 @@ def study_entities(
     Raises:
         InputError: a source that cannot be used.
     """
-    found = find_mentions(store, source, reporter)
-    statistics = entity_statistics(found, categories=categories, aliases=aliases)
+    mentions = find_mentions(store, source, reporter)
+    statistics = entity_statistics(mentions, categories=categories, aliases=aliases)
     gold = gold_of(corpus)
     if gold is None or isinstance(source, Gold):
-        return EntityStudy(found, statistics, ())
-    return EntityStudy(found, statistics, agreement(found, find_mentions(store, gold, reporter)))
+        return EntityStudy(mentions, statistics, ())
+    return EntityStudy(mentions, statistics, agreement(mentions, find_mentions(store, gold, reporter)))

@@ -37,13 +37,13 @@ class WordList:
         names = self._names
         for text in texts:
             words = words_of(text.text)
-            found = []
+            spans = []
             for at, (start, _, word) in enumerate(words):
                 for rest, category in names.get(word, ()):
                     end = _end(text.text, words, at, rest)
                     if end is not None:
-                        found.append(Span(start, end, category))
-            yield found
+                        spans.append(Span(start, end, category))
+            yield spans
 
     @cached_property
     def _names(self) -> dict[str, list[tuple[tuple[str, ...], Category]]]:

@@ -125,8 +125,8 @@ def _messages(path: Path) -> Iterator[tuple[str, EmailMessage]]:
         archive = tarfile.open(existing(path), "r|*")  # noqa: SIM115
     except tarfile.ReadError as error:
         with path.open("rb") as stream:
-            found = repr(stream.read(40))
-        raise another_format(path, ENRON, f"a file that begins {found}") from error
+            beginning = repr(stream.read(40))
+        raise another_format(path, ENRON, f"a file that begins {beginning}") from error
     try:
         with archive:
             yield from _archived(path, archive)
@@ -135,14 +135,14 @@ def _messages(path: Path) -> Iterator[tuple[str, EmailMessage]]:
 
 
 def _archived(path: Path, archive: tarfile.TarFile) -> Iterator[tuple[str, EmailMessage]]:
-    found = False
+    any_message = False
     for member in archive:
         parts = Path(member.name).parts
         stream = (
             archive.extractfile(member) if member.isfile() and parts[:1] == ("maildir",) and len(parts) > 3 else None
         )
         if stream is not None:
-            found = True
+            any_message = True
             yield parts[1], parse_message(stream.read())
-    if not found:
+    if not any_message:
         raise another_format(path, ENRON, "a tarball without maildir/ACCOUNT/FOLDER/MESSAGE")

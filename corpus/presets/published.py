@@ -51,15 +51,15 @@ class Published:
         if not isinstance(first[1], dict):
             raise another_format(file, self.words, f"a JSON {type(first[1]).__name__}")
         if missing := [name for name in self.columns if name not in first[1]]:
-            found = f"the columns {', '.join(map(str, first[1]))}, and no {', '.join(missing)}"
-            raise another_format(file, self.words, found)
+            contents = f"the columns {', '.join(map(str, first[1]))}, and no {', '.join(missing)}"
+            raise another_format(file, self.words, contents)
         yield first
         yield from rows
 
 
-def another_format(path: Path, expected: str, found: str) -> InputError:
+def another_format(path: Path, expected: str, contents: str) -> InputError:
     """The error for files of another format: what was expected and what was found."""
-    return InputError(f"'{path}' should be {expected}; found {found}")
+    return InputError(f"'{path}' should be {expected}; found {contents}")
 
 
 def table_files(path: Path) -> list[Path]:

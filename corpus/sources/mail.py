@@ -161,10 +161,10 @@ def addresses(message: EmailMessage, *names: str) -> list[str]:
     # One header at a time, and none that is empty: some releases of Python 3.11 refuse all of several that are not each
     # one address.
     try:
-        found = [address for text in texts if text for _, address in email.utils.getaddresses([text])]
+        in_headers = [address for text in texts if text for _, address in email.utils.getaddresses([text])]
     except _BROKEN:
         return []
-    return list(dict.fromkeys(address.lower() for address in found if address))
+    return list(dict.fromkeys(address.lower() for address in in_headers if address))
 
 
 def body(message: EmailMessage) -> str:

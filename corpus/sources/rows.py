@@ -60,12 +60,12 @@ class BadRows:
     skipped: int = 0
     first: str = ""
 
-    def report(self, where: str, what: str) -> None:
+    def report(self, where: str, fault: str) -> None:
         """Note one bad row. Raises InputError unless bad rows are skipped."""
         if not self.skip:
-            raise InputError(f"{where}: {what}; mend the row or {self.to_skip} to count and skip such rows")
+            raise InputError(f"{where}: {fault}; mend the row or {self.to_skip} to count and skip such rows")
         self.skipped += 1
-        self.first = self.first or f"{where}: {what}"
+        self.first = self.first or f"{where}: {fault}"
 
 
 class Source(Protocol):
@@ -139,8 +139,8 @@ def usable_record(row: dict[str, Any], roles: dict[str, str]) -> tuple[dict[str,
             record["date"] = None if value is None else str(value)
         elif role == "text":
             if not isinstance(value, str):
-                found = "nothing" if value is None else type(value).__name__
-                return record, f"column '{column}' holds {found}, not text"
+                kind = "nothing" if value is None else type(value).__name__
+                return record, f"column '{column}' holds {kind}, not text"
             if not value.strip():
                 return record, f"empty text in column '{column}'"
             record["text"] = value

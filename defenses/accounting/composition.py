@@ -88,12 +88,12 @@ def check_rounding(delta: float, steps: int) -> None:
 def grid_delta(event: GridEvent, steps: int, epsilon: float) -> float:
     """delta(epsilon), from the whole pair or a tilted one, chosen as in ``grid_epsilon``."""
     bias = functools.partial(_delta_bias, steps, epsilon)
-    found = pair_delta(refined(event, _whole(steps), bias), epsilon)
-    if TAIL_MASS + rounding_mass(steps) <= VISIBLE * found or not isinstance(event, _TILTED_EVENTS):
-        return found
+    delta = pair_delta(refined(event, _whole(steps), bias), epsilon)
+    if TAIL_MASS + rounding_mass(steps) <= VISIBLE * delta or not isinstance(event, _TILTED_EVENTS):
+        return delta
     step, _ = _coarsest(event, _whole(steps))
     orders = [order_at(pmf, steps, epsilon) for pmf in (step.remove, step.add)]
-    return min(found, pair_delta(refined(event, _tilted(steps, orders), bias), epsilon))  # both are bounds
+    return min(delta, pair_delta(refined(event, _tilted(steps, orders), bias), epsilon))  # both are bounds
 
 
 def refined(event: GridEvent, compose: Compose, bias: Bias) -> LossPair:
@@ -162,12 +162,12 @@ def area_pair(event: GridEvent, steps: int, start: LossPair, area: Callable[[Los
             best = compose_pair(_stored_step(event, width, floor), steps)
         except (GridError, WindowError):
             return best
-        found = area(best)
+        size = area(best)
         # If a few steps do not add up to anything smooth, the first estimate is far too high; comparing two grids, one
         # four times finer, then tells.
-        if before - found <= 0.5 * AREA_PRECISION or _smooth_excess(found, steps, width) <= AREA_PRECISION:
+        if before - size <= 0.5 * AREA_PRECISION or _smooth_excess(size, steps, width) <= AREA_PRECISION:
             return best
-        before, width = found, 0.25 * width
+        before, width = size, 0.25 * width
 
 
 def _smooth_excess(area: float, steps: int, width: float) -> float:

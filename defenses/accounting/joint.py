@@ -29,13 +29,13 @@ def composed_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float | N
     total = 0.0
     # Equal steps of several trainings are one long training: composed once, in seconds and not minutes.
     steps: dict[Event, int] = {}
-    for its in mechanisms:
-        if its.user_event is None or its.reasons():
+    for mechanism in mechanisms:
+        if mechanism.user_event is None or mechanism.reasons():
             return None
-        total += epsilon(its.user_event, its.steps, delta)
+        total += epsilon(mechanism.user_event, mechanism.steps, delta)
         if total > MOST:
             return None
-        steps[its.user_event] = steps.get(its.user_event, 0) + its.steps
+        steps[mechanism.user_event] = steps.get(mechanism.user_event, 0) + mechanism.steps
     accountant = pld_privacy_accountant.PLDAccountant(value_discretization_interval=WIDTH)
     for event, count in steps.items():
         composed = to_dp_event(event, count)

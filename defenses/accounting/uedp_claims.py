@@ -172,11 +172,11 @@ def account_uedp(
         check_count("holders", k, MANY)
     rate = cohort / users
     noise = noise_multiplier * (cohort + 1.0) if noise_scale == "cohort" else noise_multiplier
-    one = TwoLevelGaussian(noise, rate, entity_rate, 1)
-    missed = missed_epsilon(one, steps, delta)
+    event = TwoLevelGaussian(noise, rate, entity_rate, 1)
+    missed = missed_epsilon(event, steps, delta)
     points = []
     for k in counts:
-        points.append(HolderPoint(k, *(two_level_epsilon(replace(one, holders=k), steps, delta, r) for r in RULES)))
+        points.append(HolderPoint(k, *(two_level_epsilon(replace(event, holders=k), steps, delta, r) for r in RULES)))
     share = sensitive_share
     return UedpAccount(
         users=users,
@@ -188,7 +188,7 @@ def account_uedp(
         delta=delta,
         claimed_sensitive=moments_epsilon(noise_multiplier, rate * entity_rate, steps, delta),
         claimed=None if share is None else moments_epsilon(noise_multiplier, rate * entity_rate * share, steps, delta),
-        user=two_level_epsilon(replace(one, holders=0), steps, delta, "all"),
+        user=two_level_epsilon(replace(event, holders=0), steps, delta, "all"),
         missed=missed,
         strict=tuple(points),
     )

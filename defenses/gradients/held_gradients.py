@@ -81,9 +81,9 @@ class Materialised:
             out = self._kept[block.first : block.last].view(block.units, -1, self._length)
             match use:
                 case Product(left, right):
-                    one, other = (right, left) if self._transposed else (left, right)
+                    first, other = (right, left) if self._transposed else (left, right)
                     # The first use overwrites whatever the workspace held; later ones, of a tied weight, add to it.
-                    multiply_into(out, block.tokens(one), block.tokens(other), keep=not self._empty)
+                    multiply_into(out, block.tokens(first), block.tokens(other), keep=not self._empty)
                 case Rows(ids, values):
                     _scatter(out.zero_() if self._empty else out, block, ids, values)
                 case Total():
@@ -125,7 +125,7 @@ class Vectors:
         self._shapes, self._layout = shapes, layout
         sizes = [shape.numel() for shape in shapes.values()]
         ends = list(itertools.accumulate(sizes, initial=0))
-        self._places = {name: slice(*its) for name, its in zip(shapes, itertools.pairwise(ends), strict=True)}
+        self._places = {name: slice(*span) for name, span in zip(shapes, itertools.pairwise(ends), strict=True)}
         self._end = ends[-1]
         self._kept = workspace.take("", layout.units, -(-self._end // _ROW) * _ROW, device)
         self._met: set[str] = set()
@@ -250,8 +250,8 @@ class Deferred:
 
     def _add_product(self, total: Tensor, of_record: Tensor) -> None:
         """Add the gradients of all records times their factors of_record (B,) to total."""
-        for its in self._products:
-            add_scaled(total, its.left, its.right, of_record)
+        for pair in self._products:
+            add_scaled(total, pair.left, pair.right, of_record)
         for use in self._rows:
             values = use.values.float() * of_record.view(-1, *[1] * (use.values.dim() - 1))
             total.index_add_(0, use.ids.flatten(), values.flatten(0, -2))
@@ -267,8 +267,8 @@ class Deferred:
 
     def _dense(self, piece: Block) -> Tensor:
         dense = torch.zeros(piece.units, *self._shape, device=self._device)
-        for its in self._products:
-            multiply_into(dense, piece.tokens(its.left), piece.tokens(its.right), keep=True)
+        for pair in self._products:
+            multiply_into(dense, piece.tokens(pair.left), piece.tokens(pair.right), keep=True)
         for use in self._rows:
             _scatter(dense, piece, use.ids, use.values)
         return dense
@@ -323,15 +323,15 @@ class RowSums:
 def norm_of_all(tensors: Iterable[Tensor]) -> Tensor:
     """The norm of tensors together, float64, shape (); rows in float32, and rows among each other in float64."""
     # Of each tensor's own copy in float64 nothing is made, which would be twice as large.
-    norms = [_row_norms(rows) for its in tensors for rows in _in_rows(its)]
+    norms = [_row_norms(rows) for tensor in tensors for rows in _in_rows(tensor)]
     return torch.linalg.vector_norm(torch.cat(norms).double()) if norms else torch.zeros((), dtype=torch.float64)
 
 
-def _in_rows(its: Tensor) -> list[Tensor]:
+def _in_rows(tensor: Tensor) -> list[Tensor]:
     """A tensor's numbers as one or two matrices, with short rows: in float32 a norm loses digits with its length."""
-    if its.dim() > 1:
-        return [its.flatten(0, -2)]
-    flat = its.flatten()
+    if tensor.dim() > 1:
+        return [tensor.flatten(0, -2)]
+    flat = tensor.flatten()
     whole = len(flat) // _ROW * _ROW
     return [flat[:whole].view(-1, _ROW), flat[whole:].unsqueeze(0)]
 

@@ -126,7 +126,7 @@ def lay_out(unit: Tensor, units: int, device: torch.device) -> Layout:
     for rows, number in zip(sizes.tolist(), numbers.tolist(), strict=True):
         blocks.append(Block(start, rows, first, first + number))
         start, first = start + rows * number, first + number
-    of_records, there, sizes = (moved(its, device) for its in (rank[unit][order], present, counts[present]))
+    of_records, there, sizes = (moved(tensor, device) for tensor in (rank[unit][order], present, counts[present]))
     return Layout(order, of_records, there, sizes, tuple(blocks))
 
 
@@ -179,9 +179,9 @@ def watch(
     records: int,
     positions: int,
     anchor: Tensor,
-    found: Callable[[nn.Parameter, Use], None],
+    report: Callable[[nn.Parameter, Use], None],
 ) -> torch.utils.hooks.RemovableHandle:
-    """Report every use of the layer's trainable parameters to ``found`` during the backward pass.
+    """Report every use of the layer's trainable parameters to ``report`` during the backward pass.
 
     Args:
         layer: the layer.
@@ -190,7 +190,7 @@ def watch(
         trainable: its own parameters whose uses are reported, by their names in it.
         records: B.
         anchor: a scalar that requires a gradient, so that the graph begins at the first trainable layer.
-        found: called with (parameter, use).
+        report: called with (parameter, use).
 
     Raises:
         NoRule: during the forward pass, if the output's first dimension is not the records.
@@ -205,7 +205,7 @@ def watch(
         with torch.autocast(device, enabled=False) if autocast else contextlib.nullcontext():
             for key, use in rule.uses(layer, read, delta):
                 if key in trainable:
-                    found(trainable[key], use)
+                    report(trainable[key], use)
 
     def hook(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor:
         read = rule.read(layer, args, kwargs).detach()
@@ -307,13 +307,13 @@ def _is_rms_norm(layer: nn.Module) -> bool:
         x, w = torch.randn(5, len(weight), generator=generator).to(weight.device).tensor_split([4])
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             try:
-                found = torch.func.functional_call(layer, {"weight": w[0].to(weight.dtype)}, (x.to(weight.dtype),))
+                output = torch.func.functional_call(layer, {"weight": w[0].to(weight.dtype)}, (x.to(weight.dtype),))
             # A forward of another signature or shape: NaN is close to nothing, so that there is no rule.
             except (TypeError, RuntimeError):
-                found = torch.full_like(x, torch.nan)
+                output = torch.full_like(x, torch.nan)
             expected = _rms_normalised(layer, x.to(weight.dtype))
         tolerance = 1e-4 if weight.dtype == torch.float32 else 3e-2
         _RMS_NORMS[type(layer)] = any(
-            torch.allclose(found.float(), scale * expected, rtol=tolerance, atol=tolerance) for scale in (w, 1 + w)
+            torch.allclose(output.float(), scale * expected, rtol=tolerance, atol=tolerance) for scale in (w, 1 + w)
         )
     return _RMS_NORMS[type(layer)] and len(list(layer.parameters())) == 1

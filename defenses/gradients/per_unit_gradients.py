@@ -151,13 +151,13 @@ def clipped_gradient_sum(
             if engine == "auto" and unit_by_unit(ways, layout, inputs.shape[1], device):
                 ways, used = None, "auto: unit by unit"
         if ways is None:
-            found = _loop(parts, inputs, targets, layout, clip, most_records)
+            result = _loop(parts, inputs, targets, layout, clip, most_records)
         else:
             gradients, losses = one_pass(parts, moved(inputs, device), moved(targets, device), layout, ways)
             with torch.autocast(device.type, enabled=False):  # or the sum would be in half precision
-                found = _clipped(gradients, losses, clip)
+                result = _clipped(gradients, losses, clip)
     notices = (["dropout is off"] if dropout_off else []) + ([f"one backward pass per unit: {why}"] if why else [])
-    total, norms, losses, masked = found
+    total, norms, losses, masked = result
     return ClippedSum(
         gradients={name: total[name] for name in parts.trainable},
         norms=_spread(norms, layout, units.units),
@@ -188,7 +188,7 @@ def _clipped(gradients: Sequence[UnitGradients], losses: Tensor, clip: _Clip) ->
         for gradient in gradients:
             gradient.discard(masked)  # a weight of zero would not do: zero times NaN is NaN
     weights = clip_factors(norms, masked, clip.norm)
-    sums = {name: its for gradient in gradients for name, its in gradient.weighted_sums(weights, clip.onto).items()}
+    sums = {name: total for gradient in gradients for name, total in gradient.weighted_sums(weights, clip.onto).items()}
     return sums, norms.float(), losses, masked
 
 
@@ -197,13 +197,13 @@ def _norms(gradients: Sequence[UnitGradients], none: Tensor, waits: bool) -> tup
 
     ``none`` (U, 0) are the norms of no parameter.
     """
-    ghosts = [its for its in gradients if isinstance(its, Deferred) and its.ghost]
-    others = [its.norms() for its in gradients if its not in ghosts]
+    ghosts = [gradient for gradient in gradients if isinstance(gradient, Deferred) and gradient.ghost]
+    others = [gradient.norms() for gradient in gradients if gradient not in ghosts]
     squares = torch.cat([*others, none], 1).double().square().sum(1)
     shaky = torch.zeros_like(squares, dtype=torch.bool)
     if ghosts:
-        found = [ghost.squares_and_bounds() for ghost in ghosts]
-        of_ghosts, bounds = (torch.stack(its).sum(0) for its in zip(*found, strict=True))
+        estimates = [ghost.squares_and_bounds() for ghost in ghosts]
+        of_ghosts, bounds = (torch.stack(column).sum(0) for column in zip(*estimates, strict=True))
         # A norm that is too small by cancellation would let a unit contribute more than C: these are computed again.
         shaky = squares + of_ghosts < CANCELLATION * bounds
         # The answer waits until a GPU has done all that it was given.

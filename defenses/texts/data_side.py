@@ -265,7 +265,7 @@ def _capped(
 
 def by_user(records: Iterable[TrainingRecord]) -> Mapping[str, list[TrainingRecord]]:
     """Records by user, both in the order given."""
-    found: dict[str, list[TrainingRecord]] = {}
+    records_of: dict[str, list[TrainingRecord]] = {}
     for record in records:
-        found.setdefault(record.user, []).append(record)
-    return found
+        records_of.setdefault(record.user, []).append(record)
+    return records_of

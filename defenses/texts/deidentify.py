@@ -33,12 +33,12 @@ def deidentified_texts(
     Raises:
         InputError: the source cannot be used.
     """
-    found = []
+    cleaned = []
     with reporter.track("de-identification", len(texts), "texts") as advance:
         for text, spans in zip(texts, source.spans(texts), strict=True):
-            found.append(deidentified(text.text, (span for span in spans if span.category in categories)))
+            cleaned.append(deidentified(text.text, (span for span in spans if span.category in categories)))
             advance(1)
-    return found
+    return cleaned
 
 
 def _merged(spans: Iterable[Span]) -> list[tuple[int, int, Category]]:

@@ -230,7 +230,7 @@ def judged_as(
             for kind in kinds_of(data.canaries)
             if any(its.event for its in claims)
         },
-        what=AUDITED["canaries"] if canaries_alone(data) else USERS,
+        wording=AUDITED["canaries"] if canaries_alone(data) else USERS,
         example_claims=of_examples,
     )
 

@@ -184,7 +184,7 @@ def training_tokens(
         return token_store(
             folder,
             encoded(base.tokenizer, data.training_texts(), length),
-            of=of,
+            origin=of,
             vocabulary=base.model.get_input_embeddings().num_embeddings,
             verify=rank() == 0,
             advance=advance,

@@ -31,7 +31,7 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
         **promise_facts(mechanism),
         removals=[RemovalFacts(**asdict(removal)) for removal in data.removals],
         records=data.training_rows.size,
-        users=np.unique(writers(data.store, data.training_rows).of).size,
+        users=np.unique(writers(data.store, data.training_rows).places).size,
         steps=result.steps,
         chosen_step=result.chosen_step,
         selection=config.finetune.select.value,

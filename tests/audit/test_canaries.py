@@ -136,8 +136,8 @@ def _store(tmp_path, canaries=40, text="canary text"):
         for i in range(canaries)
     ]
     folder = tmp_path / text.replace(" ", "-")
-    save_canaries(made, folder, of="x")
-    return load_canaries(store, folder, of="x")
+    save_canaries(made, folder, origin="x")
+    return load_canaries(store, folder, origin="x")
 
 
 def _layout(store, split):
