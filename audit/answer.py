@@ -9,7 +9,7 @@ from heldin.audit.family import Family
 from heldin.audit.headline import headline, notes
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.randomisation import Law
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.bounds.judgement import Judgement
 from heldin.words import Statement
 from heldin.words.people import Wording

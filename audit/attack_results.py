@@ -9,7 +9,7 @@ from heldin.audit.coarse import brief
 from heldin.audit.decision import RateEvidence
 from heldin.audit.family import Family, FamilyScore
 from heldin.audit.paired import Difference, auroc_difference
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.bounds.roc import Scores
 
 LEADING_REFERENCE = "the base model"

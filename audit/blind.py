@@ -16,7 +16,7 @@ from heldin.audit.coarse import brief, significant
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.scored_users import ScoredUsers
 from heldin.audit.sides import Sides
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.bounds.design import BLIND_OTHERWISE, BLIND_UNDER_COINS
 from heldin.bounds.roc import auroc, separation_p_value
 from heldin.words import Statement

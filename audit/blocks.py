@@ -8,7 +8,7 @@ import numpy as np
 
 from heldin.audit.coarse import brief
 from heldin.audit.utility import mean_difference
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 
 LEAST_BLOCKS = 3  # fewer say how these models differ, not how defenses do
 

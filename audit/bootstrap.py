@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heldin.audit.coarse import brief
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.bounds.roc import Scores, auroc, fpr_is_resolved, tpr_at_fpr
 
 CELLS_PER_BLOCK = 4_000_000  # users x resamples held in memory at once

@@ -20,7 +20,7 @@ from heldin.audit.judge import judge
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.scored_users import ScoredUsers, scored_users
 from heldin.audit.sides import COINS
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.bounds.judgement import Judgement, joined
 from heldin.canaries.kinds import Canary, Kind
 from heldin.words import Statement

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from heldin.audit.coarse import brief
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.bounds.roc import placements
 
 Gains = NDArray[np.float64]

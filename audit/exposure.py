@@ -16,9 +16,9 @@ from scipy import stats
 from heldin.attacks.table import REFERENCE_ALONE, REFERENCE_DIVERGENCE
 from heldin.audit.coarse import LEAST_IN_GROUP, brief, significant
 from heldin.audit.scored_users import ScoredUsers
+from heldin.base.artefacts import read_table, write_table
 from heldin.base.errors import InputError
-from heldin.base.facts import Facts
-from heldin.base.table_files import read_table, write_table
+from heldin.base.section import Facts
 from heldin.defenses.texts.data_side import Deduplicate, TrainingRecord, apply_defenses, by_user
 
 NEAR = Deduplicate(scope="user", threshold=0.8, ngram=3)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from heldin.attacks.extraction import ExtractionConfig, TextProbabilities, least_logprob
 from heldin.audit.coarse import share_limits
 from heldin.audit.marks import MarkGroup
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 
 Group = Literal["held in", "held out", "canary users held in", "canary users held out"]
 

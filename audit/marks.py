@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from heldin.attacks.marks import MarkRanks, exposures
 from heldin.audit.coarse import LEAST_IN_GROUP, brief, share_limits
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.canaries.kinds import Canary
 
 FIRST_PERCENT = 100

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from heldin.audit.coarse import brief
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.bounds.roc import Scores, placements
 
 Z95 = 1.959963984540054

@@ -10,7 +10,7 @@ from heldin.audit.blind import Blind
 from heldin.audit.canary_groups import CanaryFacts
 from heldin.audit.exposure import ExposureFacts
 from heldin.audit.knowledge import Knowledge
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.bounds.judgement import Judgement
 
 

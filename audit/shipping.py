@@ -15,7 +15,7 @@ from scipy import stats
 
 from heldin.audit.coarse import brief
 from heldin.audit.requirement import Requirement
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.bounds.p_values import holm
 
 MOST_CANDIDATES = 3  # more would be paid for by all of them

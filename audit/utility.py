@@ -8,7 +8,7 @@ from scipy import stats
 
 from heldin.audit.coarse import LEAST_IN_GROUP
 from heldin.audit.paired import Difference
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.bounds.roc import Scores
 
 DIGITS = 4  # as in the curves of training

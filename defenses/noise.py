@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from heldin.base.machine import start_worker
 from heldin.base.wording import counted, in_bytes
-from heldin.base.workers import start_worker
 from heldin.defenses.choices import NoiseGenerator
 from heldin.defenses.noise_blocks import BLOCK, block_digest, block_sizes, standard_normal
 

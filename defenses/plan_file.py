@@ -13,8 +13,7 @@ from pydantic import TypeAdapter
 
 from heldin.base.artefacts import stamped, unstamped
 from heldin.base.errors import InputError
-from heldin.base.files import whole_file
-from heldin.base.strict_json import finite, parsed_json
+from heldin.base.files import finite, parsed_json, whole_file
 from heldin.defenses.guarantee import (
     EpsilonAt,
     Guarantee,

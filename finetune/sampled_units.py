@@ -4,15 +4,42 @@ Only the units that a step draws become Python objects.
 """
 
 import hashlib
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
-from heldin.base.made_sequence import MadeSequence
+
+_T = TypeVar("_T", covariant=True)
+
+
+class MadeSequence(Sequence[_T]):
+    """Items are made one at a time, or those of a slice together; none is kept."""
+
+    @abstractmethod
+    def one(self, number: int) -> _T:
+        """The item of this number, from 0."""
+
+    def some(self, numbers: range) -> list[_T]:
+        """The items of these numbers."""
+        return [self.one(number) for number in numbers]
+
+    @overload
+    def __getitem__(self, number: int) -> _T: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[_T]: ...
+    def __getitem__(self, number: int | slice) -> _T | list[_T]:
+        if isinstance(number, slice):
+            return self.some(range(*number.indices(len(self))))
+        if not -len(self) <= number < len(self):
+            raise IndexError(number)
+        return self.one(number % len(self))
+
 
 NAMES_A_BATCH = 2**16
 

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, whole_directory
-from heldin.base.strict_json import read_json
+from heldin.base.files import file_sha256, read_json, whole_directory
 
 _IDS, _ENDS, _ABOUT = "ids.bin", "ends.bin", "about.json"
 _TYPES = ("uint16", "int32")  # of token ids

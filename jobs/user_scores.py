@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 
 from heldin.audit.paired import Difference, auroc_difference
 from heldin.audit.scored_users import scored_users
+from heldin.base.artefacts import require_not_purged
 from heldin.base.errors import InputError
 from heldin.base.files import whole_file
-from heldin.base.purged import require_not_purged
 from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.run.score_file import SCORES, read_scores
 from heldin.record.document import Record, read_record

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from heldin.attacks.table import TextStatistic
-from heldin.base.artefacts import State, inspect
+from heldin.base.artefacts import State, inspect, require_not_purged
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
-from heldin.base.purged import require_not_purged
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
 from heldin.jobs.checkpoint.audit import audit_results, audit_scores_name

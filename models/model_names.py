@@ -12,9 +12,8 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 
 from heldin.base.artefacts import INDEX
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, text_sha256
+from heldin.base.files import file_sha256, read_json, text_sha256
 from heldin.base.precision import ScoringPrecision
-from heldin.base.strict_json import read_json
 from heldin.models.reading import first_sentence, reading
 from heldin.models.scoring_precision import in_fingerprint
 

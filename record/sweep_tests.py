@@ -1,7 +1,7 @@
 """What was tested in a cell of a sweep, and how well: what the annex of its report is made of."""
 
 from heldin.audit.extraction import ExtractionFacts
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.record.document import Record
 
 

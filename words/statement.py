@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 
 
 class Statement(Facts):

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 
 import torch
 
-from heldin.base.memory import main_memory
+from heldin.base.machine import main_memory
 from heldin.defenses.gradients.layer_rules import Layout
 from heldin.models.devices import kind_of
 

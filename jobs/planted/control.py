@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from heldin.audit.control import ControlFacts, positive_control
+from heldin.base.artefacts import read_table, write_table
 from heldin.base.coins import first_in_keyed_order
 from heldin.base.files import cache_directory, text_digest
 from heldin.base.progress import Reporter
-from heldin.base.table_files import read_table, write_table
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted.folder import CONTROL
 from heldin.jobs.run.data import RunData

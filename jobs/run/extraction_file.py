@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 
 from heldin.attacks.extraction import TextProbabilities
+from heldin.base.artefacts import read_table, write_table
 from heldin.base.errors import InputError
-from heldin.base.table_files import read_table, write_table
 
 FILE = "extraction.parquet"
 MARKS = "marks.parquet"  # of the marks of canary users

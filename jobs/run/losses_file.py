@@ -6,8 +6,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from heldin.audit.utility import UserLoss
+from heldin.base.artefacts import read_table, write_table
 from heldin.base.errors import InputError
-from heldin.base.table_files import read_table, write_table
 
 FILE = "losses.parquet"
 

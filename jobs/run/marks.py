@@ -15,11 +15,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from heldin.attacks.marks import MarkScores
+from heldin.base.artefacts import read_table, write_table
 from heldin.base.coins import keyed_order
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
 from heldin.base.progress import Reporter
-from heldin.base.table_files import read_table, write_table
 from heldin.canaries.candidates import people, phrases, prefixes, signatures, substrings
 from heldin.canaries.config import (
     HighTemperatureCanaries,

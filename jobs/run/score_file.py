@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from heldin.attacks.table import Dial, TextStatistic
-from heldin.base.table_files import read_table, write_table
+from heldin.base.artefacts import read_table, write_table
 
 SCORES = "scores.parquet"
 SHADOW = "shadow"  # folder of the scores of shadow models

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from heldin.audit.coarse import brief
-from heldin.base.strict_json import finite
+from heldin.base.files import finite
 from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.mechanism import Mechanism
