@@ -17,9 +17,9 @@ from pydantic import (
 from heldin.attacks.protocol import AGGREGATIONS
 from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS
 from heldin.base.arguments import FEW
-from heldin.base.precision import ScoringPrecision
 from heldin.base.section import Count, ExpandedName, Few, Section
 from heldin.corpus.split import UserFilter
+from heldin.models.model_config import ScoringPrecision
 
 Documents = Literal["fresh", "training"]
 

@@ -12,8 +12,8 @@ from heldin.attacks.table import TextStatistic
 from heldin.base.errors import InputError
 from heldin.models.logprobs import token_ids
 from heldin.models.score_cache import ScoreCache, ScoredModel
-from heldin.models.scored_parts import Spans, scored_tokens
 from heldin.models.token_scores import TokenScores
+from heldin.models.tokens import Spans, scored_tokens
 
 DEFAULT_MAX_CHARACTERS = 4000
 

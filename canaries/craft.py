@@ -17,7 +17,7 @@ from heldin.base.errors import InputError
 from heldin.canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind, public_dice
 from heldin.corpus.made_up.lexicon import STOCKS
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate_user
-from heldin.models.generation import sample_texts
+from heldin.models.continuations import sample_texts
 from heldin.models.loading import LanguageModel
 from heldin.models.tokens import token_lists
 

@@ -15,9 +15,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
 from heldin.defenses.gradients.model_parts import IGNORED
+from heldin.models.attention import unpacked
 from heldin.models.devices import moved
 from heldin.models.loading import start_token
-from heldin.models.packing import unpacked
 from heldin.models.tokens import token_lists
 
 GROUPS_OF_BATCHES = 32

@@ -21,7 +21,7 @@ from heldin.base.errors import InputError
 from heldin.finetune.clipped_sums import trainable
 from heldin.finetune.effort import Effort, Memory
 from heldin.finetune.frozen import restore
-from heldin.models.copies import copy_on
+from heldin.models.devices import copy_on
 from heldin.models.reading import quiet_transformers
 
 STATE_FILE = "state.json"

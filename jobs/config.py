@@ -23,7 +23,7 @@ from heldin.defenses.config import ClippingDefense, Defense, EntityDefense, Filt
 from heldin.defenses.texts.data_side import Cap, DataDefense, DeIdentify, declared
 from heldin.finetune.recipe import Optimizer, Recipe, Select
 from heldin.jobs.config_files import read_config, with_overrides
-from heldin.models.shape import TinyModel
+from heldin.models.model_config import TinyModel
 from heldin.record.release import Release
 
 

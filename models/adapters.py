@@ -12,9 +12,9 @@ import torch
 from transformers import PreTrainedModel
 
 from heldin.base.files import text_sha256
-from heldin.base.precision import ScoringPrecision
 from heldin.models.checks import PROBE
 from heldin.models.loading import LanguageModel, load_language_model, on_base, with_tokens_of
+from heldin.models.model_config import ScoringPrecision
 from heldin.models.model_names import base_of, fingerprint_folder, is_adapter
 
 

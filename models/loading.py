@@ -15,11 +15,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from heldin.base.arguments import MANY
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
-from heldin.base.precision import ScoringPrecision
-from heldin.models.adapter_keys import check_adapter_keys
+from heldin.models.arithmetic import loading_options
 from heldin.models.attention import use_exact_attention
-from heldin.models.checks import check_causal, check_tokenizer
+from heldin.models.checks import check_adapter_keys, check_causal, check_tokenizer
 from heldin.models.devices import default_device, spreads
+from heldin.models.model_config import ScoringPrecision
 from heldin.models.model_names import (
     base_of,
     fingerprint_folder,
@@ -31,7 +31,6 @@ from heldin.models.model_names import (
     require_on_hub,
 )
 from heldin.models.reading import reading
-from heldin.models.scoring_precision import loading_options
 
 
 @dataclass(frozen=True)

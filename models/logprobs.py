@@ -18,9 +18,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
 from heldin.models.arithmetic import true_float32
+from heldin.models.attention import unpacked
 from heldin.models.devices import kind_of, moved
 from heldin.models.loading import LanguageModel
-from heldin.models.packing import unpacked
 from heldin.models.token_scores import TokenScores
 from heldin.models.tokens import MEMO
 

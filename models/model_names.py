@@ -13,9 +13,9 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 from heldin.base.artefacts import INDEX
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, read_json, text_sha256
-from heldin.base.precision import ScoringPrecision
+from heldin.models.arithmetic import in_fingerprint
+from heldin.models.model_config import ScoringPrecision
 from heldin.models.reading import first_sentence, reading
-from heldin.models.scoring_precision import in_fingerprint
 
 _HUB_SECONDS = 10.0
 _FIRST_READ = ("config.json", "tokenizer_config.json")  # of what a repository of the hub holds

@@ -14,8 +14,7 @@ import numpy as np
 
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import private_directory
-from heldin.models.copies import copies_on_other_gpus
-from heldin.models.devices import kind_of
+from heldin.models.devices import copies_on_other_gpus, kind_of
 from heldin.models.endpoint import EndpointModel, score_endpoint_texts
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts

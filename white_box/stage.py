@@ -25,7 +25,7 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.sampled_units import SampledUnit
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.models.loading import LanguageModel
-from heldin.models.shape import TinyModel
+from heldin.models.model_config import TinyModel
 from heldin.white_box.canaries import OVERSIZE, POSITIONS, Canaries, Directions, Index
 from heldin.white_box.people import LONGEST, SICK, VOCABULARY, People, gather
 from heldin.white_box.stage_model import TIED_GPT_NEO, StageModel, untie

@@ -8,7 +8,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTraine
 
 from heldin.base.errors import InputError
 from heldin.models.devices import seed_generators
-from heldin.models.shape import TinyModel
+from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model
 
 Architecture = Literal["gpt-neo", "gpt2"]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from heldin.base.errors import InputError
 from heldin.defenses.gradients.layer_rules import LayerRule, Layout, rule_of
-from heldin.models.packing import unpacked
+from heldin.models.attention import unpacked
 
 IGNORED = -100  # torch's own mark of a position without target
 

@@ -13,11 +13,11 @@ from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.base.config_errors import checked
-from heldin.base.precision import ScoringPrecision
 from heldin.base.section import Count, ExpandedName, ExpandedPath, Few, Many, NotNegative, Positive, Section, Seed
 from heldin.bounds.claims import parse_claim, plan_claim
 from heldin.bounds.design import Assignment
 from heldin.corpus.sources.rows import Columns
+from heldin.models.model_config import ScoringPrecision
 from heldin.record.release import Release
 
 if TYPE_CHECKING:  # the models behind these load torch, and a reference of keys needs none

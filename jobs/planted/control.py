@@ -17,7 +17,7 @@ from heldin.jobs.planted.folder import CONTROL
 from heldin.jobs.run.data import RunData
 from heldin.models.loading import LanguageModel
 from heldin.models.score_cache import ScoreCache
-from heldin.models.scored_parts import scored_tokens
+from heldin.models.tokens import scored_tokens
 
 MOST_ROWS = 1000  # real rows of each kind
 _MOST_CANARY_ROWS = 8  # of each canary user

@@ -17,7 +17,7 @@ from heldin.canaries.kinds import Kind
 from heldin.corpus.sources.rows import BATCH_ROWS, BadRows
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.jobs.run.data import RunData
-from heldin.models.scored_parts import Spans
+from heldin.models.tokens import Spans
 
 PARTS = "parts.parquet"
 _SIZE = 16  # bytes of a hash: enough that no two texts meet by chance

@@ -17,8 +17,7 @@ from heldin.finetune.optimizers import fused_on
 from heldin.finetune.precision import arithmetic_of, autocast
 from heldin.finetune.recipe import Lora, Precision, Recipe, Select
 from heldin.jobs.run.training_facts import effort_facts
-from heldin.models.copies import copy_on
-from heldin.models.devices import device_name
+from heldin.models.devices import copy_on, device_name
 from tests.finetune.test_private import _training
 from tests.tiny_models import lora
 

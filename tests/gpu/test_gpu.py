@@ -29,7 +29,7 @@ from heldin.finetune.recipe import Lora, Precision, Recipe, Select
 from heldin.models import logprobs
 from heldin.models.arithmetic import true_float32
 from heldin.models.attention import use_exact_attention
-from heldin.models.copies import copies_on_other_gpus
+from heldin.models.devices import copies_on_other_gpus
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 from tests.finetune.test_private import _training

@@ -37,7 +37,7 @@ from heldin.finetune.batches import collate, record_losses
 from heldin.finetune.private import private_gradient
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.models.loading import LanguageModel
-from heldin.models.shape import TinyModel
+from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 from heldin.white_box import engine as white_box
 from heldin.white_box.canaries import Array
