@@ -10,11 +10,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
 from heldin.defenses.choices import ConcentrationFilter
+from heldin.finetune.batches import over_processes, plain_batch_gradient
 from heldin.finetune.checkpoints import TrainingState, load_state, save_model, save_state
 from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
 from heldin.finetune.filtered import filtered_gradient
 from heldin.finetune.passes import Passes
-from heldin.finetune.plain import over_processes, plain_batch_gradient
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.private import private_gradient
 from heldin.finetune.ranks import own_share, rank

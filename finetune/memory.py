@@ -12,11 +12,9 @@ import torch
 from transformers import PreTrainedModel
 
 from heldin.defenses.gradients.model_parts import take_apart
-from heldin.finetune.checkpointing import use_checkpointing
-from heldin.finetune.frozen import halve_frozen
-from heldin.finetune.optimizers import optimizer_of, with_adapters
 from heldin.finetune.passes import Passes
 from heldin.finetune.precision import Arithmetic
+from heldin.finetune.preparation import halve_frozen, optimizer_of, use_checkpointing, with_adapters
 from heldin.finetune.recipe import Precision, Recipe
 from heldin.finetune.rehearsal import AutocastOfGpu, Rehearsal
 from heldin.finetune.sharding import Spread, spread

@@ -14,10 +14,10 @@ from heldin.bounds.verdict import Outcome, Standing
 from heldin.defenses.accounting.events import PoissonGaussian, with_noise
 from heldin.defenses.accounting.guarantees import calibrate, epsilon
 from heldin.defenses.choices import PoissonSampler
-from heldin.finetune.job_name import job_name
 from heldin.finetune.loop import train
 from heldin.finetune.private import private_gradient
 from heldin.finetune.recipe import Recipe
+from heldin.finetune.training import job_name
 from heldin.jobs.run.training import _bind_key
 from heldin.white_box import draw_checks
 from heldin.white_box.check import alarms
