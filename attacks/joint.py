@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.attacks.protocol import Attack, Uses
-from heldin.attacks.table import TextStatistic
+from heldin.attacks.protocol import Attack, TextStatistic, Uses
 from heldin.base.errors import InputError
 from heldin.models.token_scores import TokenScores
 

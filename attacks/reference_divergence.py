@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from heldin.attacks.protocol import REFERENCE_DIVERGENCE, TextStatistic
 from heldin.attacks.scoring import AttackTexts
-from heldin.attacks.table import REFERENCE_DIVERGENCE, TextStatistic
 from heldin.models.loading import LanguageModel
 from heldin.models.score_cache import ScoreCache
 from heldin.models.tokens import token_lists

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from heldin.attacks.joint import AnyAttack, JointAttack
-from heldin.attacks.table import TextStatistic
+from heldin.attacks.protocol import TextStatistic
 from heldin.base.errors import InputError
 from heldin.models.logprobs import token_ids
 from heldin.models.score_cache import ScoreCache, ScoredModel

@@ -8,7 +8,7 @@ from heldin.audit.bootstrap import Estimate, Interval
 from heldin.audit.coarse import brief
 from heldin.audit.decision import RateEvidence
 from heldin.audit.family import Family, FamilyScore
-from heldin.audit.paired import Difference, auroc_difference
+from heldin.audit.limits import Difference, auroc_difference
 from heldin.base.section import Facts
 from heldin.bounds.roc import Scores
 

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from heldin.attacks.table import REFERENCE_ALONE
+from heldin.attacks.protocol import REFERENCE_ALONE
 from heldin.audit.coarse import brief, significant
-from heldin.audit.preregistration import Preregistration
+from heldin.audit.preregistration import Preregistration, Sides
 from heldin.audit.scored_users import ScoredUsers
-from heldin.audit.sides import Sides
 from heldin.base.section import Facts
 from heldin.bounds.design import BLIND_OTHERWISE, BLIND_UNDER_COINS
 from heldin.bounds.roc import auroc, separation_p_value

@@ -11,15 +11,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.attacks.table import Dial, TextStatistic
+from heldin.attacks.protocol import Dial, TextStatistic
 from heldin.audit.answer import DecisionFacts, decision_facts
 from heldin.audit.blind import Blind, blind_baselines
 from heldin.audit.bootstrap import Estimate, bootstrap
 from heldin.audit.family import evaluate_family, variants_of
 from heldin.audit.judge import judge
-from heldin.audit.preregistration import Preregistration
+from heldin.audit.preregistration import COINS, Preregistration
 from heldin.audit.scored_users import ScoredUsers, scored_users
-from heldin.audit.sides import COINS
 from heldin.base.section import Facts
 from heldin.bounds.judgement import Judgement, joined
 from heldin.canaries.kinds import Canary, Kind

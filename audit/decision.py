@@ -6,6 +6,8 @@
 | leaks | the randomisation test of either family rejects (audit/randomisation.py), or a claim is violated |
 | no leak found | neither rejects, nothing points the wrong way, and every score's upper limit is below the thresholds |
 | inconclusive | none of these |
+
+The sections of a config that state what is measured and by which thresholds stand here too.
 """
 
 import bisect
@@ -19,8 +21,31 @@ from pydantic import Field, model_validator
 from heldin.audit.limits import Z_ONE_SIDED
 from heldin.audit.randomisation import REDRAWS, least_redraws
 from heldin.audit.requirement import RequirementConfig
-from heldin.base.section import Count, Section
+from heldin.base.section import Count, Many, Section
 from heldin.words import Statement
+
+
+class AuditConfig(Section):
+    """How evidence is summed up."""
+
+    resamples: Annotated[Many, Field(ge=100)] = 2000
+    """Number of bootstrap resamples of the users, for intervals that are labelled estimates."""
+    delta: float = Field(1e-5, ge=1e-11, lt=1)
+    """delta of the lower bounds on epsilon where nothing is claimed; a claim states its own."""
+    fprs: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field((0.001, 0.005, 0.01, 0.05, 0.1), min_length=1)
+    """False-positive rates at which true-positive rates are reported, if there are enough held-out users."""
+    validation_texts: Count = 400
+    """Largest number of held-in users' validation texts on which an evaluation measures the loss."""
+    test_texts_per_user: Count = 10
+    """Largest number of each held-out user's test texts on which the chosen checkpoint's loss is measured."""
+    curve_users: Annotated[Count, Field(ge=50)] = 2000
+    """Largest number of audited users whose texts an evaluation scores, chosen without regard to who is held in."""
+    exposure_users: Annotated[Count, Field(ge=50)] = 5000
+    """Largest number of held-in users whose exposure is set beside what they wrote; words are compared with those of as
+    many others."""
+    curve_texts_per_user: Count = 5
+    """Largest number of each user's attacker texts that an evaluation scores, for the AUROC during training."""
+
 
 NAMED_AT = (0.01, 0.05, 0.1)  # false-positive rates at which the headline counts people
 ENOUGH_ERRORS = 5  # held-out users wrongly named at a rate, before a count of named people is worth reading

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from heldin.attacks.table import REFERENCE_ALONE, REFERENCE_DIVERGENCE
+from heldin.attacks.protocol import REFERENCE_ALONE, REFERENCE_DIVERGENCE
 from heldin.audit.coarse import LEAST_IN_GROUP, brief, significant
 from heldin.audit.scored_users import ScoredUsers
 from heldin.base.artefacts import read_table, write_table

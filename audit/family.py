@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from heldin.attacks.config import AttackConfig
-from heldin.attacks.protocol import AGGREGATIONS
+from heldin.attacks.protocol import AGGREGATIONS, NO_ATTACKS, Dial
 from heldin.attacks.statistics import how_aggregated, is_of_users
-from heldin.attacks.table import NO_ATTACKS, Dial
 from heldin.audit.bootstrap import BootstrapResult, bootstrap_each
 from heldin.audit.coarse import LEAST_IN_GROUP, Groups, brief, grouped
 from heldin.audit.decision import NAMED_AT, RateEvidence, ScoreEvidence

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.attacks.protocol import AGGREGATIONS
-from heldin.attacks.table import Dial, TextStatistic
+from heldin.attacks.protocol import AGGREGATIONS, Dial, TextStatistic
 from heldin.base.errors import InputError
 
 Array = NDArray[np.float64]

@@ -7,7 +7,7 @@ import numpy as np
 from scipy import stats
 
 from heldin.audit.coarse import LEAST_IN_GROUP
-from heldin.audit.paired import Difference
+from heldin.audit.limits import Difference
 from heldin.base.section import Facts
 from heldin.bounds.roc import Scores
 

@@ -9,8 +9,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from heldin.attacks.config import AttackConfig, PretrainedReference
 from heldin.attacks.extraction import ExtractionConfig
-from heldin.audit.config import AuditConfig
-from heldin.audit.decision import DecisionConfig
+from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
 from heldin.base.section import Count, ExpandedName, JobName, Section, Seed

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from heldin.audit.paired import Difference, auroc_difference
+from heldin.audit.limits import Difference, auroc_difference
 from heldin.audit.scored_users import scored_users
 from heldin.base.artefacts import require_not_purged
 from heldin.base.errors import InputError

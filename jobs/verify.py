@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from heldin.attacks.table import TextStatistic
+from heldin.attacks.protocol import TextStatistic
 from heldin.base.artefacts import State, inspect, require_not_purged
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter

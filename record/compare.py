@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from heldin.audit.bootstrap import Estimate
-from heldin.audit.paired import Difference, independent_difference
+from heldin.audit.limits import Difference, independent_difference
 from heldin.base.errors import InputError
 from heldin.bounds.verdict import NO_CLAIM, in_parentheses
 from heldin.record.document import Record, read_record

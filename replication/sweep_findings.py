@@ -11,7 +11,7 @@ from scipy import stats
 
 from heldin.audit.blocks import LEAST_BLOCKS, Summary, over_blocks
 from heldin.audit.coarse import brief
-from heldin.audit.paired import Difference, independent_difference
+from heldin.audit.limits import Difference, independent_difference
 from heldin.audit.utility import mean_difference
 from heldin.base.errors import InputError
 from heldin.base.section import Positive, Section

@@ -9,7 +9,7 @@ import numpy as np
 from heldin.audit.blocks import Summary, over_blocks
 from heldin.audit.coarse import grouped
 from heldin.audit.frontier import Position, dominated
-from heldin.audit.paired import Difference, auroc_difference
+from heldin.audit.limits import Difference, auroc_difference
 from heldin.audit.utility import DIGITS, mean_difference
 from heldin.base.errors import InputError
 from heldin.jobs.config import RunConfig

@@ -7,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from heldin.attacks.config import AttackConfig
+from heldin.attacks.protocol import Dial, TextStatistic
 from heldin.attacks.scoring import AttackTexts
-from heldin.attacks.table import Dial, TextStatistic
 from heldin.audit.assessment import parts_of, results_of
 from heldin.audit.family import variants_of
-from heldin.audit.preregistration import Preregistration
+from heldin.audit.preregistration import Preregistration, Sides
 from heldin.audit.results import Results
 from heldin.audit.scored_users import scored_users
-from heldin.audit.sides import Sides
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256, write_text
 from heldin.base.log_file import logged

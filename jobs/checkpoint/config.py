@@ -10,8 +10,7 @@ from heldin.attacks.config import AttackConfig, one_of
 from heldin.attacks.extraction import ExtractionConfig
 from heldin.attacks.protocol import AGGREGATIONS
 from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS
-from heldin.audit.config import AuditConfig
-from heldin.audit.decision import DecisionConfig
+from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.base.config_errors import checked
 from heldin.base.section import Count, ExpandedName, ExpandedPath, Few, Many, NotNegative, Positive, Section, Seed
 from heldin.bounds.claims import parse_claim, plan_claim

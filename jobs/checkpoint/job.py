@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.extraction import ExtractionConfig
-from heldin.audit.config import AuditConfig
-from heldin.audit.decision import DecisionConfig
+from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.base.errors import InputError
 from heldin.bounds.claims import plan_claim
 from heldin.bounds.design import Assignment

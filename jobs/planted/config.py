@@ -8,8 +8,7 @@ from pydantic import Field, model_validator
 
 from heldin.attacks.config import AttackConfig, NamedReference
 from heldin.attacks.extraction import ExtractionConfig
-from heldin.audit.config import AuditConfig
-from heldin.audit.decision import DecisionConfig
+from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.audit.randomisation import least_redraws
 from heldin.base.config_errors import checked
 from heldin.base.errors import InputError

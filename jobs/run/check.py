@@ -14,7 +14,6 @@ from heldin.base.errors import InputError
 from heldin.base.files import cache_root
 from heldin.base.wording import counted
 from heldin.canaries.config import SubstringCanaries, check_enough_users
-from heldin.corpus.aliases import load_aliases
 from heldin.corpus.config import (
     CorpusSource,
     FileCorpus,
@@ -27,6 +26,7 @@ from heldin.corpus.config import (
 from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.gold import Gold
 from heldin.corpus.entities.spans import Text
+from heldin.corpus.names import load_aliases
 from heldin.corpus.sources.rows import first_line
 from heldin.corpus.split import Audited, check_pool
 from heldin.defenses.guarantee import Guarantee

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from heldin.attacks.table import Dial, TextStatistic
+from heldin.attacks.protocol import Dial, TextStatistic
 from heldin.base.artefacts import read_table, write_table
 
 SCORES = "scores.parquet"

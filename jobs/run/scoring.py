@@ -10,10 +10,10 @@ from pathlib import Path
 
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.joint import AnyAttack
+from heldin.attacks.protocol import REFERENCE_ALONE, Dial, TextStatistic
 from heldin.attacks.reference_divergence import reference_divergences
 from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.attacks.statistics import Loss, get_attack, per_text
-from heldin.attacks.table import REFERENCE_ALONE, Dial, TextStatistic
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from heldin.attacks.config import AttackConfig
+from heldin.attacks.protocol import TextStatistic
 from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.attacks.statistics import get_attack, per_text
-from heldin.attacks.table import TextStatistic
 from heldin.audit.coarse import significant
 from heldin.base.coins import keyed_order, seed_key
 from heldin.base.files import cache_directory

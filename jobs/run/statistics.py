@@ -5,17 +5,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from heldin.attacks.table import TextStatistic
+from heldin.attacks.protocol import TextStatistic
 from heldin.audit.assessment import parts_of, results_of
 from heldin.audit.canary_groups import CanaryFacts, canary_results, centred_statistics, kinds_of
 from heldin.audit.exposure import Exposed, ExposureFacts, correlations, exposure_groups
 from heldin.audit.extraction import ExtractionFacts
 from heldin.audit.family import variants_of
 from heldin.audit.judge import judge
-from heldin.audit.preregistration import Preregistration
+from heldin.audit.preregistration import Preregistration, sides_of_run
 from heldin.audit.results import Results
 from heldin.audit.scored_users import scored_users
-from heldin.audit.sides import sides_of_run
 from heldin.audit.utility import UserLoss
 from heldin.base.progress import Reporter
 from heldin.bounds.claims import claims_of, exposed_claims

@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 
 from heldin.attacks.config import AttackConfig
-from heldin.attacks.table import REFERENCE_ALONE, TextStatistic
+from heldin.attacks.protocol import REFERENCE_ALONE, TextStatistic
 from heldin.audit.assessment import results_of
 from heldin.audit.canary_groups import canary_results, joined, kinds_of
-from heldin.audit.config import AuditConfig
-from heldin.audit.decision import DecisionConfig
+from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.audit.judge import judge
-from heldin.audit.preregistration import Preregistration
+from heldin.audit.preregistration import COINS, Preregistration
 from heldin.audit.scored_users import scored_users
-from heldin.audit.sides import COINS
 from heldin.base.coins import fair_coin
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter

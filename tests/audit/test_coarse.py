@@ -6,11 +6,9 @@ import pytest
 from heldin.attacks.config import AttackConfig
 from heldin.audit.attack_results import attack_results
 from heldin.audit.coarse import LEAST_IN_GROUP, brief, coarse_percentiles, grouped, significant
-from heldin.audit.config import AuditConfig
-from heldin.audit.decision import DecisionConfig
+from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.audit.family import Variant, evaluate_family
-from heldin.audit.preregistration import Preregistration
-from heldin.audit.sides import COINS
+from heldin.audit.preregistration import COINS, Preregistration
 from heldin.bounds.roc import roc_curve, tpr_at_fpr
 
 

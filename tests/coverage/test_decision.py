@@ -9,11 +9,9 @@ from scipy import stats
 from heldin.attacks.config import AttackConfig
 from heldin.audit.answer import decision_facts
 from heldin.audit.bootstrap import bootstrap
-from heldin.audit.config import AuditConfig
-from heldin.audit.decision import Answer, DecisionConfig
+from heldin.audit.decision import Answer, AuditConfig, DecisionConfig
 from heldin.audit.family import Variant, evaluate_family
-from heldin.audit.preregistration import Preregistration
-from heldin.audit.sides import COINS
+from heldin.audit.preregistration import COINS, Preregistration
 
 pytestmark = pytest.mark.slow  # a statistical suite, or whole runs: minutes
 

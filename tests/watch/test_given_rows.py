@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from heldin.watch.given_rows import Row, count_given
-from heldin.watch.joined_rows import grams_of
+from heldin.watch.given_rows import Row, count_given, grams_of
 from heldin.watch.training_log import READ, History, hash_of, own_bounds, tensor_hashes
 
 ENDS = frozenset({0})
