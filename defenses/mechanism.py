@@ -25,9 +25,9 @@ from heldin.defenses.accounting.events import (
     TwoLevelGaussian,
     UnamplifiedGaussian,
     participations,
-    to_dp_event,
 )
 from heldin.defenses.accounting.exposure_curve import EXPOSED
+from heldin.defenses.accounting.step_pld import to_dp_event
 from heldin.defenses.accounting.uedp_claims import HOLDERS, two_level_epsilon
 from heldin.defenses.choices import (
     Adjacency,

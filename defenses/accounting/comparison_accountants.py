@@ -21,11 +21,10 @@ from heldin.defenses.accounting.events import (
     check_count,
     check_noise,
     check_rate,
-    mixture,
-    to_dp_event,
 )
 from heldin.defenses.accounting.guarantees import SMALLEST_DELTA, check_delta, epsilon, loss_distribution
 from heldin.defenses.accounting.loss_pmf import Array, LossPmf, deltas_on_grid, pair_delta, rounding_mass
+from heldin.defenses.accounting.step_pld import mixture, to_dp_event
 
 # Orders a of the Renyi divergences that are tried. Fewer orders only loosen the bound.
 _ORDERS = np.concatenate([np.arange(1.05, 11.0, 0.05), np.arange(11.0, 64.0), [80.0, 96.0, 128.0, 192.0, 256.0]])

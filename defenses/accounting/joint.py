@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from dp_accounting.pld import pld_privacy_accountant
 
-from heldin.defenses.accounting.events import Event, to_dp_event
+from heldin.defenses.accounting.events import Event
 from heldin.defenses.accounting.guarantees import epsilon
+from heldin.defenses.accounting.step_pld import to_dp_event
 from heldin.defenses.mechanism import Mechanism
 
 MOST = 100.0  # sum of the epsilons: beyond it no number says anything, and the grid would not fit into memory

@@ -17,7 +17,7 @@ from heldin.defenses.accounting.composition import AREA_PRECISION
 from heldin.defenses.accounting.events import PoissonGaussian, UnamplifiedGaussian
 from heldin.defenses.accounting.guarantees import epsilon, gaussian_delta, gaussian_mu, loss_distribution
 from heldin.defenses.accounting.loss_pmf import LossPair, compose_pair
-from heldin.defenses.accounting.mixture_pld import Mixture, mixture_step
+from heldin.defenses.accounting.step_pld import Mixture, mixture_step
 from tests.theory_tables import numbers
 
 DELTA = 1e-6
