@@ -8,7 +8,7 @@ from heldin.audit.bootstrap import Estimate, Interval
 from heldin.audit.coarse import brief
 from heldin.audit.decision import RateEvidence
 from heldin.audit.family import Family, FamilyScore
-from heldin.audit.limits import Difference, auroc_difference
+from heldin.audit.limits import AurocDifference, auroc_difference
 from heldin.base.section import Facts
 from heldin.bounds.roc import Scores
 
@@ -99,7 +99,7 @@ class DialSetting(Facts):
     setting: str
     leads: bool
     auroc: Estimate
-    difference: Difference | None
+    difference: AurocDifference | None
     adjusted_p: float
 
 

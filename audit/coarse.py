@@ -21,7 +21,7 @@ MOST_GROUPS = 12  # beside a few small ones at the top, where false positives ar
 
 
 @dataclass(frozen=True, eq=False)
-class Groups:
+class ScoreGroups:
     """k groups of users by score, the highest scores first.
 
     Attributes:
@@ -51,7 +51,7 @@ class Groups:
         return float(curve.tpr[at] + share * (curve.tpr[at + 1] - curve.tpr[at]))
 
 
-def grouped(held_in: Scores, held_out: Scores, least: int = LEAST_IN_GROUP) -> Groups:
+def grouped(held_in: Scores, held_out: Scores, least: int = LEAST_IN_GROUP) -> ScoreGroups:
     """Cut the users, from the highest score down, into groups that double in size up to a twelfth of all users.
 
     Args:
@@ -73,7 +73,7 @@ def grouped(held_in: Scores, held_out: Scores, least: int = LEAST_IN_GROUP) -> G
     sizes = np.diff([*kept, both.size])
     # Between two users, since an edge at a score would show that score.
     cuts = [_between(float(ordered[end]), float(ordered[end - 1])) for end in kept[1:]]
-    return Groups(inside, sizes - inside, _bounded(cuts[::-1], both))
+    return ScoreGroups(inside, sizes - inside, _bounded(cuts[::-1], both))
 
 
 def brief(value: float, digits: int = 3) -> float:

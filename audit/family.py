@@ -14,7 +14,7 @@ from heldin.attacks.config import AttackConfig
 from heldin.attacks.protocol import AGGREGATIONS, NO_ATTACKS, Dial
 from heldin.attacks.statistics import how_aggregated, is_of_users
 from heldin.audit.bootstrap import BootstrapResult, bootstrap_each
-from heldin.audit.coarse import LEAST_IN_GROUP, Groups, brief, grouped
+from heldin.audit.coarse import LEAST_IN_GROUP, ScoreGroups, brief, grouped
 from heldin.audit.decision import NAMED_AT, RateEvidence, ScoreEvidence
 from heldin.audit.limits import auroc_limits, tpr_at_most
 from heldin.audit.preregistration import Preregistration
@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Variant:
+class ScoreVariant:
     """An attack under one aggregation, perhaps with one dial changed.
 
     Attributes:
@@ -60,9 +60,9 @@ class FamilyScore:
         length_correlation: rank correlation with the length of texts; None where either does not vary.
     """
 
-    variant: Variant
+    variant: ScoreVariant
     values: Array
-    groups: Groups
+    groups: ScoreGroups
     intervals: BootstrapResult
     evidence: ScoreEvidence
     length_correlation: float | None
@@ -83,7 +83,7 @@ class Family:
     member: NDArray[np.bool_]
 
 
-def variants_of(attacks: Sequence[tuple[str, Dial | None]], config: AttackConfig) -> list[Variant]:
+def variants_of(attacks: Sequence[tuple[str, Dial | None]], config: AttackConfig) -> list[ScoreVariant]:
     """The scores that make up the family, the leading one first.
 
     Args:
@@ -100,17 +100,17 @@ def variants_of(attacks: Sequence[tuple[str, Dial | None]], config: AttackConfig
     first = config.aggregations[0]
     return [
         *(
-            Variant(name, aggregation)
+            ScoreVariant(name, aggregation)
             for name in (config.primary, *plain)
             # One value of each user is the same under every aggregation: further ones would be paid for twice.
             for aggregation in ((first,) if is_of_users(name) else config.aggregations)
         ),
-        *(Variant(config.primary, first, dial) for dial in turned),
+        *(ScoreVariant(config.primary, first, dial) for dial in turned),
     ]
 
 
 def evaluate_family(
-    scored: Mapping[Variant, Array],
+    scored: Mapping[ScoreVariant, Array],
     member: NDArray[np.bool_],
     fixed: Preregistration,
     *,
@@ -183,7 +183,7 @@ def family_of(
 
 
 def _rates(
-    values: Array, groups: Groups, intervals: BootstrapResult, adjusted: Mapping[float, float]
+    values: Array, groups: ScoreGroups, intervals: BootstrapResult, adjusted: Mapping[float, float]
 ) -> tuple[RateEvidence, ...]:
     """Rates of one score, read off the groups; one below the share of ties at the top cannot be shown."""
     members, tied = int(groups.held_in.sum()), float((values == values.max()).mean())

@@ -20,7 +20,17 @@ from heldin.audit.decision import (
 )
 from heldin.base.wording import MANY
 from heldin.words import Statement
-from heldin.words.answer import Headline, Interval, LeakFound, Left, Note, Promised, Scores, Standing, Violation
+from heldin.words.answer import (
+    AurocInterval,
+    GuaranteeComparison,
+    Headline,
+    IndicativeReason,
+    LeakFound,
+    Left,
+    Note,
+    Scores,
+    Violation,
+)
 from heldin.words.people import USERS, Wording
 
 LENGTH_DROWNS = 0.5  # a score whose rank correlation with the length of texts is at least this ...
@@ -76,7 +86,7 @@ def _leaks(evidence: Evidence, decision: Decision, by: DecisionConfig, wording: 
     score = evidence.scores[decision.strongest]
     standing = None
     if not decision.exact:
-        standing = (Standing.CONDITION_UNMET if evidence.unmet else Standing.SIDES_ASSERTED)()
+        standing = (IndicativeReason.CONDITION_UNMET if evidence.unmet else IndicativeReason.SIDES_ASSERTED)()
     return Headline.LEAKS(
         promise=_promised(evidence, decision),
         standing=standing,
@@ -90,13 +100,13 @@ def _promised(evidence: Evidence, decision: Decision) -> Statement | None:
         case None:
             return None
         case Promise.WITHIN:
-            return Promised.WITHIN()
+            return GuaranteeComparison.WITHIN()
         case Promise.ABOVE:
-            return Promised.ABOVE()
+            return GuaranteeComparison.ABOVE()
         case Promise.BEYOND:
             # Where the whole answer is indicative, its standing says so.
             certified = evidence.violated == "certified" or not decision.exact
-            return (Promised.BEYOND if certified else Promised.BEYOND_INDICATIVE)()
+            return (GuaranteeComparison.BEYOND if certified else GuaranteeComparison.BEYOND_INDICATIVE)()
 
 
 def _leak_found(score: ScoreEvidence, evidence: Evidence, by: DecisionConfig, wording: Wording) -> Statement:
@@ -182,8 +192,8 @@ def _disagreement(
 def _interval(score: ScoreEvidence, evidence: Evidence) -> Statement:
     values: dict[str, Any] = {name: brief(getattr(score, name), 2) for name in ("auroc", "lower", "upper")}
     if len(evidence.scores) == 1:
-        return Interval.ALONE(**values)
-    return Interval.SIMULTANEOUS(**values, scores=len(evidence.scores))
+        return AurocInterval.ALONE(**values)
+    return AurocInterval.SIMULTANEOUS(**values, scores=len(evidence.scores))
 
 
 def _these(evidence: Evidence) -> Statement:

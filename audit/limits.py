@@ -24,7 +24,7 @@ Z95 = 1.959963984540054
 LEAST_PER_SIDE = 2
 
 
-class Difference(Facts):
+class AurocDifference(Facts):
     """Difference of two AUROCs, with a 95 % interval.
 
     Attributes:
@@ -39,13 +39,13 @@ class Difference(Facts):
     upper: float
     label: Literal["estimate"] = "estimate"
 
-    def brief(self, digits: int = 3) -> "Difference":
+    def brief(self, digits: int = 3) -> "AurocDifference":
         """In few digits, as a record keeps it."""
         value, lower, upper = (brief(number, digits) for number in (self.value, self.lower, self.upper))
-        return Difference(value=value, lower=lower, upper=upper)
+        return AurocDifference(value=value, lower=lower, upper=upper)
 
 
-def auroc_difference(first: tuple[Scores, Scores], second: tuple[Scores, Scores]) -> Difference | None:
+def auroc_difference(first: tuple[Scores, Scores], second: tuple[Scores, Scores]) -> AurocDifference | None:
     """AUROC of ``second`` minus that of ``first`` with a 95 % interval (DeLong, DeLong and Clarke-Pearson 1988).
 
     An estimate: it holds for many independent users, and scores of one model are not quite independent.
@@ -70,7 +70,7 @@ def auroc_difference(first: tuple[Scores, Scores], second: tuple[Scores, Scores]
     if not sum(variances):
         return None
     reach = Z95 * float(np.sqrt(sum(variances)))
-    return Difference(value=difference, lower=difference - reach, upper=difference + reach)
+    return AurocDifference(value=difference, lower=difference - reach, upper=difference + reach)
 
 
 def independent_difference(

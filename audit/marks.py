@@ -17,7 +17,7 @@ from heldin.canaries.kinds import Canary
 FIRST_PERCENT = 100
 
 
-class Exposed(Facts):
+class MarkExposure(Facts):
     """How the marks of some canary users rank under one model.
 
     Attributes:
@@ -42,10 +42,10 @@ class MarkSide(Facts):
     """
 
     users: int
-    target: Exposed
+    target: MarkExposure
     lower: float | None
     upper: float | None
-    reference: Exposed
+    reference: MarkExposure
 
 
 class MarkGroup(Facts):
@@ -101,13 +101,13 @@ def _side(ranks: MarkRanks, rows: NDArray[np.intp]) -> MarkSide:
     return MarkSide(users=rows.size, target=target, lower=lower, upper=upper, reference=reference)
 
 
-def _exposed(ranks: NDArray[np.int64], candidates: NDArray[np.int64]) -> Exposed:
+def _exposed(ranks: NDArray[np.int64], candidates: NDArray[np.int64]) -> MarkExposure:
     # Among no candidates every mark is the first, and says nothing.
     some = candidates > 0
     median = None
     if ranks.size >= LEAST_IN_GROUP and some.all():
         median = brief(float(np.median(exposures(ranks, candidates))), 1)
-    return Exposed(
+    return MarkExposure(
         highest=int((some & (ranks == 1)).sum()),
         first_percent=int((some & (ranks * FIRST_PERCENT <= candidates + 1)).sum()),
         median=median,

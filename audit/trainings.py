@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from heldin.attacks.statistics import LikelihoodRatio
 from heldin.audit.answer import decision_facts
 from heldin.audit.attack_results import attack_results
-from heldin.audit.family import Variant, evaluate_family
+from heldin.audit.family import ScoreVariant, evaluate_family
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.results import Results, TrainingsFacts
 from heldin.base.errors import ConstantScores, TooFewUsers
@@ -52,7 +52,7 @@ def results_of_trainings(trainings: TrainingScores, fixed: Preregistration, *, t
         threshold: score threshold fixed before looking; None: the first quarter of the trainings picks it.
     """
     # Trainings are not people: curves may be cut at every score, with one training in a group.
-    family = evaluate_family({Variant(SCORE, "mean"): trainings.scores}, trainings.member, fixed, least=1)
+    family = evaluate_family({ScoreVariant(SCORE, "mean"): trainings.scores}, trainings.member, fixed, least=1)
     test: ThresholdTest | None = None
     try:
         test = certify(trainings.scores, trainings.member, threshold=threshold, delta=fixed.delta, claims=fixed.claims)

@@ -7,7 +7,7 @@ import numpy as np
 from scipy import stats
 
 from heldin.audit.coarse import LEAST_IN_GROUP
-from heldin.audit.limits import Difference
+from heldin.audit.limits import AurocDifference
 from heldin.base.section import Facts
 from heldin.bounds.roc import Scores
 
@@ -46,7 +46,7 @@ class Utility(Facts):
     texts: int
     loss: float
     base_loss: float
-    gain: Difference | None
+    gain: AurocDifference | None
 
 
 def utility_of(losses: Mapping[str, UserLoss]) -> Utility | None:
@@ -65,7 +65,7 @@ def utility_of(losses: Mapping[str, UserLoss]) -> Utility | None:
     )
 
 
-def mean_difference(first: Scores, second: Scores, level: float = 0.95) -> Difference | None:
+def mean_difference(first: Scores, second: Scores, level: float = 0.95) -> AurocDifference | None:
     """Mean of ``second`` minus ``first`` over n pairs, with Student's t interval; None for fewer than two pairs.
 
     Args:
@@ -79,4 +79,4 @@ def mean_difference(first: Scores, second: Scores, level: float = 0.95) -> Diffe
     mean = float(differences.mean())
     error = float(differences.std(ddof=1)) / float(np.sqrt(differences.size))
     reach = float(stats.t.ppf(0.5 + level / 2, differences.size - 1)) * error
-    return Difference(value=mean, lower=mean - reach, upper=mean + reach)
+    return AurocDifference(value=mean, lower=mean - reach, upper=mean + reach)

@@ -24,7 +24,7 @@ KINDS = {
 
 
 @dataclass(frozen=True)
-class Part:
+class CachePart:
     """One kind of cached files.
 
     Attributes:
@@ -46,14 +46,14 @@ class Part:
         return {**asdict(self), "path": str(self.path)}
 
 
-def parts(kind: str | None = None) -> list[Part]:
+def parts(kind: str | None = None) -> list[CachePart]:
     """The cached files of every kind, or of one. Raises InputError for an unknown kind."""
     if kind is not None and kind not in KINDS:
         raise InputError(f"the cache has no kind '{kind}': choose from {', '.join(KINDS)}")
     return [_part(name, cache_root() / name) for name in ([kind] if kind else KINDS)]
 
 
-def clear(chosen: Sequence[Part]) -> int:
+def clear(chosen: Sequence[CachePart]) -> int:
     """Remove these parts, or none if one is in use; return how many bytes they had.
 
     Raises:
@@ -72,7 +72,7 @@ def clear(chosen: Sequence[Part]) -> int:
     return sum(part.size for part in present)
 
 
-def lines(parts: Sequence[Part]) -> list[str]:
+def lines(parts: Sequence[CachePart]) -> list[str]:
     """The listing for a terminal."""
     rows = [
         f"{part.kind:<12}{_readable(part.size):>10}  {counted(part.entries, 'item'):<14}{part.holds}" for part in parts
@@ -89,9 +89,9 @@ def _readable(size: int) -> str:
     return f"{value:.3g} {unit}"
 
 
-def _part(kind: str, path: Path) -> Part:
+def _part(kind: str, path: Path) -> CachePart:
     entries = len(list(path.iterdir())) if path.is_dir() else 0
-    return Part(kind, KINDS[kind], path, entries, sum(_sizes(path)))
+    return CachePart(kind, KINDS[kind], path, entries, sum(_sizes(path)))
 
 
 def _sizes(path: Path) -> Iterator[int]:

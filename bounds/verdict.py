@@ -22,7 +22,16 @@ from heldin.bounds.one_run import Guesses, InverseRoc
 from heldin.bounds.scores import LabelledScores, check_alpha, labelled
 from heldin.defenses.accounting.ceiling import RocCeiling, epsilon_delta_ceiling
 from heldin.words import Statement
-from heldin.words.evidence import REAL_USERS, ClaimLabel, Condition, Finding, Refusal, Test, Units, units_of
+from heldin.words.evidence import (
+    REAL_USERS,
+    CertifiedCondition,
+    ClaimLabel,
+    CountedUnits,
+    Finding,
+    Refusal,
+    Test,
+    units_of,
+)
 
 NO_CLAIM = ClaimLabel.NONE()  # label of the verdict if nothing is claimed
 
@@ -285,8 +294,10 @@ def _test(design: Design) -> Statement:
 
 
 def _units(design: Design) -> Statement:
-    return Units.TRAININGS() if design.independent_trainings else units_of(design.subjects)
+    return CountedUnits.TRAININGS() if design.independent_trainings else units_of(design.subjects)
 
 
 def _condition(design: Design) -> Statement:
-    return (Condition.INDEPENDENT_TRAININGS if design.independent_trainings else Condition.FAIR_COINS)()
+    return (
+        CertifiedCondition.INDEPENDENT_TRAININGS if design.independent_trainings else CertifiedCondition.FAIR_COINS
+    )()

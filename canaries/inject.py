@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from heldin.base.coins import keyed_digest, seed_key
 from heldin.canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind, public_dice
-from heldin.corpus.store import Record
+from heldin.corpus.store import CorpusRecord
 
 TRIES = 64
 NEAR = 40  # characters: about a long word
@@ -114,7 +114,7 @@ def insert_at_random(text: str, substring: str, dice: random.Random, *, within: 
 
 def canary_of_user(
     tokenizer: PreTrainedTokenizerBase,
-    records: Sequence[Record],
+    records: Sequence[CorpusRecord],
     *,
     length: int,
     documents: int | None,

@@ -23,7 +23,7 @@ from heldin.corpus.sources.rows import SCHEMA
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class CorpusRecord:
     """One text of one user.
 
     Attributes:
@@ -89,10 +89,10 @@ class Corpus:
         i = self._position[user]
         return range(int(self.starts[i]), int(self.starts[i] + self.counts[i]))
 
-    def record(self, row: int) -> Record:
+    def record(self, row: int) -> CorpusRecord:
         """The record at ``row``."""
         user, text, id_, date = (self._value(name, row) for name in ("user", "text", "id", "date"))
-        return Record(row, user, id_, text, date)
+        return CorpusRecord(row, user, id_, text, date)
 
     def text(self, row: int) -> str:
         """The text at ``row``."""
@@ -160,7 +160,7 @@ class CorpusStore(Corpus):
         for ids, texts in zip(self._chunks["id"], self._chunks["text"], strict=True):
             yield from zip(ids.to_pylist(), texts.to_pylist(), strict=True)
 
-    def sample(self, users: int, records: int, generator: np.random.Generator) -> list[list[Record]]:
+    def sample(self, users: int, records: int, generator: np.random.Generator) -> list[list[CorpusRecord]]:
         """``records`` random records (fewer where a user has fewer) of each of ``users`` random users.
 
         Costs O(records returned). Raises InputError if there are fewer users than asked for.

@@ -50,7 +50,7 @@ from heldin.defenses.choices import (
     TwoLevel,
     Unit,
 )
-from heldin.defenses.guarantee import EpsilonAt, Exposure, Guarantee, NoGuarantee
+from heldin.defenses.guarantee import EpsilonAtExposure, Exposure, Guarantee, NoGuarantee
 from heldin.defenses.validity import conditions_of, reasons_of
 from heldin.words import Statement
 from heldin.words.guarantee import NoGuaranteeReason
@@ -363,7 +363,7 @@ class Mechanism(Choice):
         return accounting.epsilon(event, self.steps, self.delta)
 
     def _exposure(self) -> Exposure:
-        curve = tuple(EpsilonAt(m, self.epsilon_at(m)) for m in self.exposure_marks())
+        curve = tuple(EpsilonAtExposure(m, self.epsilon_at(m)) for m in self.exposure_marks())
         if self.two_level is not None:
             return Exposure("holders", self.two_level.holders, curve)
         return Exposure("records", self.members, curve, self.group_size if self.entity_cap else None, self.entity_cap)

@@ -15,7 +15,7 @@ from heldin.base.artefacts import stamped, unstamped
 from heldin.base.errors import InputError
 from heldin.base.files import finite, parsed_json, whole_file
 from heldin.defenses.guarantee import (
-    EpsilonAt,
+    EpsilonAtExposure,
     Guarantee,
     NoGuarantee,
 )
@@ -130,7 +130,7 @@ def _guarantee_with_epsilon(promise: Guarantee, stated: dict[str, Any]) -> Guara
     listed = [p for p in points if isinstance(p, dict)] if isinstance(points, list) else []
     stated_epsilon = {p["exposed"]: p.get("epsilon") for p in listed if isinstance(p.get("exposed"), int)}
     near = [(point, stated_epsilon.get(point.exposed)) for point in exposure.curve]
-    curve = tuple(EpsilonAt(p.exposed, float(e)) if e and _close(e, p.epsilon, _SAME) else p for p, e in near)
+    curve = tuple(EpsilonAtExposure(p.exposed, float(e)) if e and _close(e, p.epsilon, _SAME) else p for p, e in near)
     return dataclasses.replace(promise, exposure=dataclasses.replace(exposure, curve=curve))
 
 

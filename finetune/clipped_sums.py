@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from heldin.defenses.gradients.held_gradients import Sums
 from heldin.defenses.gradients.model_parts import take_apart
-from heldin.defenses.gradients.per_unit_gradients import ClippedSum, Units, clipped_gradient_sum
+from heldin.defenses.gradients.per_unit_gradients import ClippedSum, UnitBatch, clipped_gradient_sum
 from heldin.finetune.batches import collate
 from heldin.finetune.passes import Passes
 from heldin.models.devices import kind_of
@@ -96,11 +96,11 @@ def put_gradient(
         parameter.grad = summed.to(parameter.dtype)
 
 
-def whole_units(units: Sequence[Contribution]) -> Units:
+def whole_units(units: Sequence[Contribution]) -> UnitBatch:
     """A batch of units, each a list of token sequences; on the CPU."""
     inputs, targets = collate([ids for records in units for ids in records], torch.device("cpu"))
     unit = torch.tensor([i for i, records in enumerate(units) for _ in records])
-    return Units(inputs, targets, unit, len(units))
+    return UnitBatch(inputs, targets, unit, len(units))
 
 
 def trainable(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:

@@ -44,7 +44,7 @@ Evaluate = Callable[[int, PreTrainedModel], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class Training:
+class OngoingTraining:
     """A training under way: what a step works with, and where it stands.
 
     Attributes:
@@ -210,7 +210,7 @@ def begin(
     clipping: PlainClipping | None,
     spread: Spread | None,
     say: Callable[[str], None],
-) -> Training:
+) -> OngoingTraining:
     """Make model and optimizer, and go on from the last checkpoint where there is one.
 
     Args:
@@ -246,7 +246,7 @@ def begin(
     if others:
         say(f"an earlier part of this training ran on {', '.join(others)}")
     _settle_memory(passes, device)
-    return Training(
+    return OngoingTraining(
         base=base,
         sequences=sequences,
         recipe=recipe,

@@ -27,7 +27,7 @@ from heldin.models.endpoint_answers import (
     values_of_text,
     values_of_tokens,
 )
-from heldin.models.endpoint_client import Connection, Refusal
+from heldin.models.endpoint_client import Connection, RefusedRequest
 from heldin.models.loading import load_tokenizer, start_token
 from heldin.models.logprobs import cut_into_windows
 from heldin.models.token_scores import TokenScores
@@ -151,7 +151,7 @@ def score_endpoint_texts(model: EndpointModel, texts: Sequence[str]) -> list[Tok
     bodies = [request_body(model.style, model.name, prompt) for _, prompt in prompts]
     try:
         answers = model.connection.post_all(COMPLETIONS, bodies)
-    except Refusal as error:
+    except RefusedRequest as error:
         longer = (
             ""
             if model.tokenizer
@@ -248,7 +248,7 @@ def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tup
                 values: Sequence[object] = values_of_text(answer, style, prompt).values[1:]
             else:
                 values = values_of_tokens(answer, style, prompt)
-        except Refusal as error:
+        except RefusedRequest as error:
             if error.status == 404:  # no such address or model: another style would not help
                 raise InputError(f"{error}{_listed_instead(_listed_if_asked_once(connection), name)}") from error
             refusals.append(f"asked for {style}: {error}")
@@ -271,7 +271,7 @@ def _tokens_of(connection: Connection, name: str, style: Style, lead: str) -> tu
     try:
         answer = connection.post(COMPLETIONS, request_body(style, name, lead))
         tokens = values_of_text(answer, style, lead).tokens
-    except (NoLogprobs, Refusal) as error:
+    except (NoLogprobs, RefusedRequest) as error:
         raise InputError(
             f"'{connection.endpoint.base}' does not echo {lead!r} alone ({error}): give --tokenizer"
         ) from error
@@ -305,7 +305,7 @@ def _listed(connection: Connection, *, tries: int | None = None) -> dict[str, di
     """What the server's list says of each model, by name; empty where there is no list."""
     try:
         listed = connection.get("/models", tries=tries).get("data")
-    except Refusal:
+    except RefusedRequest:
         return {}
     entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
     return {entry["id"]: entry for entry in entries if isinstance(entry.get("id"), str)}

@@ -24,7 +24,7 @@ LONGEST_ASKED_WAIT = 600.0  # seconds; a server that asks for more ends the work
 LONGEST_QUOTE = 200  # characters
 
 
-class Refusal(InputError):
+class RefusedRequest(InputError):
     """The server refuses this request, so a retry would not help; ``status`` is the HTTP status."""
 
     def __init__(self, message: str, status: int) -> None:
@@ -141,7 +141,7 @@ class Connection:
         """The JSON object that the server returns for ``body``.
 
         Raises:
-            Refusal: the server refuses this request.
+            RefusedRequest: the server refuses this request.
             InputError: nothing listens at the address, or the key is refused.
             ResumableError: no complete answer after all tries.
         """
@@ -192,9 +192,11 @@ class Connection:
             raise InputError(f"'{self.endpoint.base}' {has} (HTTP {status}): name the variable that holds a valid one")
         if status == 404:
             quoted = f"'{response.url}' answers HTTP 404{self._quoted(response)}"
-            raise Refusal(f"{quoted}: give the address up to /v1, and the model's name as the server lists it", status)
+            raise RefusedRequest(
+                f"{quoted}: give the address up to /v1, and the model's name as the server lists it", status
+            )
         if status != 200:
-            raise Refusal(f"'{response.url}' answers HTTP {status}{self._quoted(response)}", status)
+            raise RefusedRequest(f"'{response.url}' answers HTTP {status}{self._quoted(response)}", status)
         try:
             content = response.json()
         except ValueError:

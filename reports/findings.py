@@ -18,7 +18,7 @@ from heldin.reports.next_steps import next_step
 from heldin.reports.people import attacker
 from heldin.reports.recommendation import recommendation
 from heldin.reports.wording import audited_by, group_name, interval, of_real_rows, percent, sentence
-from heldin.words.answer import Promised
+from heldin.words.answer import GuaranteeComparison
 from heldin.words.texts import AtEndpoint
 
 ATTACKER = "Who attacks"
@@ -376,4 +376,8 @@ def answer_line(facts: DecisionFacts) -> str:
     return f"{facts.decision.answer.value}{'' if promise is None else _PROMISED[promise]()}"
 
 
-_PROMISED = {Promise.WITHIN: Promised.WITHIN, Promise.ABOVE: Promised.ABOVE, Promise.BEYOND: Promised.BEYOND}
+_PROMISED = {
+    Promise.WITHIN: GuaranteeComparison.WITHIN,
+    Promise.ABOVE: GuaranteeComparison.ABOVE,
+    Promise.BEYOND: GuaranteeComparison.BEYOND,
+}

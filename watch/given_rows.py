@@ -67,7 +67,7 @@ _ONE_LENGTH, _UNKNOWN = 0.95, 0.8  # shares of sequences of one length, and that
 
 
 @dataclass(frozen=True)
-class Row:
+class PlantedRow:
     """A row of the planted training set.
 
     Attributes:
@@ -91,7 +91,7 @@ class _Rows:
         ends_read: hash of the last own tokens, as many as the longest sequence has; that of ``keys`` for other rows.
         tokens: number of own tokens, at most that of the longest sequence.
         cut: whether a row has more tokens than the longest sequence.
-        required: see ``Row``.
+        required: see ``PlantedRow``.
         canary: number of the canary user, from 0; -1 for real rows.
         pieces: hashes of all other pieces of rows that are longer, sorted, shape (pieces,).
         short: of each row that was cut below the length limit, the ways to cut it into pieces up to that limit: hashes.
@@ -112,7 +112,7 @@ class _Rows:
     grams: Sequence[tuple[Grams, bool]]
 
 
-def count_given(history: History, rows: Iterable[Row], length: int) -> TrainingCounts:
+def count_given(history: History, rows: Iterable[PlantedRow], length: int) -> TrainingCounts:
     """Compare what the model was given with the rows.
 
     Rows that read alike once they are cut share their reads. Every count of rows that are missing is a lower limit.
@@ -263,7 +263,7 @@ def _mean(values: NDArray[np.float64] | NDArray[np.integer]) -> float | None:
     return float(values.mean()) if values.size else None
 
 
-def _table(rows: Iterable[Row], ends: frozenset[int], longest: int, length: int, *, grams: bool) -> _Rows:
+def _table(rows: Iterable[PlantedRow], ends: frozenset[int], longest: int, length: int, *, grams: bool) -> _Rows:
     keys: list[bytes] = []
     texts: list[bytes] = []
     last: list[bytes] = []

@@ -16,7 +16,7 @@ from heldin.white_box import laws
 from heldin.white_box.canaries import Array
 from heldin.white_box.check import LEVEL, Check, exact, silent, tested
 from heldin.white_box.laws import Found
-from heldin.white_box.runs import Draws, Run, changed, draws, readings
+from heldin.white_box.runs import ObservedDraws, Run, changed, draws, readings
 from heldin.white_box.stage import Stage
 from heldin.white_box.step_checks import furthest
 from heldin.white_box.trainers import Trainer
@@ -104,7 +104,7 @@ def steps_to_see_one_coin(rate: float, units: int) -> int:
     return steps
 
 
-def checks_of_draws(seen: Sequence[Draws], stage: Stage) -> list[Check]:
+def checks_of_draws(seen: Sequence[ObservedDraws], stage: Stage) -> list[Check]:
     """Checks of who was sampled in runs under one key or under two."""
     rate, members = stage.mechanism.sampler.rate, stage.mechanism.members
     odd = max(each.odd for each in seen)
@@ -126,7 +126,7 @@ def checks_of_draws(seen: Sequence[Draws], stage: Stage) -> list[Check]:
     return [*checks, *_twins(twins)]
 
 
-def _kinds(seen: Sequence[Draws], rate: float, members: int) -> tuple[Drawn, Drawn, Drawn]:
+def _kinds(seen: Sequence[ObservedDraws], rate: float, members: int) -> tuple[Drawn, Drawn, Drawn]:
     """Units with distinct texts, pairs of units with equal texts, and gradient canaries."""
     names = seen[0].names
     texts = np.stack([each.texts for each in seen])
@@ -141,7 +141,7 @@ def _kinds(seen: Sequence[Draws], rate: float, members: int) -> tuple[Drawn, Dra
     )
 
 
-def _whole_cohorts(seen: Sequence[Draws], rate: float, members: int) -> Check:
+def _whole_cohorts(seen: Sequence[ObservedDraws], rate: float, members: int) -> Check:
     """Sizes of cohorts, all kinds of units together: a fixed size, a cap, or a shared coin would show here."""
     units = sum(len(alike) for alike in seen[0].names) + members * seen[0].canaries.shape[1]
     sizes = np.concatenate([draws.texts.sum(axis=1) + draws.canaries.sum(axis=1) for draws in seen])
@@ -150,7 +150,7 @@ def _whole_cohorts(seen: Sequence[Draws], rate: float, members: int) -> Check:
     return tested("sampling: spread of whole cohorts", "rates", finding, 1.0, detects)
 
 
-def _beyond(seen: Draws, members: int) -> float:
+def _beyond(seen: ObservedDraws, members: int) -> float:
     """Largest excess of a column's count over its number of units, or of zero over its count."""
     copies = np.array([len(alike) for alike in seen.names])
     excess = (seen.texts - copies, -seen.texts, seen.canaries - members, -seen.canaries)
@@ -294,7 +294,7 @@ def _whatever_the_texts(stage: Stage, trainer: Trainer, key: bytes, low: float, 
     return exact(name, "state", float(not alike), 0.0, detects)
 
 
-def _same(a: Draws, b: Draws) -> bool:
+def _same(a: ObservedDraws, b: ObservedDraws) -> bool:
     """Whether the units were sampled in the same steps, ignoring units that share their texts with another."""
     of_a, of_b = ({names[0]: d.texts[:, j] for j, names in enumerate(d.names) if len(names) == 1} for d in (a, b))
     return all(np.array_equal(of_a[name], of_b[name]) for name in of_a.keys() & of_b.keys())

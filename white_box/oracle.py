@@ -83,7 +83,7 @@ def contribution(base: LanguageModel, texts: Texts, clip_norm: float) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class ContributionColumns:
     """The contributions that a step can be composed of.
 
     Attributes:
@@ -110,10 +110,10 @@ class Columns:
         return float(np.linalg.norm(released - taken @ self.matrix)) / (largest or 1.0)
 
 
-def columns_of(base: LanguageModel, alike: Mapping[Texts, Sequence[str]], clip_norm: float) -> Columns:
+def columns_of(base: LanguageModel, alike: Mapping[Texts, Sequence[str]], clip_norm: float) -> ContributionColumns:
     """The columns of units by what they contribute (``alike_in``), at the current weights of ``base``."""
     parts = [contribution(base, texts, clip_norm) for texts in alike]
-    return Columns(tuple(tuple(names) for names in alike.values()), np.stack(parts))
+    return ContributionColumns(tuple(tuple(names) for names in alike.values()), np.stack(parts))
 
 
 def alike_in(

@@ -14,7 +14,7 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.units import PrivateTraining
 from heldin.models.loading import LanguageModel
 from heldin.white_box.canaries import Array, Canaries, Index
-from heldin.white_box.oracle import Columns, Reading, Texts, alike_in, columns_of
+from heldin.white_box.oracle import ContributionColumns, Reading, Texts, alike_in, columns_of
 from heldin.white_box.stage import Stage, Weights
 from heldin.white_box.trainers import Trainer, watched
 
@@ -30,7 +30,7 @@ class Run:
 
 
 @dataclass(frozen=True, eq=False)
-class Draws:
+class ObservedDraws:
     """Who took part in the steps of one run.
 
     Attributes:
@@ -123,7 +123,7 @@ def readings(stage: Stage, trainer: Trainer, run: Run) -> list[Reading]:
     return [by_step[step] for step in range(training.mechanism.steps)]
 
 
-def draws(stage: Stage, trainer: Trainer, run: Run) -> Draws:
+def draws(stage: Stage, trainer: Trainer, run: Run) -> ObservedDraws:
     """Who took part in each step of a run without noise.
 
     The weights are restored after each step, so that contributions hardly change: they are computed once, and again if
@@ -147,7 +147,7 @@ def draws(stage: Stage, trainer: Trainer, run: Run) -> Draws:
     watched(trainer, base, training, stage.sequences, see)
     drawn = np.stack(canaries)
     odd = max(reader.odd, float(np.abs(drawn - np.rint(drawn)).max(initial=0.0)))
-    return Draws(np.stack(texts), reader.names, np.rint(drawn), odd)
+    return ObservedDraws(np.stack(texts), reader.names, np.rint(drawn), odd)
 
 
 def clip_norm_of(mechanism: Mechanism) -> float:
@@ -174,7 +174,7 @@ class _Reader:
         self.odd = 0.0
         self._group = {name: i for i, names in enumerate(self.names) for name in names}
         self._weights: list[torch.Tensor] = []
-        self._known: tuple[Mapping[Texts, Sequence[str]], Columns] | None = None
+        self._known: tuple[Mapping[Texts, Sequence[str]], ContributionColumns] | None = None
 
     def read(self, step: int, released: Array) -> Array:
         """How many units of each group took part, shape (groups,)."""

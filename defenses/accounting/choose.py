@@ -45,7 +45,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Choice:
+class MechanismChoice:
     """The answer of ``heldin account choose``.
 
     Attributes:
@@ -85,7 +85,7 @@ def choose(
     delta: float | None = None,
     els_group_size: int | None = None,
     clip_norm: Callable[[int], float] | None = None,
-) -> Choice:
+) -> MechanismChoice:
     """Calibrate every split of the budget into group size and cohort by powers of two, and ELS at the same cost.
 
     Args:
@@ -133,10 +133,10 @@ def choose(
         # ELS clips single records, whatever its cap: its clip norm is that of group size 1.
         deviation = heuristics.els_noise_variance(s, norm(1), budget) ** 0.5
         options.append(Option("els", els_group_size, budget, s, norm(1), deviation))
-    return Choice(users, budget, steps, target_epsilon, delta, clip_norm is not None, tuple(options))
+    return MechanismChoice(users, budget, steps, target_epsilon, delta, clip_norm is not None, tuple(options))
 
 
-def table(choice: Choice) -> str:
+def table(choice: MechanismChoice) -> str:
     """The options as plain text; the last line names the one that adds the least noise."""
     least = choice.least
     lines = [

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from heldin.defenses.gradients.layer_rules import Block, Layout, Product, Rows, Total, Use
+from heldin.defenses.gradients.layer_rules import Product, RecordLayout, Rows, Total, UnitBlock, Use
 from heldin.defenses.gradients.products import add_scaled, multiply_into, piece_floats, product
 from heldin.models.devices import kind_of
 
@@ -68,7 +68,7 @@ class UnitGradients(Protocol):
 class Materialised:
     """Each unit's gradient of a matrix is kept, in ``kept`` (U, numel); norm and sum use exactly these numbers."""
 
-    def __init__(self, name: str, shape: torch.Size, layout: Layout, kept: Tensor, *, looked_up: bool) -> None:
+    def __init__(self, name: str, shape: torch.Size, layout: RecordLayout, kept: Tensor, *, looked_up: bool) -> None:
         self._name, self._shape, self._layout, self._kept = name, shape, layout, kept
         # On a CPU a tall matrix that is not looked up is kept transposed: products with long rows are faster.
         self._transposed = shape[0] > shape[1] and not looked_up and kind_of(kept.device) == "cpu"
@@ -120,7 +120,7 @@ class Vectors:
     # Together: a model has more vectors than matrices, and a GPU waits for whoever gives it many small tasks.
 
     def __init__(
-        self, shapes: Mapping[str, torch.Size], layout: Layout, workspace: Workspace, device: torch.device
+        self, shapes: Mapping[str, torch.Size], layout: RecordLayout, workspace: Workspace, device: torch.device
     ) -> None:
         self._shapes, self._layout = shapes, layout
         sizes = [shape.numel() for shape in shapes.values()]
@@ -170,7 +170,9 @@ class Deferred:
     that of the norm, and a contribution could exceed the clip norm.
     """
 
-    def __init__(self, name: str, shape: torch.Size, layout: Layout, *, ghost: bool, device: torch.device) -> None:
+    def __init__(
+        self, name: str, shape: torch.Size, layout: RecordLayout, *, ghost: bool, device: torch.device
+    ) -> None:
         self._name, self._shape, self._layout, self.ghost, self._device = name, shape, layout, ghost, device
         self._products: list[Product] = []
         self._rows: list[Rows] = []
@@ -207,7 +209,7 @@ class Deferred:
             squares[piece.first : piece.last] = _row_norms(self._dense(piece)).double().square().sum(1)
         return squares
 
-    def _dense_pieces(self, only: Tensor | None) -> Iterator[Block]:
+    def _dense_pieces(self, only: Tensor | None) -> Iterator[UnitBlock]:
         """Pieces whose gradients fit into memory, of which a unit is marked in only (U,); None: all of them."""
         for piece in self._pieces(self._shape.numel()):
             if only is None or bool(only[piece.first : piece.last].any()):
@@ -256,7 +258,7 @@ class Deferred:
             values = use.values.float() * of_record.view(-1, *[1] * (use.values.dim() - 1))
             total.index_add_(0, use.ids.flatten(), values.flatten(0, -2))
 
-    def _pieces(self, floats_per_unit: int) -> Iterator[Block]:
+    def _pieces(self, floats_per_unit: int) -> Iterator[UnitBlock]:
         most = piece_floats(self._device)
         for block in self._layout.blocks:
             yield from block.pieces(floats_per_unit, most)
@@ -265,7 +267,7 @@ class Deferred:
         sizes = [p.left[0, ..., 0].numel() for p in self._products] + [r.ids[0].numel() for r in self._rows]
         return max(sizes, default=0)
 
-    def _dense(self, piece: Block) -> Tensor:
+    def _dense(self, piece: UnitBlock) -> Tensor:
         dense = torch.zeros(piece.units, *self._shape, device=self._device)
         for pair in self._products:
             multiply_into(dense, piece.tokens(pair.left), piece.tokens(pair.right), keep=True)
@@ -277,7 +279,7 @@ class Deferred:
 class RowSums:
     """An embedding that is only looked up: each unit's gradient is kept as the rows it touched."""
 
-    def __init__(self, name: str, shape: torch.Size, layout: Layout, device: torch.device) -> None:
+    def __init__(self, name: str, shape: torch.Size, layout: RecordLayout, device: torch.device) -> None:
         self._name, self._shape, self._layout, self._device = name, shape, layout, device
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
@@ -342,7 +344,7 @@ def _row_norms(dense: Tensor) -> Tensor:
     return norms
 
 
-def _scatter(dense: Tensor, block: Block, ids: Tensor, values: Tensor) -> None:
+def _scatter(dense: Tensor, block: UnitBlock, ids: Tensor, values: Tensor) -> None:
     """Add the block's values (B, ..., d) to the rows ids (B, ...) of dense (units, V, d)."""
     row = block.tokens(ids.unsqueeze(-1)).squeeze(-1)  # (units, T)
     # (units, T), as rows of all units' weights one below another.
@@ -352,7 +354,7 @@ def _scatter(dense: Tensor, block: Block, ids: Tensor, values: Tensor) -> None:
 
 
 def _ghost(
-    piece: Block, products: Sequence[Product], rows: Sequence[Rows], device: torch.device
+    piece: UnitBlock, products: Sequence[Product], rows: Sequence[Rows], device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """(u,) ||sum of left^T right + scattered values||^2 without forming it, and (sum of the tokens' norms)^2."""
     squares = torch.zeros(piece.units, dtype=torch.float64, device=device)

@@ -51,7 +51,7 @@ class Total:
 
 
 @dataclass(frozen=True)
-class Block:
+class UnitBlock:
     """A run of units with equally many records.
 
     Attributes:
@@ -77,16 +77,16 @@ class Block:
         part = x if records == x.shape[0] else x[self.start : self.start + records]
         return part.reshape(self.units, -1, x.shape[-1])
 
-    def pieces(self, floats_per_unit: int, most: int) -> Iterator["Block"]:
+    def pieces(self, floats_per_unit: int, most: int) -> Iterator["UnitBlock"]:
         """The block in pieces that need at most so many floats each, but have at least one unit."""
         size = max(1, most // max(1, floats_per_unit))
         for first in range(self.first, self.last, size):
             start = self.start + (first - self.first) * self.rows
-            yield Block(start, self.rows, first, min(first + size, self.last))
+            yield UnitBlock(start, self.rows, first, min(first + size, self.last))
 
 
 @dataclass(frozen=True)
-class Layout:
+class RecordLayout:
     """An order of the records in which each unit is contiguous and units with equally many records are adjacent.
 
     Attributes:
@@ -101,7 +101,7 @@ class Layout:
     unit: Tensor
     present: Tensor
     sizes: Tensor
-    blocks: tuple[Block, ...]
+    blocks: tuple[UnitBlock, ...]
 
     @property
     def units(self) -> int:
@@ -109,7 +109,7 @@ class Layout:
         return len(self.present)
 
 
-def lay_out(unit: Tensor, units: int, device: torch.device) -> Layout:
+def lay_out(unit: Tensor, units: int, device: torch.device) -> RecordLayout:
     """The layout for the unit numbers (B,) of the records, for passes on this device."""
     # On the CPU: runs are found by looking at the numbers, for which a GPU would have to be waited for.
     unit = unit.cpu()
@@ -120,14 +120,14 @@ def lay_out(unit: Tensor, units: int, device: torch.device) -> Layout:
     rank = torch.empty_like(by_count)
     rank[by_count] = torch.arange(-(units - len(present)), len(present))
     order = torch.argsort(rank[unit], stable=True)
-    blocks: list[Block] = []
+    blocks: list[UnitBlock] = []
     start = first = 0
     sizes, numbers = torch.unique_consecutive(counts[present], return_counts=True)
     for rows, number in zip(sizes.tolist(), numbers.tolist(), strict=True):
-        blocks.append(Block(start, rows, first, first + number))
+        blocks.append(UnitBlock(start, rows, first, first + number))
         start, first = start + rows * number, first + number
     of_records, there, sizes = (moved(tensor, device) for tensor in (rank[unit][order], present, counts[present]))
-    return Layout(order, of_records, there, sizes, tuple(blocks))
+    return RecordLayout(order, of_records, there, sizes, tuple(blocks))
 
 
 Use = Product | Rows | Total

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from heldin.base.errors import InputError
-from heldin.defenses.gradients.layer_rules import LayerRule, Layout, rule_of
+from heldin.defenses.gradients.layer_rules import LayerRule, RecordLayout, rule_of
 from heldin.models.attention import unpacked
 
 IGNORED = -100  # torch's own mark of a position without target
@@ -82,7 +82,7 @@ def take_apart(model: nn.Module) -> Parts:
     return Parts(model, modules, tuple(layers), trainable, dropping)
 
 
-def unit_losses(model: nn.Module, inputs: Tensor, targets: Tensor, layout: Layout) -> Tensor:
+def unit_losses(model: nn.Module, inputs: Tensor, targets: Tensor, layout: RecordLayout) -> Tensor:
     """Losses of the units, shape (U,); none depends on another unit's records or padding.
 
     Args:

@@ -17,7 +17,7 @@ from heldin.defenses.gradients.held_gradients import (
     Vectors,
     Workspace,
 )
-from heldin.defenses.gradients.layer_rules import Layout, NoRule, Use, watch
+from heldin.defenses.gradients.layer_rules import NoRule, RecordLayout, Use, watch
 from heldin.defenses.gradients.model_parts import Parts, unit_losses, without_gradients
 
 Engine = Literal["auto", "materialise", "ghost", "loop"]
@@ -26,7 +26,7 @@ _WORKSPACES: "weakref.WeakKeyDictionary[nn.Module, Workspace]" = weakref.WeakKey
 
 
 def one_pass(
-    parts: Parts, inputs: Tensor, targets: Tensor, layout: Layout, ways: Mapping[str, Way]
+    parts: Parts, inputs: Tensor, targets: Tensor, layout: RecordLayout, ways: Mapping[str, Way]
 ) -> tuple[list[UnitGradients], Tensor]:
     """The gradients of all units, and the losses (U,).
 
@@ -66,7 +66,7 @@ def one_pass(
     return list(dict.fromkeys(gradients.values())), losses.detach()
 
 
-def _held(parts: Parts, layout: Layout, ways: Mapping[str, Way]) -> dict[str, UnitGradients]:
+def _held(parts: Parts, layout: RecordLayout, ways: Mapping[str, Way]) -> dict[str, UnitGradients]:
     """Where the gradients of each parameter are held; all vectors are held together."""
     workspace = _WORKSPACES.setdefault(parts.model, Workspace())
     looked_up = {
@@ -91,7 +91,7 @@ def _held(parts: Parts, layout: Layout, ways: Mapping[str, Way]) -> dict[str, Un
     return {name: hold(name, parameter) for name, parameter in parts.trainable.items()}
 
 
-def ways_of(parts: Parts, layout: Layout, positions: int, engine: Engine, budget: int | None) -> dict[str, Way]:
+def ways_of(parts: Parts, layout: RecordLayout, positions: int, engine: Engine, budget: int | None) -> dict[str, Way]:
     """How each parameter's gradients are held: "rows" if it is only looked up, "total" if it is a vector.
 
     Args:

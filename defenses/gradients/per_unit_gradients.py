@@ -31,7 +31,7 @@ from heldin.base.errors import InputError
 from heldin.defenses.choices import LEAST_CLIP_NORM
 from heldin.defenses.gradients.engine_choice import in_words, unit_by_unit
 from heldin.defenses.gradients.held_gradients import Deferred, Sums, UnitGradients, norm_of_all
-from heldin.defenses.gradients.layer_rules import Layout, lay_out
+from heldin.defenses.gradients.layer_rules import RecordLayout, lay_out
 from heldin.defenses.gradients.model_parts import Parts, evaluating, take_apart
 from heldin.defenses.gradients.one_pass import Engine, one_pass, ways_of
 from heldin.defenses.gradients.rule_check import plain_gradient, why_not_rules
@@ -44,7 +44,7 @@ CANCELLATION = 1.2e-3
 
 
 @dataclass(frozen=True)
-class Units:
+class UnitBatch:
     """One micro-batch of whole units, on any device; a pass on a GPU need not wait for it if they are on the CPU.
 
     Attributes:
@@ -94,7 +94,7 @@ class ClippedSum:
 
 def clipped_gradient_sum(
     model: nn.Module,
-    units: Units,
+    units: UnitBatch,
     *,
     clip_norm: float,
     engine: Engine = "auto",
@@ -229,7 +229,7 @@ def clip_factors(norms: Tensor, masked: Tensor, clip_norm: float) -> Tensor:
 
 
 def _loop(
-    parts: Parts, inputs: Tensor, targets: Tensor, layout: Layout, clip: _Clip, most_records: int | None
+    parts: Parts, inputs: Tensor, targets: Tensor, layout: RecordLayout, clip: _Clip, most_records: int | None
 ) -> Found:
     """Plain backward passes, one unit after the other."""
     total = _zeros(parts) if clip.onto is None else clip.onto
@@ -250,7 +250,7 @@ def _loop(
     return total, norms, losses, bad > 0
 
 
-def _spread(values: Tensor, layout: Layout, units: int) -> Tensor:
+def _spread(values: Tensor, layout: RecordLayout, units: int) -> Tensor:
     """Values (U,) of the present units at the caller's unit numbers; zero for units without records."""
     out = torch.zeros(units, dtype=values.dtype, device=values.device)
     out[layout.present] = values
@@ -261,6 +261,6 @@ def _zeros(parts: Parts) -> Sums:
     return {name: torch.zeros(p.shape, device=p.device) for name, p in parts.trainable.items()}
 
 
-def _nothing(parts: Parts, units: Units, onto: Sums | None) -> ClippedSum:
+def _nothing(parts: Parts, units: UnitBatch, onto: Sums | None) -> ClippedSum:
     zeros = torch.zeros(units.units, device=parts.device)
     return ClippedSum(_zeros(parts) if onto is None else onto, zeros, zeros.clone(), zeros > 0, "no records")

@@ -41,7 +41,7 @@ from heldin.models.devices import Planned, default_device
 from heldin.models.loading import context_length
 from heldin.models.model_names import require_model
 from heldin.words import joined
-from heldin.words.guarantee import Promise
+from heldin.words.guarantee import GuaranteeText
 from heldin.words.people import AUDITED
 
 
@@ -235,7 +235,9 @@ def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]
         "corpus": f"{config.corpus.source.kind}, {unit}users with {config.corpus.users.min_records} records or more",
         "model": config.model.base or "a GPT-Neo, pre-trained first on public users",
         "training": f"{steps}, {recipe.optimizer}, learning rate {recipe.learning_rate:g}, on the {_device()}",
-        "defense": f"{defense.kind}: {promise.label}" if defense.kind != "none" else f"none: {Promise.NO_PROTECTION()}",
+        "defense": f"{defense.kind}: {promise.label}"
+        if defense.kind != "none"
+        else f"none: {GuaranteeText.NO_PROTECTION()}",
     }
     if private:
         would["noise"] = f"multiplier {mechanism.noise_multiplier:.4g}, delta {mechanism.delta:g}"

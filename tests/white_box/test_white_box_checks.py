@@ -27,7 +27,7 @@ from heldin.white_box.laws import SEEN
 from heldin.white_box.outcome import AlarmKind, TrainerOutcome
 from heldin.white_box.power import claim_of, trainer_mechanism
 from heldin.white_box.processes import Job, NotRun, together
-from heldin.white_box.runs import Draws, Run, changed, draws, readings, releases
+from heldin.white_box.runs import ObservedDraws, Run, changed, draws, readings, releases
 from heldin.white_box.stage import set_stage
 from heldin.white_box.step_checks import norms_of_units, unlike_checks
 from heldin.white_box.trainers import loop_trainer, stepwise, watched
@@ -308,7 +308,7 @@ def _drawn(rng, stage, steps=150, rates=None, keys=2, columns=11):
     rate = stage.mechanism.sampler.rate
     names = (*((f"writer {i}",) for i in range(columns)), ("one", "two"))
     return [
-        Draws(
+        ObservedDraws(
             np.column_stack(
                 [rng.random((steps, columns)) < (rate if rates is None else rates), rng.binomial(2, rate, steps)]
             ).astype(float),
