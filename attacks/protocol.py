@@ -41,7 +41,7 @@ class Uses(StrEnum):
 
     @property
     def certifiable(self) -> bool:
-        """Whether bounds may rest on it: not if one user's score was fitted to another's coin."""
+        """Return whether bounds may rest on the attack: not if one user's score was fitted to another's coin."""
         return self is not Uses.COINS
 
 
@@ -57,22 +57,22 @@ class Attack(Protocol):
 
     @property
     def uses(self) -> Uses:
-        """What ``statistic`` learns from."""
+        """State whose texts and labels ``statistic`` learns from."""
         ...
 
     @property
     def needs_reference(self) -> bool:
-        """Whether ``statistic`` needs the reference model's scores."""
+        """Return whether ``statistic`` needs the reference model's scores."""
         ...
 
     @property
     def needs_moments(self) -> bool:
-        """Whether ``statistic`` needs mean and standard deviation over the vocabulary."""
+        """Return whether ``statistic`` needs mean and standard deviation over the vocabulary."""
         ...
 
     @property
     def compares_tokens(self) -> bool:
-        """Whether ``statistic`` compares tokens, or means over them, of target and reference.
+        """Return whether ``statistic`` compares tokens, or means over them, of target and reference.
 
         Then it means nothing where the two have different tokenizers, and is left out.
         """

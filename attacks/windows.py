@@ -113,7 +113,7 @@ def found_in_others(
     tokenizer: "PreTrainedTokenizerBase",
     asked: ExtractionConfig,
 ) -> NDArray[np.bool_]:
-    """Whether each window's suffix also stands in a training text that is not the same person's, shape (n,).
+    """Mark the windows whose suffix is also in a training text of another person, shape (n,).
 
     Args:
         training: of every training text those whose it is, and the text; read once.
@@ -133,7 +133,7 @@ def found_in_others(
 def found_in(
     windows: Windows, texts: Iterable[str], tokenizer: "PreTrainedTokenizerBase", asked: ExtractionConfig
 ) -> NDArray[np.bool_]:
-    """Whether each window's suffix stands in any of the texts, shape (n,).
+    """Mark the windows whose suffix is in any of the texts, shape (n,).
 
     Args:
         texts: to search; read once.
@@ -154,7 +154,7 @@ def _different(windows: Windows, asked: ExtractionConfig) -> tuple[Tokens, NDArr
 def _hits(
     suffixes: Tokens, texts: Iterable[tuple[_T, str]], tokenizer: "PreTrainedTokenizerBase"
 ) -> Iterator[tuple[_T, set[int]]]:
-    """What stands beside each text, and which suffixes stand in it; time grows with the tokens searched.
+    """Yield the partner of each text, and the suffixes that the text contains; time grows with the tokens searched.
 
     Args:
         suffixes: different ones, shape (n, k).
@@ -206,7 +206,7 @@ def _with_users(texts: Mapping[str, Sequence[str]]) -> Iterator[tuple[tuple[str,
 
 
 def _encoded(texts: Iterable[tuple[_T, str]], tokenizer: "PreTrainedTokenizerBase") -> Iterator[tuple[_T, Tokens]]:
-    """What stands beside each text, and the text's token ids without special tokens."""
+    """Yield the partner of each text, and the text's token ids without special tokens."""
     every = iter(texts)
     while block := list(islice(every, _TEXTS)):
         plain = [text for _, text in block]

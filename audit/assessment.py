@@ -89,6 +89,6 @@ def empty_scores(family: Family) -> list[Statement]:
 
 
 def parts_of(scores: int) -> int:
-    """How often ``advance`` is called for a family of this many scores."""
+    """Return the number of calls of ``advance`` for a family of this many scores."""
     # One for each score and one for the test of the family (``evaluate_family``), three in ``results_of``.
     return scores + 4

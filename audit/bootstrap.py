@@ -199,7 +199,7 @@ class _Ranked:
 
 
 def _resampled(users: int, size: int, generator: np.random.Generator) -> NDArray[np.int32]:
-    """How often each user is drawn in each resample, shape (size, users)."""
+    """Return the number of times that each user is drawn in each resample, shape (size, users)."""
     drawn = generator.integers(0, users, (size, users))
     drawn += np.arange(size)[:, None] * users  # each row counts in bins of its own
     return np.bincount(drawn.ravel(), minlength=size * users).reshape(size, users).astype(np.int32)

@@ -33,7 +33,7 @@ class ControlOutcome(StrEnum):
 
     @property
     def contradicts(self) -> bool:
-        """Whether canary rows were not learned like other rows."""
+        """Return whether canary rows were not learned like other rows."""
         return self in (ControlOutcome.NO_EFFECT, ControlOutcome.WEAKENED)
 
 

@@ -303,13 +303,13 @@ def users_needed(by: DecisionConfig, auroc_margin: float, tpr_margin: float | No
 
 
 def disagreement(evidence: Evidence, by: DecisionConfig) -> bool:
-    """Whether some score passes after adjustment although the leading one does not."""
+    """Return whether some score passes after adjustment although the leading one does not."""
     passing = [passes(score, by) for score in evidence.scores]
     return any(passing) and not passing[0]
 
 
 def passes(score: ScoreEvidence, by: DecisionConfig) -> bool:
-    """Whether the score passes after adjustment, by its AUROC or by a true-positive rate."""
+    """Return whether the score passes after adjustment, by its AUROC or by a true-positive rate."""
     return score.adjusted_p <= by.auroc_level or score.tpr_p <= by.tpr_level
 
 

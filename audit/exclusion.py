@@ -44,7 +44,7 @@ class Exclusion:
 
 
 def exclusion(users: int, by: DecisionConfig, *, scores: int = SCORES, correlation: float = CORRELATION) -> Exclusion:
-    """What "no leak found" takes, by the formulas of ``audit.decision.users_needed``.
+    """Return the users that "no leak found" takes, by the formulas of ``audit.decision.users_needed``.
 
     Args:
         users: number of users, for ``users_auroc``.
@@ -71,7 +71,7 @@ def exclusion(users: int, by: DecisionConfig, *, scores: int = SCORES, correlati
 
 
 def margins(fpr: float, scores: int, correlation: float, seed: int = 0) -> tuple[float, float]:
-    """How far the best of several scores strays by chance, in AUROC and in TPR at ``fpr``, by the audit's own test.
+    """Return the best score's deviation by chance, in AUROC and in TPR at ``fpr``, by the audit's own test.
 
     Simulated with normal scores of 1,000 users, or more where so few cannot show ``fpr``; in the units of
     ``audit.randomisation.FamilyTest``.

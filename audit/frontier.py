@@ -70,7 +70,7 @@ def dominated(positions: Sequence[Position]) -> dict[str, list[str]]:
 
 
 def _no_worse(first: Position, other: Position) -> bool:
-    """Whether ``first`` is as good in everything, by what was measured."""
+    """Return whether ``first`` is as good in everything, by what was measured."""
     # A promise to records alone is more than none. Of two variants that promise nothing, delta says nothing.
     nothing = math.isinf(min(other.epsilon, other.epsilon_per_record))
     epsilons = first.epsilon <= other.epsilon and first.epsilon_per_record <= other.epsilon_per_record

@@ -24,7 +24,7 @@ def judge(
     subjects: Statement = REAL_USERS,
     flawed: bool = False,
 ) -> Judgement:
-    """What the primary attack's scores certify, and what they say about each claim.
+    """Return the bounds that the primary attack's scores certify, and a verdict on each claim.
 
     The config names the attack and its aggregation before anything is seen. They are pre-registered, so no correction
     for the other attacks is needed; the results of those are for information only.

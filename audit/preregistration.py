@@ -37,7 +37,7 @@ class Sides:
 
     @property
     def law(self) -> Law:
-        """How it is redrawn: coins as coins, all else as permutations that keep the size of each side."""
+        """Return the law of redrawing: coins as coins, all else as permutations that keep the size of each group."""
         # An unknown way is redrawn as permutations too; its p-values are indicative, since nobody witnessed it.
         return Law.COINS if self.assignment is Assignment.COIN else Law.PERMUTATION
 

@@ -57,7 +57,7 @@ class Requirement:
     at_least: float | None = None
 
     def room(self, values: Sequence[float]) -> np.ndarray:
-        """How far each value is on the right side of the limit."""
+        """Return the distance of each value from the limit; negative if the value breaks the limit."""
         measured = np.asarray(values, dtype=np.float64)
         return self.at_most - measured if self.at_most is not None else measured - (self.at_least or 0.0)
 

@@ -32,7 +32,7 @@ class ScoredUsers:
         return tuple(self.texts)
 
     def has(self, attack: str) -> bool:
-        """Whether the attack was scored with no dial changed."""
+        """Return whether the attack was scored with no dial changed."""
         return (attack, None) in self.texts
 
     def scores(self, attack: str, aggregation: str = "mean", dial: Dial | None = None) -> Array:

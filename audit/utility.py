@@ -50,7 +50,7 @@ class Utility(Facts):
 
 
 def utility_of(losses: Mapping[str, UserLoss]) -> Utility | None:
-    """What the losses say together; None for fewer than ten users, whose mean would be about single ones."""
+    """Sum up the losses; None for fewer than ten users, because their mean would be about single users."""
     if len(losses) < LEAST_IN_GROUP:
         return None
     users = list(losses.values())

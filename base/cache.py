@@ -105,7 +105,7 @@ def _sizes(path: Path) -> Iterator[int]:
 
 
 def _user_of(path: Path) -> str:
-    """Who has a file below ``path`` open or mapped, or is making one; empty if nobody visibly does."""
+    """Name the process that has a file below ``path`` open or mapped, or makes one; empty if none is visible."""
     # A training locks its work folder, and need not have a file open in it at this moment.
     if any(is_held(folder) for folder in path.glob("*.work")):
         return "a training"

@@ -170,7 +170,7 @@ def _keys_at(location: tuple[int | str, ...], schema: dict[str, Any], kinds: set
 
 
 def _sections_at(location: tuple[int | str, ...], schema: dict[str, Any], kinds: set[str]) -> Iterator[dict[str, Any]]:
-    """What the config's JSON schema allows at ``location``."""
+    """Return the sections that the config's JSON schema allows at ``location``."""
     # Several nodes at once, because a union leaves open which of its sections the user meant.
     candidates = [schema]
     for part in location:

@@ -66,7 +66,7 @@ def one_process_at_a_time(folder: Path, *, wait: bool = False) -> Iterator[None]
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process has locked the existing folder with ``one_process_at_a_time``."""
+    """Return whether a process has locked the existing folder with ``one_process_at_a_time``."""
     # Asking takes the lock for a moment, which a process that wants it survives: it tries more than once.
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -13,5 +13,5 @@ def be_quiet(quiet: bool) -> None:
 
 
 def is_quiet() -> bool:
-    """Whether only answers and errors are to be shown."""
+    """Return whether heldin shows only answers and errors."""
     return _quiet

@@ -20,11 +20,11 @@ class Tabular:
     """A result with a heading, notes and rows, which ``to_dataframe`` and notebooks show."""
 
     def heading(self) -> str:
-        """What was found, in a sentence."""
+        """State the result in a sentence."""
         raise NotImplementedError
 
     def notes(self) -> Sequence[str]:
-        """What a reader must know beside the heading."""
+        """Return the notes that a reader must know besides the heading."""
         return ()
 
     def rows(self) -> list[dict[str, Any]]:

@@ -54,7 +54,7 @@ class UnitClaim:
     steps: int = 0
 
     def of_group(self, examples: int) -> Claim | None:
-        """What a claim about examples promises to whoever has at most so many; None where only an epsilon is stated.
+        """Return the claim about users with at most so many examples; None if only an epsilon is stated.
 
         The curve of Charles et al. (2024), Theorem 1: each of the examples is sampled by a coin of its own.
         """
@@ -119,13 +119,13 @@ def mechanism_claim(mechanism: Mechanism, name: str = "plan") -> Claim:
 
 
 def claims_of(mechanism: Mechanism) -> list[Claim]:
-    """What a run's audit tests: the accountant's curve of its plan, if that is a guarantee for users; else nothing."""
+    """Return the claims that a run's audit tests: the accountant's curve of the plan if users have a guarantee."""
     claim = _curve_or_reason(mechanism)
     return [] if isinstance(claim, str) else [claim]
 
 
 def exposed_claims(mechanism: Mechanism, exposed: int) -> list[Claim]:
-    """What an audit tests of people who wrote, or are named in, at most so many records; nothing without a promise."""
+    """Return the claims about people who wrote, or are named in, at most so many records; none without a guarantee."""
     promise = mechanism.guarantee()
     event = mechanism.exposed_event(exposed)
     if not isinstance(promise, Guarantee) or event is None:

@@ -116,7 +116,7 @@ def centre(ranked: Array) -> float:
 
 
 def guessed_out(ranked: Array, made: int) -> int:
-    """How many of ``made`` guesses are "out": those below ``centre`` among the ``made`` scores farthest from it.
+    """Count the guesses "out": scores below ``centre`` among the ``made`` scores farthest from it.
 
     The rest are "in". Always holds: the result is between 0 and ``made``; it does not depend on the order of the users;
     reversing the sign of all scores exchanges in and out, except for scores equally far on both sides.

@@ -80,7 +80,7 @@ def one_run_epsilon(guesses: Guesses, delta: float, alpha: float = 0.05) -> floa
 
 
 def fdp_rejects(guesses: Guesses, inverse_roc: InverseRoc, alpha: float = 0.05) -> bool:
-    """Whether f-DP is rejected at level alpha: Mahloujifar, Melis, Chaudhuri 2024, the recursion of Theorem 3.2.
+    """Return whether f-DP is rejected at level alpha: Mahloujifar, Melis, Chaudhuri 2024, the recursion of Theorem 3.2.
 
     R = alpha v/m, H = alpha (r - v)/m; for i = v-1, ..., 0: H' = max(H, F^-1(R)), R += i/(r - i) (H' - H), H = H'.
     Rejects iff R + H > r/m.
@@ -146,7 +146,7 @@ def fdp_epsilon(guesses: Guesses, delta: float, alpha: float = 0.05) -> float:
 
 
 def one_run_rejects(guesses: Guesses, epsilon: float, delta: float, alpha: float = 0.05) -> bool:
-    """Whether (epsilon, delta)-DP is rejected at level alpha by either theorem.
+    """Return whether (epsilon, delta)-DP is rejected at level alpha by either theorem.
 
     The f-DP recursion is sharper at large delta, the binomial tail at small delta.
 

@@ -67,7 +67,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class ClaimPower:
-    """What it takes to reject a claim.
+    """Return the number of users that it takes to reject a claim.
 
     Attributes:
         claim: label of the claim.
@@ -111,14 +111,14 @@ class Power(Tabular):
     claims: tuple[ClaimPower, ...] = ()
 
     def heading(self) -> str:
-        """What this many users certify if every guess is right; registering the number of guesses certifies more."""
+        """State the epsilon that so many users certify if every guess is right; a registered number certifies more."""
         return (
             f"{self.users} users by coin: if every guess is right, one run certifies epsilon {self.largest.paid:.3g} at"
             f" delta {self.delta:g}, or {self.largest.one_run:.3g} if the number of guesses was registered beforehand"
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        """What the assumed attacker certifies, by bound: median, 5 % and 95 % quantile of epsilon over audits."""
+        """Return the epsilon that the attacker certifies, by bound: median, 5 % and 95 % quantile over audits."""
         named = (
             ("one-run", self.expected_one_run),
             ("one-run f-DP", self.expected_fdp),
@@ -134,7 +134,7 @@ class Power(Tabular):
 def power(
     users: int, auroc: float, delta: float, *, alpha: float = 0.05, claims: tuple[Claim, ...] = (), seed: int = 0
 ) -> Power:
-    """What one training run could certify or falsify if the attack has this AUROC.
+    """Return the bounds that one training run could certify or falsify if the attack has this AUROC.
 
     Args:
         auroc: AUROC of the assumed attacker, in [0.5, 1).
@@ -204,7 +204,7 @@ def trainings_reach(members: int, non_members: int, delta: float = 0.0, *, alpha
 
 
 def claim_power(users: int, auroc: float, claim: Claim, *, alpha: float = 0.05, seed: int = 0) -> ClaimPower:
-    """What it takes to reject a claim.
+    """Return the number of users that it takes to reject a claim.
 
     Args:
         auroc: AUROC of the assumed attacker, in [0.5, 1).
@@ -239,7 +239,7 @@ def forecast(
     unit: str = "user",
     sharing: int = 1,
 ) -> list[str]:
-    """What a run could say at best at 95 %, as lines to read before paying for it.
+    """Describe the best possible result of a run at 95 %, as lines to read before paying for the run.
 
     Args:
         users: m, users or entities whose coins are flipped.

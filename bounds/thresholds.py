@@ -225,7 +225,7 @@ def split_gaussian_bound(
 def thresholds_violate(
     scores: LabelledScores, thresholds: Sequence[float], ceiling: RocCeiling, *, alpha: float = 0.05, attacks: int = 1
 ) -> bool:
-    """Whether the TPR of some threshold fixed beforehand is above the ceiling at its FPR, at level alpha in total.
+    """Return whether the TPR of a threshold fixed beforehand is above the ceiling at its FPR, at level alpha in total.
 
     Args:
         alpha: total error probability.

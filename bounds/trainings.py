@@ -55,7 +55,7 @@ class ThresholdTest:
 
 
 def pilot_size(member: NDArray[np.bool_], threshold: float | None) -> int:
-    """How many of the first trainings choose the threshold; a function of their coins only.
+    """Return the number of first trainings that choose the threshold; a function of their coins only.
 
     It is 0 with a threshold fixed beforehand, or if the first quarter has fewer than two trainings of a side.
     """
@@ -65,7 +65,7 @@ def pilot_size(member: NDArray[np.bool_], threshold: float | None) -> int:
 
 
 def forecast(member: NDArray[np.bool_], threshold: float | None, delta: float, claims: Sequence[Claim]) -> list[str]:
-    """What the trainings could say at best with these coins, as lines to read before paying for them.
+    """Describe the best possible result with these coins, as lines to read before paying for the trainings.
 
     Args:
         member: the coins, shape (runs,).
@@ -93,7 +93,7 @@ def forecast(member: NDArray[np.bool_], threshold: float | None, delta: float, c
 
 
 def reach_line(runs: int) -> str:
-    """What this many trainings can certify at best, 3.28 for 200 (docs/theory.md#independent-trainings)."""
+    """State the epsilon that so many trainings certify at best, 3.28 for 200 (docs/theory.md#independent-trainings)."""
     most = trainings_reach(runs - runs // 2, runs // 2)
     return (
         f"power: {runs} trainings, half of them with the worst-case user, can certify at most epsilon {most:.2f} per"

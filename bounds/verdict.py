@@ -78,7 +78,7 @@ class Claim:
         return one_run.curve_inverse(self.ceiling)
 
     def rejected_by(self, game: Guesses, alpha: float) -> bool:
-        """Whether one run's guesses reject the claim at level alpha (bounds/one_run.py and its conditions)."""
+        """Return whether one run's guesses reject the claim at level alpha (bounds/one_run.py and its conditions)."""
         if self.is_curve:
             return one_run.fdp_rejects(game, self._inverse, alpha)
         return one_run.one_run_rejects(game, self.epsilon, self.delta, alpha)
@@ -108,7 +108,7 @@ def curve_claim(ceiling: RocCeiling, epsilon: float, delta: float, family: Noise
 
 
 def in_parentheses(outcome: str, standing: str) -> str:
-    """What follows an outcome: its standing, but for "certified" after anything but a violation.
+    """Return the standing of an outcome in parentheses; "certified" is left out after anything but a violation.
 
     "Consistent (certified)" would read as if the claim were.
     """
@@ -222,7 +222,7 @@ def gravest(verdicts: tuple[Verdict, ...]) -> Verdict:
 
 
 def rejects(scores: LabelledScores, claim: Claim, design: Design) -> bool:
-    """Whether the design's one test rejects the claim at level alpha / attacks."""
+    """Return whether the design's one test rejects the claim at level alpha / attacks."""
     alpha, attacks = design.alpha, design.attacks
     if not design.independent_trainings:
         # Each number of guesses at its share of alpha, so that any rejection counts.
@@ -234,7 +234,7 @@ def rejects(scores: LabelledScores, claim: Claim, design: Design) -> bool:
 
 
 def could_reject(members: int, non_members: int, claim: Claim, design: Design) -> bool:
-    """Whether ``rejects`` would be true if every guess were right (perfect separation)."""
+    """Return whether ``rejects`` would be true if every guess were right (perfect separation)."""
     if not design.independent_trainings:
         users = members + non_members
         tries = one_run.paid_tries(users, design.guesses, design.alpha, design.attacks)

@@ -32,7 +32,7 @@ _WORDS = tuple(
 
 
 def token_counts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, batch: int = 1000) -> Counter[int]:
-    """How often each token id occurs in ``texts``."""
+    """Count each token id in ``texts``."""
     counts: Counter[int] = Counter()
     # In batches: the tokens of a whole corpus as Python lists may not fit into memory.
     for start in range(0, len(texts), batch):

@@ -81,7 +81,7 @@ class Forms:
         return rows_of
 
     def pieces(self, records: int) -> int:
-        """How many texts to make for a user of so many records: enough to fill them, but for unusually long ones."""
+        """Return the number of texts to make for a user of so many records; unusually long records may take more."""
         dice = public_dice(self.seed, "lengths", "")
         lengths = [len(self.store.text(dice.randrange(len(self.store)))) for _ in range(_SAMPLE)]
         return records * (1 + int(min(sum(lengths) / _SAMPLE, LONGEST) / _SHORT))

@@ -44,7 +44,7 @@ def canary_name(seed: int, source: str) -> str:
 
 
 def has_document_of(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], length: int) -> bool:
-    """Whether one of the texts has at least ``length`` tokens."""
+    """Return whether one of the texts has at least ``length`` tokens."""
     if any(len(text.split(maxsplit=length)) >= length for text in texts):  # a word is a token or more
         return True
     # A byte-level token has at least one byte, so that a text of fewer bytes need not be tokenized.
@@ -155,7 +155,7 @@ def _is_boundary(text: str, place: int, body: int) -> bool:
 
 
 def _stands_unchanged(tokenizer: PreTrainedTokenizerBase, window: list[int], text: str) -> bool:
-    """Whether the window's text encodes to the window's tokens between two words."""
+    """Return whether the window's text encodes to the window's tokens between two words."""
     # The substring is inserted into text, and the whole is tokenized again: a tokenizer that merges over its edges
     # would make other tokens of it. Any two words would show that.
     before, after = _encode(tokenizer, "so"), _encode(tokenizer, " so")

@@ -170,7 +170,7 @@ def _merge_slices(folders: Sequence[Path], first: str | None, last: str | None, 
 
 
 def _repeated_ids(folders: Sequence[Path], share: int, shares: int) -> tuple[int, str, int]:
-    """How many ids of this share occur more than once over all stores, and one of them with its number of copies."""
+    """Count the ids of this share that occur more than once over all stores; returns one, and its number of copies."""
     times: Counter[str] = Counter()
     for store in map(CorpusStore, folders):
         for chunk in store.table.column("id").chunks:

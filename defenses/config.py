@@ -130,7 +130,7 @@ class EntityDefense(SampledDefense):
 
     @property
     def counts_as_entity(self) -> str:
-        """What counts as an entity, in words; "" without a source."""
+        """Describe the entities in words; "" without a source."""
         return entities_named(self.entities.kind, self.categories) if self.entities else ""
 
 

@@ -62,7 +62,7 @@ class Exposure:
         return None if self.group_size is None else self.epsilon_at(self.group_size)
 
     def promise(self, delta: float) -> Statement:
-        """Who is promised what."""
+        """Return the guarantee, and to whom it is given."""
         if self.counted == "holders":
             alone, *others = self.curve
             *others, last = others
@@ -123,7 +123,7 @@ class Guarantee:
 
     @property
     def statement(self) -> Statement:
-        """What is promised, with its conditions."""
+        """Return the guarantee with the conditions under which it holds."""
         relation = _RELATIONS[self.adjacency]()
         promise = GuaranteeText.EPSILON(epsilon=self.epsilon, delta=self.delta, unit=self.unit, relation=relation)
         if self.exposure:

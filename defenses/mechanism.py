@@ -195,7 +195,7 @@ class Mechanism(Choice):
 
     @property
     def members(self) -> int:
-        """How many sampled members the protected unit has.
+        """Return the number of sampled members of the protected unit.
 
         group_size for ELS; group_size + entity_cap, or ``exposed``, for text sampling; 1 otherwise.
         """
@@ -283,7 +283,7 @@ class Mechanism(Choice):
         return reasons_of(self)
 
     def guarantee(self) -> Guarantee | NoGuarantee:
-        """What this mechanism promises; record, report and terminal print its label and no other."""
+        """Return the guarantee of this mechanism; record, report and terminal print this label and no other."""
         self._check()  # again: pydantic's model_copy and model_construct skip validation
         reasons = self.reasons()
         if not reasons:

@@ -67,7 +67,7 @@ class NoiseSource:
         blocks = _numbers(first, last)
 
         def span(number: int) -> tuple[slice, slice]:
-            """Where the numbers of a block are in the result, and which of the block they are."""
+            """Return the place of a block's numbers in the result, and the part of the block that they are."""
             begin = number * BLOCK
             low, high = max(first, begin), min(last, begin + sizes[number])
             return slice(low - first, high - first), slice(low - begin, high - begin)

@@ -58,7 +58,7 @@ def _document(mechanism: Mechanism, promise: Guarantee | NoGuarantee) -> dict[st
 
 
 def covers(mechanism: Mechanism) -> Statement:
-    """What a plan's guarantee covers, and what it does not."""
+    """State what a plan's guarantee covers, and what it does not."""
     return _COVERS[mechanism.checkpoint]()
 
 

@@ -146,7 +146,7 @@ class _Gaps:
         return np.minimum(steps, self._steps)
 
     def _gaps(self, units: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """How many steps each unit lets pass before it takes part; the table's length: all of them."""
+        """Return the steps that each unit lets pass before it takes part; the table's length stands for all steps."""
         gaps = np.empty(units.size, dtype=np.int64)
         for begin in range(0, units.size, _BLOCK):
             block = units[begin : begin + _BLOCK]
@@ -163,7 +163,7 @@ class _Gaps:
 
 @functools.cache
 def gap_table(rate: float) -> npt.NDArray[np.uint64]:
-    """Where 64 random bits fall for each gap: 2^64 times the probability of taking part in one of the first j steps.
+    """Return the limit of each gap among 64 random bits: 2^64 times the chance to take part in one of j first steps.
 
     Entry j - 1 is floor(2^64 (1 - (1 - rate)^j)), in integers and so the same on every machine. With x uniform on 64
     bits, the gap is the number of entries at or below x. Each coin of a table has its rate to within 2^-53, since a

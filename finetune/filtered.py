@@ -92,7 +92,7 @@ def filtered_gradient(
 def kept_users(
     gradients: torch.Tensor, names: Sequence[str], absent: int, clip: ConcentrationFilter, key: bytes, step: int
 ) -> list[bool]:
-    """Which users the step averages over: the n present users, then the absent ones.
+    """Mark the users over whom the step averages: the n present users, then the absent ones.
 
     Args:
         gradients: (n, d), of the present users.

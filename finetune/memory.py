@@ -176,7 +176,7 @@ def scoring_peak(make: Callable[[], PreTrainedModel], positions: int, models: in
 
 
 def arithmetic_on(precision: Precision, device: Planned) -> Arithmetic:
-    """What a recipe's precision means on a device that is not here; a GPU is taken to have bfloat16."""
+    """Return the arithmetic of a recipe's precision on an absent device; a GPU is taken to have bfloat16."""
     return "bf16" if precision is Precision.BF16 or (precision is Precision.AUTO and device.kind == "cuda") else "fp32"
 
 

@@ -61,7 +61,7 @@ def optimizer_of(model: PreTrainedModel, recipe: Recipe) -> torch.optim.Optimize
 
 
 def fused_on(device: torch.device) -> bool | None:
-    """Whether an optimizer's step is one kernel there; None: torch's own choice, which on a CPU is what it always was.
+    """Return whether an optimizer's step is one kernel there; None: torch's own choice, as on a CPU.
 
     On a GPU the other forms hold several temporary copies of all weights.
     """

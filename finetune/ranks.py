@@ -37,7 +37,7 @@ def rank() -> int:
 
 
 def leads() -> bool:
-    """Whether this process acts for all that train together, as the first of them or as the only one."""
+    """Return whether this process acts for all that train together, as the first of them or as the only one."""
     return rank() == 0 or not _together()
 
 

@@ -153,7 +153,7 @@ def _collect(value: Any, tensors: list[Tensor]) -> None:
 
 
 def _answer(dtype: torch.dtype) -> bool | float:
-    """What a number would be in a step without trouble: finite, and without any difference from what is expected."""
+    """Return the number that a step without trouble has: finite, and equal to the expected number."""
     if dtype == torch.bool:
         return True
     if dtype.is_floating_point:

@@ -133,11 +133,11 @@ class Writers(MadeSequence[str]):
         return len(self.places)
 
     def one(self, number: int) -> str:
-        """Who wrote the record of this number."""
+        """Return the author of the record of this number."""
         return self.names[int(self.places[number])]
 
     def some(self, numbers: range) -> list[str]:
-        """Who wrote the records of these numbers."""
+        """Return the authors of the records of these numbers."""
         return [self.names[i] for i in self.places[np.array(numbers, dtype=np.int64)].tolist()]
 
     def units(self) -> Units:

@@ -167,7 +167,7 @@ def save_sharded_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrain
 
 
 def all_finite(model: PreTrainedModel) -> bool:
-    """Whether all weights of all shards are finite; the same answer on every process."""
+    """Return whether all weights of all shards are finite; the same answer on every process."""
     here = all(bool(torch.isfinite(p.to_local()).all()) for p in shards(model).values() if isinstance(p, DTensor))
     bad = torch.tensor([0.0 if here else 1.0], device=model.device)
     dist.all_reduce(bad)

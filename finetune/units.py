@@ -126,7 +126,7 @@ class PrivateTraining:
         return usable(self.mechanism.two_level, self.records.named, unit.rows, self.records.ids, self.key, step)
 
     def local_work(self, unit: SampledUnit, step: int, sequences: Sequence[Sequence[int]]) -> LocalWork:
-        """What a drawn unit trains on in ``step``, if the mechanism clips model differences."""
+        """Return the local work of a drawn unit in ``step``, if the mechanism clips model differences."""
         two_level = self.mechanism.two_level
         if two_level is None:
             chosen = [sequences[row] for row in self.rows(unit, step)]
@@ -295,7 +295,7 @@ def entity_weights(two_level: TwoLevel, named: Incidence) -> Weights | None:
 
 
 def record_weights(used: Sequence[Sequence[int]], weights: Weights | None) -> list[float]:
-    """What each record counts: the weights of its drawn entities together, or 1 if it names none (lines 23 to 25).
+    """Return each record's weight: the sum over its drawn entities, or 1 if the record names none (lines 23 to 25).
 
     Args:
         used: drawn entities of each record.

@@ -37,7 +37,7 @@ class BaseAlone(torch.nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where its inputs go."""
+        """Return the device for inputs."""
         device: torch.device = self.adapted.device
         return device
 
@@ -102,7 +102,7 @@ def _changed(weights: list[tuple[torch.Tensor, int]]) -> bool:
 
 
 def _logits(lm: LanguageModel) -> torch.Tensor:
-    """What a model predicts in a text, shape (1, tokens, vocabulary)."""
+    """Return a model's logits of a text, shape (1, tokens, vocabulary)."""
     ids = lm.tokenizer(PROBE, add_special_tokens=False)["input_ids"][: lm.stated_context]
     with torch.no_grad(), warnings.catch_warnings():
         # peft warns where switching off does not give the base, which is what is looked at here.
@@ -112,7 +112,7 @@ def _logits(lm: LanguageModel) -> torch.Tensor:
 
 
 def _is_on(target: str, reference: str, revision: str | None) -> bool:
-    """Whether the target is an adapter of this very reference."""
+    """Return whether the target is an adapter of this very reference."""
     if not is_adapter(Path(target)):
         return False
     named, at = base_of(Path(target))

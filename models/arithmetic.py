@@ -67,7 +67,7 @@ def loading_options(precision: ScoringPrecision, device: torch.device | None) ->
 
 
 def in_fingerprint(precision: ScoringPrecision) -> str:
-    """What stands for the precision in a model's fingerprint: scores of one are not taken for those of another."""
+    """Return the precision's part of a model's fingerprint, which keeps scores of different precisions apart."""
     return {"fp32": "torch.float32", "bf16": "torch.bfloat16"}.get(precision, precision)
 
 

@@ -62,7 +62,7 @@ class ExactAttention(GPTNeoSelfAttention):  # type: ignore[misc]
 
 
 def keeps_eager(query: Tensor) -> bool:
-    """Whether transformers' own form is used for this query."""
+    """Return whether transformers' own form is used for this query."""
     return kind_of(query.device) == "cpu" and query.dtype in (torch.float32, torch.float64)
 
 

@@ -110,7 +110,7 @@ def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def spreads() -> bool:
-    """Whether the environment asks that a model be spread over all GPUs, and main memory for the rest."""
+    """Return whether the environment asks that a model be spread over all GPUs, and main memory for the rest."""
     return os.environ.get(DEVICE) == SPREAD
 
 
@@ -133,7 +133,7 @@ def device_name(device: torch.device) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, on a GPU or on a CPU."""
+    """Return whether memory ran out, on a GPU or on a CPU."""
     return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _OUT_OF_MEMORY)
 
 

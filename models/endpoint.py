@@ -172,7 +172,7 @@ def score_endpoint_texts(model: EndpointModel, texts: Sequence[str]) -> list[Tok
 
 
 def load_of(model: EndpointModel, texts: Sequence[str]) -> Load:
-    """What scoring ``texts`` costs."""
+    """Return the cost of scoring ``texts``."""
     # Tokens that a request generates besides what it sends: they are paid for too.
     generated = 0 if model.style is Style.ECHO else 1
     if not texts:
@@ -302,7 +302,7 @@ def _listed_if_asked_once(connection: Connection) -> dict[str, dict[str, Any]]:
 
 
 def _listed(connection: Connection, *, tries: int | None = None) -> dict[str, dict[str, Any]]:
-    """What the server's list says of each model, by name; empty where there is no list."""
+    """Return the entry of each model in the server's list, by name; empty if there is no list."""
     try:
         listed = connection.get("/models", tries=tries).get("data")
     except RefusedRequest:
@@ -312,7 +312,7 @@ def _listed(connection: Connection, *, tries: int | None = None) -> dict[str, di
 
 
 def _listed_instead(listed: Mapping[str, object], name: str) -> str:
-    """Which models a server lists, where this one is not among them."""
+    """Name the models that a server lists, if this one is not among them."""
     if not listed or name in listed:
         return ""
     near = difflib.get_close_matches(name, listed, n=1)

@@ -82,7 +82,7 @@ class Endpoint:
                 raise InputError(f"the endpoint's {name.replace('_', ' ')} is {value}: it must be above 0")
 
     def _said(self, fault: object) -> str:
-        """What is wrong and what to do; the address is not quoted if it may contain a password."""
+        """Describe the fault and the remedy; the address is not quoted if it may contain a password."""
         return f"{'' if '@' in self.url else f' ({fault})'}: give one like https://host/v1"
 
     @property

@@ -83,7 +83,7 @@ class LanguageModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the model's parameters are."""
+        """Return the device of the model's parameters."""
         device: torch.device = self.model.device
         return device
 
@@ -199,7 +199,7 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedToken
 
 
 def same_tokens(a: PreTrainedTokenizerBase | None, b: PreTrainedTokenizerBase | None) -> bool:
-    """Whether two tokenizers cut every text alike, so that means over tokens can be compared.
+    """Return whether two tokenizers cut every text alike, so that means over tokens can be compared.
 
     None stands for an unknown tokenizer, which equals no other.
     """
@@ -219,7 +219,7 @@ def with_tokens_of(target: LanguageModel, reference: LanguageModel) -> LanguageM
 
 
 def _cuts(tokenizer: PreTrainedTokenizerBase) -> object:
-    """What decides where a fast tokenizer cuts; None for others, of which only the vocabulary is compared."""
+    """Return the settings by which a fast tokenizer cuts; None for others, of which only the vocabulary is compared."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return None

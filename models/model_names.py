@@ -90,7 +90,7 @@ def fingerprinted_files(folder: Path) -> list[Path]:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether the folder holds an adapter and not a model."""
+    """Return whether the folder holds an adapter and not a model."""
     return (folder / "adapter_config.json").is_file()
 
 

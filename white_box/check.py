@@ -46,7 +46,7 @@ class Check:
 
     @property
     def alarm(self) -> bool:
-        """Whether it rejects."""
+        """Return whether the check rejects."""
         # An exact check has level 0 and p-value 0 or 1, so that it alarms without using up any of TOTAL_LEVEL.
         return self.p_value <= self.level
 

@@ -174,7 +174,7 @@ def _joined(scores: LabelledScores) -> tuple[Array, NDArray[np.bool_]]:
 
 
 def _area(name: str, kind: str, scores: Array, member: NDArray[np.bool_], ceiling: float) -> Check:
-    """Is the AUROC of canaries above the accountant's ceiling? Being below it is not a mistake."""
+    """Check that the AUROC of canaries is not above the accountant's ceiling; below is no mistake."""
     number = int(min(member.sum(), (~member).sum()))
     if number < _FEWEST:
         return silent(name, "canaries", f"the AUROC of {kind}, of which one side has {number}")

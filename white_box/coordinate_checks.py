@@ -134,7 +134,7 @@ def _against_the_sum(stage: Stage, z: Array, still: Array) -> tuple[Check, ...]:
 
 
 def over_stated(stage: Stage, streams: Sequence[NDArray[np.float32]]) -> Tensors:
-    """What steps without anybody released, divided by the stated deviation, by tensor; a stream per key, (steps, d)."""
+    """Divide the releases of empty steps by the stated deviation, by tensor; a stream per key, (steps, d)."""
     return _tensors(stage, np.stack(streams).astype(np.float64) / stage.mechanism.noise_multiplier)
 
 
@@ -148,7 +148,7 @@ def _tensors(stage: Stage, z: Array) -> Tensors:
 
 
 def _granular(tensors: Tensors, name: str) -> list[Check]:
-    """Are the deviations of tensors, of rows of matrices, and of single coordinates as stated?"""
+    """Check the deviations of tensors, of rows of matrices, and of single coordinates."""
     whole = {k: np.square(z).sum(axis=(0, 1)) for k, z in tensors.items()}
     rows = next(z.shape[0] * z.shape[1] for z in tensors.values())
     of_tensors = [(z.size * rows, np.array([z.sum()])) for z in whole.values()]
@@ -163,7 +163,7 @@ def _granular(tensors: Tensors, name: str) -> list[Check]:
 
 
 def _most_deviant_step(z: Array, name: str, cohort: str) -> Check:
-    """Is the deviation of each step's noise, shape (steps, d), as stated?"""
+    """Check the deviation of each step's noise, shape (steps, d)."""
     steps, size = z.shape
     finding = laws.deviations(np.square(z).sum(axis=1), size, LEVEL)
     detects = f"one of {steps} steps {cohort}, of {finding.times} the stated deviation"
@@ -171,7 +171,7 @@ def _most_deviant_step(z: Array, name: str, cohort: str) -> Check:
 
 
 def _most_deviant_part(tensors: Tensors) -> Check:
-    """Is the deviation of the noise of each tensor, and of each row of a matrix, as stated in each step?"""
+    """Check the deviation of the noise of each tensor, and of each row of a matrix, in each step."""
     squares = [np.square(z[0]) for z in tensors.values()]
     sums = [(math.prod(z.shape[1:]), z.reshape(len(z), -1).sum(axis=1)) for z in squares]
     sums += [(z.shape[-1], z.sum(axis=-1).ravel()) for z in squares if z.ndim > 2]

@@ -46,7 +46,7 @@ class Drawn:
 
     @property
     def present(self) -> NDArray[np.bool_]:
-        """Whether any unit of the column was sampled, shape (keys, steps, columns)."""
+        """Return whether any unit of the column was sampled, shape (keys, steps, columns)."""
         return self.times > 0
 
     @property
@@ -56,7 +56,7 @@ class Drawn:
 
 
 def draw_checks(stage: Stage, trainer: Trainer, key: bytes, low: float, effort: int = 1) -> tuple[Check, ...]:
-    """Who is sampled, under two keys; at rate 1 only that nobody is left out."""
+    """Check who is sampled, under two keys; at rate 1 only that nobody is left out."""
     runs = [drawing(stage, keyed_digest(key, "white-box draws", str(i)), low, effort) for i in range(2)]
     return tuple(checks_of_draws([draws(there, trainer, run) for there, run in runs], stage))
 
@@ -188,7 +188,7 @@ def _spreads(drawn: Drawn) -> list[Check]:
 
 
 def _over_steps(drawn: Drawn) -> list[Check]:
-    """How often a unit was sampled in a step and again k steps later, for every k."""
+    """Check how often a unit was sampled in a step and again k steps later, for every k."""
     present = drawn.present
     steps = present.shape[1]
     both, trials = [], []
@@ -206,7 +206,7 @@ def _over_steps(drawn: Drawn) -> list[Check]:
 
 
 def _between_units(drawn: Drawn) -> list[Check]:
-    """How often two units took part together, for every two."""
+    """Check how often two units took part together, for every two."""
     flat = drawn.present.reshape(-1, drawn.present.shape[2]).astype(np.float64)
     if flat.shape[1] < 2:
         return []
@@ -217,7 +217,7 @@ def _between_units(drawn: Drawn) -> list[Check]:
 
 
 def _between_keys(drawn: Drawn) -> list[Check]:
-    """How often a unit took part in the same step under both keys."""
+    """Check how often a unit took part in the same step under both keys."""
     if drawn.present.shape[0] < 2:
         return []
     both = (drawn.present[0] & drawn.present[1]).sum(axis=0)
@@ -233,7 +233,7 @@ def _between_keys(drawn: Drawn) -> list[Check]:
 
 
 def _twins(drawn: Drawn) -> list[Check]:
-    """Whether two units with the same texts are drawn together as often as independent coins would have it."""
+    """Check that two units with the same texts are drawn together as often as by independent coins."""
     if not drawn.times.shape[2]:
         return []
     trials, rate = drawn.times.shape[0] * drawn.times.shape[1], drawn.rate
@@ -295,7 +295,7 @@ def _whatever_the_texts(stage: Stage, trainer: Trainer, key: bytes, low: float, 
 
 
 def _same(a: ObservedDraws, b: ObservedDraws) -> bool:
-    """Whether the units were sampled in the same steps, ignoring units that share their texts with another."""
+    """Return whether the units were sampled in the same steps, ignoring units that share their texts with another."""
     of_a, of_b = ({names[0]: d.texts[:, j] for j, names in enumerate(d.names) if len(names) == 1} for d in (a, b))
     return all(np.array_equal(of_a[name], of_b[name]) for name in of_a.keys() & of_b.keys())
 

@@ -162,7 +162,7 @@ class TrainerAudit(Tabular):
         return outcome_text(self.outcome, self.checks, self.accepted, self.result.verdict.reason)
 
     def notes(self) -> Sequence[str]:
-        """What was tested with which smallest deviation, and what was not."""
+        """List the tested mistakes with the smallest visible deviation, and the untested ones."""
         return [*tested_lines(self.checks), *untested_lines(self.checks)]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -283,7 +283,7 @@ def training_checks(seen: Sequence[Observation], ceiling: float) -> list[Check]:
 
 
 def parts(trainings: int, *, processes: bool) -> int:
-    """How often ``advance`` of ``audit_trainer`` is called."""
+    """Return the number of calls of ``advance`` in ``audit_trainer``."""
     return trainings + len(SECTIONS) + processes
 
 

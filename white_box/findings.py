@@ -60,7 +60,7 @@ def tested_lines(checks: Sequence[Check]) -> dict[str, str]:
 
 
 def untested_lines(checks: Sequence[Check]) -> list[str]:
-    """What was not tested: first in this audit, then in any audit."""
+    """List the mistakes that were not tested: first in this audit, then in any audit."""
     return [*(check.untested for check in checks if check.untested), *NOT_TESTED]
 
 

@@ -161,7 +161,7 @@ def distances(samples: list[Array], level: float) -> Found:
 
 
 def tails(values: Array, beyond: tuple[float, ...], level: float) -> Found:
-    """Are as many N(0, 1) numbers beyond each of ``beyond`` deviations from zero as there should be? Binomial, exact.
+    """Test the number of N(0, 1) numbers beyond each of ``beyond`` deviations from zero. Binomial, exact.
 
     ``smallest`` and ``below``: the multiples of the stated number beyond the last that would have been seen.
     """
@@ -238,7 +238,7 @@ def areas(measured: float, error: float, limit: float, number: int, level: float
 
 
 def close_pairs(values: Array, within: float, level: float) -> Found:
-    """Are more of these N(0, 1) numbers within ``within`` above another than by chance, as on a grid? A Poisson bound.
+    """Test if more N(0, 1) numbers are within ``within`` above another than by chance, as on a grid. A Poisson bound.
 
     P(|X - Y| < w) is at most w / sqrt(pi). ``smallest`` is the width of a grid, ``below`` the largest expected number.
     """

@@ -14,7 +14,7 @@ _ROWS = 1000  # of a block of correlations
 
 
 def noise_checks(noise: NDArray[np.float32], trainings: int = 1) -> tuple[Check, ...]:
-    """Is this N(0, 1), independent between trainings, steps and coordinates? Two-sided: too little and too much fail.
+    """Check for N(0, 1), independent between trainings, steps and coordinates. Two-sided: too little and too much fail.
 
     The first check is of the stated deviation, the others of the noise divided by its measured deviation, so that a
     wrong deviation raises one alarm and not all; the measured deviation is taken as exact (T P is in the thousands).

@@ -161,7 +161,7 @@ def trainer_mechanism(
 
 
 def trainer_power(mechanism: Mechanism, canaries: int, *, alpha: float = 0.05) -> TrainerPower:
-    """What an audit with this many canary users, over all its trainings, could certify or falsify.
+    """Return what an audit with this many canary users in all trainings together could certify or falsify.
 
     The attacker of a trainer with less noise is the accountant's own for that noise, approximated as Gaussian with its
     AUROC. Raises InputError for too few canaries, and for a mechanism without a guarantee.

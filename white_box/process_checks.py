@@ -36,7 +36,7 @@ def process_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tu
 
 
 def jobs(part: Part, stage: Stage, trainer: Trainer, key: bytes, low: float) -> list[Job]:
-    """What the processes do: empty steps under two keys; steps with all texts and with some; sampling.
+    """Return the jobs of the processes: empty steps under two keys; steps with all texts and with some; sampling.
 
     Args:
         part: which part.

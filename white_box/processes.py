@@ -55,7 +55,7 @@ class NotRun(Exception):
 
 
 def together(jobs: Sequence[Job]) -> list[tuple[Any, ...]]:
-    """What each process saw of each job.
+    """Run the jobs in several processes; returns the result of each process for each job.
 
     Raises NotRun if the trainer cannot be pickled, or a process fails or takes too long.
     """
@@ -109,7 +109,7 @@ def _wait(started: "Sequence[subprocess.Popen[bytes]]", folder: Path) -> None:
 
 
 def _take_part(folder: Path, rank: int) -> None:
-    """What one process does."""
+    """Do the work of one process."""
     # Both processes share the cores: with more threads than cores each is many times slower than with one thread.
     torch.set_num_threads(1)
     store = f"file://{folder / 'meeting'}"

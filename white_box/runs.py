@@ -66,7 +66,7 @@ def changed(
 
 
 def releases(stage: Stage, trainer: Trainer, run: Run, places: Index | None = None) -> NDArray[np.float32]:
-    """What each step released, in units of the sensitivity, shape (T, k).
+    """Return the release of each step, in units of the sensitivity, shape (T, k).
 
     Args:
         run: the run.
@@ -124,7 +124,7 @@ def readings(stage: Stage, trainer: Trainer, run: Run) -> list[Reading]:
 
 
 def draws(stage: Stage, trainer: Trainer, run: Run) -> ObservedDraws:
-    """Who took part in each step of a run without noise.
+    """Find the units that took part in each step of a run without noise.
 
     The weights are restored after each step, so that contributions hardly change: they are computed once, and again if
     units contribute something else, or if a step cannot be decomposed with the old ones. Raises InputError if a step
@@ -177,7 +177,7 @@ class _Reader:
         self._known: tuple[Mapping[Texts, Sequence[str]], ContributionColumns] | None = None
 
     def read(self, step: int, released: Array) -> Array:
-        """How many units of each group took part, shape (groups,)."""
+        """Return the number of units of each group that took part, shape (groups,)."""
         alike = alike_in(self._training, self._units, step, self._sequences)
         if not self._weights:
             self._weights = [p.detach().clone() for p in self._base.model.parameters()]

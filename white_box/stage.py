@@ -109,7 +109,7 @@ class Stage:
         return LanguageModel(model, self.people.tokenizer, name, text_sha256(name, repr(self.shape)))
 
     def coins(self, key: bytes) -> NDArray[np.bool_]:
-        """Who is in: an independent fair coin for each gradient canary under the secret ``key``, shape (m,)."""
+        """Draw who is in: an independent fair coin for each gradient canary under the secret ``key``, shape (m,)."""
         return np.array([fair_coin(key, "white-box coin", f"canary {j}") for j in range(self.canaries.count)])
 
     def text_coins(self, key: bytes) -> NDArray[np.bool_]:

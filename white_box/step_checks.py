@@ -175,7 +175,7 @@ def _alone(stage: Stage, key: bytes) -> PrivateTraining:
 
 
 def _survived(stage: Stage, trainer: Trainer, run: Run) -> float:
-    """How far the steps are from what they should be; NaN if the trainer stopped."""
+    """Return the distance of the steps from the stated steps; NaN if the trainer stopped."""
     try:
         with np.errstate(all="ignore"):  # NaN is a finding here
             return furthest(readings(stage, trainer, run))

@@ -86,7 +86,7 @@ class Stepwise:
 
 
 def _raised(error: Exception, number: int) -> str:
-    """What a step function raised, and where."""
+    """Describe the error that a step function raised, and the place."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{'/'.join(Path(where.filename).parts[-2:])}, line {where.lineno}"
     message = " ".join(str(error).split())

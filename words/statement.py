@@ -30,7 +30,7 @@ class Statement(Facts):
         return render(self)
 
     def states(self, code: "Code") -> bool:
-        """Whether it has this code."""
+        """Return whether the statement has this code."""
         return self.code == str(code.value)
 
 

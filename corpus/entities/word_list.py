@@ -75,7 +75,7 @@ class WordList:
 
 
 def _end(text: str, words: list[tuple[int, int, str]], at: int, rest: tuple[str, ...]) -> int | None:
-    """Where a name ends whose first word is ``words[at]``; None if the further words do not follow."""
+    """Return the end of a name whose first word is ``words[at]``; None if the further words do not follow."""
     end = words[at][1]
     following = words[at + 1 : at + 1 + len(rest)]
     if len(following) < len(rest):

@@ -53,12 +53,12 @@ def owner_of(account: str, senders: Counter[str]) -> str | None:
 
 
 def is_forwarded(subject: str, text: str) -> bool:
-    """Whether a mail is marked as forwarded: FW: or Fwd: in the subject, or the line above a forwarded message."""
+    """Return whether a mail is marked as forwarded: FW: or Fwd: in the subject, or a line above the message."""
     return bool(FORWARDED_SUBJECT.match(subject) or FORWARDED_BODY.search(text))
 
 
 def repeats_ngram(text: str, tokens: Tokens, n: int = NGRAM) -> bool:
-    """Whether some n-gram occurs in the text more than once."""
+    """Return whether some n-gram occurs in the text more than once."""
     parts = tokens.split(text)
     # A text of fewer than n tokens has no n-gram, and repeats none.
     grams = [tuple(parts[i : i + n]) for i in range(len(parts) - n + 1)]

@@ -118,7 +118,7 @@ def sentences(path: Path) -> Iterator[Sentence]:
 
 
 def is_iob(path: Path) -> bool:
-    """Whether a file begins with the line that begins a document in CoNLL files."""
+    """Return whether a file begins with the line that begins a document in CoNLL files."""
     try:
         with open_binary(path) as stream:
             return stream.read(len(DOCUMENT) + len(BOM)).removeprefix(BOM).startswith(DOCUMENT.encode())

@@ -92,7 +92,7 @@ class Maildir:
 
 
 def is_maildir(folder: Path) -> bool:
-    """Whether the first file below an account's folder begins like a message."""
+    """Return whether the first file below an account's folder begins like a message."""
     for file in Maildir(folder).files():
         with file.open("rb") as stream:
             first = stream.readline(1000)

@@ -91,7 +91,7 @@ def parts_of(source: Source) -> tuple[Source, ...]:
 
 
 def source_name(source: Source) -> str:
-    """What a source reads from, in quotes, for errors."""
+    """Name the files of a source, in quotes, for errors."""
     where = source.name if isinstance(source, HuggingFace) else getattr(source, "path", type(source).__name__)
     return f"'{where}'"
 

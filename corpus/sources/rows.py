@@ -154,7 +154,7 @@ def usable_record(row: dict[str, Any], roles: dict[str, str]) -> tuple[dict[str,
 
 
 def is_unicode(text: str) -> bool:
-    """Whether ``text`` can be written as UTF-8, that is, has no lone surrogate."""
+    """Return whether ``text`` can be written as UTF-8, that is, has no lone surrogate."""
     if text.isascii():  # known of every string, so that most are not encoded to find out
         return True
     # With ``errors="surrogateescape"`` a byte that is not UTF-8 becomes a lone surrogate too.

@@ -172,7 +172,7 @@ def area_pair(event: GridEvent, steps: int, start: LossPair, area: Callable[[Los
 
 
 def _smooth_excess(area: float, steps: int, width: float) -> float:
-    """How much the grid adds to an area: compare the Gaussian of this area with one whose mu^2 is T h^2 / 6 less."""
+    """Return the area that the grid adds: compare the Gaussian of this area with one whose mu^2 is T h^2 / 6 less."""
     mu = math.sqrt(2.0) * float(special.ndtri(min(area, 1.0 - 2.0**-53)))  # an area of 1 would have mu infinite
     return area - float(special.ndtr(math.sqrt(max(0.0, mu * mu - steps * width * width / 6.0) / 2.0)))
 
@@ -202,7 +202,7 @@ def _one_tilted(step: LossPmf, steps: int, order: float) -> LossPmf:
 
 
 def _epsilon_bias(steps: int, delta: float, pair: LossPair) -> tuple[float, float]:
-    """How much the grid raises epsilon(delta), and how much is allowed."""
+    """Return the amount by which the grid raises epsilon(delta), and the largest allowed amount."""
     spent = pair_epsilon(pair, delta)
     # 0 bounds from above, so it is exact; infinity comes from mass at infinite loss, which no finer grid moves.
     if spent == 0.0 or math.isinf(spent):
@@ -213,7 +213,7 @@ def _epsilon_bias(steps: int, delta: float, pair: LossPair) -> tuple[float, floa
 
 
 def _delta_bias(steps: int, epsilon: float, pair: LossPair) -> tuple[float, float]:
-    """How much the grid raises ln(delta(epsilon)), and how much is allowed."""
+    """Return the amount by which the grid raises ln(delta(epsilon)), and the largest allowed amount."""
     nearby = 0.01 * max(epsilon, EPSILON_FLOOR)
     near, further = pair_delta(pair, epsilon), pair_delta(pair, epsilon + nearby)
     order = math.log(near / further) / nearby if further < near else 0.0

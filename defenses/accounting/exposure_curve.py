@@ -75,7 +75,7 @@ class ExposureCurve(Tabular):
         )
 
     def notes(self) -> Sequence[str]:
-        """What the numbers rest on."""
+        """State the assumptions behind the numbers."""
         notes = ["a name that the recogniser missed has the epsilon of the number of texts that hold it"]
         if self.epsilon_pair is not None:
             notes.append(

@@ -186,7 +186,7 @@ def check_delta(delta: float, steps: int) -> None:
 
 
 def delta_caution(delta: float, units: int) -> Statement | None:
-    """What to print with epsilon if delta exceeds 1 / units, else None; ``units`` is a public constant."""
+    """Return the caution beside epsilon if delta exceeds 1 / units, else None; ``units`` is a public constant."""
     if delta <= 1.0 / units:
         return None
     return PromiseCaution.LARGE_DELTA(delta=delta, units=units, most=units**-1.1)

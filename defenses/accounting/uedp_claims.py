@@ -83,7 +83,7 @@ class UedpAccount(Tabular):
         )
 
     def notes(self) -> Sequence[str]:
-        """What the numbers rest on."""
+        """State the assumptions behind the numbers."""
         return (
             ASSUMED,
             f"a name that the recogniser missed, in one text of another user: {self.missed:.4g}, which is included",

@@ -60,7 +60,7 @@ def choose_ways(
 
 
 def unit_by_unit(ways: Mapping[str, Way], layout: RecordLayout, positions: int, device: torch.device) -> bool:
-    """Whether a plain backward pass for each unit is faster than these ways.
+    """Return whether a plain backward pass for each unit is faster than these ways.
 
     It is where gradients would be computed twice for want of memory, and each unit has tokens enough to occupy a GPU.
 

@@ -297,7 +297,7 @@ _RMS_NORMS: dict[type[nn.Module], bool] = {}
 
 
 def _is_rms_norm(layer: nn.Module) -> bool:
-    """Whether the layer computes w * x / rms(x), or (1 + w) instead of w as in Gemma."""
+    """Return whether the layer computes w * x / rms(x), or (1 + w) instead of w as in Gemma."""
     # Each model of transformers has its own class for it, so each type is tried once rather than known by name.
     weight = getattr(layer, "weight", None)
     if not type(layer).__name__.endswith("RMSNorm") or not isinstance(weight, nn.Parameter) or weight.dim() != 1:

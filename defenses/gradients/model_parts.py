@@ -52,7 +52,7 @@ class Parts:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """Return the model's device."""
         return next(iter(self.trainable.values())).device
 
 

@@ -67,7 +67,7 @@ def one_pass(
 
 
 def _held(parts: Parts, layout: RecordLayout, ways: Mapping[str, Way]) -> dict[str, UnitGradients]:
-    """Where the gradients of each parameter are held; all vectors are held together."""
+    """Choose a holder for the gradients of each parameter; all vectors share one."""
     workspace = _WORKSPACES.setdefault(parts.model, Workspace())
     looked_up = {
         id(p) for layer in parts.layers if layer.rule and layer.rule.weight == "rows" for p in layer.own.values()
@@ -92,7 +92,7 @@ def _held(parts: Parts, layout: RecordLayout, ways: Mapping[str, Way]) -> dict[s
 
 
 def ways_of(parts: Parts, layout: RecordLayout, positions: int, engine: Engine, budget: int | None) -> dict[str, Way]:
-    """How each parameter's gradients are held: "rows" if it is only looked up, "total" if it is a vector.
+    """Choose how each parameter's gradients are held: "rows" if it is only looked up, "total" if it is a vector.
 
     Args:
         engine: "auto" chooses for each matrix; any other is used for all.

@@ -106,7 +106,7 @@ class Removal:
     changed: int | None = None
 
     def line(self) -> str:
-        """What the step did, for the terminal."""
+        """Describe the step's effect, for the terminal."""
         number, did = (self.removed, "left out") if self.changed is None else (self.changed, "changed")
         records, users = counted(self.before, "training record"), counted(self.users, "user")
         return f"{self.name}: {number:,} of {records} {did}, of {users}"
@@ -150,7 +150,7 @@ def named(defense: DataDefense) -> str:
 
 
 def entities_named(kind: str, categories: Sequence[Category]) -> str:
-    """What counts as an entity: the source's kind, and categories unless all count."""
+    """Describe the entities: the source's kind, and the categories unless all count."""
     return kind if set(categories) == set(CATEGORIES) else f"{kind}: {', '.join(categories)}"
 
 

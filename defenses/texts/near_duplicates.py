@@ -32,7 +32,7 @@ Sketches: TypeAlias = npt.NDArray[np.uint32]  # (texts, PERMUTATIONS)
 
 
 def first_of_similar(shingles: Iterable[Sequence[str]], threshold: float) -> npt.NDArray[np.bool_]:
-    """Which texts stay, shape (texts,): those that are not similar to an earlier text that stays.
+    """Mark the texts that stay, shape (texts,): those that are not similar to an earlier text that stays.
 
     Args:
         shingles: those of each text; iterated once.
@@ -153,7 +153,7 @@ def _equal_bytes(row: npt.NDArray[np.uint8], others: npt.NDArray[np.uint8]) -> n
 
 
 def _any_like(file: int, text: int, others: Sequence[int], threshold: float) -> bool:
-    """Whether the share of equal entries, which estimates the Jaccard similarity, reaches the threshold for any."""
+    """Return whether any share of equal entries, which estimates the Jaccard similarity, reaches the threshold."""
     own, sketches = _read(file, [text]), _read(file, others)
     return bool(((sketches == own).sum(axis=1) >= threshold * PERMUTATIONS).any())
 
