@@ -88,7 +88,6 @@ class UserScores:
     """One score per user; higher means more likely held in.
 
     Attributes:
-        attack: name of the attack.
         users: n names, each once.
         values: their scores, shape (n,), finite.
 
@@ -172,7 +171,6 @@ class TextStatistic:
     Attributes:
         user: whose text.
         text: the text's number among the user's texts.
-        attack: name of the attack.
         value: higher means more likely held in.
         dial: the dial that differs from the leading attack's; None: the leading attack.
     """

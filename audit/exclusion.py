@@ -78,7 +78,6 @@ def margins(fpr: float, scores: int, correlation: float, seed: int = 0) -> tuple
 
     Args:
         fpr: false-positive rate of the TPR.
-        scores: number of scores.
         correlation: correlation of any two of them, in [0, 1].
         seed: seed of scores and redraws.
 

@@ -40,7 +40,6 @@ class Exposed:
     """A held-in user, for the owner of the run only.
 
     Attributes:
-        user: name of the user.
         score: score of the leading attack; higher is more exposed.
         above: share of held-out users with a lower score.
         share: share of the training records that are this user's.

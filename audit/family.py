@@ -30,7 +30,6 @@ class ScoreVariant:
     """An attack under one aggregation, perhaps with one dial changed.
 
     Attributes:
-        attack: name of the attack.
         aggregation: how the scores of a user's texts become one.
         dial: the dial that was changed and its setting; None: the leading settings.
     """

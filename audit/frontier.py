@@ -24,7 +24,6 @@ class Position:
     """Where a variant stands; smaller is better throughout.
 
     Attributes:
-        name: its name.
         epsilon: what is promised to every user; infinity without a promise.
         delta: delta of that promise, or of the one to records.
         auroc: AUROC of the leading attack, by block, unrounded.

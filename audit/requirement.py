@@ -47,7 +47,6 @@ class Requirement:
     """A limit that a defense must keep.
 
     Attributes:
-        measure: name of the measure.
         at_most: upper limit; None for a lower one.
         at_least: lower limit; None for an upper one.
     """

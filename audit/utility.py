@@ -19,7 +19,6 @@ class UserLoss:
     """The loss on one held-out user's test texts.
 
     Attributes:
-        user: name of the user.
         texts: number of texts.
         loss: mean over all their tokens under the target, nats per token.
         base_loss: the same under the base model.

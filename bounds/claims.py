@@ -45,7 +45,6 @@ class UnitClaim:
         unit: "user", or "example": one training example.
         claim: what is promised of the unit.
         event: one step of the mechanism, if the claim states it and not an epsilon.
-        steps: number of steps.
     """
 
     unit: str

@@ -126,7 +126,6 @@ def nothing_judged(users: int, delta: float, refusal: Statement, subjects: State
     """The judgement of scores that support no statement at all.
 
     Args:
-        users: number of users.
         delta: delta that the bounds would have had.
         refusal: why there are no bounds.
         subjects: the people that the bounds would be about.

@@ -21,7 +21,6 @@ def p_value(scores: LabelledScores, claim: Claim, design: Design) -> float | Non
 
     Args:
         scores: joined to membership.
-        claim: the claim.
         design: how the scores were obtained.
 
     Returns:

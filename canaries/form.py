@@ -29,7 +29,6 @@ class Forms:
     """Rows of a corpus that are never trained on, of which each record of a canary user takes the form of one.
 
     Attributes:
-        store: the corpus.
         spare: the rows that are set aside, by user, given the users whom canary users replace; no coin decides them.
         seed: public.
         made: a made-up text as a model reads it in a row of this form, such as a conversation of two turns.

@@ -50,7 +50,6 @@ class CanaryRecord:
 
     Attributes:
         id: unique id.
-        text: the text.
         date: of the real record; None if there is none.
         position: where the mark was inserted, in characters; None if it was not inserted.
         lent: row of the corpus that lends its form, or is the record itself; None where it has a form of its own.

@@ -23,7 +23,6 @@ class RepeatedText:
     """A text that occurs in several records.
 
     Attributes:
-        text: the text.
         copies: records with this text.
         users: users with such a record.
     """
@@ -38,8 +37,6 @@ class CorpusStatistics:
     """Counts of a corpus.
 
     Attributes:
-        users: number of users.
-        records: number of records.
         percentiles: P0, P25, P50, P75 and P100 of records per user.
         tokens: number of tokens, or of words.
         token_unit: what ``tokens`` counts.

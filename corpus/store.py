@@ -30,7 +30,6 @@ class CorpusRecord:
         row: row number in the store.
         user: who wrote the text.
         id: unique id.
-        text: the text.
         date: as the source gives it; None if it has none.
     """
 

@@ -73,7 +73,6 @@ class PrivateTraining:
         key: the run's secret key.
         units: everything that can be sampled.
         records: the units' records.
-        noise: noise generator.
         micro_records: most records in one forward pass; a larger unit is a pass of its own.
         chunk: tokens of a random chunk, for record selection "random_chunk".
         canaries: gradients of the units that are gradient canaries.
@@ -169,7 +168,6 @@ def plan_private_training(
     Args:
         mechanism: what to run.
         records: the records that may be trained on.
-        noise: noise generator.
         micro_records: most records in one forward pass; a larger unit is a pass of its own.
         chunk: tokens of a random chunk, if the mechanism trains on chunks.
         exactly: give every user exactly ``group_size`` entries, repeating records of users with fewer (group privacy as

@@ -80,7 +80,6 @@ class Load:
     """What scoring texts costs.
 
     Attributes:
-        requests: number of requests.
         tokens: tokens sent and generated.
         counted: whether the tokenizer counted them; otherwise they are estimated.
     """

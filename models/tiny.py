@@ -42,7 +42,6 @@ def tiny_config(shape: TinyModel, vocabulary: int, end_of_text: int) -> GPTNeoCo
     """The config of a tiny GPT-Neo without dropout. Raises InputError if there is no such model.
 
     Args:
-        shape: its shape.
         vocabulary: size of its tokenizer's vocabulary.
         end_of_text: id of the token that begins and ends a text.
     """

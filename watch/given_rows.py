@@ -182,7 +182,6 @@ class _Totals:
     """Reads by key, shape (keys,).
 
     Attributes:
-        reads: number of reads.
         bearing: number of those with a loss.
         share: share of their tokens that bear a loss; 0 without reads.
         unlabelled: whether labels of some read were not seen.

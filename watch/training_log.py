@@ -110,7 +110,6 @@ class History:
         reads: every sequence.
         ends: see ``Header``.
         training_sets: hashes of the training sets of all starts.
-        starts: number of starts.
         processes: largest number of processes that trained together.
         steps: optimizer steps.
         epochs: see ``Checkpoint``.

@@ -102,7 +102,6 @@ class TrainerAudit(Tabular):
 
     Attributes:
         mechanism: the stated mechanism.
-        trainings: number of trainings.
         model: on which the trainer was audited.
         directions: directions of the gradient canaries.
         power: what the audit could say, stated before the run.

@@ -36,11 +36,7 @@ def process_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tu
 
 
 def jobs(part: Part, stage: Stage, trainer: Trainer, key: bytes, low: float) -> list[Job]:
-    """Return the jobs of the processes: empty steps under two keys; steps with all texts and with some; sampling.
-
-    Args:
-        part: which part.
-    """
+    """Return the jobs of the processes: empty steps under two keys; steps with all texts and with some; sampling."""
     match part:
         case "noise":
             return [Job("releases", run, stage, trainer) for run in empty_runs(stage, key)]

@@ -39,7 +39,6 @@ class Job:
 
     Attributes:
         how: function of ``white_box.runs`` that observes it.
-        run: the run.
         stage: the stage of the audit.
         trainer: the audited trainer.
     """

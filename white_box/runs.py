@@ -52,7 +52,6 @@ def changed(
     """The mechanism with another clip norm, rate, or other field.
 
     Args:
-        mechanism: the mechanism.
         clip_norm: its new clip norm; None: as before.
         rate: its new sampling rate; None: as before.
         other: other fields to replace, by name.
@@ -69,7 +68,6 @@ def releases(stage: Stage, trainer: Trainer, run: Run, places: Index | None = No
     """Return the release of each step, in units of the sensitivity, shape (T, k).
 
     Args:
-        run: the run.
         places: coordinates to keep, shape (k,); None: all.
 
     Raises:

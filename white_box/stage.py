@@ -53,7 +53,6 @@ class Stage:
         sequences: token ids of everybody's records, by row.
         records: ids, users, lengths and losses of the same rows.
         canaries: the gradient canaries.
-        shape: shape of the model.
         kind: which model it is.
     """
 

@@ -147,7 +147,6 @@ def followed(stage: Stage, key: bytes, norm: float, *, rate: float, steps: int, 
         key: the run's key is derived from it.
         norm: clip norm.
         rate: sampling rate of a unit.
-        steps: number of steps.
         most: maximum number of records in a pass.
     """
     there = stage.with_places(_CROWD)

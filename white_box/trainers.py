@@ -128,7 +128,6 @@ def watched(
     tensor without gradient is zeros, and so is a step that was never shown, which is shown at the end.
 
     Args:
-        trainer: the trainer.
         base: the model, trained in place.
         training: mechanism, key, units and canaries.
         see: called with each step's number and what it released.

@@ -40,7 +40,6 @@ class Mentions:
     """The mentions of a store.
 
     Attributes:
-        store: the corpus.
         path: Arrow file of SCHEMA, by ascending row and start.
         source: fingerprint of what found them.
         beyond: table of SCHEMA for rows after the store's, such as canary users' records; None: there are none.

@@ -48,7 +48,6 @@ class Span:
     Attributes:
         start: first character.
         end: behind the last character.
-        category: one of CATEGORIES.
     """
 
     start: int
@@ -62,7 +61,6 @@ class Text:
 
     Attributes:
         id: record id, by which gold annotation is found.
-        text: the text.
     """
 
     id: str

@@ -184,8 +184,6 @@ def watch(
     """Report every use of the layer's trainable parameters to ``report`` during the backward pass.
 
     Args:
-        layer: the layer.
-        rule: its rule.
         name: its name, for messages.
         trainable: its own parameters whose uses are reported, by their names in it.
         records: B.

@@ -21,7 +21,6 @@ class Layer:
 
     Attributes:
         name: of the module.
-        module: the module.
         own: its trainable parameters, by their names in it.
         rule: how its gradients are found; None: there is no rule.
     """
@@ -37,8 +36,6 @@ class Parts:
     """The parts of a model.
 
     Attributes:
-        model: the model.
-        modules: all its modules.
         layers: those with trainable parameters of their own.
         trainable: trainable parameters by name, tied ones once.
         dropping: (module, what it drops with which probability) of modules with dropout, whether they are on or not.

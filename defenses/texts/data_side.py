@@ -78,7 +78,6 @@ class TrainingRecord:
         row: row number in the corpus.
         user: who wrote the text.
         id: unique id.
-        text: the text.
     """
 
     row: int
