@@ -125,7 +125,6 @@ def lift_to_users(attack: str, statistics: Mapping[str, Sequence[float]], aggreg
     """Aggregate each user's text statistics to the user's score (Kandpal et al. 2024, section 3 and Table 6).
 
     Args:
-        attack: name of the attack, for the result.
         statistics: user to the statistics of that user's texts, at least one.
         aggregation: "mean", "min" or "max".
 

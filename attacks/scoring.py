@@ -126,7 +126,6 @@ def scores_of(
 
     Args:
         texts: the texts, and their scored parts.
-        model: the model that scores.
         cache: of token scores, which are those of whole texts.
         attacks: that need more than log-probabilities, such as ranks or token ids.
 

@@ -31,7 +31,6 @@ class Blind(Facts):
     """How well a blind score separates the groups.
 
     Attributes:
-        name: name of the baseline.
         auroc: AUROC over users.
         p_value: p-value of the hypothesis that it does not separate them at all.
         level: significance level of the alarm.

@@ -48,7 +48,6 @@ def over_blocks(
     Args:
         values: a number of each block, S of them.
         within: limits of the 95 % interval over users, used for one block only.
-        digits: decimals.
         least: smallest possible value, such as 0 of an AUROC: an interval ends there.
         most: largest possible value.
 

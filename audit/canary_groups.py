@@ -38,8 +38,6 @@ class CanaryGroup(Facts):
         kind: how they were made.
         length: length of the substring in tokens; null for other kinds.
         documents: number of training documents; null: all they have.
-        held_in: number of held-in users.
-        held_out: number of held-out users.
         auroc: AUROC of the leading attack; null where the coins left fewer than two users on a side.
     """
 
@@ -55,13 +53,9 @@ class CanaryFacts(Facts):
     """Canary users, and how well the leading attack did on each group.
 
     Attributes:
-        users: number of canary users.
-        held_in: number of them held in.
-        held_out: number of them held out.
         replaced: number of real users whose place they took.
         training_texts: training texts of those held in, before any data-side defense.
         trained_on: how many of these texts such a defense kept.
-        attacker_texts: number of scored texts.
         groups: results by kind, length and number of documents.
         blind: baselines that never saw the audited model.
         decision: the answer for all canary users together, from scores minus their group's median; null if a side has

@@ -157,7 +157,6 @@ class Evidence:
 
     Attributes:
         users: number of scored users, both sides.
-        held_out: number of them held out.
         scores: the family, the leading score first.
         auroc_p, tpr_p, reversed_p: p-values of the two families, and of scores that point the wrong way.
         auroc_margin, tpr_margin: see ``audit.randomisation.FamilyTest``; the latter at the decision's FPR, None where
@@ -211,7 +210,6 @@ class Decision:
     """The answer and what it rests on.
 
     Attributes:
-        answer: one of the four answers.
         exact: see ``Evidence``.
         strongest: index in the family of the strongest score that passes after adjustment, or of the leading score if
             only a violated claim says "leaks"; None unless it leaks.

@@ -65,7 +65,6 @@ class ExposureGroup:
     """Means over a group of users with neighbouring scores; the properties are those of ``Exposed``.
 
     Attributes:
-        users: number of users in the group.
         above: mean share of held-out users with a lower score.
         share: mean share of the training records.
         reference_loss: mean loss under the reference model, nats per token.
@@ -88,7 +87,6 @@ class Correlation:
     """Spearman's correlation of a property with the score over held-in users.
 
     Attributes:
-        name: name of the property.
         rho: the correlation; null where property or scores do not vary, or fewer than ten users have the property.
         p_value: p-value of the hypothesis of no correlation; null in the same cases.
     """
@@ -128,7 +126,6 @@ def exposed_users(
     Args:
         table: the scored users; includes the reference model alone.
         training: records that were trained on, each user's next to each other.
-        attack: the leading attack.
         aggregation: how the scores of a user's texts become one.
         listed: which held-in users; None: all.
         trained_on: number of records that were trained on, if ``training`` are those of a sample of users.

@@ -42,8 +42,6 @@ class ExtractionGroup(Facts):
     """People on one side.
 
     Attributes:
-        group: which people.
-        users: number of people.
         measured: those of them with at least one text that is long enough.
         texts: number of their texts that are long enough; one window of each was measured.
         too_short: number of their other texts.

@@ -32,7 +32,6 @@ def judge(
     Args:
         scores: score of every scored user.
         fixed: how membership was decided, the claims, and delta of the bounds if no claim states one.
-        blind: blind baselines.
         subjects: the people whom scores and bounds are about.
         flawed: whether the comparison is not valid, so that no verdict is passed on the model.
 

@@ -60,7 +60,6 @@ class Preregistration:
         audit: false-positive rates, resamples, delta.
         decision: the thresholds of the answer.
         sides: how membership is decided.
-        claims: the claims to test.
         seed: seed of bootstrap, redraws and halves; public.
         judged: number of groups of people on whom the claims are tested side by side (Bonferroni correction).
         canary_claims: the claims to test on canary users of a kind, where they are not those on real users.

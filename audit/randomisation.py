@@ -43,7 +43,6 @@ class FamilyTest:
 
     Attributes:
         law: how the assignment was redrawn.
-        redraws: number of redraws B.
         auroc_p: p-value of "no score separates the sides", by the largest standardised AUROC.
         auroc_adjusted: step-down adjusted p-value of each score, shape (K,).
         reversed_p: p-value of "no score separates the sides the wrong way round", by the smallest standardised AUROC.
@@ -83,7 +82,6 @@ def randomisation_test(
         member: who was held in, shape (n,), both sides non-empty.
         law: how the assignment was drawn.
         fprs: false-positive rates; those that this many users cannot show are left out.
-        redraws: number of redraws B.
         seed: seed of the redraws; public, and independent of the coins.
 
     Raises:

@@ -18,7 +18,6 @@ class TrainingsFacts(Facts):
     """Independent trainings with and without one worst-case user, and the test at one threshold of their scores.
 
     Attributes:
-        runs: number of trainings.
         with_user: number of them with the worst-case user.
         documents: number of documents of the worst-case user.
         target: what was trained: the config's defense, or none.

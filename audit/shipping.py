@@ -29,7 +29,6 @@ class Candidate:
     """What was measured of a candidate.
 
     Attributes:
-        name: name of the variant.
         exact: measures that follow from the plan, by name; None where there is no such promise.
         measured: by measure, the values of each of its kinds (attacks) over the S blocks: all kinds must pass.
         disqualified: why it cannot be shipped whatever it reaches; "" if nothing stands against it.
@@ -63,11 +62,9 @@ class CandidateResult(Facts):
     """How a candidate did.
 
     Attributes:
-        name: name of the variant.
         passes: whether it passes, all candidates paid for.
         breaks: whether it is shown to break a limit, or is disqualified.
         adjusted: Holm's adjusted p-value.
-        tests: one for each requirement.
         disqualified: why; "" if it is not.
         blocks_needed: number of blocks with which these means and spreads would pass; null if no number would, or it
             passes.

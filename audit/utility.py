@@ -35,9 +35,7 @@ class Utility(Facts):
 
     Attributes:
         users: number of held-out users.
-        texts: number of their texts.
         loss: loss of the target, nats per token.
-        base_loss: loss of the base model.
         gain: base model's loss minus the target's, with a 95 % interval over these users; null for too few users.
     """
 

@@ -85,7 +85,6 @@ def state_of(path: Path, made_from: str | None = None) -> State:
     """Compare a file or folder with its digest.
 
     Args:
-        path: an artefact.
         made_from: what it must have been made from; None: whatever it was.
     """
     if path.is_dir():
@@ -176,7 +175,6 @@ def unstamped(document: dict[str, Any], path: Path, remedy: str, schema: int = 1
 
     Args:
         document: a JSON object.
-        path: its file.
         remedy: what to do if it is of another version.
         schema: the version that can be read.
 

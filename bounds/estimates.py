@@ -65,8 +65,6 @@ def andrew_estimate(
         unobserved: scores of left-out canaries, shape (k0,), k0 >= 2; None: the exact null.
         dimension: d, for the warning that canaries disturb each other if k / d is above 0.01.
         confidence: nominal confidence of the interval.
-        resamples: number of bootstrap resamples.
-        seed: seed of the bootstrap.
     """
     check_delta(delta, 1)
     check_alpha(1.0 - confidence)

@@ -169,7 +169,6 @@ def simulated_rights(users: int, mu: float, tries: tuple[int, ...], seed: int) -
     Args:
         mu: mean score of members.
         tries: numbers of guesses.
-        seed: seed of the simulation.
     """
     rng = np.random.default_rng(seed)
     # For many users binomial draws, which differ from a simulation by less than a thousandth of their own spread.

@@ -48,7 +48,6 @@ class RefusedBound:
     """A bound that the design does not support.
 
     Attributes:
-        name: name of its rule.
         refusal: why it is not valid.
         subjects: the people it would be about.
     """
@@ -71,7 +70,6 @@ class Judgement(Tabular):
 
     Attributes:
         users: number of users, or of trainings, whose scores were judged.
-        delta: delta of the bounds.
         bounds: each valid at its own level.
         refused: bounds that the design does not support.
         verdicts: one per claim, all valid at once; without a claim, one that says what could have been certified.

@@ -151,7 +151,6 @@ def one_run_rejects(guesses: Guesses, epsilon: float, delta: float, alpha: float
     The f-DP recursion is sharper at large delta, the binomial tail at small delta.
 
     Args:
-        guesses: the game.
         epsilon: claimed epsilon, >= 0.
         delta: claimed delta, in [0, 1).
         alpha: error probability.

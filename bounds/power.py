@@ -70,7 +70,6 @@ class ClaimPower:
     """Return the number of users that it takes to reject a claim.
 
     Attributes:
-        claim: label of the claim.
         in_reach: whether perfect guessing with m users would reject it.
         probability: probability that a run of the assumed attacker rejects it.
         users_perfect: the fewest users with whom perfect guessing rejects it; None above MOST_USERS.

@@ -54,7 +54,6 @@ class ThresholdBound:
         epsilon: lower bound.
         alpha: total error probability.
         threshold: the threshold that gave the bound.
-        counts: its decisions.
         mu: lower bound on mu, where mu-GDP is assumed; None otherwise.
     """
 

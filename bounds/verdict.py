@@ -61,7 +61,6 @@ class Claim:
         label: what is claimed, for reports.
         ceiling: the highest ROC that the claim allows.
         epsilon: epsilon of the claim at delta; for a curve, only for summaries.
-        delta: delta of the claim.
         is_curve: whether the claim is an accountant's whole curve, not one (epsilon, delta).
         family: the same plan at any noise multiplier, if the claim is the curve of a plan that has such a family.
     """
@@ -100,7 +99,6 @@ def curve_claim(ceiling: RocCeiling, epsilon: float, delta: float, family: Noise
     Args:
         ceiling: the curve, from ``defenses.accounting.ceiling.ceiling_of``.
         epsilon: a point of the curve, for summaries.
-        delta: delta of that point.
         family: the plan at any noise multiplier, if there is such a family.
     """
     label = ClaimLabel.CURVE(epsilon=float(f"{epsilon:.4g}"), delta=delta)
@@ -122,7 +120,6 @@ class Verdict:
 
     Attributes:
         claim: label of the claim; ``NO_CLAIM`` if there is none.
-        outcome: outcome of the test.
         standing: what the verdict is worth.
         finding: what the test found, with what makes the verdict only indicative, if anything.
         max_certifiable_epsilon: what perfect guessing in this design would have certified at the claim's delta; if the

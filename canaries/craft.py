@@ -192,7 +192,6 @@ def mail_with(
 
     Args:
         sentence: makes the sentence of a mail.
-        records: number of mails.
         places: number of sentences, from the first, before which it may stand; None: all.
     """
     # Text to position; a dict, because two mails may turn out equal and must not both count.

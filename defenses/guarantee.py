@@ -104,8 +104,6 @@ class Guarantee:
     """(epsilon, delta)-DP of the model after the last step.
 
     Attributes:
-        epsilon: of the guarantee.
-        delta: of the guarantee.
         unit: what is protected.
         adjacency: which data sets count as neighbours.
         conditions: what the guarantee depends on, printed with it.

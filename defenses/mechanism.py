@@ -74,7 +74,6 @@ class Mechanism(Choice):
         local: how a drawn user's records are trained on, if what is clipped is a model difference and no gradient.
         clip: how gradients are clipped.
         noise_multiplier: noise standard deviation over sensitivity.
-        steps: optimizer steps.
         delta: of the guarantee; None only for a plain run.
         divisor: what the noised sum is divided by.
         record_selection: which of a user's records are used.

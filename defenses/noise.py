@@ -32,7 +32,6 @@ class NoiseSource:
     """The noise of one run, drawn a step ahead in processes of their own where that takes long.
 
     Attributes:
-        generator: which of the two.
         key: the run's secret key; two runs must never share one, or their difference would contain no noise.
     """
 
@@ -180,12 +179,7 @@ def gaussian(
     deviation: float,
     device: torch.device,
 ) -> torch.Tensor:
-    """The noise of one tensor of one step by itself.
-
-    Args:
-        generator: which of the two.
-        shape: of the result.
-    """
+    """The noise of one tensor of one step by itself."""
     return NoiseSource(generator, key).gaussian(step, name, shape, deviation, device)
 
 

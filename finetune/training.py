@@ -50,7 +50,6 @@ class OngoingTraining:
     Attributes:
         base: the model it began with.
         sequences: token ids of each record.
-        recipe: hyperparameters.
         folder: for checkpoints.
         private: the mechanism; None: plain batches.
         clipping: of plain batches; None: none.

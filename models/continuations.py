@@ -113,8 +113,6 @@ def sample_texts(
     """Sample texts, without top-k or top-p, each up to the end-of-text token.
 
     Args:
-        count: number of texts.
-        seed: of the sampling.
         temperature: of the sampling; 1: the model's own distribution.
         max_tokens: most new tokens of a text.
         prompt: what each text continues; it is not part of the result.

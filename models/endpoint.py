@@ -51,7 +51,6 @@ class EndpointModel:
 
     Attributes:
         name: the model's name on the server.
-        connection: to the endpoint.
         style: how the server is asked.
         tokenizer: the model's own; None: texts are sent as text.
         window: most tokens of a text in one request; None without a tokenizer.
@@ -95,7 +94,6 @@ def open_endpoint_model(
     """Find out how the endpoint returns log-probabilities of a prompt, by sending a few public words.
 
     Args:
-        connection: to the endpoint.
         name: of the model on the server.
         tokenizer: folder or hub name of the model's tokenizer; None: texts are sent as text.
         context: tokens of a request; None: as many as the server reports, at most 2,048. Used only with a tokenizer.

@@ -45,7 +45,6 @@ class Header:
         processes: number of processes that trained together.
         token: random, so that no two starts have the same digest.
         previous: digest of this process's header of the start before; "" for the first.
-        training_set: hash of the training set.
         ends: token ids that may be added around a row's own: start, end and padding.
         step: optimizer steps that were done before.
         tensors: hashes of the trainable weights at the start; empty where they could not be hashed.
@@ -111,7 +110,6 @@ class History:
         ends: see ``Header``.
         training_sets: hashes of the training sets of all starts.
         processes: largest number of processes that trained together.
-        steps: optimizer steps.
         epochs: see ``Checkpoint``.
         unreadable: forward passes whose tokens could not be seen.
     """
@@ -198,7 +196,6 @@ def history_of(starts: Sequence[Sequence[Segment]], tensors: Iterable[str], fold
     Args:
         starts: see ``read_log``.
         tensors: hashes of the audited weights.
-        folder: of the log.
 
     Returns:
         None if no checkpoint has these weights.

@@ -73,7 +73,6 @@ class Watch:
             tokenizer: its start, end and padding tokens may be added around a row.
             step: optimizer steps that were done before, where the training goes on from a checkpoint.
             process: number of this process among those that train together, from 0.
-            processes: their number.
         """
         self.stop()
         private_directory(self._folder)

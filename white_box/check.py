@@ -21,7 +21,6 @@ class Check:
     """One comparison.
 
     Attributes:
-        name: name of the check.
         subject: the class of mistakes it is for.
         p_value: p-value of "the trainer does what the mechanism states"; 0 or 1 where nothing is random.
         measured, expected: what was seen, and what is stated.

@@ -73,8 +73,6 @@ def drawing(stage: Stage, key: bytes, clip_norm: float, effort: int = 1, steps: 
     """A run without noise, of units with texts and gradient canaries with a coordinate each, and its stage.
 
     Args:
-        key: key of the run.
-        clip_norm: clip norm of the run.
         steps: number of steps; None: by ``effort``.
     """
     rate = stage.mechanism.sampler.rate

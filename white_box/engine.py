@@ -101,7 +101,6 @@ class TrainerAudit(Tabular):
     """The findings of an audit.
 
     Attributes:
-        mechanism: the stated mechanism.
         model: on which the trainer was audited.
         directions: directions of the gradient canaries.
         power: what the audit could say, stated before the run.
@@ -111,7 +110,6 @@ class TrainerAudit(Tabular):
         auroc, auroc_error: AUROC of the likelihood-ratio statistic over all gradient canaries, and its standard error.
         result: certified bounds and the verdict on the accountant's curve.
         checks: the checks of the stated mechanism, each with the deviation it would have seen.
-        alarms: the checks that reject.
         accepted: kinds of alarms that were accepted in advance.
     """
 

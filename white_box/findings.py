@@ -93,7 +93,6 @@ def outcome_text(outcome: TrainerOutcome, checks: Sequence[Check], accepted: Seq
     """The outcome of an audit in a few sentences.
 
     Args:
-        checks: all checks of the audit.
         accepted: kinds of alarms that were accepted in advance.
         of_coins: what the coins of gradient canaries say about the accountant's curve.
     """

@@ -115,9 +115,6 @@ def counts(observed: Array, trials: NDArray[Any] | int, rate: float, level: floa
     """Binomial counts: is any rate not the stated one? Two-sided, exact.
 
     ``smallest`` and ``below``: the higher and the lower rate that would have been seen in the count with most trials.
-
-    Args:
-        rate: the stated rate.
     """
     values = np.asarray(observed, dtype=np.float64).ravel()
     n = np.broadcast_to(np.asarray(trials, dtype=np.float64), values.shape)
@@ -131,9 +128,6 @@ def squares(observed: Array, trials: int, rate: float, level: float) -> Found:
     """The spread of independent binomial counts about their mean, two-sided, by the exact law of the sum of squares.
 
     ``smallest`` and ``below``: the factors of the variance that would have been seen.
-
-    Args:
-        rate: the stated rate.
     """
     values = np.asarray(observed, dtype=np.float64).ravel()
     centre, law = _law_of_squares(trials, rate, values.size)
@@ -290,8 +284,6 @@ def _seen_rates(trials: int, rate: float, each: float) -> tuple[float, float, in
     """The higher and the lower rate that ``counts`` would have seen, and the smallest count rejected as too large.
 
     Args:
-        trials: number of trials of the count.
-        rate: the stated rate.
         each: level of either side of the count.
     """
     high = int(stats.binom.isf(each, trials, rate)) + 1

@@ -122,7 +122,6 @@ def alike_in(
     """Names of the units with texts, by the token sequences that they contribute to a step.
 
     Args:
-        training: the run.
         units: units with texts.
     """
     names: dict[Texts, list[str]] = {}

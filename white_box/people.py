@@ -38,7 +38,6 @@ class People:
     """Everybody, and the tokens that only some of them use.
 
     Attributes:
-        tokenizer: the tokenizer of all texts.
         writers: people who are always in.
         canaries: text canaries, each in by a coin.
         sick: a person whose gradient is made not finite, for the checks that test it.
@@ -92,7 +91,6 @@ def _unlike(name: str, texts: list[list[Text]], start: int, special: list[int]) 
     Args:
         name: name of an ordinary writer, from which nearly equal names are made.
         texts: texts of people who are not writers themselves.
-        start: start token.
         special: tokens that nobody else uses.
     """
     first, second, third, fourth = texts[:4]

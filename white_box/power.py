@@ -34,7 +34,6 @@ class WeakerTrainer:
     Attributes:
         noise: its noise as a share of the stated noise.
         auroc: the largest AUROC that this noise allows.
-        probability: probability of rejection.
     """
 
     noise: float
@@ -48,8 +47,6 @@ class TrainerPower:
 
     Attributes:
         canaries: number of canary users over all trainings.
-        epsilon: the claimed epsilon.
-        delta: the claimed delta.
         auroc_ceiling: the largest AUROC that the claim allows.
         max_certifiable_epsilon: lower bound on epsilon that perfect guessing would certify.
         weaker: how often trainers with too little noise are rejected.

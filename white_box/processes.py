@@ -39,8 +39,6 @@ class Job:
 
     Attributes:
         how: function of ``white_box.runs`` that observes it.
-        stage: the stage of the audit.
-        trainer: the audited trainer.
     """
 
     how: How

@@ -48,11 +48,9 @@ class Stage:
     """Everything public about an audit.
 
     Attributes:
-        mechanism: the stated mechanism.
         people: writers and text canaries.
         sequences: token ids of everybody's records, by row.
         records: ids, users, lengths and losses of the same rows.
-        canaries: the gradient canaries.
         kind: which model it is.
     """
 

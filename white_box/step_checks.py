@@ -145,7 +145,6 @@ def followed(stage: Stage, key: bytes, norm: float, *, rate: float, steps: int, 
 
     Args:
         key: the run's key is derived from it.
-        norm: clip norm.
         rate: sampling rate of a unit.
         most: maximum number of records in a pass.
     """

@@ -14,11 +14,7 @@ from heldin.corpus.sources.rows import existing
 
 @dataclass(frozen=True)
 class Gold:
-    """The annotation of a CoNLL file, for the corpus that ``corpus.sources.iob`` made of it.
-
-    Attributes:
-        path: the file.
-    """
+    """The annotation of a CoNLL file, for the corpus that ``corpus.sources.iob`` made of it."""
 
     path: Path
 

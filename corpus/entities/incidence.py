@@ -18,7 +18,6 @@ class Incidence:
     Attributes:
         starts: shape (records + 1,): the entities of record i are ``entities[starts[i]:starts[i + 1]]``.
         entities: numbers of entities, each below ``count``.
-        count: number of entities.
         names: canonical name of each, shape (count,).
         users: the number of each user of the store whom a record names, by user name.
     """

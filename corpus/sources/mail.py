@@ -51,7 +51,6 @@ class Maildir:
     """A folder with a folder per account and one file per message: ACCOUNT/FOLDER/1.
 
     Attributes:
-        path: the folder.
         user: "sender": the user is the sender's address; "account": the name of the account's folder, which is the
             writer only if ``folders`` selects folders of sent mail.
         folders: names of the mail folders to read, such as ("sent", "sent_items", "_sent_mail"); empty: all.

@@ -44,7 +44,6 @@ class AccountRow(Tabular):
         tpr_at_1pct_fpr_bound: the same for the TPR at 1 % FPR.
         sampling_rate: per step.
         group_size: records of a user that are accounted for; None if users are not, or whole.
-        steps: optimizer steps.
         label: the guarantee in words, for plans.
         assumed_epsilon: what accounting would give if its assumptions held, for plans without a guarantee.
         entity_cap: records naming an entity that are accounted for; None if entities are not.

@@ -51,7 +51,6 @@ class MechanismChoice:
     Attributes:
         users: public number of users.
         budget: expected gradients per step.
-        steps: optimizer steps.
         target_epsilon: of every option.
         delta: of every option.
         clip_norms_estimated: whether clip norms come from public users; otherwise they are 1.

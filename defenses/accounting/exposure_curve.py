@@ -42,7 +42,6 @@ class ExposureCurve(Tabular):
     Attributes:
         noise_multiplier: noise standard deviation over clip norm.
         sampling_rate: probability of each text in a step.
-        steps: optimizer steps.
         delta: of every epsilon.
         curve: by ascending number of texts.
         group_size: G, most texts of a user that are trained on; None without caps.

@@ -21,7 +21,6 @@ def composed_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float | N
 
     Args:
         mechanisms: each with a guarantee for users; they may have trained on the same users, each under its own key.
-        delta: of the statement.
 
     Returns:
         An upper bound; None if one of them promises users nothing, has no event that dp-accounting composes, or their

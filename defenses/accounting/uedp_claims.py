@@ -51,7 +51,6 @@ class UedpAccount(Tabular):
         entity_rate: of a recognised entity in a step.
         noise_multiplier: z.
         noise_on_sum: deviation of the noise on the sum of clipped updates, over the clip norm.
-        steps: optimizer steps.
         delta: of every epsilon.
         claimed_sensitive: the paper's epsilon for f_E.
         claimed: the paper's epsilon for f_E+; None where the share of sensitive records is not given.

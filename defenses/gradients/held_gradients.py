@@ -31,10 +31,8 @@ class Workspace:
         """A float32 tensor of arbitrary content, valid until the next call with this name.
 
         Args:
-            name: of the parameter.
             units: first dimension.
             size: second dimension.
-            device: where it is.
         """
         if kind_of(device) != "cpu":  # the GPU's allocator reuses memory itself
             return torch.empty(units, size, device=device)

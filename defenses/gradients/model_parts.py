@@ -20,7 +20,6 @@ class Layer:
     """A module with trainable parameters of its own.
 
     Attributes:
-        name: of the module.
         own: its trainable parameters, by their names in it.
         rule: how its gradients are found; None: there is no rule.
     """

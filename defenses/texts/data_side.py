@@ -91,7 +91,6 @@ class Removal:
     """What a step removed or changed.
 
     Attributes:
-        name: of the step.
         before: records before the step.
         removed: records that it removed.
         users: users who lost records, or whose texts changed.
