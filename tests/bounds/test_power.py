@@ -10,9 +10,10 @@ from heldin.base.errors import InputError
 from heldin.bounds import guessing, one_run, power
 from heldin.bounds.one_run import Guesses
 from heldin.bounds.verdict import curve_claim, stated_claim
-from heldin.defenses.accounting.ceiling import ceiling_of, gaussian_auroc
+from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.events import PoissonGaussian
 from heldin.defenses.accounting.guarantees import gaussian_epsilon
+from tests.oracles.ceilings import gaussian_auroc
 from tests.theory_tables import numbers
 
 # AUROC, true epsilon, m, then one-run and Gaussian medians at delta 1e-5, best number of guesses in hindsight
