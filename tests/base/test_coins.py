@@ -56,7 +56,7 @@ def test_every_set_of_positions_is_equally_likely_and_a_biased_choice_is_rejecte
 
 def test_positions_depend_on_key_purpose_and_identity_alone():
     def choice(**changes):
-        its = {"key": KEY, "purpose": "records 1", "identity": "ann", "count": 16, "of": 400, **changes}
+        its = {"key": KEY, "purpose": "records 1", "identity": "ann", "count": 16, "total": 400, **changes}
         return keyed_positions(its.pop("key"), its.pop("purpose"), its.pop("identity"), **its)
 
     assert choice() == choice()
