@@ -1,4 +1,4 @@
-"""What an attack is and what it returns. An attack sees texts and token scores, never membership.
+"""The interface of an attack, and its result. An attack sees texts and token scores, never membership.
 
 The statistics of texts are the result of scoring, without models.
 """
@@ -27,7 +27,7 @@ AGGREGATIONS: Mapping[str, Aggregation] = {
 
 
 class Uses(StrEnum):
-    """What a statistic learns from beside the text at hand; it decides what scores may be certified by.
+    """The source of a statistic besides the text at hand, which decides if scores may be certified.
 
     A bound from one run holds for scores that are a function of the released model and of what does not depend on the
     audited users' coins (docs/theory.md#conditions-of-one-run).

@@ -1,4 +1,4 @@
-"""How far a user's texts are from what the reference model expects: KL(D_u || p_ref) from below, in nats per token.
+"""Distance of a user's texts from the reference model: KL(D_u || p_ref) from below, in nats per token.
 
 The user's own words are mixed into the reference, q_u(w | context) = (n_w + kappa p_ref(w | context)) / (n + kappa),
 where n_w counts token w in the user's other documents (Dirichlet smoothing towards p_ref; MacKay and Peto 1995). For

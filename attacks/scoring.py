@@ -19,7 +19,7 @@ DEFAULT_MAX_CHARACTERS = 4000
 
 
 class ScoredParts(Protocol):
-    """Which parts of a text are scored, where not all of it is."""
+    """The parts of each text that are scored, if not the whole text is."""
 
     def of(self, text: str) -> Spans:
         """Parts of a text, in characters. Raises InputError for a text of which nothing is known."""

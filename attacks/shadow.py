@@ -23,7 +23,7 @@ MOST_FREEDOM = 1e6  # of the prior of the variance, where users' variances do no
 
 @dataclass(frozen=True)
 class ShadowPrior:
-    """What all users together tell of one user's scores.
+    """The prior of one user's scores, from all users together.
 
     Attributes:
         gap: mean difference between scores with and without the user.

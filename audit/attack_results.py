@@ -1,4 +1,4 @@
-"""What a family of scores reached, as the record keeps it: attacks, and settings of the attacker's dials."""
+"""The results of a family of scores, as the record keeps them: attacks, and settings of the attacker's dials."""
 
 from collections.abc import Collection
 from dataclasses import replace

@@ -28,7 +28,7 @@ REFERENCE = "reference model alone"  # name of the baseline
 
 
 class Blind(Facts):
-    """How well a blind score separates the groups.
+    """The separation of the groups by a blind score.
 
     Attributes:
         auroc: AUROC over users.

@@ -1,4 +1,4 @@
-"""What several blocks say together: one number from each, with the spread over coins, seeds and trainings at once."""
+"""Summaries over several blocks: one number from each, with the spread over coins, seeds and trainings at once."""
 
 import math
 from collections.abc import Sequence

@@ -16,7 +16,7 @@ CELLS_PER_BLOCK = 4_000_000  # users x resamples held in memory at once
 
 
 class Method(StrEnum):
-    """How an interval was made."""
+    """The method of an interval."""
 
     BOOTSTRAP = "bootstrap percentile"
     EXACT = "exact for complete separation"

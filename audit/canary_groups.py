@@ -1,4 +1,4 @@
-"""What the scores say about canary users, separately from real users: AUROC by group, blind baselines, bounds, verdict.
+"""Results for canary users, separately from real users: AUROC by group, blind baselines, bounds, verdict.
 
 A group is a kind, a length and a number of documents (Kandpal et al. 2024, Figure 5). Bounds are over all canary users
 of a kind together.
@@ -177,7 +177,7 @@ def _groups(table: ScoredUsers, canaries: Mapping[str, Canary]) -> list[NDArray[
 
 def _centred(scores: Array, groups: Sequence[NDArray[np.intp]]) -> Array:
     """Scores minus the median of their group."""
-    # Length and number of documents may move scores whoever is held in, so users are compared within a group.
+    # Length and number of documents may move scores of members and non-members, so users are compared within a group.
     # The median is over held-in and held-out users alike, so it is a function of the scores and looks at no coin.
     centred = scores.copy()
     for rows in groups:
@@ -196,7 +196,7 @@ def _decision(
     if min(int(table.member.sum()), int((~table.member).sum())) < LEAST_PER_SIDE:
         return None
     variants = variants_of(table.attacks, fixed.attack)
-    # Centred once, before the redraws: the medians are the same whoever is held in.
+    # Centred once, before the redraws: the medians do not depend on who is held in.
     scored = {v: _centred(table.scores(v.attack, v.aggregation, v.dial), groups) for v in variants}
     family = evaluate_family(scored, table.member, fixed)
     # One judgement of all kinds, since all kinds are the scored users here.

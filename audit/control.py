@@ -22,7 +22,7 @@ LEAST_CANARIES = 4  # on each side
 
 
 class ControlOutcome(StrEnum):
-    """What the positive control shows (docs/theory.md#positive-control)."""
+    """The result of the positive control (docs/theory.md#positive-control)."""
 
     PASSED = "passed"
     NO_EFFECT = "no_effect"
@@ -38,7 +38,7 @@ class ControlOutcome(StrEnum):
 
 
 class ControlFacts(Facts):
-    """Whether planted rows had an effect, next to real rows of the same training.
+    """The effect of planted rows, next to real rows of the same training.
 
     A row's gain is the reference's loss on it minus the audited model's, nats a token.
 

@@ -52,7 +52,7 @@ ENOUGH_ERRORS = 5  # held-out users wrongly named at a rate, before a count of n
 
 
 class Answer(StrEnum):
-    """What an audit says."""
+    """The answer of an audit."""
 
     LEAKS = "leaks"
     NO_LEAK = "no leak found"
@@ -61,7 +61,7 @@ class Answer(StrEnum):
 
 
 class Promise(StrEnum):
-    """How the finding compares with what was promised."""
+    """The finding compared with the guarantee."""
 
     WITHIN = "within"
     ABOVE = "above the promised ceiling by the estimate, not certified"
@@ -190,7 +190,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Named:
-    """How many of 1,000 held-in users are named at a false-positive rate.
+    """The number of 1,000 held-in users who are named at a false-positive rate.
 
     Attributes:
         fpr: the false-positive rate.

@@ -1,4 +1,4 @@
-"""How many users an audit needs for "no leak found", estimated before paying for it. For planning, not a bound."""
+"""The number of users that an audit needs for "no leak found", estimated beforehand: for planning, not a bound."""
 
 import dataclasses
 import math
@@ -20,7 +20,7 @@ _USERS, _REDRAWS = 1000, 2000  # of the simulation of margins
 
 @dataclass(frozen=True)
 class Exclusion:
-    """What "no leak found" takes if every score of the family is at chance.
+    """The users that "no leak found" takes if every score of the family is at chance.
 
     Attributes:
         scores: number of scores judged together.

@@ -1,4 +1,4 @@
-"""Who is at risk: what correlates with a high score among held-in users (Kandpal et al. 2024, section 4.1, Figure 2).
+"""The held-in users at risk, and correlates of a high score (Kandpal et al. 2024, section 4.1, Figure 2).
 
 Single users are only in an owner-only file. Record and report have groups of ten or more users: sorted by score, a row
 about one user identifies that user to anyone who holds the scores, whatever is rounded or left out.
@@ -97,7 +97,7 @@ class Correlation:
 
 
 class ExposureFacts(Facts):
-    """What correlates with exposure over all held-in users.
+    """Correlates of exposure over all held-in users.
 
     Attributes:
         users: number of held-in users who are in the groups.

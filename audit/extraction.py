@@ -61,7 +61,7 @@ class ExtractionGroup(Facts):
 
 
 class ExtractionFacts(Facts):
-    """What sampling would emit of people's training texts.
+    """The training texts that sampling would emit, by people.
 
     Attributes:
         prefix: tokens that the attacker gives.

@@ -1,4 +1,4 @@
-"""Which variants of a sweep another one beats, where no rule decides: no worse in anything, and shown better in one.
+"""Variants of a sweep that another one beats, if no rule decides: no worse in anything, and shown better in one.
 
 Promises are exact. AUROC and loss are held against each other within a block, whose cells share their users: Student's
 t over the blocks, Holm over all pairs and both measures (docs/theory.md#variants-that-are-dominated).
@@ -21,7 +21,7 @@ SLACK = 1.1  # ratio up to which two numbers of gradients count as alike: cohort
 
 @dataclass(frozen=True)
 class Position:
-    """Where a variant stands; smaller is better throughout.
+    """The position of a variant; smaller is better throughout.
 
     Attributes:
         epsilon: what is promised to every user; infinity without a promise.

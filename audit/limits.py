@@ -1,4 +1,4 @@
-"""How large an AUROC or a true-positive rate may be: intervals of several scores at once, and one-sided upper limits.
+"""Limits of AUROCs and true-positive rates: intervals of several scores at once, and one-sided upper limits.
 
 Also the difference of two AUROCs, of two attacks on the same users or of two runs.
 

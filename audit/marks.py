@@ -1,4 +1,4 @@
-"""How far canary users' marks are exposed, by kind and length: counts of people and medians, both sides and models.
+"""Exposure of canary users' marks, by kind and length: counts of people and medians, both groups and models.
 
 No number is about one canary user: a median needs ten of them (docs/decisions/0010-nobody-in-a-report.md).
 """
@@ -18,7 +18,7 @@ FIRST_PERCENT = 100
 
 
 class MarkExposure(Facts):
-    """How the marks of some canary users rank under one model.
+    """Ranks of the marks of some canary users under one model.
 
     Attributes:
         highest: number of marks that rank before every candidate.

@@ -1,4 +1,4 @@
-"""What an audit fixes before it sees a score, so that no result has to be corrected for the choice.
+"""The choices that an audit fixes before it sees a score, so that no result has to be corrected for them.
 
 It includes how users came to be held in or out, and who vouches for it: every statement about users rests on this.
 """
@@ -18,7 +18,7 @@ from heldin.words.people import USERS, Wording
 
 @dataclass(frozen=True)
 class Sides:
-    """How membership was assigned.
+    """The assignment of membership.
 
     Attributes:
         assignment: independent fair coins, any other known way (an exact half, a split by hand), or unknown.
@@ -53,7 +53,7 @@ def sides_of_run(assignment: SplitRule) -> Sides:
 
 @dataclass(frozen=True)
 class Preregistration:
-    """What is fixed beforehand.
+    """The choices that are fixed beforehand.
 
     Attributes:
         attack: which attack and aggregation lead, and the others.
@@ -80,6 +80,6 @@ class Preregistration:
 
     @property
     def delta(self) -> float:
-        """delta of the bounds: the first claim's, about whomever it is, or the config's if nothing is claimed."""
+        """delta of the bounds: that of the first claim, or the config's if nothing is claimed."""
         claimed = [*self.claims, *(claim for claims in self.canary_claims.values() for claim in claims)]
         return claimed[0].delta if claimed else self.audit.delta

@@ -31,7 +31,7 @@ _CELLS = 4_000_000  # users x redraws looked at together
 
 
 class Law(StrEnum):
-    """How the assignment was drawn, and therefore how it is redrawn."""
+    """The law by which the assignment was drawn, and is redrawn."""
 
     COINS = "independent fair coins"
     PERMUTATION = "permutations"
@@ -39,7 +39,7 @@ class Law(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class FamilyTest:
-    """What chance does to K scores of the same n users.
+    """The effect of chance on K scores of the same n users.
 
     Attributes:
         law: how the assignment was redrawn.
@@ -124,7 +124,7 @@ def least_redraws(level: float) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """What all redraws share: ranks, ties and orders of K scores of n users."""
+    """The part that all redraws share: ranks, ties and orders of K scores of n users."""
 
     twice_ranks: Array  # (n, K): twice the mid-ranks, whole numbers
     ties: Array  # (K,): sum of t^3 - t over ties, over n (n - 1)

@@ -91,7 +91,7 @@ def scored_users(statistics: Sequence[TextStatistic], member: Mapping[str, bool]
     rows: dict[tuple[str, Dial | None], tuple[list[int], list[float]]] = {}
     for s in statistics:
         at = number.get(s.user)
-        # Whoever is not in ``member``, such as a user who is always in, takes part in no comparison.
+        # Users who are not in ``member``, such as those who are always in, take part in no comparison.
         if at is not None:
             of_user, values = rows.setdefault((s.attack, s.dial), ([], []))
             of_user.append(at)

@@ -1,4 +1,4 @@
-"""Which of a few candidate defenses passes every requirement, over blocks: the answer to "which one do I ship?".
+"""The candidate defense to ship: the one of a few that passes every requirement, over blocks.
 
 Each requirement is one one-sided t test over S blocks of H0 "the limit is broken". A candidate passes if all its tests
 reject (intersection-union: the largest p-value), and Holm over the candidates keeps the probability that any candidate
@@ -26,7 +26,7 @@ _MOST_BLOCKS = 500  # that are asked for
 
 @dataclass(frozen=True)
 class Candidate:
-    """What was measured of a candidate.
+    """The measurements of a candidate.
 
     Attributes:
         exact: measures that follow from the plan, by name; None where there is no such promise.
@@ -59,7 +59,7 @@ class Tested(Facts):
 
 
 class CandidateResult(Facts):
-    """How a candidate did.
+    """The result of a candidate.
 
     Attributes:
         passes: whether it passes, all candidates paid for.

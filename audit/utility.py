@@ -1,4 +1,4 @@
-"""How well a model predicts people whom it was not trained on: loss per user, and how far it is below the base's."""
+"""A model's loss on people outside its training data: loss per user, and the difference from the base's loss."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -9,8 +9,8 @@
 A JSON document also names the version of its schema and the version of heldin that wrote it (``stamped``). A document
 of another schema version is refused: there are no migrations.
 
-A digest shows damage and careless changes. It stops nobody who changes the digest as well: what rests on somebody's
-honesty is said to be declared.
+A digest shows damage and careless changes. It stops nobody who changes the digest as well: facts that rest on
+somebody's honesty are labelled as declared.
 
 A folder whose secrets were removed has a mark, and every reader refuses the folder in one line. Tables for a later
 command are Parquet files that only their owner can read.
@@ -42,7 +42,7 @@ class OtherSchemaError(InputError):
 
 
 class State(StrEnum):
-    """What is known of an artefact."""
+    """The state of an artefact."""
 
     WHOLE = "whole"
     ABSENT = "absent"

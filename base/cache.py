@@ -1,4 +1,4 @@
-"""What the cache holds, its size, and how to clear it. All of it can be made again, though some takes long."""
+"""The content and the size of the cache, and its removal. All of it can be made again, though some takes long."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from heldin.base.wording import counted
 
 KINDS = {
     "corpora": "corpora as stores: people's texts",
-    "scores": "token scores by model, from which whoever has the model can work out texts",
+    "scores": "token scores by model, from which anyone who has the model can work out texts",
     "pretrained": "base models that were pre-trained here",
     "references": "reference models that were trained here",
     "sweeps": "copies for the cells of a sweep on a cluster: people's texts",

@@ -25,13 +25,13 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True)
 class WorkOverview:
-    """How several pieces of work stand that go on side by side.
+    """The state of several pieces of work that run side by side.
 
     Attributes:
         columns: headings of the table.
         rows: its rows, those that matter most first.
         caption: a line below it.
-        lines: what is said where there is no terminal.
+        lines: the report without a terminal.
     """
 
     columns: Sequence[str]
@@ -41,7 +41,7 @@ class WorkOverview:
 
 
 class Reporter(Protocol):
-    """Where a run reports its progress."""
+    """The receiver of a run's progress."""
 
     def say(self, line: str) -> None:
         """Report one line."""

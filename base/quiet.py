@@ -1,4 +1,4 @@
-"""Whether work shows its progress at all (``heldin --quiet``).
+"""The switch that turns all progress off (``heldin --quiet``).
 
 A choice of the whole process, and a module of its own because importing ``base.progress`` imports rich.
 """

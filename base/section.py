@@ -24,7 +24,7 @@ class Section(BaseModel):
     """A part of a config."""
 
     # A misspelt key is an error; if it were ignored, the run would go on with a default that nobody asked for.
-    # A record would hold infinity and "not a number" as null, which whoever reads it takes for a key that is not set.
+    # A record would hold infinity and "not a number" as null, which a reader takes for a key that is not set.
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 

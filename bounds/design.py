@@ -1,4 +1,4 @@
-"""How evidence came about: how membership was decided, and what was fixed before looking."""
+"""The design behind evidence: the assignment of membership, and the choices that were fixed before looking."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,7 +18,7 @@ _IMPLAUSIBLE = 1e-6  # p-value of the numbers of both sides below which coins ar
 
 
 class Assignment(StrEnum):
-    """How membership was decided."""
+    """The way in which membership was decided."""
 
     COIN = "coin"  # independent fair coins, drawn after the pool was fixed
     FIXED = "fixed"  # by hand, by time, an exact half: anything else that is known
@@ -34,7 +34,7 @@ def assignment_named(text: str) -> Assignment:
 
 @dataclass(frozen=True)
 class Design:
-    """How the evidence was obtained, and what was fixed before looking at it.
+    """The way in which the evidence was obtained, and the choices that were fixed before looking.
 
     Attributes:
         assignment: how membership was decided.

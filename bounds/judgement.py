@@ -1,4 +1,4 @@
-"""What scores say about a promise: every valid bound at its own level, refused bounds with reasons, and verdicts."""
+"""The judgement of scores: every valid bound at its own level, refused bounds with reasons, and verdicts."""
 
 import math
 from collections.abc import Sequence

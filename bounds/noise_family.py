@@ -1,4 +1,4 @@
-"""What one run says about epsilon if the trainer differs from its plan only in its noise: the plan's family of curves.
+"""Bounds on epsilon if the trainer differs from its plan only in its noise: the plan's family of curves.
 
 Nobody checks this condition: a trainer that samples, clips or counts differently from the plan has another family,
 about which this says nothing. It is never a certificate and no basis for a verdict (docs/theory.md#noise-family).

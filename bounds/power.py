@@ -31,7 +31,7 @@ _COIN = Assignment.COIN
 
 @dataclass(frozen=True)
 class Reach:
-    """What perfect guessing with m users certifies at delta; nothing can certify more.
+    """The epsilon that perfect guessing with m users certifies at delta; nothing can certify more.
 
     Attributes:
         one_run: epsilon by Steinke et al. 2023, all m guessed, registered beforehand.

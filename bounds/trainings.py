@@ -1,4 +1,4 @@
-"""What independent trainings certify: one threshold fixed before it is tested, and Clopper-Pearson limits there.
+"""Bounds from independent trainings: one threshold fixed before it is tested, and Clopper-Pearson limits there.
 
 Every training has its own key and includes the worst-case user by its own fair coin, so the scores are independent
 given the coins (docs/theory.md#independent-trainings). The threshold is fixed beforehand, or the first quarter of the
@@ -34,7 +34,7 @@ _COIN = Assignment.COIN
 
 @dataclass(frozen=True)
 class ThresholdTest:
-    """What was tested and found.
+    """The test at a threshold, and its result.
 
     Attributes:
         pilot: number of trainings that chose the threshold and are not tested at it; 0 if it was fixed beforehand.

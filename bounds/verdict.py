@@ -37,7 +37,7 @@ NO_CLAIM = ClaimLabel.NONE()  # label of the verdict if nothing is claimed
 
 
 class Outcome(StrEnum):
-    """What the test says about a claim."""
+    """The result of the test of a claim."""
 
     VIOLATED = "violated"
     CONSISTENT = "consistent"  # not rejected, and perfect guessing would have been
@@ -45,7 +45,7 @@ class Outcome(StrEnum):
 
 
 class Standing(StrEnum):
-    """What a number or a verdict is worth: valid at its level under stated conditions, or less."""
+    """The worth of a number or a verdict: valid at its level under stated conditions, or less."""
 
     CERTIFIED = "certified"
     INDICATIVE = "indicative"
@@ -116,7 +116,7 @@ def in_parentheses(outcome: str, standing: str) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the audit says about one claim.
+    """The verdict of the audit on one claim.
 
     Attributes:
         claim: label of the claim; ``NO_CLAIM`` if there is none.

@@ -39,7 +39,7 @@ class Substring:
 
 def canary_name(seed: int, source: str) -> str:
     """The canary user's name, which hides the real user's and depends on no other user."""
-    # The key is public: whoever has the seed and a list of users can undo it. It keeps names out of tables, no more.
+    # The key is public: anyone who has the seed and a list of users can undo it. It keeps names out of tables, no more.
     return f"canary/{Kind.SUBSTRING}/{keyed_digest(seed_key(seed), 'canary name', source).hex()[:16]}"
 
 

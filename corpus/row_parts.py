@@ -1,4 +1,4 @@
-"""What each row of each user is for, as arrays: for 100 million records half a gigabyte, mapped from disk.
+"""The purpose of each row of each user, as arrays: for 100 million records half a gigabyte, mapped from disk.
 
 Only the rows of one user at a time become Python objects.
 """

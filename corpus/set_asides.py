@@ -1,4 +1,4 @@
-"""What is set aside of every user: for the attacker, for validation and for testing; no coin is asked.
+"""The rows of every user that are set aside: for the attacker, for validation and for testing, without any coin.
 
 In batches of rows, so that a corpus of 100 million records takes no more memory than its result.
 """

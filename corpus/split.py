@@ -1,4 +1,4 @@
-"""Who is audited, what is set aside, and who is held in.
+"""The audited users, their records that are set aside, and the users who are held in.
 
 In this order, on which an audit's validity rests (docs/theory.md#conditions-of-one-run). After Kandpal et al. (2024),
 Appendix D.1, with independent coins instead of their exact half.
@@ -21,7 +21,7 @@ MIN_RECORDS_TO_SPLIT = 4  # one to train on, one for the attacker, one to valida
 
 
 class Part(StrEnum):
-    """What a record of an audited user is for."""
+    """The purpose of a record of an audited user."""
 
     TRAIN = "train"
     ATTACKER = "attacker"

@@ -1,4 +1,4 @@
-"""What is in a corpus: users, records, sizes, repeated texts (Kandpal et al. 2024, Table 1 and Appendix D.5)."""
+"""The content of a corpus: users, records, sizes, repeated texts (Kandpal et al. 2024, Table 1 and Appendix D.5)."""
 
 import hashlib
 import tempfile

@@ -42,7 +42,7 @@ class CorpusRecord:
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What a build found.
+    """The result of a build.
 
     Attributes:
         skipped: rows skipped because they could not be used.

@@ -266,7 +266,7 @@ class TwoLevel(Choice):
 
 
 class NoiseGenerator(StrEnum):
-    """Where the noise comes from; the value is the name that plan and report print."""
+    """The source of the noise; the value is the name that plan and report print."""
 
     PHILOX = "Philox keyed per step by HMAC-SHA-256 (counter-based, not cryptographic)"
     SECURE = "SHAKE-256 keyed per step by HMAC-SHA-256 (cryptographic)"

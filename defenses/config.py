@@ -135,7 +135,7 @@ class EntityDefense(SampledDefense):
 
 
 class UserEntityDefense(EntityDefense):
-    """Text sampling: each record has a coin of its own and is clipped alone, whoever wrote it and is named in it."""
+    """Text sampling: each record has a coin of its own and is clipped alone, whatever its authors and named people."""
 
     kind: Literal["user_entity"]
     group_size: Few | None = None

@@ -1,4 +1,4 @@
-"""What a mechanism promises, or why it promises nothing."""
+"""The guarantee of a mechanism, or the reason for having none."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -17,7 +17,7 @@ _UNPROTECTED = (NoGuaranteeReason.NO_UNIT, NoGuaranteeReason.NO_NOISE, NoGuarant
 
 @dataclass(frozen=True)
 class EpsilonAtExposure:
-    """What holds for whoever is exposed so far.
+    """The epsilon of people with this exposure.
 
     Attributes:
         exposed: number of records, or of holders (``Exposure.counted``).
@@ -30,7 +30,7 @@ class EpsilonAtExposure:
 
 @dataclass(frozen=True)
 class Exposure:
-    """What is promised by how exposed somebody is.
+    """The guarantee by exposure of a person.
 
     Under text sampling by the number of records that a person wrote or is named in (docs/theory.md#text-sampling);
     under two-level sampling, for a user and an entity, by the number of other users who name the entity, its holders
@@ -39,7 +39,7 @@ class Exposure:
     Attributes:
         counted: what ``exposed`` counts.
         exposed: for which the guarantee's epsilon holds; G + k under caps.
-        curve: by ascending exposure; of records it holds for whoever was named and not recognised too.
+        curve: by ascending exposure; of records it also holds for people who were named and not recognised.
         group_size: G, most records of a user; None without caps.
         entity_cap: k, most records that name an entity; None without caps.
     """

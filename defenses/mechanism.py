@@ -229,7 +229,7 @@ class Mechanism(Choice):
                 assert_never(self.sampler)
 
     def exposed_event(self, exposed: int) -> PoissonGaussian | None:
-        """One step of text sampling for whoever is exposed in so many records; None for any other mechanism."""
+        """One step of text sampling for a person in so many records; None for any other mechanism."""
         if self.unit != "user_entity" or self.two_level is not None:
             return None
         return PoissonGaussian(self.noise_multiplier, self.sampler.rate, exposed)
@@ -353,7 +353,7 @@ class Mechanism(Choice):
         return sorted({*EXPOSED, self.members, *((self.group_size, self.entity_cap) if self.entity_cap else ())})
 
     def epsilon_at(self, exposed: int) -> float:
-        """epsilon of whoever is exposed in so many records, or has so many holders; ``reasons`` void it."""
+        """epsilon of a person in so many records, or with so many holders; ``reasons`` void it."""
         assert self.delta is not None
         if self.two_level is not None:
             return two_level_epsilon(self._two_level_event(exposed), self.steps, self.delta, self.two_level.rule)

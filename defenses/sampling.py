@@ -1,4 +1,4 @@
-"""Which units take part in a step: the draw that the accountant assumes, as a function of (key, step, identity).
+"""The units that take part in a step: the draw that the accountant assumes, as a function of (key, step, identity).
 
 A unit's coins depend only on the run's key and the unit's own name. So adding or removing a unit changes no other coin,
 processes with different units together draw the sample that a single process would, and a resumed step draws the same

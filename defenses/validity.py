@@ -1,4 +1,4 @@
-"""What voids a mechanism's guarantee, and what it depends on."""
+"""The reasons that void a mechanism's guarantee, and the conditions that it depends on."""
 
 from typing import TYPE_CHECKING
 

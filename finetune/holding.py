@@ -1,4 +1,4 @@
-"""How the processes of a training hold the model: each all of it, or each a shard. The loop is the same for both."""
+"""The model among the processes of a training: each all of it, or each a shard. The loop is the same for both."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ StepGradient = Callable[[PreTrainedModel, PrivateTraining, int, Records, Passes]
 
 @dataclass(frozen=True)
 class Holding:
-    """What the loop asks of a model that its processes hold together.
+    """The operations that the loop needs of a model that its processes hold together.
 
     Attributes:
         private_gradient: puts the noised mean gradient of a step into ``.grad``, given model, mechanism, number of the

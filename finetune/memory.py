@@ -1,4 +1,4 @@
-"""What training and scoring would hold in memory on a device, found by rehearsing a step of the training code itself.
+"""The memory that training and scoring would hold on a device, found by rehearsing a step of the training code itself.
 
 Counted are the bytes of tensors, as torch's allocator counts them on a CPU. What kernels use inside, a GPU's context
 and the allocator's gaps come on top.

@@ -1,4 +1,4 @@
-"""How a model is prepared for training: adapters, frozen weights, gradient checkpointing and the optimizer.
+"""The preparation of a model for training: adapters, frozen weights, gradient checkpointing and the optimizer.
 
 Frozen weights of linear layers can be kept in half precision beside trained adapters: half the memory, and no other
 number. Autocast rounds the weights of a linear layer to bfloat16 in each pass, so the products have the same operands.

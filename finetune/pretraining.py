@@ -84,7 +84,7 @@ def train_once(
     # Trained beside the folder and then renamed, so that a folder with a config is a finished model.
     work = folder.with_name(folder.name + ".work")
     with one_process_at_a_time(work, wait=True) if leads() else nullcontext():
-        # Asked again: whoever held the lock may have trained it. The first process asks for all.
+        # Asked again: the process that held the lock may have trained it. The first process asks for all.
         if not same_as_first(is_whole(folder)):
             if leads() and folder.is_dir():
                 shutil.rmtree(folder)  # not as it was written

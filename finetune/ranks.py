@@ -219,7 +219,7 @@ def joined() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        # What failed is told, whatever becomes of the group.
+        # The failure is reported, whatever becomes of the group.
         with suppress(Exception):
             _leave_at_once()
         raise

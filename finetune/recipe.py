@@ -22,7 +22,7 @@ class Optimizer(StrEnum):
 
 
 class Select(StrEnum):
-    """Which checkpoint is the result.
+    """The checkpoint that is the result.
 
     It is the best by the validation loss of held-in users (Kandpal et al.), the last, or the best by the loss of
     separate public users. The latter two keep a user-level guarantee (docs/theory.md#rules-of-a-private-step).

@@ -46,7 +46,7 @@ NAMES_A_BATCH = 2**16
 
 @dataclass(frozen=True)
 class SampledUnit:
-    """What the sampler draws.
+    """A unit that the sampler draws.
 
     Attributes:
         name: stable and unique.
@@ -110,7 +110,7 @@ class Copies(MadeSequence[str]):
 
 
 class Writers(MadeSequence[str]):
-    """Who wrote each record, by number of the record.
+    """The author of each record, by number of the record.
 
     Attributes:
         names: the users, sorted.

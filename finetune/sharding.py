@@ -25,7 +25,7 @@ Shard = torch.Tensor  # this process's part of a parameter, or of a sum of its g
 
 @dataclass(frozen=True)
 class Spread:
-    """How a model lies over the processes of a training.
+    """The layout of a model over the processes of a training.
 
     Attributes:
         mesh: shape (replicas, processes of a shard group).

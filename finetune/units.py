@@ -1,7 +1,7 @@
-"""What a private run samples: its units, which of them each step draws, and which token sequences they contribute.
+"""The units of a private run, the draw of each step, and the token sequences that the drawn units contribute.
 
 Two-level sampling draws entities by coins that are keyed by their names, and records that name none by coins keyed by
-their ids: one entity has one coin, whoever writes of it, and no two records share one
+their ids: one entity has one coin for all authors, and no two records share one
 (docs/theory.md#two-level-sampling).
 """
 

@@ -1,4 +1,4 @@
-"""What a model, its tokenizer and its adapter must be before a text is scored.
+"""Checks of a model, its tokenizer and its adapter before a text is scored.
 
 Tokens fit the model, predictions look back only, and an adapter's file holds every tensor that its config asks for and
 no other: PEFT leaves a tensor without a key as it was drawn, and only warns; such an adapter scores as its base.

@@ -1,4 +1,4 @@
-"""Where models run: the device that the environment names, else the GPU if there is one; copies on all other GPUs."""
+"""The devices of models: the one that the environment names, else the GPU if there is one; copies on all other GPUs."""
 
 import copy
 import os

@@ -76,7 +76,7 @@ class EndpointModel:
 
 @dataclass(frozen=True)
 class Load:
-    """What scoring texts costs.
+    """The cost of scoring texts.
 
     Attributes:
         tokens: tokens sent and generated.

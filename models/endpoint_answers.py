@@ -19,7 +19,7 @@ INFINITE = -9998.0  # vLLM writes -9999 for minus infinity, which JSON cannot sa
 
 
 class Style(StrEnum):
-    """How a server is asked; some refuse to generate zero tokens."""
+    """The form of a request; some servers refuse to generate zero tokens."""
 
     ECHO = "echo"
     ECHO_AND_ONE = "echo, one token generated"

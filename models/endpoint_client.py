@@ -34,7 +34,7 @@ class RefusedRequest(InputError):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where models are served and how fast to ask. It contains no secret: the key stays in the environment.
+    """The address of served models, and the rate of requests. It contains no secret: the key stays in the environment.
 
     Attributes:
         url: address to which /completions is appended, such as https://host/v1.

@@ -1,4 +1,4 @@
-"""What a config says of models: the precision in which they are scored, and the shape of tiny models.
+"""The part of a config about models: the precision in which they are scored, and the shape of tiny models.
 
 Imports no torch, so that configs are read quickly.
 """

@@ -1,4 +1,4 @@
-"""What stands behind a model's name, without loading it: a folder, an adapter or a model of the hub; its fingerprint.
+"""Models by name, without loading them: a folder, an adapter or a model of the hub; the fingerprint.
 
 Only weights in safetensors count, and no code that comes with a model is run.
 """

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Scores of one text's n tokens, float32 where nothing else is said.
+    """Scores of one text's n tokens, float32 unless otherwise stated.
 
     Attributes:
         logprobs: log p(x_t | x_<t), shape (n,).

@@ -1,4 +1,4 @@
-"""What a model was given in training, next to the rows of its planted training set: which were read, and how often.
+"""The sequences that a model got in training, compared with the rows of its planted training set: reads of each.
 
 Tokens are compared, as the reference's tokenizer makes them. A row that a trainer cuts is known by the tokens that are
 left of it: the first ones, the last ones, or pieces one after the other.

@@ -3,7 +3,7 @@
 The log is a folder with two files for each start of a training and each of its processes, a *segment*:
 ``segment-0001-0.json`` (who wrote it, and its checkpoints) and ``segment-0001-0.reads`` (one ``READ`` per sequence, in
 order). A segment names the one before by its digest, so a segment that was taken away is noticed. The log is a plain
-file: whoever signs vouches for it (docs/other-trainings.md).
+file: the person who signs vouches for it (docs/other-trainings.md).
 """
 
 import hashlib
@@ -37,7 +37,7 @@ class DamagedLogError(InputError):
 
 @dataclass(frozen=True)
 class Header:
-    """What a process knew when a training started.
+    """The facts that a process knew when a training started.
 
     Attributes:
         number: of the start, from 1.
@@ -90,7 +90,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Segment:
-    """What one process wrote between one start and the next.
+    """The part of the log that one process wrote between one start and the next.
 
     Attributes:
         header: what was known at the start.
@@ -103,7 +103,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class History:
-    """What the audited weights were trained with, over all starts and processes.
+    """The training of the audited weights, over all starts and processes.
 
     Attributes:
         reads: every sequence.
@@ -146,7 +146,7 @@ def read_segment(path: Path) -> Segment:
         raise
     except InputError as error:
         raise DamagedLogError(str(error)) from error
-    # Its digest is no secret: whoever trains can write one that fits anything.
+    # Its digest is no secret: the person who trains can write one that fits anything.
     try:
         return _SEGMENTS.validate_python(content)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Watch what a model is given while it is trained, whoever trains it: every sequence of every training step.
+"""Watch what a model is given while any trainer trains it: every sequence of every training step.
 
 A hook before the model's forward pass sees what the loss is computed on, after sampler, collator, packing and any
 change that the trainer makes to labels. It changes no weight and draws no random number. It needs the manifest and the

@@ -1,4 +1,4 @@
-"""Who is sampled: each unit's own rate, and independence between units, between steps and between two keys.
+"""Checks of sampling: each unit's own rate, and independence between units, between steps and between two keys.
 
 Read from steps without noise, both for units with texts and for gradient canaries, under two keys.
 """
@@ -30,7 +30,7 @@ _MISREAD = 1e-2  # of a contribution: so far from a whole number, somebody took 
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """Who was sampled, for one kind of unit.
+    """The sampled units of one kind.
 
     Attributes:
         kind: "texts" or "canaries".

@@ -1,4 +1,4 @@
-"""What a unit should contribute, by one plain backward pass per unit, and, from that, who took part in a step.
+"""The contribution of a unit by one plain backward pass, and, from that, the units that took part in a step.
 
 Slow and obviously right: none of heldin's engine, no batch, no padding. Units' contributions at the weights of a step
 are linearly independent except for units with equal texts, so a step without noise shows which of them it summed, and

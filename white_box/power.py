@@ -1,4 +1,4 @@
-"""What a white-box audit of a trainer could find, before it runs, and the mechanism that it runs under."""
+"""The power of a white-box audit of a trainer, before it runs, and the mechanism that it runs under."""
 
 import bisect
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _NOISE_VALUES = 4_000_000  # float32 numbers over all steps and trainings: 16 MB
 
 @dataclass(frozen=True)
 class WeakerTrainer:
-    """How often the one-run test rejects a trainer with too little noise.
+    """The power of the one-run test against a trainer with too little noise.
 
     Attributes:
         noise: its noise as a share of the stated noise.
@@ -43,7 +43,7 @@ class WeakerTrainer:
 
 @dataclass(frozen=True)
 class TrainerPower:
-    """What the audit could find, before it runs.
+    """The power of the audit, before it runs.
 
     Attributes:
         canaries: number of canary users over all trainings.

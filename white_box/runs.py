@@ -31,7 +31,7 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class ObservedDraws:
-    """Who took part in the steps of one run.
+    """The units that took part in the steps of one run.
 
     Attributes:
         texts: how often each column of texts was found, shape (T, columns).

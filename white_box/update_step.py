@@ -1,6 +1,6 @@
 """A hand-written private update as a private step, so that a white-box audit can take it apart.
 
-Whoever writes a plain PyTorch loop has gradients of single examples or users in hand, clips and sums them, adds noise
+The author of a plain PyTorch loop has gradients of single examples or users in hand, clips and sums them, adds noise
 and divides. That is what is theirs here. What is not: the draw of the cohort and the gradients, which heldin makes by
 one plain backward pass for each unit.
 """

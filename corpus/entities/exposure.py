@@ -1,4 +1,4 @@
-"""Who is exposed in how many records: counts over the mentions of a corpus, by queries and not in memory."""
+"""Exposure by number of records: counts over the mentions of a corpus, by queries and not in memory."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ MOST_EXPOSED = 10
 
 @dataclass(frozen=True)
 class CategoryCount:
-    """What was found of one category.
+    """The mentions of one category.
 
     Attributes:
         category: one of Table I of Lai et al. (2021).
@@ -51,7 +51,7 @@ class ExposedEntity:
 
 @dataclass(frozen=True)
 class EntityStatistics:
-    """Who and what is named in a corpus.
+    """The people and things that a corpus names.
 
     Attributes:
         records: of the corpus.

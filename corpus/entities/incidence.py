@@ -1,4 +1,4 @@
-"""Which records name which people and things, as arrays: the slots of docs/theory.md#caps-and-fixed-incidence."""
+"""The people and things that each record names, as arrays: the slots of docs/theory.md#caps-and-fixed-incidence."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""What was found in a corpus, on disk: one row for each mention, kept beside the store and found again.
+"""The mentions in a corpus, on disk: one row for each, kept next to the store and found again.
 
 The table is keyed by the store's content and by what decides what a source finds; categories and aliases are applied
 when it is read. Nothing of it is held in memory as Python objects.

@@ -57,7 +57,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What a source of mentions sees of a record: nothing of any other record.
+    """The view of a record that a source of mentions gets: nothing of any other record.
 
     Attributes:
         id: record id, by which gold annotation is found.

@@ -1,4 +1,4 @@
-"""What presets share: tables in a dataset's published format, token counts, errors for other formats."""
+"""The parts that presets share: tables in a dataset's published format, token counts, errors for other formats."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ TABLE_ENDINGS = (".parquet", ".csv", ".jsonl", ".json", ".ndjson", ".gz", ".bz2"
 
 @dataclass(frozen=True)
 class Tokens:
-    """What a preset's lengths and n-grams count: ``split`` cuts a text; ``name`` goes into the store's fingerprint."""
+    """The unit of a preset's lengths and n-grams: ``split`` cuts a text; ``name`` goes into the store's fingerprint."""
 
     name: str
     split: Callable[[str], Sequence[Hashable]]

@@ -120,7 +120,7 @@ def arxiv_year(identifier: str) -> int | None:
 
 
 class _Unusable(Exception):
-    """What is wrong with a row."""
+    """The fault of a row."""
 
 
 def _second(row: Row) -> float | None:

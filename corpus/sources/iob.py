@@ -123,4 +123,4 @@ def is_iob(path: Path) -> bool:
         with open_binary(path) as stream:
             return stream.read(len(DOCUMENT) + len(BOM)).removeprefix(BOM).startswith(DOCUMENT.encode())
     except BROKEN:
-        return False  # whoever reads it by another name says what is wrong with it
+        return False  # its reader says what is wrong with it

@@ -21,7 +21,7 @@ BATCH_ROWS = 8192
 
 @dataclass(frozen=True)
 class Columns:
-    """Which column holds what.
+    """The columns by their role.
 
     Without an ``id`` column, a record's id is made from its user, its text, and how often that user wrote that text
     before, never from its place in the file (docs/theory.md#rules-of-the-data).
@@ -46,7 +46,7 @@ class Columns:
 
 @dataclass
 class BadRows:
-    """What to do with a row that cannot be used: raise at the first one, or count them and go on.
+    """The treatment of rows that cannot be used: raise at the first one, or count them and go on.
 
     Attributes:
         skip: count bad rows instead of raising.

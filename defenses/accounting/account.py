@@ -1,4 +1,4 @@
-"""What a mechanism costs and what it promises about attackers: the numbers of ``heldin account``."""
+"""The cost of a mechanism and its guarantee against attackers: the numbers of ``heldin account``."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""What a privacy-loss distribution promises about every attacker: the highest ROC curve, its area, its points.
+"""The ceiling of every attacker under a privacy-loss distribution: the highest ROC curve, its area, its points.
 
 An attacker who decides between "in" and "out" has TPR <= ceiling(FPR) (docs/theory.md#attacker-ceilings), where the
 ceiling is the ROC of the dominating pair, the pointwise minimum over both add/remove directions. It bounds each user's

@@ -1,4 +1,4 @@
-"""Which mechanism to run at a compute budget: ULS cohorts and group sizes, and ELS, by the noise that each adds.
+"""The choice of a mechanism at a compute budget: ULS cohorts and group sizes, and ELS, by the noise that each adds.
 
 Heuristics of Charles et al. (2024), section 6 and Appendices E, F; none is part of a guarantee. Splits of the budget
 and ELS are compared at equal compute, B gradients per step; what Estimate-and-Double passes on its way costs less.

@@ -1,4 +1,4 @@
-"""What one training step does to one privacy unit, as small frozen classes that the accountant reads.
+"""The effect of one training step on one privacy unit, as small frozen classes that the accountant reads.
 
 Each class has a one-step dominating pair, or a theorem of its own. There is no accountant for anything else.
 """

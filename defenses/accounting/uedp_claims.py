@@ -1,4 +1,4 @@
-"""What Lai et al. claim for UeDP-Alg, and what holds of the same algorithm: the numbers of ``heldin account uedp``.
+"""The claims of Lai et al. for UeDP-Alg, and its actual guarantee: the numbers of ``heldin account uedp``.
 
 The claim is the classical moments accountant at the rate at which a random *record* is used. What holds is two-level
 sampling, whose other side removes a record's author and an entity (docs/theory.md#claims-of-user-entity-dp).
@@ -28,7 +28,7 @@ HOLDERS = (1, 2, 4, 8, 16, 64)  # other users who name the entity, at which the 
 
 @dataclass(frozen=True)
 class HolderPoint:
-    """What holds for an entity that at most so many other users name.
+    """The guarantee for an entity that at most so many other users name.
 
     Attributes:
         holders: K, other users whose records name the entity.

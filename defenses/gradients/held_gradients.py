@@ -115,7 +115,7 @@ class Materialised:
 class Vectors:
     """Each unit's gradients of all vectors are kept side by side, in rows of ``_ROW`` numbers."""
 
-    # Together: a model has more vectors than matrices, and a GPU waits for whoever gives it many small tasks.
+    # Together: a model has more vectors than matrices, and a GPU idles between many small tasks.
 
     def __init__(
         self, shapes: Mapping[str, torch.Size], layout: RecordLayout, workspace: Workspace, device: torch.device

@@ -1,4 +1,4 @@
-"""What each use of a layer in a pass adds to the gradient of each unit, by layer type.
+"""The gradient of each unit from each use of a layer in a pass, by layer type.
 
 A linear layer that maps a to y adds to a unit's gradient the sum over its tokens of (dl/dy)^T a; an embedding adds
 dl/dy to the rows that were looked up; a bias or a norm's scale adds a sum over tokens. All of this follows from the
@@ -136,7 +136,7 @@ Uses = Iterator[tuple[str, Use]]
 
 @dataclass(frozen=True)
 class LayerRule:
-    """How the gradients of one layer type are found.
+    """The rule for the gradients of one layer type.
 
     Attributes:
         read: (layer, arguments, keyword arguments) -> what ``uses`` needs from the forward pass.

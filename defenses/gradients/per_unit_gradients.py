@@ -73,7 +73,7 @@ class UnitBatch:
 
 @dataclass(frozen=True)
 class ClippedSum:
-    """What a batch contributes.
+    """The contribution of a batch.
 
     Attributes:
         gradients: by parameter name, the sum over units of the clipped gradients, float32.

@@ -72,7 +72,7 @@ DataDefense: TypeAlias = Annotated[Deduplicate | Cap | DeIdentify, Field(discrim
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """What a data-side defense sees of a record.
+    """The view of a record that a data-side defense gets.
 
     Attributes:
         row: row number in the corpus.
@@ -88,7 +88,7 @@ class TrainingRecord:
 
 @dataclass(frozen=True)
 class Removal:
-    """What a step removed or changed.
+    """The records that a step removed or changed.
 
     Attributes:
         before: records before the step.
