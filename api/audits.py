@@ -9,10 +9,10 @@ from typing import Any
 from heldin.api.claims import Stated, claims_of
 from heldin.audit.bootstrap import Estimate
 from heldin.base.errors import InputError
-from heldin.base.precision import ScoringPrecision
 from heldin.base.progress import LineReporter, Reporter, reporter_for_this_terminal
 from heldin.base.tabular import Tabular
 from heldin.bounds.verdict import Verdict
+from heldin.models.model_config import ScoringPrecision
 from heldin.record.document import Record, read_record
 
 Source = str | Path

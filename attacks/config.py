@@ -17,9 +17,9 @@ from pydantic import (
 from heldin.attacks.protocol import AGGREGATIONS
 from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS
 from heldin.base.arguments import FEW
-from heldin.base.precision import ScoringPrecision
 from heldin.base.section import Count, ExpandedName, Few, Section
 from heldin.corpus.split import UserFilter
+from heldin.models.model_config import ScoringPrecision
 
 Documents = Literal["fresh", "training"]
 
@@ -129,14 +129,14 @@ class AttackConfig(Section):
 
     @model_validator(mode="after")
     def _dials(self) -> "AttackConfig":
-        for what, settings in (
+        for key, settings in (
             ("aggregations", self.aggregations),
             ("references", [reference.label for reference in self.references]),
             ("documents", self.documents),
         ):
             # Given twice, one setting would count as two attacks in the test of the whole family.
             if twice := _twice(settings):
-                raise ValueError(f"{what} names '{twice}' twice")
+                raise ValueError(f"{key} names '{twice}' twice")
         if self.references and not ATTACKS[self.primary].needs_reference:
             raise ValueError(f"references are for attacks with a reference model, which '{self.primary}' has not")
         if self.shadow_models % 2:

@@ -58,7 +58,7 @@ class ExtractionConfig(Section):
 
 @dataclass(frozen=True, eq=False)
 class TextProbabilities:
-    """How likely each text's suffix is, for n texts; owner-only, since it names users.
+    """The probability of each text's suffix, for n texts; owner-only, since it names users.
 
     Attributes:
         users: whose text it is, n names.

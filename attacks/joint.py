@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.attacks.protocol import Attack, Uses
-from heldin.attacks.table import TextStatistic
+from heldin.attacks.protocol import Attack, TextStatistic, Uses
 from heldin.base.errors import InputError
 from heldin.models.token_scores import TokenScores
 
@@ -104,25 +103,25 @@ class JointAttack:
     def _table(
         self, user_of: NDArray[np.intp], target: Sequence[TokenScores], reference: Sequence[TokenScores | None]
     ) -> TokenTable:
-        known = [its for its in reference if its is not None]
+        known = [scored for scored in reference if scored is not None]
         if len(known) < len(target):
             raise InputError(f"attack '{self.name}' needs a reference model")
-        if any(len(ours.logprobs) != len(its.logprobs) for ours, its in zip(target, known, strict=True)):
+        if any(len(ours.logprobs) != len(scored.logprobs) for ours, scored in zip(target, known, strict=True)):
             raise InputError(f"attack '{self.name}' compares tokens, and the two models have different ones")
-        logprobs = np.concatenate([its.logprobs for its in known]).astype(np.float64)
+        logprobs = np.concatenate([scored.logprobs for scored in known]).astype(np.float64)
         return TokenTable(
-            np.concatenate([its.logprobs for its in target]).astype(np.float64) - logprobs,
+            np.concatenate([scored.logprobs for scored in target]).astype(np.float64) - logprobs,
             logprobs,
-            np.repeat(np.arange(len(target)), [len(its.logprobs) for its in target]),
+            np.repeat(np.arange(len(target)), [len(scored.logprobs) for scored in target]),
             user_of,
             self._column("ids", "token ids", target) if self.needs_ids else np.empty(0, np.int32),
             self._column("ranks", "ranks of tokens", target) if self.needs_ranks else np.empty(0, np.int32),
         )
 
-    def _column(self, name: str, said: str, scores: Sequence[TokenScores]) -> NDArray[np.int32]:
-        columns = [its for scored in scores if (its := getattr(scored, name)) is not None]
+    def _column(self, name: str, needed: str, scores: Sequence[TokenScores]) -> NDArray[np.int32]:
+        columns = [column for scored in scores if (column := getattr(scored, name)) is not None]
         if len(columns) < len(scores):
-            raise InputError(f"attack '{self.name}' needs {said}, which the target does not give: leave it out")
+            raise InputError(f"attack '{self.name}' needs {needed}, which the target does not give: leave it out")
         return np.concatenate(columns)
 
 

@@ -105,10 +105,10 @@ def windows(tokens: TokenTable) -> Array:
     return np.asarray((votes / counts).mean(axis=0))
 
 
-def _means(values: Array, of: NDArray[np.intp], groups: int) -> Array:
+def _means(values: Array, group_of: NDArray[np.intp], groups: int) -> Array:
     """Mean of values of each group, shape (groups,); not a number for a group without any."""
     with np.errstate(invalid="ignore"):
-        return np.bincount(of, values, minlength=groups) / np.bincount(of, minlength=groups)
+        return np.bincount(group_of, values, minlength=groups) / np.bincount(group_of, minlength=groups)
 
 
 def _of_others(tokens: TokenTable, group: NDArray[np.integer]) -> tuple[Array, Array]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class MarkScores:
-    """How likely n marks are, planted ones and candidates; owner-only, since it names users.
+    """The probabilities of n marks, planted ones and candidates; owner-only, since they name users.
 
     Attributes:
         recipes: the recipe by which each was drawn; marks are compared within a recipe.

@@ -1,4 +1,7 @@
-"""What an attack is and what it returns. An attack sees texts and token scores, never membership."""
+"""The interface of an attack, and its result. An attack sees texts and token scores, never membership.
+
+The statistics of texts are the result of scoring, without models.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +27,7 @@ AGGREGATIONS: Mapping[str, Aggregation] = {
 
 
 class Uses(StrEnum):
-    """What a statistic learns from beside the text at hand; it decides what scores may be certified by.
+    """The source of a statistic besides the text at hand, which decides if scores may be certified.
 
     A bound from one run holds for scores that are a function of the released model and of what does not depend on the
     audited users' coins (docs/theory.md#conditions-of-one-run).
@@ -38,7 +41,7 @@ class Uses(StrEnum):
 
     @property
     def certifiable(self) -> bool:
-        """Whether bounds may rest on it: not if one user's score was fitted to another's coin."""
+        """Return whether bounds may rest on the attack: not if one user's score was fitted to another's coin."""
         return self is not Uses.COINS
 
 
@@ -54,22 +57,22 @@ class Attack(Protocol):
 
     @property
     def uses(self) -> Uses:
-        """What ``statistic`` learns from."""
+        """State whose texts and labels ``statistic`` learns from."""
         ...
 
     @property
     def needs_reference(self) -> bool:
-        """Whether ``statistic`` needs the reference model's scores."""
+        """Return whether ``statistic`` needs the reference model's scores."""
         ...
 
     @property
     def needs_moments(self) -> bool:
-        """Whether ``statistic`` needs mean and standard deviation over the vocabulary."""
+        """Return whether ``statistic`` needs mean and standard deviation over the vocabulary."""
         ...
 
     @property
     def compares_tokens(self) -> bool:
-        """Whether ``statistic`` compares tokens, or means over them, of target and reference.
+        """Return whether ``statistic`` compares tokens, or means over them, of target and reference.
 
         Then it means nothing where the two have different tokenizers, and is left out.
         """
@@ -85,7 +88,6 @@ class UserScores:
     """One score per user; higher means more likely held in.
 
     Attributes:
-        attack: name of the attack.
         users: n names, each once.
         values: their scores, shape (n,), finite.
 
@@ -123,7 +125,6 @@ def lift_to_users(attack: str, statistics: Mapping[str, Sequence[float]], aggreg
     """Aggregate each user's text statistics to the user's score (Kandpal et al. 2024, section 3 and Table 6).
 
     Args:
-        attack: name of the attack, for the result.
         statistics: user to the statistics of that user's texts, at least one.
         aggregation: "mean", "min" or "max".
 
@@ -141,3 +142,50 @@ def lift_to_users(attack: str, statistics: Mapping[str, Sequence[float]], aggreg
     # (texts,) -> (users,); without any user there is nothing to reduce
     scores = AGGREGATIONS[aggregation](values, starts) if statistics else values
     return UserScores(attack, tuple(statistics), np.asarray(scores, dtype=np.float64))
+
+
+# Statistics that never look at the target. They are not attacks: what they find cannot be a leak.
+REFERENCE_ALONE = "reference-alone"
+REFERENCE_DIVERGENCE = "reference-divergence"
+NO_ATTACKS = (REFERENCE_ALONE, REFERENCE_DIVERGENCE)
+
+
+@dataclass(frozen=True)
+class Dial:
+    """One of the attacker's choices, where it differs from the leading attack's; all other choices are the same.
+
+    Attributes:
+        name: what is chosen, such as the reference.
+        setting: what was chosen.
+    """
+
+    name: str
+    setting: str
+
+
+@dataclass(frozen=True)
+class TextStatistic:
+    """One attack's statistic of one text of one user.
+
+    Attributes:
+        user: whose text.
+        text: the text's number among the user's texts.
+        value: higher means more likely held in.
+        dial: the dial that differs from the leading attack's; None: the leading attack.
+    """
+
+    user: str
+    text: int
+    attack: str
+    value: float
+    dial: Dial | None = None
+
+
+def user_scores(statistics: Sequence[TextStatistic], attack: str, aggregation: str = "mean") -> UserScores:
+    """Lift one attack's statistics to users, without those of changed dials."""
+    by_user: dict[str, list[float]] = {}
+    for s in statistics:
+        # A changed dial is a variant of the attack; mixed in, it would enter the same user's mean a second time.
+        if s.attack == attack and s.dial is None:
+            by_user.setdefault(s.user, []).append(s.value)
+    return lift_to_users(attack, by_user, aggregation)

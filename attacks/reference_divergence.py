@@ -1,4 +1,4 @@
-"""How far a user's texts are from what the reference model expects: KL(D_u || p_ref) from below, in nats per token.
+"""Distance of a user's texts from the reference model: KL(D_u || p_ref) from below, in nats per token.
 
 The user's own words are mixed into the reference, q_u(w | context) = (n_w + kappa p_ref(w | context)) / (n + kappa),
 where n_w counts token w in the user's other documents (Dirichlet smoothing towards p_ref; MacKay and Peto 1995). For
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from heldin.attacks.protocol import REFERENCE_DIVERGENCE, TextStatistic
 from heldin.attacks.scoring import AttackTexts
-from heldin.attacks.table import REFERENCE_DIVERGENCE, TextStatistic
 from heldin.models.loading import LanguageModel
 from heldin.models.score_cache import ScoreCache
 from heldin.models.tokens import token_lists
@@ -52,7 +52,7 @@ def reference_divergences(
     # Documents are cut like the attacker's texts, so that a copy of the text at hand is equal to it and can be left
     # out.
     tokens_of = {user: _tokens(reference, _cut(own, texts)) for user, own in documents.items() if own}
-    found: list[tuple[str, int, OwnWords]] = []
+    own_words: list[tuple[str, int, OwnWords]] = []
     for (user, number, text), scored in zip(items, scores, strict=True):
         # With the text itself among the documents q_u would have seen it, and the mean would bound nothing.
         others = [ids for own, ids in tokens_of.get(user, []) if own != text]
@@ -60,11 +60,11 @@ def reference_divergences(
             (ids,) = (ids for _, ids in _tokens(reference, [text]))
             # Long enough for every token of the text, also for one that the user writes nowhere else.
             counts = np.bincount(np.concatenate(others), minlength=int(ids.max()) + 1)
-            found.append((user, number, OwnWords(scored.logprobs, counts[ids], int(counts.sum()))))
-    values = divergences([words for _, _, words in found])
+            own_words.append((user, number, OwnWords(scored.logprobs, counts[ids], int(counts.sum()))))
+    values = divergences([words for _, _, words in own_words])
     return [
         TextStatistic(user, number, REFERENCE_DIVERGENCE, value)
-        for (user, number, _), value in zip(found, values, strict=True)
+        for (user, number, _), value in zip(own_words, values, strict=True)
     ]
 
 

@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from heldin.attacks.joint import AnyAttack, JointAttack
-from heldin.attacks.table import TextStatistic
+from heldin.attacks.protocol import TextStatistic
 from heldin.base.errors import InputError
 from heldin.models.logprobs import token_ids
 from heldin.models.score_cache import ScoreCache, ScoredModel
-from heldin.models.scored_parts import Spans, scored_tokens
 from heldin.models.token_scores import TokenScores
+from heldin.models.tokens import Spans, scored_tokens
 
 DEFAULT_MAX_CHARACTERS = 4000
 
 
 class ScoredParts(Protocol):
-    """Which parts of a text are scored, where not all of it is."""
+    """The parts of each text that are scored, if not the whole text is."""
 
     def of(self, text: str) -> Spans:
         """Parts of a text, in characters. Raises InputError for a text of which nothing is known."""
@@ -56,15 +56,15 @@ class AttackTexts:
         """The scored parts of each text of ``flat``, within the cut. Raises InputError for a text with none there."""
         if self.parts is None:
             return [((0, len(text)),) for _, _, text in self.flat()]
-        found: list[Spans] = []
+        spans: list[Spans] = []
         for user, texts in self.texts.items():
             for i, text in enumerate(texts):
                 most = min(len(text), self.max_characters)
-                its = [(begin, min(end, most)) for begin, end in self.parts.of(text) if begin < min(end, most)]
-                if not its:
+                parts = [(begin, min(end, most)) for begin, end in self.parts.of(text) if begin < min(end, most)]
+                if not parts:
                     raise InputError(f"text {i + 1} of user '{user}': nothing to score in its first {most} characters")
-                found.append(its)
-        return found
+                spans.append(parts)
+        return spans
 
 
 def score_attacks(
@@ -93,25 +93,25 @@ def score_attacks(
     if needing and reference is None:
         raise InputError(f"attack '{needing[0]}' needs a reference model: name one")
     items, spans = texts.flat(), texts.spans()
-    parts = ["".join(text[begin:end] for begin, end in its) for (_, _, text), its in zip(items, spans, strict=True)]
+    parts = ["".join(text[begin:end] for begin, end in kept) for (_, _, text), kept in zip(items, spans, strict=True)]
     # All attacks share one pass of the target. What some need beside log-probabilities is of the target alone.
     target_scores = scores_of(texts, target, cache, attacks, advance=advance)
     # Attacks without a reference are handed None in its place and need no case of their own below.
     reference_scores: Sequence[TokenScores | None] = [None] * len(items)
     if needing and reference is not None:
         reference_scores = scores_of(texts, reference, cache, advance=advance)
-    found: list[TextStatistic] = []
+    statistics: list[TextStatistic] = []
     for attack in attacks:
         if isinstance(attack, JointAttack):
-            found += attack.statistics([user for user, _, _ in items], target_scores, reference_scores)
+            statistics += attack.statistics([user for user, _, _ in items], target_scores, reference_scores)
         else:
-            found += [
+            statistics += [
                 TextStatistic(user, number, attack.name, attack.statistic(text, of_target, of_reference))
                 for (user, number, _), text, of_target, of_reference in zip(
                     items, parts, target_scores, reference_scores, strict=True
                 )
             ]
-    return found
+    return statistics
 
 
 def scores_of(
@@ -126,7 +126,6 @@ def scores_of(
 
     Args:
         texts: the texts, and their scored parts.
-        model: the model that scores.
         cache: of token scores, which are those of whole texts.
         attacks: that need more than log-probabilities, such as ranks or token ids.
 
@@ -136,9 +135,9 @@ def scores_of(
     """
     plain = [text for _, _, text in texts.flat()]
     joint = [attack for attack in attacks if isinstance(attack, JointAttack)]
-    moments, ranks = any(its.needs_moments for its in attacks), any(its.needs_ranks for its in joint)
+    moments, ranks = any(attack.needs_moments for attack in attacks), any(attack.needs_ranks for attack in joint)
     whole = cache.scores(model, plain, moments=moments, ranks=ranks, advance=advance)
-    if any(its.needs_ids for its in joint):
+    if any(attack.needs_ids for attack in joint):
         whole = _with_ids(model, plain, whole)
     if texts.parts is None:
         return whole
@@ -149,7 +148,7 @@ def scores_of(
     if empty is not None:
         user, number, _ = texts.flat()[empty]
         raise InputError(f"text {number + 1} of user '{user}': the scored part has no token under '{model.name}'")
-    return [its.at(tokens) for its, tokens in zip(whole, chosen, strict=True)]
+    return [scores.at(tokens) for scores, tokens in zip(whole, chosen, strict=True)]
 
 
 def _with_ids(model: ScoredModel, texts: Sequence[str], scores: Sequence[TokenScores]) -> list[TokenScores]:
@@ -158,6 +157,6 @@ def _with_ids(model: ScoredModel, texts: Sequence[str], scores: Sequence[TokenSc
         raise InputError(f"the token ids of model '{model.name}' are not known: give --tokenizer")
     ids = token_ids(model.tokenizer, texts)
     # Another number of tokens would put an id beside another token's score.
-    if any(len(its) != len(of_text.logprobs) for its, of_text in zip(ids, scores, strict=True)):
+    if any(len(ids_of_text) != len(of_text.logprobs) for ids_of_text, of_text in zip(ids, scores, strict=True)):
         raise InputError(f"the tokenizer of model '{model.name}' makes other tokens than were scored")
-    return [replace(of_text, ids=its) for of_text, its in zip(scores, ids, strict=True)]
+    return [replace(of_text, ids=ids_of_text) for of_text, ids_of_text in zip(scores, ids, strict=True)]

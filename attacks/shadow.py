@@ -23,7 +23,7 @@ MOST_FREEDOM = 1e6  # of the prior of the variance, where users' variances do no
 
 @dataclass(frozen=True)
 class ShadowPrior:
-    """What all users together tell of one user's scores.
+    """The prior of one user's scores, from all users together.
 
     Attributes:
         gap: mean difference between scores with and without the user.
@@ -117,10 +117,10 @@ def _fits(shadows: Array, included: NDArray[np.bool_]) -> _Fits:
     return _Fits((inside + outside) / 2, inside - outside, left)
 
 
-def _variances(found: Array, degrees: int) -> tuple[float, float]:
-    """Degrees of freedom and scale of the prior of users' variances, of which ``found`` are estimates."""
+def _variances(variances: Array, degrees: int) -> tuple[float, float]:
+    """Degrees of freedom and scale of the prior of users' variances, of which ``variances`` are estimates."""
     # A variance of 0 by rounding has no logarithm.
-    logs = np.log(np.maximum(found, found.mean() * 1e-6))
+    logs = np.log(np.maximum(variances, variances.mean() * 1e-6))
     centred = logs - special.digamma(degrees / 2) + np.log(degrees / 2)
     spread = (centred.var(ddof=1) if centred.size > 1 else 0.0) - special.polygamma(1, degrees / 2)
     freedom = MOST_FREEDOM

@@ -182,18 +182,18 @@ def get_attack(name: str) -> AnyAttack:
 
 
 def is_of_users(name: str) -> bool:
-    """Whether the attack registered under ``name`` gives one value of each user, with nothing to aggregate."""
+    """Return whether the attack registered under ``name`` gives one value of each user, with nothing to aggregate."""
     attack = ATTACKS.get(name)
     return isinstance(attack, JointAttack) and attack.of_users
 
 
 def how_aggregated(name: str, aggregation: str) -> str:
-    """How the values of somebody's texts become one score under the attack, for a sentence."""
+    """Name the rule that makes one score of the values of a user's texts, for a sentence."""
     return "all texts together" if is_of_users(name) else f"{aggregation} over texts"
 
 
 def needs_vocabulary(attack: AnyAttack) -> bool:
-    """Whether it needs more of the target than log-probabilities of a text's own tokens."""
+    """Return whether the attack needs more of the target than log-probabilities of a text's own tokens."""
     return attack.needs_moments or (isinstance(attack, JointAttack) and attack.needs_ranks)
 
 
@@ -203,5 +203,5 @@ def asks_for_vocabulary(name: str) -> bool:
 
 
 def needs_token_ids(attack: AnyAttack) -> bool:
-    """Whether it needs to know which tokens a text has."""
+    """Return whether the attack needs to know the tokens of a text."""
     return isinstance(attack, JointAttack) and attack.needs_ids

@@ -43,15 +43,15 @@ class Windows:
 
     def spread(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Values of the n windows as those of the m texts, shape (m,): NaN for texts without a window."""
-        found = np.full(len(self.users), np.nan)
-        found[self.rows] = values
-        return found
+        spread = np.full(len(self.users), np.nan)
+        spread[self.rows] = values
+        return spread
 
     def marked(self, values: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Marks of the n windows as those of the m texts, shape (m,): False for texts without a window."""
-        found = np.zeros(len(self.users), dtype=np.bool_)
-        found[self.rows] = values
-        return found
+        marked = np.zeros(len(self.users), dtype=np.bool_)
+        marked[self.rows] = values
+        return marked
 
 
 def windows_of(
@@ -72,22 +72,22 @@ def windows_of(
         InputError: no text has enough tokens.
     """
     most = asked.first_tokens or visible
-    users, rows, found = [], [], []
+    users, rows, windows = [], [], []
     for row, ((user, text), ids) in enumerate(_encoded(_with_users(texts), tokenizer)):
         users.append(user)
-        its = ids[:most]
-        if its.size >= asked.length:
-            places = its.size - asked.length + 1
+        tokens = ids[:most]
+        if tokens.size >= asked.length:
+            places = tokens.size - asked.length + 1
             # Below 1, and so never beyond the last place.
             at = int(keyed_uniform(key, "extraction window", f"{user}\n{text}") * places)
             rows.append(row)
-            found.append(its[at : at + asked.length].copy())
-    if not found:
+            windows.append(tokens[at : at + asked.length].copy())
+    if not windows:
         raise InputError(
             f"extraction: none of {len(users)} texts has prefix + suffix = {asked.length} tokens"
             f"{'' if most is None else f' among its first {most}'}: lower extraction.prefix or extraction.suffix"
         )
-    return Windows(users, np.array(rows, dtype=np.intp), np.stack(found))
+    return Windows(users, np.array(rows, dtype=np.intp), np.stack(windows))
 
 
 def require_a_window(
@@ -113,7 +113,7 @@ def found_in_others(
     tokenizer: "PreTrainedTokenizerBase",
     asked: ExtractionConfig,
 ) -> NDArray[np.bool_]:
-    """Whether each window's suffix also stands in a training text that is not the same person's, shape (n,).
+    """Mark the windows whose suffix is also in a training text of another person, shape (n,).
 
     Args:
         training: of every training text those whose it is, and the text; read once.
@@ -133,16 +133,16 @@ def found_in_others(
 def found_in(
     windows: Windows, texts: Iterable[str], tokenizer: "PreTrainedTokenizerBase", asked: ExtractionConfig
 ) -> NDArray[np.bool_]:
-    """Whether each window's suffix stands in any of the texts, shape (n,).
+    """Mark the windows whose suffix is in any of the texts, shape (n,).
 
     Args:
         texts: to search; read once.
     """
     suffixes, suffix_of = _different(windows, asked)
-    found = np.zeros(len(suffixes), dtype=np.bool_)
+    present = np.zeros(len(suffixes), dtype=np.bool_)
     for _, hits in _hits(suffixes, ((None, text) for text in texts), tokenizer):
-        found[list(hits)] = True
-    return found[suffix_of]
+        present[list(hits)] = True
+    return present[suffix_of]
 
 
 def _different(windows: Windows, asked: ExtractionConfig) -> tuple[Tokens, NDArray[np.intp]]:
@@ -154,14 +154,14 @@ def _different(windows: Windows, asked: ExtractionConfig) -> tuple[Tokens, NDArr
 def _hits(
     suffixes: Tokens, texts: Iterable[tuple[_T, str]], tokenizer: "PreTrainedTokenizerBase"
 ) -> Iterator[tuple[_T, set[int]]]:
-    """What stands beside each text, and which suffixes stand in it; time grows with the tokens searched.
+    """Yield the partner of each text, and the suffixes that the text contains; time grows with the tokens searched.
 
     Args:
         suffixes: different ones, shape (n, k).
         texts: each with something beside it.
     """
     size = suffixes.shape[1]
-    hashes = np.array([_hashes(its)[0] for its in suffixes], dtype=np.uint64)
+    hashes = np.array([_hashes(suffix)[0] for suffix in suffixes], dtype=np.uint64)
     order = np.argsort(hashes)
     ordered = hashes[order]
     for beside, ids in _encoded(texts, tokenizer):
@@ -170,7 +170,10 @@ def _hits(
         places = np.flatnonzero(ordered[at] == here)
         # Hashes find, tokens decide: a suffix counts only where its very tokens stand.
         candidates = zip(places.tolist(), order[at[places]].tolist(), strict=True)
-        yield beside, {its for place, its in candidates if np.array_equal(ids[place : place + size], suffixes[its])}
+        yield (
+            beside,
+            {number for place, number in candidates if np.array_equal(ids[place : place + size], suffixes[number])},
+        )
 
 
 def _hashes(ids: Tokens, size: int | None = None) -> NDArray[np.uint64]:
@@ -199,13 +202,15 @@ def _mixed(ids: Tokens) -> NDArray[np.uint64]:
 
 
 def _with_users(texts: Mapping[str, Sequence[str]]) -> Iterator[tuple[tuple[str, str], str]]:
-    return (((user, text), text) for user, its in texts.items() for text in its)
+    return (((user, text), text) for user, written in texts.items() for text in written)
 
 
 def _encoded(texts: Iterable[tuple[_T, str]], tokenizer: "PreTrainedTokenizerBase") -> Iterator[tuple[_T, Tokens]]:
-    """What stands beside each text, and the text's token ids without special tokens."""
+    """Yield the partner of each text, and the text's token ids without special tokens."""
     every = iter(texts)
     while block := list(islice(every, _TEXTS)):
         plain = [text for _, text in block]
         ids = token_lists(tokenizer, plain)
-        yield from ((beside, np.array(its, dtype=np.int32)) for (beside, _), its in zip(block, ids, strict=True))
+        yield from (
+            (beside, np.array(token_ids, dtype=np.int32)) for (beside, _), token_ids in zip(block, ids, strict=True)
+        )

@@ -9,7 +9,7 @@ from heldin.audit.family import Family
 from heldin.audit.headline import headline, notes
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.randomisation import Law
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.bounds.judgement import Judgement
 from heldin.words import Statement
 from heldin.words.people import Wording
@@ -23,7 +23,6 @@ class DecisionFacts(Facts):
         remarks: what a reader should know first.
         decision: the answer and what it rests on.
         by: the thresholds.
-        scores: number of scores in the family.
         law: how the assignment was redrawn.
         auroc_p: p-value of the family of AUROCs, by the randomisation test.
         tpr_p: p-value of the family of true-positive rates.
@@ -58,7 +57,7 @@ def decision_facts(
     flaws: Sequence[Statement] = (),
     judgements: Sequence[Judgement] = (),
     beside: Sequence[Statement] = (),
-    what: Wording | None = None,
+    wording: Wording | None = None,
 ) -> DecisionFacts:
     """Decide, and state the answer for the record.
 
@@ -68,9 +67,9 @@ def decision_facts(
         flaws: why the comparison is not valid; empty if it is.
         judgements: verdicts on the claims, those about the scored users first.
         beside: remarks that do not follow from the evidence.
-        what: the words for what the scores separate, if not ``fixed.what``: canary users or trainings.
+        wording: the words for what the scores separate, if not ``fixed.wording``: canary users or trainings.
     """
-    what = what or fixed.what
+    wording = wording or fixed.wording
     test, member, by = family.test, family.member, fixed.decision
     margins = dict(zip(test.fprs, test.tpr_margins, strict=True))
     rejecting = [v for j in judgements for v in j.verdicts if v.exit_code]
@@ -108,8 +107,8 @@ def decision_facts(
     shown = replace(decided, excluded_auroc=brief(decided.excluded_auroc), excluded_tpr=shown_tpr)
     lengths = [score.length_correlation for score in family.scores]
     return DecisionFacts(
-        statement=headline(evidence, decided, by, what),
-        remarks=[*notes(evidence, by, lengths, what), *beside],
+        statement=headline(evidence, decided, by, wording),
+        remarks=[*notes(evidence, by, lengths, wording), *beside],
         decision=shown,
         by=by,
         scores=len(family.scores),

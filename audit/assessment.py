@@ -48,7 +48,7 @@ def results_of(
         dict(zip(table.users, table.member.tolist(), strict=True)),
         fixed,
         blind=blind,
-        subjects=fixed.what.subjects,
+        subjects=fixed.wording.subjects,
         flawed=bool(flawed),
     )
     step(1)
@@ -89,6 +89,6 @@ def empty_scores(family: Family) -> list[Statement]:
 
 
 def parts_of(scores: int) -> int:
-    """How often ``advance`` is called for a family of this many scores."""
+    """Return the number of calls of ``advance`` for a family of this many scores."""
     # One for each score and one for the test of the family (``evaluate_family``), three in ``results_of``.
     return scores + 4

@@ -1,4 +1,4 @@
-"""What a family of scores reached, as the record keeps it: attacks, and settings of the attacker's dials."""
+"""The results of a family of scores, as the record keeps them: attacks, and settings of the attacker's dials."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -8,8 +8,8 @@ from heldin.audit.bootstrap import Estimate, Interval
 from heldin.audit.coarse import brief
 from heldin.audit.decision import RateEvidence
 from heldin.audit.family import Family, FamilyScore
-from heldin.audit.paired import Difference, auroc_difference
-from heldin.base.facts import Facts
+from heldin.audit.limits import AurocDifference, auroc_difference
+from heldin.base.section import Facts
 from heldin.bounds.roc import Scores
 
 LEADING_REFERENCE = "the base model"
@@ -63,7 +63,6 @@ class AttackResult(Facts):
     """One attack under one aggregation.
 
     Attributes:
-        attack: name of the attack.
         aggregation: how the scores of a user's texts become one score.
         auroc: AUROC over users.
         simultaneous: interval of the AUROC that holds for the whole family at once; null where none was tested.
@@ -99,7 +98,7 @@ class DialSetting(Facts):
     setting: str
     leads: bool
     auroc: Estimate
-    difference: Difference | None
+    difference: AurocDifference | None
     adjusted_p: float
 
 
@@ -145,8 +144,8 @@ def _rate(fpr: float, interval: Interval | None, evidence: RateEvidence | None) 
     if interval is None or evidence is None:
         return TprAt(fpr=fpr, estimate=None)
     # Value and limits as read off the groups, so that the number and the curve next to it agree.
-    its = replace(interval, value=evidence.value, lower=evidence.lower, upper=evidence.upper)
-    return TprAt(fpr=fpr, estimate=Estimate.of(its), adjusted_p=evidence.adjusted_p)
+    shown = replace(interval, value=evidence.value, lower=evidence.lower, upper=evidence.upper)
+    return TprAt(fpr=fpr, estimate=Estimate.of(shown), adjusted_p=evidence.adjusted_p)
 
 
 def dial_settings(family: Family, attack: AttackConfig) -> list[DialSetting]:

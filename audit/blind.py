@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from heldin.attacks.table import REFERENCE_ALONE
+from heldin.attacks.protocol import REFERENCE_ALONE
 from heldin.audit.coarse import brief, significant
-from heldin.audit.preregistration import Preregistration
+from heldin.audit.preregistration import Preregistration, Sides
 from heldin.audit.scored_users import ScoredUsers
-from heldin.audit.sides import Sides
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.bounds.design import BLIND_OTHERWISE, BLIND_UNDER_COINS
 from heldin.bounds.roc import auroc, separation_p_value
 from heldin.words import Statement
@@ -29,10 +28,9 @@ REFERENCE = "reference model alone"  # name of the baseline
 
 
 class Blind(Facts):
-    """How well a blind score separates the groups.
+    """The separation of the groups by a blind score.
 
     Attributes:
-        name: name of the baseline.
         auroc: AUROC over users.
         p_value: p-value of the hypothesis that it does not separate them at all.
         level: significance level of the alarm.
@@ -69,7 +67,7 @@ def bag_of_words(
     labels = np.array([member[user] for user in users])
     if min(labels.sum(), (~labels).sum()) < MIN_USERS_PER_SIDE:
         return None
-    if any(not re.search(r"\w", " ".join(its)) for its in texts.values()):
+    if any(not re.search(r"\w", " ".join(written)) for written in texts.values()):
         return None  # a user without a single word has no bag of words
     generator = np.random.default_rng(seed)
     first = np.zeros(len(users), dtype=bool)
@@ -118,9 +116,9 @@ def blind_baselines(table: ScoredUsers, texts: Mapping[str, Sequence[str]], fixe
     # A much lower level where heldin drew the sides: there an alarm can only be chance or a leaked draw.
     level = BLIND_UNDER_COINS if fixed.sides.witnessed else BLIND_OTHERWISE
     member = dict(zip(table.users, table.member.tolist(), strict=True))
-    found = [reference_alone(*table.sides(REFERENCE_ALONE), level=level)] if table.has(REFERENCE_ALONE) else []
+    baselines = [reference_alone(*table.sides(REFERENCE_ALONE), level=level)] if table.has(REFERENCE_ALONE) else []
     words = bag_of_words(texts, member, level=level, seed=fixed.seed)
-    return found if words is None else [*found, words]
+    return baselines if words is None else [*baselines, words]
 
 
 def blind_flaws(blind: Sequence[Blind], sides: Sides) -> list[Statement]:

@@ -1,4 +1,4 @@
-"""What several blocks say together: one number from each, with the spread over coins, seeds and trainings at once."""
+"""Summaries over several blocks: one number from each, with the spread over coins, seeds and trainings at once."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import numpy as np
 
 from heldin.audit.coarse import brief
 from heldin.audit.utility import mean_difference
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 
 LEAST_BLOCKS = 3  # fewer say how these models differ, not how defenses do
 
@@ -48,7 +48,6 @@ def over_blocks(
     Args:
         values: a number of each block, S of them.
         within: limits of the 95 % interval over users, used for one block only.
-        digits: decimals.
         least: smallest possible value, such as 0 of an AUROC: an interval ends there.
         most: largest possible value.
 
@@ -61,7 +60,7 @@ def over_blocks(
         assert spread is not None
         if min(values) == max(values):
             return Summary(value=brief(mean, digits), lower=None, upper=None, over="blocks")
-        lower, upper = (brief(min(max(its, least), most), digits) for its in (spread.lower, spread.upper))
+        lower, upper = (brief(min(max(bound, least), most), digits) for bound in (spread.lower, spread.upper))
         return Summary(value=brief(mean, digits), lower=lower, upper=upper, over="blocks")
     limits = within if len(values) == 1 else None
     low, high = (None, None) if limits is None else (brief(limit, digits) for limit in limits)

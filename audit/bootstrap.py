@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heldin.audit.coarse import brief
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.bounds.roc import Scores, auroc, fpr_is_resolved, tpr_at_fpr
 
 CELLS_PER_BLOCK = 4_000_000  # users x resamples held in memory at once
 
 
 class Method(StrEnum):
-    """How an interval was made."""
+    """The method of an interval."""
 
     BOOTSTRAP = "bootstrap percentile"
     EXACT = "exact for complete separation"
@@ -130,8 +130,8 @@ def bootstrap_each(
         size = rows.stop - rows.start
         # How often each user is drawn, once for all K scores: (size, n1) and (size, n0).
         counts_in, counts_out = _resampled(n1, size, generator), _resampled(n0, size, generator)
-        for k, its in enumerate(ranked):
-            areas[k, rows], rates[k, rows] = its.resampled(counts_in, counts_out, fprs)
+        for k, score in enumerate(ranked):
+            areas[k, rows], rates[k, rows] = score.resampled(counts_in, counts_out, fprs)
             if advance and rows.stop == resamples:
                 advance(1)
     return [_result(a, b, fprs, area, rate) for a, b, area, rate in zip(held_in, held_out, areas, rates, strict=True)]
@@ -199,7 +199,7 @@ class _Ranked:
 
 
 def _resampled(users: int, size: int, generator: np.random.Generator) -> NDArray[np.int32]:
-    """How often each user is drawn in each resample, shape (size, users)."""
+    """Return the number of times that each user is drawn in each resample, shape (size, users)."""
     drawn = generator.integers(0, users, (size, users))
     drawn += np.arange(size)[:, None] * users  # each row counts in bins of its own
     return np.bincount(drawn.ravel(), minlength=size * users).reshape(size, users).astype(np.int32)

@@ -1,4 +1,4 @@
-"""What the scores say about canary users, separately from real users: AUROC by group, blind baselines, bounds, verdict.
+"""Results for canary users, separately from real users: AUROC by group, blind baselines, bounds, verdict.
 
 A group is a kind, a length and a number of documents (Kandpal et al. 2024, Figure 5). Bounds are over all canary users
 of a kind together.
@@ -11,15 +11,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.attacks.table import Dial, TextStatistic
+from heldin.attacks.protocol import Dial, TextStatistic
 from heldin.audit.answer import DecisionFacts, decision_facts
 from heldin.audit.blind import Blind, blind_baselines
 from heldin.audit.bootstrap import Estimate, bootstrap
 from heldin.audit.family import evaluate_family, variants_of
-from heldin.audit.preregistration import Preregistration
+from heldin.audit.preregistration import COINS, Preregistration
 from heldin.audit.scored_users import ScoredUsers, scored_users
-from heldin.audit.sides import COINS
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.bounds.judgement import Judgement, joined
 from heldin.canaries.kinds import Canary, Kind
 from heldin.words import Statement
@@ -37,8 +36,6 @@ class CanaryGroup(Facts):
         kind: how they were made.
         length: length of the substring in tokens; null for other kinds.
         documents: number of training documents; null: all they have.
-        held_in: number of held-in users.
-        held_out: number of held-out users.
         auroc: AUROC of the leading attack; null where the coins left fewer than two users on a side.
     """
 
@@ -54,13 +51,9 @@ class CanaryFacts(Facts):
     """Canary users, and how well the leading attack did on each group.
 
     Attributes:
-        users: number of canary users.
-        held_in: number of them held in.
-        held_out: number of them held out.
         replaced: number of real users whose place they took.
         training_texts: training texts of those held in, before any data-side defense.
         trained_on: how many of these texts such a defense kept.
-        attacker_texts: number of scored texts.
         groups: results by kind, length and number of documents.
         blind: baselines that never saw the audited model.
         decision: the answer for all canary users together, from scores minus their group's median; null if a side has
@@ -202,9 +195,9 @@ def centred_statistics(
         for rows in _groups(table, canaries):
             median |= {(attack, dial, table.users[row]): float(np.median(scores[rows])) for row in rows}
     return [
-        replace(its, value=its.value - median[its.attack, its.dial, its.user])
-        for its in statistics
-        if its.user in canaries
+        replace(statistic, value=statistic.value - median[statistic.attack, statistic.dial, statistic.user])
+        for statistic in statistics
+        if statistic.user in canaries
     ]
 
 
@@ -220,12 +213,12 @@ def _groups(table: ScoredUsers, canaries: Mapping[str, Canary]) -> list[NDArray[
 
 def _centred(scores: Array, groups: Sequence[NDArray[np.intp]]) -> Array:
     """Scores minus the median of their group."""
-    # Length and number of documents may move scores whoever is held in, so users are compared within a group.
+    # Length and number of documents may move scores of members and non-members, so users are compared within a group.
     # The median is over held-in and held-out users alike, so it is a function of the scores and looks at no coin.
-    found = scores.copy()
+    centred = scores.copy()
     for rows in groups:
-        found[rows] -= np.median(scores[rows])
-    return found
+        centred[rows] -= np.median(scores[rows])
+    return centred
 
 
 def _decision(
@@ -239,11 +232,11 @@ def _decision(
     if min(int(table.member.sum()), int((~table.member).sum())) < LEAST_PER_SIDE:
         return None
     variants = variants_of(table.attacks, fixed.attack)
-    # Centred once, before the redraws: the medians are the same whoever is held in.
+    # Centred once, before the redraws: the medians do not depend on who is held in.
     scored = {v: _centred(table.scores(v.attack, v.aggregation, v.dial), groups) for v in variants}
     family = evaluate_family(scored, table.member, fixed)
     # One judgement of all kinds, since all kinds are the scored users here.
-    return decision_facts(family, fixed, flaws=flaws, judgements=[joined(judgements)], what=CANARIES)
+    return decision_facts(family, fixed, flaws=flaws, judgements=[joined(judgements)], wording=CANARIES)
 
 
 def _group(example: Canary, scores: Array, member: NDArray[np.bool_], fixed: Preregistration) -> CanaryGroup:

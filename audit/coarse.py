@@ -21,7 +21,7 @@ MOST_GROUPS = 12  # beside a few small ones at the top, where false positives ar
 
 
 @dataclass(frozen=True, eq=False)
-class Groups:
+class ScoreGroups:
     """k groups of users by score, the highest scores first.
 
     Attributes:
@@ -51,7 +51,7 @@ class Groups:
         return float(curve.tpr[at] + share * (curve.tpr[at + 1] - curve.tpr[at]))
 
 
-def grouped(held_in: Scores, held_out: Scores, least: int = LEAST_IN_GROUP) -> Groups:
+def grouped(held_in: Scores, held_out: Scores, least: int = LEAST_IN_GROUP) -> ScoreGroups:
     """Cut the users, from the highest score down, into groups that double in size up to a twelfth of all users.
 
     Args:
@@ -73,7 +73,7 @@ def grouped(held_in: Scores, held_out: Scores, least: int = LEAST_IN_GROUP) -> G
     sizes = np.diff([*kept, both.size])
     # Between two users, since an edge at a score would show that score.
     cuts = [_between(float(ordered[end]), float(ordered[end - 1])) for end in kept[1:]]
-    return Groups(inside, sizes - inside, _bounded(cuts[::-1], both))
+    return ScoreGroups(inside, sizes - inside, _bounded(cuts[::-1], both))
 
 
 def brief(value: float, digits: int = 3) -> float:
@@ -93,11 +93,11 @@ def outwards(share: float, *, up: bool, decimals: int = 4) -> float:
     return float(math.ceil(within) if up else math.floor(within)) / scale
 
 
-def share_limits(count: int, of: int, level: float = 0.95) -> tuple[float, float]:
-    """Exact two-sided limits of a share of which ``count`` among ``of`` were seen (Clopper & Pearson 1934)."""
+def share_limits(count: int, total: int, level: float = 0.95) -> tuple[float, float]:
+    """Exact two-sided limits of a share of which ``count`` among ``total`` were seen (Clopper & Pearson 1934)."""
     tail = (1 - level) / 2
-    lower = float(stats.beta.ppf(tail, count, of - count + 1)) if count else 0.0
-    upper = float(stats.beta.ppf(1 - tail, count + 1, of - count)) if count < of else 1.0
+    lower = float(stats.beta.ppf(tail, count, total - count + 1)) if count else 0.0
+    upper = float(stats.beta.ppf(1 - tail, count + 1, total - count)) if count < total else 1.0
     # Outwards: a limit that was rounded to the nearest digit would no longer cover.
     return outwards(lower, up=False), outwards(upper, up=True)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from heldin.audit.coarse import brief
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.bounds.roc import placements
 
 Gains = NDArray[np.float64]
@@ -22,7 +22,7 @@ LEAST_CANARIES = 4  # on each side
 
 
 class ControlOutcome(StrEnum):
-    """What the positive control shows (docs/theory.md#positive-control)."""
+    """The result of the positive control (docs/theory.md#positive-control)."""
 
     PASSED = "passed"
     NO_EFFECT = "no_effect"
@@ -33,12 +33,12 @@ class ControlOutcome(StrEnum):
 
     @property
     def contradicts(self) -> bool:
-        """Whether canary rows were not learned like other rows."""
+        """Return whether canary rows were not learned like other rows."""
         return self in (ControlOutcome.NO_EFFECT, ControlOutcome.WEAKENED)
 
 
 class ControlFacts(Facts):
-    """Whether planted rows had an effect, next to real rows of the same training.
+    """The effect of planted rows, next to real rows of the same training.
 
     A row's gain is the reference's loss on it minus the audited model's, nats a token.
 
@@ -97,10 +97,10 @@ def positive_control(
     canaries, canaries_error = _auroc(held_in, held_out)
     rows_lower, canary_lower = rows - z * rows_error, canaries - z * canaries_error
     difference_lower = rows - canaries - z * float(np.hypot(rows_error, canaries_error))
-    found = canary_lower > 0.5
+    canaries_gain = canary_lower > 0.5
     if rows_lower > 0.5 and difference_lower > 0:
-        outcome = ControlOutcome.WEAKENED if found else ControlOutcome.NO_EFFECT
-    elif found:
+        outcome = ControlOutcome.WEAKENED if canaries_gain else ControlOutcome.NO_EFFECT
+    elif canaries_gain:
         outcome = ControlOutcome.PASSED
     else:
         outcome = ControlOutcome.UNDECIDED if rows_lower > 0.5 else ControlOutcome.UNUSABLE

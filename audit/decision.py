@@ -6,6 +6,8 @@
 | leaks | the randomisation test of either family rejects (audit/randomisation.py), or a claim is violated |
 | no leak found | neither rejects, nothing points the wrong way, and every score's upper limit is below the thresholds |
 | inconclusive | none of these |
+
+The sections of a config that state what is measured and by which thresholds stand here too.
 """
 
 import bisect
@@ -19,15 +21,38 @@ from pydantic import Field, model_validator
 from heldin.audit.limits import Z_ONE_SIDED
 from heldin.audit.randomisation import REDRAWS, least_redraws
 from heldin.audit.requirement import RequirementConfig
-from heldin.base.section import Count, Section
+from heldin.base.section import Count, Many, Section
 from heldin.words import Statement
+
+
+class AuditConfig(Section):
+    """How evidence is summed up."""
+
+    resamples: Annotated[Many, Field(ge=100)] = 2000
+    """Number of bootstrap resamples of the users, for intervals that are labelled estimates."""
+    delta: float = Field(1e-5, ge=1e-11, lt=1)
+    """delta of the lower bounds on epsilon where nothing is claimed; a claim states its own."""
+    fprs: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field((0.001, 0.005, 0.01, 0.05, 0.1), min_length=1)
+    """False-positive rates at which true-positive rates are reported, if there are enough held-out users."""
+    validation_texts: Count = 400
+    """Largest number of held-in users' validation texts on which an evaluation measures the loss."""
+    test_texts_per_user: Count = 10
+    """Largest number of each held-out user's test texts on which the chosen checkpoint's loss is measured."""
+    curve_users: Annotated[Count, Field(ge=50)] = 2000
+    """Largest number of audited users whose texts an evaluation scores, chosen without regard to who is held in."""
+    exposure_users: Annotated[Count, Field(ge=50)] = 5000
+    """Largest number of held-in users whose exposure is set beside what they wrote; words are compared with those of as
+    many others."""
+    curve_texts_per_user: Count = 5
+    """Largest number of each user's attacker texts that an evaluation scores, for the AUROC during training."""
+
 
 NAMED_AT = (0.01, 0.05, 0.1)  # false-positive rates at which the headline counts people
 ENOUGH_ERRORS = 5  # held-out users wrongly named at a rate, before a count of named people is worth reading
 
 
 class Answer(StrEnum):
-    """What an audit says."""
+    """The answer of an audit."""
 
     LEAKS = "leaks"
     NO_LEAK = "no leak found"
@@ -36,7 +61,7 @@ class Answer(StrEnum):
 
 
 class Promise(StrEnum):
-    """How the finding compares with what was promised."""
+    """The finding compared with the guarantee."""
 
     WITHIN = "within"
     ABOVE = "above the promised ceiling by the estimate, not certified"
@@ -132,7 +157,6 @@ class Evidence:
 
     Attributes:
         users: number of scored users, both sides.
-        held_out: number of them held out.
         scores: the family, the leading score first.
         auroc_p, tpr_p, reversed_p: p-values of the two families, and of scores that point the wrong way.
         auroc_margin, tpr_margin: see ``audit.randomisation.FamilyTest``; the latter at the decision's FPR, None where
@@ -166,7 +190,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Named:
-    """How many of 1,000 held-in users are named at a false-positive rate.
+    """The number of 1,000 held-in users who are named at a false-positive rate.
 
     Attributes:
         fpr: the false-positive rate.
@@ -186,7 +210,6 @@ class Decision:
     """The answer and what it rests on.
 
     Attributes:
-        answer: one of the four answers.
         exact: see ``Evidence``.
         strongest: index in the family of the strongest score that passes after adjustment, or of the leading score if
             only a violated claim says "leaks"; None unless it leaks.
@@ -278,13 +301,13 @@ def users_needed(by: DecisionConfig, auroc_margin: float, tpr_margin: float | No
 
 
 def disagreement(evidence: Evidence, by: DecisionConfig) -> bool:
-    """Whether some score passes after adjustment although the leading one does not."""
+    """Return whether some score passes after adjustment although the leading one does not."""
     passing = [passes(score, by) for score in evidence.scores]
     return any(passing) and not passing[0]
 
 
 def passes(score: ScoreEvidence, by: DecisionConfig) -> bool:
-    """Whether the score passes after adjustment, by its AUROC or by a true-positive rate."""
+    """Return whether the score passes after adjustment, by its AUROC or by a true-positive rate."""
     return score.adjusted_p <= by.auroc_level or score.tpr_p <= by.tpr_level
 
 

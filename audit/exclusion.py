@@ -1,4 +1,4 @@
-"""How many users an audit needs for "no leak found", estimated before paying for it. For planning, not a bound."""
+"""The number of users that an audit needs for "no leak found", estimated beforehand: for planning, not a bound."""
 
 import dataclasses
 import math
@@ -20,7 +20,7 @@ _USERS, _REDRAWS = 1000, 2000  # of the simulation of margins
 
 @dataclass(frozen=True)
 class Exclusion:
-    """What "no leak found" takes if every score of the family is at chance.
+    """The users that "no leak found" takes if every score of the family is at chance.
 
     Attributes:
         scores: number of scores judged together.
@@ -44,7 +44,7 @@ class Exclusion:
 
 
 def exclusion(users: int, by: DecisionConfig, *, scores: int = SCORES, correlation: float = CORRELATION) -> Exclusion:
-    """What "no leak found" takes, by the formulas of ``audit.decision.users_needed``.
+    """Return the users that "no leak found" takes, by the formulas of ``audit.decision.users_needed``.
 
     Args:
         users: number of users, for ``users_auroc``.
@@ -71,14 +71,13 @@ def exclusion(users: int, by: DecisionConfig, *, scores: int = SCORES, correlati
 
 
 def margins(fpr: float, scores: int, correlation: float, seed: int = 0) -> tuple[float, float]:
-    """How far the best of several scores strays by chance, in AUROC and in TPR at ``fpr``, by the audit's own test.
+    """Return the best score's deviation by chance, in AUROC and in TPR at ``fpr``, by the audit's own test.
 
     Simulated with normal scores of 1,000 users, or more where so few cannot show ``fpr``; in the units of
     ``audit.randomisation.FamilyTest``.
 
     Args:
         fpr: false-positive rate of the TPR.
-        scores: number of scores.
         correlation: correlation of any two of them, in [0, 1].
         seed: seed of scores and redraws.
 
@@ -101,12 +100,12 @@ def margins(fpr: float, scores: int, correlation: float, seed: int = 0) -> tuple
     return chance.auroc_margin, chance.tpr_margins[0]
 
 
-def lines(found: Exclusion, users: int) -> list[str]:
+def lines(exclusion: Exclusion, users: int) -> list[str]:
     """The answer as plain text."""
-    alike = f" (correlation {found.correlation:g}), if all are" if found.scores > 1 else ", if it is"
+    alike = f" (correlation {exclusion.correlation:g}), if all are" if exclusion.scores > 1 else ", if it is"
     return [
-        f'"no leak found" by {counted(found.scores, "score")}{alike} at chance',
-        f"  users needed to exclude an AUROC of {found.auroc:g} and a TPR of {found.tpr:g} at {100 * found.fpr:g} % FPR"
-        f" in four of five audits: {at_most_counted(found.users_needed)}",
-        f"  AUROC that {users:,} users exclude in 85 of 100 audits: {found.users_auroc:.2f}",
+        f'"no leak found" by {counted(exclusion.scores, "score")}{alike} at chance',
+        f"  users needed to exclude an AUROC of {exclusion.auroc:g} and a TPR of {exclusion.tpr:g}"
+        f" at {100 * exclusion.fpr:g} % FPR in four of five audits: {at_most_counted(exclusion.users_needed)}",
+        f"  AUROC that {users:,} users exclude in 85 of 100 audits: {exclusion.users_auroc:.2f}",
     ]

@@ -1,4 +1,4 @@
-"""Who is at risk: what correlates with a high score among held-in users (Kandpal et al. 2024, section 4.1, Figure 2).
+"""The held-in users at risk, and correlates of a high score (Kandpal et al. 2024, section 4.1, Figure 2).
 
 Single users are only in an owner-only file. Record and report have groups of ten or more users: sorted by score, a row
 about one user identifies that user to anyone who holds the scores, whatever is rounded or left out.
@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from heldin.attacks.table import REFERENCE_ALONE, REFERENCE_DIVERGENCE
+from heldin.attacks.protocol import REFERENCE_ALONE, REFERENCE_DIVERGENCE
 from heldin.audit.coarse import LEAST_IN_GROUP, brief, significant
 from heldin.audit.scored_users import ScoredUsers
+from heldin.base.artefacts import read_table, write_table
 from heldin.base.errors import InputError
-from heldin.base.facts import Facts
-from heldin.base.table_files import read_table, write_table
+from heldin.base.section import Facts
 from heldin.defenses.texts.data_side import Deduplicate, TrainingRecord, apply_defenses, by_user
 
 NEAR = Deduplicate(scope="user", threshold=0.8, ngram=3)
@@ -40,7 +40,6 @@ class Exposed:
     """A held-in user, for the owner of the run only.
 
     Attributes:
-        user: name of the user.
         score: score of the leading attack; higher is more exposed.
         above: share of held-out users with a lower score.
         share: share of the training records that are this user's.
@@ -66,7 +65,6 @@ class ExposureGroup:
     """Means over a group of users with neighbouring scores; the properties are those of ``Exposed``.
 
     Attributes:
-        users: number of users in the group.
         above: mean share of held-out users with a lower score.
         share: mean share of the training records.
         reference_loss: mean loss under the reference model, nats per token.
@@ -89,7 +87,6 @@ class Correlation:
     """Spearman's correlation of a property with the score over held-in users.
 
     Attributes:
-        name: name of the property.
         rho: the correlation; null where property or scores do not vary, or fewer than ten users have the property.
         p_value: p-value of the hypothesis of no correlation; null in the same cases.
     """
@@ -100,7 +97,7 @@ class Correlation:
 
 
 class ExposureFacts(Facts):
-    """What correlates with exposure over all held-in users.
+    """Correlates of exposure over all held-in users.
 
     Attributes:
         users: number of held-in users who are in the groups.
@@ -129,7 +126,6 @@ def exposed_users(
     Args:
         table: the scored users; includes the reference model alone.
         training: records that were trained on, each user's next to each other.
-        attack: the leading attack.
         aggregation: how the scores of a user's texts become one.
         listed: which held-in users; None: all.
         trained_on: number of records that were trained on, if ``training`` are those of a sample of users.
@@ -148,7 +144,7 @@ def exposed_users(
     # Deduplication reads texts only, so that neither a tokenizer nor a model is asked.
     left, _ = apply_defenses([NEAR], training, lengths=lambda _: [], losses=lambda _: [], seed=0)
     distinct = Counter(record.user for record in left)
-    divergence = word_divergences({user: [r.text for r in its] for user, its in of_user.items()})
+    divergence = word_divergences({user: [r.text for r in records] for user, records in of_user.items()})
     users = [
         Exposed(
             user=user,
@@ -176,15 +172,15 @@ def exposure_groups(users: Sequence[Exposed]) -> list[ExposureGroup]:
     groups = [[users[i] for i in rows] for rows in np.array_split(np.arange(len(users)), count)]
     return [
         ExposureGroup(
-            users=len(its),
-            above=_mean([u.above for u in its]),
-            share=_mean([u.share for u in its]),
-            reference_loss=_mean([u.reference_loss for u in its]),
-            reference_divergence=_mean_of_group([u.reference_divergence for u in its]),
-            word_divergence=_mean([u.word_divergence for u in its]),
-            near_duplicates=_mean([u.near_duplicates for u in its]),
+            users=len(members),
+            above=_mean([u.above for u in members]),
+            share=_mean([u.share for u in members]),
+            reference_loss=_mean([u.reference_loss for u in members]),
+            reference_divergence=_mean_of_group([u.reference_divergence for u in members]),
+            word_divergence=_mean([u.word_divergence for u in members]),
+            near_duplicates=_mean([u.near_duplicates for u in members]),
         )
-        for its in groups
+        for members in groups
     ]
 
 
@@ -230,7 +226,9 @@ def word_divergences(texts: Mapping[str, Sequence[str]]) -> dict[str, float]:
 
     Each of the V words seen gets ``SMOOTHING`` extra counts on both sides, which keeps it finite.
     """
-    counts = {user: Counter(word for text in its for word in text.lower().split()) for user, its in texts.items()}
+    counts = {
+        user: Counter(word for text in written for word in text.lower().split()) for user, written in texts.items()
+    }
     # The sums over everybody are taken once; each user is then subtracted, in time linear in that user's words.
     everybody = Counter[str]()
     for of_user in counts.values():
@@ -268,12 +266,12 @@ def _mean_of_group(values: Sequence[float | None]) -> float | None:
     return _mean(there) if len(there) >= LEAST_IN_GROUP else None
 
 
-def _correlation(name: str, column: Sequence[float | None], of: Sequence[float]) -> Correlation:
+def _correlation(name: str, column: Sequence[float | None], exposure: Sequence[float]) -> Correlation:
     """Correlation over the users who have the property."""
     values = [value for value in column if value is not None]
-    scores = [score for value, score in zip(column, of, strict=True) if value is not None]
+    scores = [score for value, score in zip(column, exposure, strict=True) if value is not None]
     # Ranks that do not vary have no correlation, and one over a few users would be about them.
     if len(values) < LEAST_IN_GROUP or len(set(values)) < 2 or len(set(scores)) < 2:
         return Correlation(name, None, None)
-    found = stats.spearmanr(values, scores)
-    return Correlation(name, brief(float(found.statistic), 2), significant(float(found.pvalue)))
+    result = stats.spearmanr(values, scores)
+    return Correlation(name, brief(float(result.statistic), 2), significant(float(result.pvalue)))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from heldin.attacks.extraction import ExtractionConfig, TextProbabilities, least_logprob
 from heldin.audit.coarse import share_limits
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 
 Group = Literal["held in", "held out", "canary users held in", "canary users held out"]
 
@@ -41,8 +41,6 @@ class ExtractionGroup(Facts):
     """People on one side.
 
     Attributes:
-        group: which people.
-        users: number of people.
         measured: those of them with at least one text that is long enough.
         texts: number of their texts that are long enough; one window of each was measured.
         too_short: number of their other texts.
@@ -62,7 +60,7 @@ class ExtractionGroup(Facts):
 
 
 class ExtractionFacts(Facts):
-    """What sampling would emit of people's training texts.
+    """The training texts that sampling would emit, by people.
 
     Attributes:
         prefix: tokens that the attacker gives.
@@ -82,23 +80,23 @@ class ExtractionFacts(Facts):
 
     def of(self, group: Group) -> ExtractionGroup | None:
         """The people of one side; None where there are none."""
-        return next((its for its in self.groups if its.group == group), None)
+        return next((counts for counts in self.groups if counts.group == group), None)
 
 
 def extraction_facts(
-    found: TextProbabilities, member: Mapping[str, bool], canaries: Collection[str], asked: ExtractionConfig
+    probabilities: TextProbabilities, member: Mapping[str, bool], canaries: Collection[str], asked: ExtractionConfig
 ) -> ExtractionFacts:
     """Count people by side.
 
     Args:
-        found: the probability of each text.
+        probabilities: the probability of each text.
         member: whether each scored user is held in, canary users included.
         canaries: which of them are canary users.
         asked: what was asked of the model.
     """
     sides: dict[Group, list[str]] = {
-        "held in": [user for user, its in member.items() if its and user not in canaries],
-        "held out": [user for user, its in member.items() if not its and user not in canaries],
+        "held in": [user for user, inside in member.items() if inside and user not in canaries],
+        "held out": [user for user, inside in member.items() if not inside and user not in canaries],
         "canary users held in": [user for user in canaries if member[user]],
         "canary users held out": [user for user in canaries if not member[user]],
     }
@@ -108,21 +106,25 @@ def extraction_facts(
         temperature=asked.temperature,
         top_k=asked.top_k,
         probability=asked.probability,
-        groups=[_group(name, users, found, asked) for name, users in sides.items() if users],
+        groups=[_group(name, users, probabilities, asked) for name, users in sides.items() if users],
     )
 
 
-def _group(name: Group, users: Sequence[str], found: TextProbabilities, asked: ExtractionConfig) -> ExtractionGroup:
+def _group(
+    name: Group, users: Sequence[str], probabilities: TextProbabilities, asked: ExtractionConfig
+) -> ExtractionGroup:
     number = {user: i for i, user in enumerate(users)}
-    of = np.array([number.get(user, -1) for user in found.users], dtype=np.intp)
-    here = of >= 0
-    measured = here & ~np.isnan(found.target)
-    known = [marks for marks in (found.in_others, found.in_public) if marks is not None]
+    user_of = np.array([number.get(user, -1) for user in probabilities.users], dtype=np.intp)
+    here = user_of >= 0
+    measured = here & ~np.isnan(probabilities.target)
+    known = [marks for marks in (probabilities.in_others, probabilities.in_public) if marks is not None]
     own = measured & ~np.logical_or.reduce(known) if known else None
-    best = _best(found.target, of, measured, len(users))
-    best_own = None if own is None else _best(found.target, of, own, len(users))
-    reference = None if found.reference is None else _best(found.reference, of, measured, len(users))
-    people = int(np.unique(of[measured]).size)
+    best = _best(probabilities.target, user_of, measured, len(users))
+    best_own = None if own is None else _best(probabilities.target, user_of, own, len(users))
+    reference = (
+        None if probabilities.reference is None else _best(probabilities.reference, user_of, measured, len(users))
+    )
+    people = int(np.unique(user_of[measured]).size)
     emitted = []
     for queries in asked.queries:
         least = least_logprob(queries, asked.probability)
@@ -144,23 +146,23 @@ def _group(name: Group, users: Sequence[str], found: TextProbabilities, asked: E
         measured=people,
         texts=int(measured.sum()),
         too_short=int((here & ~measured).sum()),
-        in_others=None if found.in_others is None else int((measured & found.in_others).sum()),
-        in_public=None if found.in_public is None else int((measured & found.in_public).sum()),
+        in_others=None if probabilities.in_others is None else int((measured & probabilities.in_others).sum()),
+        in_public=None if probabilities.in_public is None else int((measured & probabilities.in_public).sum()),
         emitted=emitted,
     )
 
 
 def _best(
-    logprobs: NDArray[np.float64], of: NDArray[np.intp], which: NDArray[np.bool_], users: int
+    logprobs: NDArray[np.float64], user_of: NDArray[np.intp], which: NDArray[np.bool_], users: int
 ) -> NDArray[np.float64]:
     """The log-probability of each user's likeliest text, shape (users,); minus infinity without one.
 
     Args:
         logprobs: of all texts, shape (n,).
-        of: number of the user of each text, shape (n,).
+        user_of: number of the user of each text, shape (n,).
         which: texts to look at, shape (n,).
         users: how many users.
     """
     best = np.full(users, -np.inf)
-    np.maximum.at(best, of[which], logprobs[which])
+    np.maximum.at(best, user_of[which], logprobs[which])
     return best

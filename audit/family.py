@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from heldin.attacks.config import AttackConfig
-from heldin.attacks.protocol import AGGREGATIONS
+from heldin.attacks.protocol import AGGREGATIONS, NO_ATTACKS, Dial
 from heldin.attacks.statistics import how_aggregated, is_of_users
-from heldin.attacks.table import NO_ATTACKS, Dial
 from heldin.audit.bootstrap import BootstrapResult, bootstrap_each
-from heldin.audit.coarse import LEAST_IN_GROUP, Groups, brief, grouped
+from heldin.audit.coarse import LEAST_IN_GROUP, ScoreGroups, brief, grouped
 from heldin.audit.decision import NAMED_AT, RateEvidence, ScoreEvidence
 from heldin.audit.limits import auroc_limits, tpr_at_most
 from heldin.audit.preregistration import Preregistration
@@ -27,11 +26,10 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Variant:
+class ScoreVariant:
     """An attack under one aggregation, perhaps with one dial changed.
 
     Attributes:
-        attack: name of the attack.
         aggregation: how the scores of a user's texts become one.
         dial: the dial that was changed and its setting; None: the leading settings.
     """
@@ -61,9 +59,9 @@ class FamilyScore:
         length_correlation: rank correlation with the length of texts; None where either does not vary.
     """
 
-    variant: Variant
+    variant: ScoreVariant
     values: Array
-    groups: Groups
+    groups: ScoreGroups
     intervals: BootstrapResult
     evidence: ScoreEvidence
     length_correlation: float | None
@@ -84,7 +82,7 @@ class Family:
     member: NDArray[np.bool_]
 
 
-def variants_of(attacks: Sequence[tuple[str, Dial | None]], config: AttackConfig) -> list[Variant]:
+def variants_of(attacks: Sequence[tuple[str, Dial | None]], config: AttackConfig) -> list[ScoreVariant]:
     """The scores that make up the family, the leading one first.
 
     Args:
@@ -101,17 +99,17 @@ def variants_of(attacks: Sequence[tuple[str, Dial | None]], config: AttackConfig
     first = config.aggregations[0]
     return [
         *(
-            Variant(name, aggregation)
+            ScoreVariant(name, aggregation)
             for name in (config.primary, *plain)
             # One value of each user is the same under every aggregation: further ones would be paid for twice.
             for aggregation in ((first,) if is_of_users(name) else config.aggregations)
         ),
-        *(Variant(config.primary, first, dial) for dial in turned),
+        *(ScoreVariant(config.primary, first, dial) for dial in turned),
     ]
 
 
 def evaluate_family(
-    scored: Mapping[Variant, Array],
+    scored: Mapping[ScoreVariant, Array],
     member: NDArray[np.bool_],
     fixed: Preregistration,
     *,
@@ -146,7 +144,7 @@ def evaluate_family(
         table[:, member], table[:, ~member], rates, resamples=audit.resamples, seed=fixed.seed, advance=advance
     )
     scores = []
-    for k, (variant, row, its) in enumerate(zip(scored, table, intervals, strict=True)):
+    for k, (variant, row, interval) in enumerate(zip(scored, table, intervals, strict=True)):
         groups = grouped(row[member], row[~member], least)
         # Rates that ties hide from the report stay in the test, which was fixed before any score was seen.
         adjusted = dict(zip(test.fprs, test.tpr_adjusted[k].tolist(), strict=True))
@@ -158,9 +156,9 @@ def evaluate_family(
             at_most=float(limits.at_most[k]),
             adjusted_p=float(test.auroc_adjusted[k]),
             tpr_p=min(adjusted.values(), default=1.0),
-            rates=_rates(row, groups, its, adjusted),
+            rates=_rates(row, groups, interval, adjusted),
         )
-        scores.append(FamilyScore(variant, row, groups, its, evidence, _with_length(row, lengths)))
+        scores.append(FamilyScore(variant, row, groups, interval, evidence, _with_length(row, lengths)))
     return Family(tuple(scores), test, member)
 
 
@@ -184,7 +182,7 @@ def family_of(
 
 
 def _rates(
-    values: Array, groups: Groups, intervals: BootstrapResult, adjusted: Mapping[float, float]
+    values: Array, groups: ScoreGroups, intervals: BootstrapResult, adjusted: Mapping[float, float]
 ) -> tuple[RateEvidence, ...]:
     """Rates of one score, read off the groups; one below the share of ties at the top cannot be shown."""
     members, tied = int(groups.held_in.sum()), float((values == values.max()).mean())

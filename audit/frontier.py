@@ -1,4 +1,4 @@
-"""Which variants of a sweep another one beats, where no rule decides: no worse in anything, and shown better in one.
+"""Variants of a sweep that another one beats, if no rule decides: no worse in anything, and shown better in one.
 
 Promises are exact. AUROC and loss are held against each other within a block, whose cells share their users: Student's
 t over the blocks, Holm over all pairs and both measures (docs/theory.md#variants-that-are-dominated).
@@ -21,10 +21,9 @@ SLACK = 1.1  # ratio up to which two numbers of gradients count as alike: cohort
 
 @dataclass(frozen=True)
 class Position:
-    """Where a variant stands; smaller is better throughout.
+    """The position of a variant; smaller is better throughout.
 
     Attributes:
-        name: its name.
         epsilon: what is promised to every user; infinity without a promise.
         delta: delta of that promise, or of the one to records.
         auroc: AUROC of the leading attack, by block, unrounded.
@@ -51,31 +50,35 @@ def dominated(positions: Sequence[Position]) -> dict[str, list[str]]:
         positions: variants of one group, with the same S blocks in the same order. With fewer than three blocks nothing
             is shown, since another training would give other models.
     """
-    found: dict[str, list[str]] = {its.name: [] for its in positions}
+    beaten_by: dict[str, list[str]] = {position.name: [] for position in positions}
     pairs = list(itertools.combinations(positions, 2))
     if not pairs or len(positions[0].auroc) < LEAST_BLOCKS:
-        return found
-    differences = [np.subtract(one, other) for a, b in pairs for one, other in ((a.auroc, b.auroc), (a.loss, b.loss))]
-    adjusted = holm([_p_value(its) for its in differences])
+        return beaten_by
+    differences = [
+        np.subtract(first, other) for a, b in pairs for first, other in ((a.auroc, b.auroc), (a.loss, b.loss))
+    ]
+    adjusted = holm([_p_value(difference) for difference in differences])
     for i, (a, b) in enumerate(pairs):
         told_apart = [j for j in (2 * i, 2 * i + 1) if adjusted[j] <= LEVEL]
         # A difference below zero speaks for the first of the two.
         if _no_worse(a, b) and any(differences[j].mean() < 0 for j in told_apart):
-            found[b.name].append(a.name)
+            beaten_by[b.name].append(a.name)
         if _no_worse(b, a) and any(differences[j].mean() > 0 for j in told_apart):
-            found[a.name].append(b.name)
-    return found
+            beaten_by[a.name].append(b.name)
+    return beaten_by
 
 
-def _no_worse(one: Position, other: Position) -> bool:
-    """Whether ``one`` is as good in everything, by what was measured."""
+def _no_worse(first: Position, other: Position) -> bool:
+    """Return whether ``first`` is as good in everything, by what was measured."""
     # A promise to records alone is more than none. Of two variants that promise nothing, delta says nothing.
     nothing = math.isinf(min(other.epsilon, other.epsilon_per_record))
-    epsilons = one.epsilon <= other.epsilon and one.epsilon_per_record <= other.epsilon_per_record
-    promise = epsilons and (nothing or one.delta <= other.delta)
-    measured = np.mean(one.auroc) <= np.mean(other.auroc) and np.mean(one.loss) <= np.mean(other.loss)
+    epsilons = first.epsilon <= other.epsilon and first.epsilon_per_record <= other.epsilon_per_record
+    promise = epsilons and (nothing or first.delta <= other.delta)
+    measured = np.mean(first.auroc) <= np.mean(other.auroc) and np.mean(first.loss) <= np.mean(other.loss)
     # What canary users show can leak counts too, where real users show nothing.
-    return bool(promise and measured and one.canaries <= other.canaries and one.gradients <= SLACK * other.gradients)
+    return bool(
+        promise and measured and first.canaries <= other.canaries and first.gradients <= SLACK * other.gradients
+    )
 
 
 def _p_value(differences: np.ndarray) -> float:

@@ -20,23 +20,33 @@ from heldin.audit.decision import (
 )
 from heldin.base.wording import MANY
 from heldin.words import Statement
-from heldin.words.answer import Headline, Interval, LeakFound, Left, Note, Promised, Scores, Standing, Violation
+from heldin.words.answer import (
+    AurocInterval,
+    GuaranteeComparison,
+    Headline,
+    IndicativeReason,
+    LeakFound,
+    Left,
+    Note,
+    Scores,
+    Violation,
+)
 from heldin.words.people import USERS, Wording
 
 LENGTH_DROWNS = 0.5  # a score whose rank correlation with the length of texts is at least this ...
 LESS_BY = 0.2  # ... while that of a score that passes is lower by this: length explains the disagreement
 
 
-def headline(evidence: Evidence, decision: Decision, by: DecisionConfig, what: Wording = USERS) -> Statement:
+def headline(evidence: Evidence, decision: Decision, by: DecisionConfig, wording: Wording = USERS) -> Statement:
     """Return the answer, one of four.
 
     Args:
         decision: the answer that they gave.
-        what: words for what is separated.
+        wording: words for what is separated.
     """
     match decision.answer:
         case Answer.LEAKS:
-            return _leaks(evidence, decision, by, what)
+            return _leaks(evidence, decision, by, wording)
         case Answer.NO_LEAK:
             # ``decide`` gives this answer only where the rate could be shown.
             assert decision.excluded_tpr is not None
@@ -45,43 +55,43 @@ def headline(evidence: Evidence, decision: Decision, by: DecisionConfig, what: W
                 percent=100 * brief(decision.excluded_tpr),
                 fpr_percent=100 * by.fpr,
                 scores=_these(evidence),
-                audited=what.audited,
+                audited=wording.audited,
             )
         case Answer.INCONCLUSIVE:
-            return _inconclusive(evidence, decision, by, what)
+            return _inconclusive(evidence, decision, by, wording)
         case Answer.NOT_VALID:
             return Headline.NOT_VALID(flaws=list(decision.flaws))
 
 
 def notes(
-    evidence: Evidence, by: DecisionConfig, length_correlations: Sequence[float | None], what: Wording = USERS
+    evidence: Evidence, by: DecisionConfig, length_correlations: Sequence[float | None], wording: Wording = USERS
 ) -> list[Statement]:
     """Return what a reader must know first: a broken promise, and attacks that disagree, with the reason if known.
 
     Args:
         length_correlations: rank correlation of each score with the length of texts; None where unknown.
-        what: words for what is separated.
+        wording: words for what is separated.
     """
-    found = []
+    remarks = []
     if evidence.violated and evidence.violated_by and any(passes(score, by) for score in evidence.scores):
         broken = Note.PROMISE_BROKEN if evidence.violated == "certified" else Note.PROMISE_SEEMS_BROKEN
-        found.append(broken(violation=_violation(evidence)))
+        remarks.append(broken(violation=_violation(evidence)))
     if disagreement(evidence, by):
-        found.append(_disagreement(evidence, by, length_correlations, what))
-    return found
+        remarks.append(_disagreement(evidence, by, length_correlations, wording))
+    return remarks
 
 
-def _leaks(evidence: Evidence, decision: Decision, by: DecisionConfig, what: Wording) -> Statement:
+def _leaks(evidence: Evidence, decision: Decision, by: DecisionConfig, wording: Wording) -> Statement:
     assert decision.strongest is not None
     score = evidence.scores[decision.strongest]
     standing = None
     if not decision.exact:
-        standing = (Standing.CONDITION_UNMET if evidence.unmet else Standing.SIDES_ASSERTED)()
+        standing = (IndicativeReason.CONDITION_UNMET if evidence.unmet else IndicativeReason.SIDES_ASSERTED)()
     return Headline.LEAKS(
         promise=_promised(evidence, decision),
         standing=standing,
-        finding=_leak_found(score, evidence, by, what),
-        named=_named(decision, what),
+        finding=_leak_found(score, evidence, by, wording),
+        named=_named(decision, wording),
     )
 
 
@@ -90,17 +100,17 @@ def _promised(evidence: Evidence, decision: Decision) -> Statement | None:
         case None:
             return None
         case Promise.WITHIN:
-            return Promised.WITHIN()
+            return GuaranteeComparison.WITHIN()
         case Promise.ABOVE:
-            return Promised.ABOVE()
+            return GuaranteeComparison.ABOVE()
         case Promise.BEYOND:
             # Where the whole answer is indicative, its standing says so.
             certified = evidence.violated == "certified" or not decision.exact
-            return (Promised.BEYOND if certified else Promised.BEYOND_INDICATIVE)()
+            return (GuaranteeComparison.BEYOND if certified else GuaranteeComparison.BEYOND_INDICATIVE)()
 
 
-def _leak_found(score: ScoreEvidence, evidence: Evidence, by: DecisionConfig, what: Wording) -> Statement:
-    values: dict[str, Any] = {"score": score.name, "interval": _interval(score, evidence), "audited": what.audited}
+def _leak_found(score: ScoreEvidence, evidence: Evidence, by: DecisionConfig, wording: Wording) -> Statement:
+    values: dict[str, Any] = {"score": score.name, "interval": _interval(score, evidence), "audited": wording.audited}
     # The violated claim is the finding; the score is only what it was measured by.
     if not passes(score, by):
         return LeakFound.BY_CLAIM(violation=_violation(evidence), **values)
@@ -108,7 +118,7 @@ def _leak_found(score: ScoreEvidence, evidence: Evidence, by: DecisionConfig, wh
     return (LeakFound.BY_RATES if score.adjusted_p > by.auroc_level else LeakFound.BY_AUROC)(**values)
 
 
-def _named(decision: Decision, what: Wording) -> Statement | None:
+def _named(decision: Decision, wording: Wording) -> Statement | None:
     named = decision.named
     if named is None:
         return None
@@ -117,7 +127,7 @@ def _named(decision: Decision, what: Wording) -> Statement | None:
         lower=round(named.lower),
         upper=round(named.upper),
         fpr_percent=100 * named.fpr,
-        audited=what.audited,
+        audited=wording.audited,
     )
 
 
@@ -128,18 +138,18 @@ def _violation(evidence: Evidence) -> Statement:
     return (Violation.CERTIFIED_BY if certified else Violation.INDICATED_BY)(subjects=evidence.violated_by)
 
 
-def _inconclusive(evidence: Evidence, decision: Decision, by: DecisionConfig, what: Wording) -> Statement:
+def _inconclusive(evidence: Evidence, decision: Decision, by: DecisionConfig, wording: Wording) -> Statement:
     # First of all reasons: with the sides swapped, every limit below would be about the wrong direction.
     if decision.reversed:
         lowest = min(evidence.scores, key=lambda score: score.auroc)
-        return Headline.REVERSED(score=lowest.name, auroc=brief(lowest.auroc, 2), audited=what.audited)
-    return Headline.INCONCLUSIVE(left=_left(decision, by, what), needed=_needed(evidence, decision, what))
+        return Headline.REVERSED(score=lowest.name, auroc=brief(lowest.auroc, 2), audited=wording.audited)
+    return Headline.INCONCLUSIVE(left=_left(decision, by, wording), needed=_needed(evidence, decision, wording))
 
 
-def _left(decision: Decision, by: DecisionConfig, what: Wording) -> Statement:
+def _left(decision: Decision, by: DecisionConfig, wording: Wording) -> Statement:
     """Return what is not excluded."""
     auroc: dict[str, Any] = {"auroc": brief(decision.excluded_auroc)} if decision.excluded_auroc >= by.auroc else {}
-    rate: dict[str, Any] = {"fpr_percent": 100 * by.fpr, "audited": what.audited}
+    rate: dict[str, Any] = {"fpr_percent": 100 * by.fpr, "audited": wording.audited}
     if decision.excluded_tpr is None:
         few = Left.TOO_FEW_FOR_RATE(**rate)
         return Left.AND_TOO_FEW(left=Left.AUROC(**auroc), few=few) if auroc else few
@@ -149,17 +159,17 @@ def _left(decision: Decision, by: DecisionConfig, what: Wording) -> Statement:
     return (Left.BOTH if auroc else Left.RATE)(**auroc, **rate)
 
 
-def _needed(evidence: Evidence, decision: Decision, what: Wording) -> Statement:
+def _needed(evidence: Evidence, decision: Decision, wording: Wording) -> Statement:
     # ``users_needed`` holds in four of five audits at chance: this may be one of the others.
     if evidence.users >= decision.users_needed:
-        return Left.SETTLES_MOSTLY(users=evidence.users, audited=what.audited)
+        return Left.SETTLES_MOSTLY(users=evidence.users, audited=wording.audited)
     if decision.users_needed > MANY:
-        return Left.NEEDED_MORE_THAN(most=MANY, users=evidence.users, audited=what.audited)
-    return Left.NEEDED(needed=decision.users_needed, users=evidence.users, audited=what.audited)
+        return Left.NEEDED_MORE_THAN(most=MANY, users=evidence.users, audited=wording.audited)
+    return Left.NEEDED(needed=decision.users_needed, users=evidence.users, audited=wording.audited)
 
 
 def _disagreement(
-    evidence: Evidence, by: DecisionConfig, length_correlations: Sequence[float | None], what: Wording
+    evidence: Evidence, by: DecisionConfig, length_correlations: Sequence[float | None], wording: Wording
 ) -> Statement:
     leading, best = evidence.scores[0], strongest(evidence, by)
     score = evidence.scores[best]
@@ -175,15 +185,15 @@ def _disagreement(
         leading=leading.name,
         auroc=brief(leading.auroc, 2),
         length=length,
-        audited=what.audited,
+        audited=wording.audited,
     )
 
 
 def _interval(score: ScoreEvidence, evidence: Evidence) -> Statement:
     values: dict[str, Any] = {name: brief(getattr(score, name), 2) for name in ("auroc", "lower", "upper")}
     if len(evidence.scores) == 1:
-        return Interval.ALONE(**values)
-    return Interval.SIMULTANEOUS(**values, scores=len(evidence.scores))
+        return AurocInterval.ALONE(**values)
+    return AurocInterval.SIMULTANEOUS(**values, scores=len(evidence.scores))
 
 
 def _these(evidence: Evidence) -> Statement:

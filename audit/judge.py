@@ -24,7 +24,7 @@ def judge(
     subjects: Statement = REAL_USERS,
     flawed: bool = False,
 ) -> Judgement:
-    """What the primary attack's scores certify, and what they say about each claim.
+    """Return the bounds that the primary attack's scores certify, and a verdict on each claim.
 
     The config names the attack and its aggregation before anything is seen. They are pre-registered, so no correction
     for the other attacks is needed; the results of those are for information only.
@@ -32,7 +32,6 @@ def judge(
     Args:
         scores: score of every scored user.
         fixed: how membership was decided, the claims, and delta of the bounds if no claim states one.
-        blind: blind baselines.
         subjects: the people whom scores and bounds are about.
         flawed: whether the comparison is not valid, so that no verdict is passed on the model.
 
@@ -50,14 +49,14 @@ def judge(
         unmet=sides.unmet,
         uses=get_attack(fixed.attack.primary).uses,
     )
-    held_in = {user for user, its in member.items() if its}
+    held_in = {user for user, inside in member.items() if inside}
     try:
         # By name: a user without a score, or with one and no membership, is refused and not dropped.
         joined = join(dict(scores), held_in, set(member) - held_in)
-        found = evaluate(joined, design, delta=fixed.delta, claims=fixed.claims)
+        judgement = evaluate(joined, design, delta=fixed.delta, claims=fixed.claims)
     except (TooFewUsers, ConstantScores) as error:  # a finding, not a failure of the run
         return nothing_judged(len(member), fixed.delta, error.statement, subjects)
     if not flawed:
-        return found
+        return judgement
     # blind scores could have made the same rejection, so it says nothing against the model
-    return replace(found, verdicts=tuple(replace(v, outcome=Outcome.INCONCLUSIVE) for v in found.verdicts))
+    return replace(judgement, verdicts=tuple(replace(v, outcome=Outcome.INCONCLUSIVE) for v in judgement.verdicts))

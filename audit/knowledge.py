@@ -1,4 +1,4 @@
-"""What the attacker gains from more texts of a user: AUROC by number of texts (Kandpal et al. 2024, Figure 10).
+"""The attacker's gain from more texts of a user: AUROC by number of texts (Kandpal et al. 2024, Figure 10).
 
 Computed from cached statistics; no model is run. numpy only.
 """

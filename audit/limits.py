@@ -1,4 +1,6 @@
-"""How large an AUROC or a true-positive rate may be: intervals of several scores at once, and one-sided upper limits.
+"""Limits of AUROCs and true-positive rates: intervals of several scores at once, and one-sided upper limits.
+
+Also the difference of two AUROCs, of two attacks on the same users or of two runs.
 
 Estimates, all of them: users' scores of one run share one model, so that the coverage is nominal
 (docs/theory.md#conditions-of-one-run). numpy and scipy only.
@@ -7,14 +9,80 @@ Estimates, all of them: users' scores of one run share one model, so that the co
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
 from heldin.audit.bootstrap import separation_lower_limit
-from heldin.audit.paired import Z95
-from heldin.bounds.roc import placements
+from heldin.audit.coarse import brief
+from heldin.base.section import Facts
+from heldin.bounds.roc import Scores, placements
+
+Z95 = 1.959963984540054
+LEAST_PER_SIDE = 2
+
+
+class AurocDifference(Facts):
+    """Difference of two AUROCs, with a 95 % interval.
+
+    Attributes:
+        value: the second AUROC minus the first.
+        lower: lower end of the interval.
+        upper: upper end of the interval.
+        label: kind of statement.
+    """
+
+    value: float
+    lower: float
+    upper: float
+    label: Literal["estimate"] = "estimate"
+
+    def brief(self, digits: int = 3) -> "AurocDifference":
+        """In few digits, as a record keeps it."""
+        value, lower, upper = (brief(number, digits) for number in (self.value, self.lower, self.upper))
+        return AurocDifference(value=value, lower=lower, upper=upper)
+
+
+def auroc_difference(first: tuple[Scores, Scores], second: tuple[Scores, Scores]) -> AurocDifference | None:
+    """AUROC of ``second`` minus that of ``first`` with a 95 % interval (DeLong, DeLong and Clarke-Pearson 1988).
+
+    An estimate: it holds for many independent users, and scores of one model are not quite independent.
+
+    Args:
+        first: scores of held-in users, shape (n1,), and of held-out users, shape (n0,).
+        second: other scores of the same users in the same order.
+
+    Returns:
+        The difference; None if a side has one user, an attack separates the sides completely, or the scores are equal,
+        since then there is no spread to estimate an error from.
+    """
+    (in_first, out_first), (in_second, out_second) = placements(*first), placements(*second)
+    difference = float(in_second.mean() - in_first.mean())
+    if min(in_first.size, out_first.size) < LEAST_PER_SIDE:
+        return None
+    # Complete separation has no spread of its own: the interval would show the other attack's alone.
+    if {in_first.mean(), in_second.mean()} & {0.0, 1.0}:
+        return None
+    # Of each user's own difference: attacks on the same users are correlated, which two separate errors do not show.
+    variances = [(b - a).var(ddof=1) / a.size for a, b in ((in_first, in_second), (out_first, out_second))]
+    if not sum(variances):
+        return None
+    reach = Z95 * float(np.sqrt(sum(variances)))
+    return AurocDifference(value=difference, lower=difference - reach, upper=difference + reach)
+
+
+def independent_difference(
+    first: tuple[float, float, float], second: tuple[float, float, float]
+) -> tuple[float, float, float]:
+    """``second`` minus ``first`` for independent samples, each (value, 95 % limits) (MOVER; Zou and Donner 2008).
+
+    Asymmetric limits stay asymmetric, such as the exact limit of groups that are separated completely.
+    """
+    (a, a_low, a_high), (b, b_low, b_high) = first, second
+    return b - a, b - a - math.hypot(b - b_low, a_high - a), b - a + math.hypot(b_high - b, a - a_low)
+
 
 Array = NDArray[np.float64]
 
@@ -101,7 +169,7 @@ def tpr_at_most(estimate: float, resampled: float, fpr: float, members: int) -> 
 
 def _covariance(placed: Sequence[tuple[Array, Array]]) -> Array:
     """DeLong's covariance of K AUROCs from their users' placements, shape (K, K)."""
-    sides = (np.array([its[side] for its in placed]) for side in (0, 1))
+    sides = (np.array([placements[side] for placements in placed]) for side in (0, 1))
     # (K, n) -> (K, K) for each side; for one score ``np.cov`` gives a plain number.
     return np.asarray(sum(np.atleast_2d(np.cov(values)) / values.shape[1] for values in sides))
 

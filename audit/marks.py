@@ -1,4 +1,4 @@
-"""How far canary users' marks are exposed, by kind and length: counts of people and medians, both sides and models.
+"""Exposure of canary users' marks, by kind and length: counts of people and medians, both groups and models.
 
 No number is about one canary user: a median needs ten of them (docs/decisions/0010-nobody-in-a-report.md).
 """
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from heldin.attacks.marks import MarkRanks, exposures
 from heldin.audit.coarse import LEAST_IN_GROUP, brief, share_limits
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.canaries.kinds import Canary
 
 FIRST_PERCENT = 100
 
 
-class Exposed(Facts):
-    """How the marks of some canary users rank under one model.
+class MarkExposure(Facts):
+    """Ranks of the marks of some canary users under one model.
 
     Attributes:
         highest: number of marks that rank before every candidate.
@@ -35,17 +35,16 @@ class MarkSide(Facts):
     """Canary users of one group on one side.
 
     Attributes:
-        users: number of canary users.
         target: how their marks rank under the audited model.
         lower, upper: exact 95 % limits of the share of ``target.highest`` (Clopper & Pearson 1934); null for nobody.
         reference: how they rank under the reference.
     """
 
     users: int
-    target: Exposed
+    target: MarkExposure
     lower: float | None
     upper: float | None
-    reference: Exposed
+    reference: MarkExposure
 
 
 class MarkGroup(Facts):
@@ -76,48 +75,48 @@ class MarkFacts(Facts):
     groups: list[MarkGroup]
 
 
-def mark_groups(found: MarkRanks, member: Mapping[str, bool], canaries: Mapping[str, Canary]) -> list[MarkGroup]:
+def mark_groups(ranks: MarkRanks, member: Mapping[str, bool], canaries: Mapping[str, Canary]) -> list[MarkGroup]:
     """Groups of canary users by kind and length.
 
     Args:
-        found: the rank of every canary user's mark.
+        ranks: the rank of every canary user's mark.
         member: whether each is held in.
         canaries: how each was made.
     """
     of_group: dict[tuple[str, int], list[int]] = {}
-    for row, user in enumerate(found.users):
+    for row, user in enumerate(ranks.users):
         of_group.setdefault((canaries[user].kind.value, canaries[user].length or 0), []).append(row)
     groups = []
     for _, members in sorted(of_group.items()):
         rows = np.array(members, dtype=np.intp)
-        inside = np.array([member[found.users[row]] for row in rows], dtype=np.bool_)
-        one = canaries[found.users[rows[0]]]
+        inside = np.array([member[ranks.users[row]] for row in rows], dtype=np.bool_)
+        example = canaries[ranks.users[rows[0]]]
         groups.append(
             MarkGroup(
-                kind=one.kind.value,
-                length=one.length,
-                candidates=int(found.candidates[rows].min()),
-                held_in=_side(found, rows[inside]),
-                held_out=_side(found, rows[~inside]),
+                kind=example.kind.value,
+                length=example.length,
+                candidates=int(ranks.candidates[rows].min()),
+                held_in=_side(ranks, rows[inside]),
+                held_out=_side(ranks, rows[~inside]),
             )
         )
     return groups
 
 
-def _side(found: MarkRanks, rows: NDArray[np.intp]) -> MarkSide:
-    candidates = found.candidates[rows]
-    target, reference = (_exposed(its[rows], candidates) for its in (found.target, found.reference))
+def _side(ranks: MarkRanks, rows: NDArray[np.intp]) -> MarkSide:
+    candidates = ranks.candidates[rows]
+    target, reference = (_exposed(column[rows], candidates) for column in (ranks.target, ranks.reference))
     lower, upper = share_limits(target.highest, rows.size) if rows.size else (None, None)
     return MarkSide(users=rows.size, target=target, lower=lower, upper=upper, reference=reference)
 
 
-def _exposed(ranks: NDArray[np.int64], candidates: NDArray[np.int64]) -> Exposed:
+def _exposed(ranks: NDArray[np.int64], candidates: NDArray[np.int64]) -> MarkExposure:
     # Among no candidates every mark is the first, and says nothing.
     some = candidates > 0
     median = None
     if ranks.size >= LEAST_IN_GROUP and some.all():
         median = brief(float(np.median(exposures(ranks, candidates))), 1)
-    return Exposed(
+    return MarkExposure(
         highest=int((some & (ranks == 1)).sum()),
         first_percent=int((some & (ranks * FIRST_PERCENT <= candidates + 1)).sum()),
         median=median,

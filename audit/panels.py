@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from heldin.attacks.table import TextStatistic
+from heldin.attacks.protocol import TextStatistic
 from heldin.audit.assessment import parts_of, results_of
 from heldin.audit.canary_groups import (
     CanaryScores,

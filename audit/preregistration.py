@@ -1,16 +1,55 @@
-"""What an audit fixes before it sees a score, so that no result has to be corrected for the choice."""
+"""The choices that an audit fixes before it sees a score, so that no result has to be corrected for them.
+
+It includes how users came to be held in or out, and who vouches for it: every statement about users rests on this.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from heldin.attacks.config import AttackConfig
-from heldin.audit.config import AuditConfig
-from heldin.audit.decision import DecisionConfig
-from heldin.audit.sides import Sides
+from heldin.audit.decision import AuditConfig, DecisionConfig
+from heldin.audit.randomisation import Law
+from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import Claim
 from heldin.canaries.kinds import Kind
+from heldin.corpus.split import SplitRule
 from heldin.words import Statement
 from heldin.words.people import USERS, Wording
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The assignment of membership.
+
+    Attributes:
+        assignment: independent fair coins, any other known way (an exact half, a split by hand), or unknown.
+        witnessed: True if heldin drew the assignment, False if somebody asserts it.
+        unmet: what else a certified statement needs and does not have, such as a word on what the model was trained on.
+    """
+
+    assignment: Assignment
+    witnessed: bool
+    unmet: tuple[Statement, ...] = ()
+
+    @property
+    def coins(self) -> bool:
+        """Independent fair coins that heldin drew: what certified bounds need."""
+        return self.witnessed and self.assignment is Assignment.COIN
+
+    @property
+    def law(self) -> Law:
+        """Return the law of redrawing: coins as coins, all else as permutations that keep the size of each group."""
+        # An unknown way is redrawn as permutations too; its p-values are indicative, since nobody witnessed it.
+        return Law.COINS if self.assignment is Assignment.COIN else Law.PERMUTATION
+
+
+# Of canary users and of trainings, each of which has its own coin, drawn by heldin.
+COINS = Sides(Assignment.COIN, witnessed=True)
+
+
+def sides_of_run(assignment: SplitRule) -> Sides:
+    """The sides of a run, whose ledger heldin drew: coins, or an exact half."""
+    return Sides(Assignment.COIN if assignment is SplitRule.COIN else Assignment.FIXED, witnessed=True)
 
 
 @dataclass(frozen=True)
@@ -37,7 +76,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Preregistration:
-    """What is fixed beforehand.
+    """The choices that are fixed beforehand.
 
     Attributes:
         attack: which attack and aggregation lead, and the others.
@@ -47,7 +86,7 @@ class Preregistration:
         claims: the claims to test on those whom the answer is about.
         seed: seed of bootstrap, redraws and halves; public.
         judged: number of panels that are judged, times the number of looks (Bonferroni correction).
-        what: words for who is audited.
+        wording: words for who is audited.
         panels: further panels.
     """
 
@@ -58,7 +97,7 @@ class Preregistration:
     claims: Sequence[Claim] = ()
     seed: int = 0
     judged: int = 1
-    what: Wording = USERS
+    wording: Wording = USERS
     panels: Sequence[Panel] = ()
 
     @property

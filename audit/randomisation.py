@@ -31,7 +31,7 @@ _CELLS = 4_000_000  # users x redraws looked at together
 
 
 class Law(StrEnum):
-    """How the assignment was drawn, and therefore how it is redrawn."""
+    """The law by which the assignment was drawn, and is redrawn."""
 
     COINS = "independent fair coins"
     PERMUTATION = "permutations"
@@ -39,11 +39,10 @@ class Law(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class FamilyTest:
-    """What chance does to K scores of the same n users.
+    """The effect of chance on K scores of the same n users.
 
     Attributes:
         law: how the assignment was redrawn.
-        redraws: number of redraws B.
         auroc_p: p-value of "no score separates the sides", by the largest standardised AUROC.
         auroc_adjusted: step-down adjusted p-value of each score, shape (K,).
         reversed_p: p-value of "no score separates the sides the wrong way round", by the smallest standardised AUROC.
@@ -83,7 +82,6 @@ def randomisation_test(
         member: who was held in, shape (n,), both sides non-empty.
         law: how the assignment was drawn.
         fprs: false-positive rates; those that this many users cannot show are left out.
-        redraws: number of redraws B.
         seed: seed of the redraws; public, and independent of the coins.
 
     Raises:
@@ -126,7 +124,7 @@ def least_redraws(level: float) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """What all redraws share: ranks, ties and orders of K scores of n users."""
+    """The part that all redraws share: ranks, ties and orders of K scores of n users."""
 
     twice_ranks: Array  # (n, K): twice the mid-ranks, whole numbers
     ties: Array  # (K,): sum of t^3 - t over ties, over n (n - 1)
@@ -164,15 +162,15 @@ class _Table:
 
     def tprs(self, drawn: Members, fprs: Sequence[float]) -> Array:
         """Highest TPR of a threshold with FPR at most each of ``fprs``, (b, n) to (b, K, F)."""
-        found = np.zeros((len(drawn), len(self.order), len(fprs)))
+        rates = np.zeros((len(drawn), len(self.order), len(fprs)))
         if not fprs:
-            return found
+            return rates
         n1 = drawn.sum(axis=1)
         # Held-out users who may be named, of each redraw's own number; a product may lie just below a whole number.
         allowed = np.floor(np.outer(drawn.shape[1] - n1, fprs) + 1e-9).astype(np.int32)  # (b, F)
         for k, (order, ends) in enumerate(zip(self.order, self.ends, strict=True)):
-            found[:, k] = _right(drawn, order, ends, allowed) / n1[:, None]
-        return found
+            rates[:, k] = _right(drawn, order, ends, allowed) / n1[:, None]
+        return rates
 
 
 def _right(
@@ -258,11 +256,11 @@ def _p_values(statistics: Array) -> Array:
     """p-value of each statistic in each row among all rows, larger meaning more extreme; shape (B + 1, S)."""
     # Each row among the same rows, itself included: all rows are treated alike, as condition (b) asks.
     rows = len(statistics)
-    found = np.empty_like(statistics)
+    p_values = np.empty_like(statistics)
     for column in range(statistics.shape[1]):
         ordered = np.sort(statistics[:, column])
-        found[:, column] = (rows - np.searchsorted(ordered, statistics[:, column], "left")) / rows
-    return found
+        p_values[:, column] = (rows - np.searchsorted(ordered, statistics[:, column], "left")) / rows
+    return p_values
 
 
 def _tpr_margins(rates: Array, fprs: Sequence[float], users: int) -> tuple[float, ...]:

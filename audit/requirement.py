@@ -47,21 +47,20 @@ class Requirement:
     """A limit that a defense must keep.
 
     Attributes:
-        of: name of the measure.
         at_most: upper limit; None for a lower one.
         at_least: lower limit; None for an upper one.
     """
 
-    of: str
+    measure: str
     at_most: float | None = None
     at_least: float | None = None
 
     def room(self, values: Sequence[float]) -> np.ndarray:
-        """How far each value is on the right side of the limit."""
-        its = np.asarray(values, dtype=np.float64)
-        return self.at_most - its if self.at_most is not None else its - (self.at_least or 0.0)
+        """Return the distance of each value from the limit; negative if the value breaks the limit."""
+        measured = np.asarray(values, dtype=np.float64)
+        return self.at_most - measured if self.at_most is not None else measured - (self.at_least or 0.0)
 
     def words(self) -> str:
         """The requirement in words."""
         which, limit = ("least", self.at_least) if self.at_most is None else ("most", self.at_most)
-        return f"{self.of} at {which} {limit:g}"
+        return f"{self.measure} at {which} {limit:g}"

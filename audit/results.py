@@ -10,7 +10,7 @@ from heldin.audit.blind import Blind
 from heldin.audit.canary_groups import CanaryFacts
 from heldin.audit.exposure import ExposureFacts
 from heldin.audit.knowledge import Knowledge
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.bounds.judgement import Judgement
 
 
@@ -18,7 +18,6 @@ class TrainingsFacts(Facts):
     """Independent trainings with and without one worst-case user, and the test at one threshold of their scores.
 
     Attributes:
-        runs: number of trainings.
         with_user: number of them with the worst-case user.
         documents: number of documents of the worst-case user.
         target: what was trained: the config's defense, or none.

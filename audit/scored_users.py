@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.attacks.protocol import AGGREGATIONS
-from heldin.attacks.table import Dial, TextStatistic
+from heldin.attacks.protocol import AGGREGATIONS, Dial, TextStatistic
 from heldin.base.errors import InputError
 
 Array = NDArray[np.float64]
@@ -33,7 +32,7 @@ class ScoredUsers:
         return tuple(self.texts)
 
     def has(self, attack: str) -> bool:
-        """Whether the attack was scored with no dial changed."""
+        """Return whether the attack was scored with no dial changed."""
         return (attack, None) in self.texts
 
     def scores(self, attack: str, aggregation: str = "mean", dial: Dial | None = None) -> Array:
@@ -42,16 +41,16 @@ class ScoredUsers:
         Raises InputError for an attack that was not scored, an unknown aggregation, a user without a text, or a score
         that is not finite; the message names the user.
         """
-        found = self.lifted(attack, aggregation, dial)
+        scores = self.lifted(attack, aggregation, dial)
         # Refused, not dropped: whether a score is finite may depend on the coins, and who is scored must not
         # (docs/theory.md#randomisation-test).
-        bad = np.flatnonzero(~np.isfinite(found))
+        bad = np.flatnonzero(~np.isfinite(scores))
         if not bad.size:
-            return found
+            return scores
         user = self.users[bad[0]]
         if (self.texts[attack, dial][0] == bad[0]).any():
             raise InputError(
-                f"attack '{attack}': the score of user '{user}' is {found[bad[0]]}; no user may be dropped"
+                f"attack '{attack}': the score of user '{user}' is {scores[bad[0]]}; no user may be dropped"
             )
         raise InputError(f"attack '{attack}': no score of user '{user}' ({bad.size} missing)")
 
@@ -70,15 +69,15 @@ class ScoredUsers:
         if (attack, dial) not in self.texts:
             raise InputError(f"attack '{attack}': no score of user '{self.users[0]}' ({len(self.users)} missing)")
         of_user, values = self.texts[attack, dial]
-        found = np.full(len(self.users), np.nan)
+        scores = np.full(len(self.users), np.nan)
         # The first text of each user who has any; texts are ordered by user.
         starts = np.flatnonzero(np.diff(of_user, prepend=-1))
         # ``reduceat`` does not take an empty list.
         if not starts.size:
-            return found
+            return scores
         # (texts,) -> (users,)
-        found[of_user[starts]] = AGGREGATIONS[aggregation](values, starts)
-        return found
+        scores[of_user[starts]] = AGGREGATIONS[aggregation](values, starts)
+        return scores
 
 
 def scored_users(statistics: Sequence[TextStatistic], member: Mapping[str, bool]) -> ScoredUsers:
@@ -92,7 +91,7 @@ def scored_users(statistics: Sequence[TextStatistic], member: Mapping[str, bool]
     rows: dict[tuple[str, Dial | None], tuple[list[int], list[float]]] = {}
     for s in statistics:
         at = number.get(s.user)
-        # Whoever is not in ``member``, such as a user who is always in, takes part in no comparison.
+        # Users who are not in ``member``, such as those who are always in, take part in no comparison.
         if at is not None:
             of_user, values = rows.setdefault((s.attack, s.dial), ([], []))
             of_user.append(at)

@@ -1,4 +1,4 @@
-"""Which of a few candidate defenses passes every requirement, over blocks: the answer to "which one do I ship?".
+"""The candidate defense to ship: the one of a few that passes every requirement, over blocks.
 
 Each requirement is one one-sided t test over S blocks of H0 "the limit is broken". A candidate passes if all its tests
 reject (intersection-union: the largest p-value), and Holm over the candidates keeps the probability that any candidate
@@ -15,7 +15,7 @@ from scipy import stats
 
 from heldin.audit.coarse import brief
 from heldin.audit.requirement import Requirement
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.bounds.p_values import holm
 
 MOST_CANDIDATES = 3  # more would be paid for by all of them
@@ -26,10 +26,9 @@ _MOST_BLOCKS = 500  # that are asked for
 
 @dataclass(frozen=True)
 class Candidate:
-    """What was measured of a candidate.
+    """The measurements of a candidate.
 
     Attributes:
-        name: name of the variant.
         exact: measures that follow from the plan, by name; None where there is no such promise.
         measured: by measure, the values of each of its kinds (attacks) over the S blocks: all kinds must pass.
         disqualified: why it cannot be shipped whatever it reaches; "" if nothing stands against it.
@@ -60,14 +59,12 @@ class Tested(Facts):
 
 
 class CandidateResult(Facts):
-    """How a candidate did.
+    """The result of a candidate.
 
     Attributes:
-        name: name of the variant.
         passes: whether it passes, all candidates paid for.
         breaks: whether it is shown to break a limit, or is disqualified.
         adjusted: Holm's adjusted p-value.
-        tests: one for each requirement.
         disqualified: why; "" if it is not.
         blocks_needed: number of blocks with which these means and spreads would pass; null if no number would, or it
             passes.
@@ -114,14 +111,16 @@ def judge_candidates(
     """
     # Of the opposite statements, each at its share: what is shown to be broken is no matter of more blocks.
     share = level / (len(candidates) * len(requirements))
-    tests = [[_tested(candidate, its, level, share) for its in requirements] for candidate in candidates]
+    tests = [
+        [_tested(candidate, requirement, level, share) for requirement in requirements] for candidate in candidates
+    ]
     # Intersection-union: a candidate breaks a limit if it breaks any, so that the largest p-value is one of it.
-    largest = [max(p for _, p in its) for its in tests]
+    largest = [max(p for _, p in of_candidate) for of_candidate in tests]
     adjusted = holm([1.0 if c.disqualified else p for c, p in zip(candidates, largest, strict=True)])
     results = []
-    for candidate, its, p in zip(candidates, tests, adjusted, strict=True):
+    for candidate, of_candidate, p in zip(candidates, tests, adjusted, strict=True):
         passes = not candidate.disqualified and p <= level
-        tested = [test for test, _ in its]
+        tested = [test for test, _ in of_candidate]
         needed = None
         if not (passes or candidate.disqualified):
             needed = _blocks_needed(candidate, requirements, level / len(candidates))
@@ -154,14 +153,14 @@ def probability_of_passing(room: float, spread: float, blocks: int, level: float
 
 def _tested(candidate: Candidate, requirement: Requirement, level: float, share: float) -> tuple[Tested, float]:
     """Return the test and its p-value unrounded; ``share``: the level at which the limit is shown to be broken."""
-    if requirement.of in candidate.exact:
-        value = candidate.exact[requirement.of]
+    if requirement.measure in candidate.exact:
+        value = candidate.exact[requirement.measure]
         kept = value is not None and float(requirement.room([value])[0]) >= 0.0
         p_value = float(not kept)
         return Tested(
             requirement=requirement.words(), value=value, limit=value, p_value=p_value, broken=not kept
         ), p_value
-    kinds = candidate.measured[requirement.of]
+    kinds = candidate.measured[requirement.measure]
     # All kinds must keep the limit: the one with the largest p-value decides.
     p_values = [_p_value(requirement.room(values)) for values in kinds]
     worst = int(np.argmax(p_values))
@@ -189,21 +188,21 @@ def _p_value(room: np.ndarray) -> float:
 
 
 def _mean_and_error(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
-    its = np.asarray(values, dtype=np.float64)
+    numbers = np.asarray(values, dtype=np.float64)
     # Records have three decimals of an AUROC: what spreads by less than their rounding may still lie apart by that.
-    return float(its.mean()), max(float(its.std(ddof=1)), _ROUNDING) / math.sqrt(its.size)
+    return float(numbers.mean()), max(float(numbers.std(ddof=1)), _ROUNDING) / math.sqrt(numbers.size)
 
 
 def _blocks_needed(candidate: Candidate, requirements: Sequence[Requirement], level: float) -> int | None:
     """The fewest blocks with which these means and spreads would pass; None if no number up to 500 would."""
     most = 0
     for requirement in requirements:
-        if requirement.of in candidate.exact:
-            value = candidate.exact[requirement.of]
+        if requirement.measure in candidate.exact:
+            value = candidate.exact[requirement.measure]
             if value is None or float(requirement.room([value])[0]) < 0.0:
                 return None
             continue
-        for values in candidate.measured[requirement.of]:
+        for values in candidate.measured[requirement.measure]:
             room = requirement.room(values)
             mean, spread = float(room.mean()), float(room.std(ddof=1))
             blocks = np.arange(room.size, _MOST_BLOCKS + 1)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from heldin.attacks.statistics import LikelihoodRatio
 from heldin.audit.answer import decision_facts
 from heldin.audit.attack_results import attack_results
-from heldin.audit.family import Variant, evaluate_family
+from heldin.audit.family import ScoreVariant, evaluate_family
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.results import Results, TrainingsFacts
 from heldin.base.errors import ConstantScores, TooFewUsers
@@ -44,23 +44,23 @@ class TrainingScores:
     target: Literal["defense", "none"]
 
 
-def results_of_trainings(its: TrainingScores, fixed: Preregistration, *, threshold: float | None) -> Results:
+def results_of_trainings(trainings: TrainingScores, fixed: Preregistration, *, threshold: float | None) -> Results:
     """Test the trainings' scores, judge the claims, and decide.
 
     Args:
-        its: the trainings' scores.
+        trainings: the trainings' scores.
         threshold: score threshold fixed before looking; None: the first quarter of the trainings picks it.
     """
     # Trainings are not people: curves may be cut at every score, with one training in a group.
-    family = evaluate_family({Variant(SCORE, "mean"): its.scores}, its.member, fixed, least=1)
+    family = evaluate_family({ScoreVariant(SCORE, "mean"): trainings.scores}, trainings.member, fixed, least=1)
     test: ThresholdTest | None = None
     try:
-        test = certify(its.scores, its.member, threshold=threshold, delta=fixed.delta, claims=fixed.claims)
+        test = certify(trainings.scores, trainings.member, threshold=threshold, delta=fixed.delta, claims=fixed.claims)
         judgement = test.judgement
     except (TooFewUsers, ConstantScores) as error:  # a finding, not a failure
-        judgement = nothing_judged(its.member.size, fixed.delta, error.statement, Subjects.WORST_CASE_USER())
-    decision = decision_facts(family, fixed, judgements=[judgement], what=TRAININGS)
-    certified = _certified(its, test, judgement)
+        judgement = nothing_judged(trainings.member.size, fixed.delta, error.statement, Subjects.WORST_CASE_USER())
+    decision = decision_facts(family, fixed, judgements=[judgement], wording=TRAININGS)
+    certified = _certified(trainings, test, judgement)
     return Results(
         decision=decision.model_copy(
             update={"statement": Headline.WITH_TRAININGS(headline=decision.statement, certified=certified)}
@@ -68,17 +68,17 @@ def results_of_trainings(its: TrainingScores, fixed: Preregistration, *, thresho
         attacks=attack_results(family, fixed.audit.fprs, shown={0}),
         blind=[],
         judgement=judgement,
-        trainings=_facts(its, test),
+        trainings=_facts(trainings, test),
     )
 
 
-def _facts(its: TrainingScores, test: ThresholdTest | None) -> TrainingsFacts:
+def _facts(trainings: TrainingScores, test: ThresholdTest | None) -> TrainingsFacts:
     counts = test.counts if test else None
     return TrainingsFacts(
-        runs=its.scores.size,
-        with_user=int(its.member.sum()),
-        documents=its.documents,
-        target=its.target,
+        runs=trainings.scores.size,
+        with_user=int(trainings.member.sum()),
+        documents=trainings.documents,
+        target=trainings.target,
         pilot=test.pilot if test else 0,
         threshold=test.threshold if test else None,
         members=counts.members if counts else None,
@@ -87,11 +87,11 @@ def _facts(its: TrainingScores, test: ThresholdTest | None) -> TrainingsFacts:
         false_positives=counts.false_positives if counts else None,
         epsilon_lower=test.epsilon if test else None,
         reach=test.reach if test else None,
-        seconds_each=round(float(np.median(its.seconds)), 2),
+        seconds_each=round(float(np.median(trainings.seconds)), 2),
     )
 
 
-def _certified(its: TrainingScores, test: ThresholdTest | None, judgement: Judgement) -> Statement:
+def _certified(trainings: TrainingScores, test: ThresholdTest | None, judgement: Judgement) -> Statement:
     """Return the bound that was chosen before looking, not the highest of several, and what it says of the claims."""
     least = round(test.epsilon, 2) if test else 0.0
     threshold = None
@@ -109,9 +109,9 @@ def _certified(its: TrainingScores, test: ThresholdTest | None, judgement: Judge
     else:
         claims = TrainingsCertify.INCONCLUSIVE()
     return TrainingsCertify.WHOLE(
-        trainings=its.scores.size,
+        trainings=trainings.scores.size,
         # Trained without the config's defense: the reader must not take the number for one about it.
-        target=TrainingsCertify.WITHOUT_DEFENSE() if its.target == "none" else None,
+        target=TrainingsCertify.WITHOUT_DEFENSE() if trainings.target == "none" else None,
         least=(TrainingsCertify.AT_LEAST(epsilon=least) if least > 0 else TrainingsCertify.NOTHING()),
         threshold=threshold,
         claims=claims,

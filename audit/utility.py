@@ -1,4 +1,4 @@
-"""How well a model predicts people whom it was not trained on: loss per user, and how far it is below the base's."""
+"""A model's loss on people outside its training data: loss per user, and the difference from the base's loss."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ import numpy as np
 from scipy import stats
 
 from heldin.audit.coarse import LEAST_IN_GROUP
-from heldin.audit.paired import Difference
-from heldin.base.facts import Facts
+from heldin.audit.limits import AurocDifference
+from heldin.base.section import Facts
 from heldin.bounds.roc import Scores
 
 DIGITS = 4  # as in the curves of training
@@ -19,7 +19,6 @@ class UserLoss:
     """The loss on one held-out user's test texts.
 
     Attributes:
-        user: name of the user.
         texts: number of texts.
         loss: mean over all their tokens under the target, nats per token.
         base_loss: the same under the base model.
@@ -36,9 +35,7 @@ class Utility(Facts):
 
     Attributes:
         users: number of held-out users.
-        texts: number of their texts.
         loss: loss of the target, nats per token.
-        base_loss: loss of the base model.
         gain: base model's loss minus the target's, with a 95 % interval over these users; null for too few users.
     """
 
@@ -46,26 +43,26 @@ class Utility(Facts):
     texts: int
     loss: float
     base_loss: float
-    gain: Difference | None
+    gain: AurocDifference | None
 
 
 def utility_of(losses: Mapping[str, UserLoss]) -> Utility | None:
-    """What the losses say together; None for fewer than ten users, whose mean would be about single ones."""
+    """Sum up the losses; None for fewer than ten users, because their mean would be about single users."""
     if len(losses) < LEAST_IN_GROUP:
         return None
-    its = list(losses.values())
-    target, base = (np.array(values) for values in ([u.loss for u in its], [u.base_loss for u in its]))
+    users = list(losses.values())
+    target, base = (np.array(values) for values in ([u.loss for u in users], [u.base_loss for u in users]))
     gain = mean_difference(target, base)
     return Utility(
-        users=len(its),
-        texts=sum(user.texts for user in its),
+        users=len(users),
+        texts=sum(user.texts for user in users),
         loss=round(float(target.mean()), DIGITS),
         base_loss=round(float(base.mean()), DIGITS),
         gain=gain and gain.brief(DIGITS),
     )
 
 
-def mean_difference(first: Scores, second: Scores, level: float = 0.95) -> Difference | None:
+def mean_difference(first: Scores, second: Scores, level: float = 0.95) -> AurocDifference | None:
     """Mean of ``second`` minus ``first`` over n pairs, with Student's t interval; None for fewer than two pairs.
 
     Args:
@@ -79,4 +76,4 @@ def mean_difference(first: Scores, second: Scores, level: float = 0.95) -> Diffe
     mean = float(differences.mean())
     error = float(differences.std(ddof=1)) / float(np.sqrt(differences.size))
     reach = float(stats.t.ppf(0.5 + level / 2, differences.size - 1)) * error
-    return Difference(value=mean, lower=mean - reach, upper=mean + reach)
+    return AurocDifference(value=mean, lower=mean - reach, upper=mean + reach)

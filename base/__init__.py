@@ -1,1 +1,1 @@
-"""What every other package uses: errors, coins, files, progress."""
+"""Errors, coins, files and progress, which every other package uses."""

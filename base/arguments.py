@@ -78,4 +78,4 @@ def _asked_for(function: Callable[..., object]) -> dict[str, set[type]]:
     """The types of the arguments that are numbers."""
     hints = typing.get_type_hints(function)
     kinds = {name: {hint, *typing.get_args(hint)} for name, hint in hints.items() if name != "return"}
-    return {name: its for name, its in kinds.items() if its & {int, float}}
+    return {name: types for name, types in kinds.items() if types & {int, float}}

@@ -9,20 +9,27 @@
 A JSON document also names the version of its schema and the version of heldin that wrote it (``stamped``). A document
 of another schema version is refused: there are no migrations.
 
-A digest shows damage and careless changes. It stops nobody who changes the digest as well: what rests on somebody's
-honesty is said to be declared.
+A digest shows damage and careless changes. It stops nobody who changes the digest as well: facts that rest on
+somebody's honesty are labelled as declared.
+
+A folder whose secrets were removed has a mark, and every reader refuses the folder in one line. Tables for a later
+command are Parquet files that only their owner can read.
 """
 
 import contextlib
 import importlib.metadata
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, text_sha256, whole_directory, whole_file, write_text
+from heldin.base.files import file_sha256, read_json, text_sha256, whole_directory, whole_file, write_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 INDEX = "artefacts.json"
 _DIGEST = "sha256"
@@ -35,7 +42,7 @@ class OtherSchemaError(InputError):
 
 
 class State(StrEnum):
-    """What is known of an artefact."""
+    """The state of an artefact."""
 
     WHOLE = "whole"
     ABSENT = "absent"
@@ -78,7 +85,6 @@ def state_of(path: Path, made_from: str | None = None) -> State:
     """Compare a file or folder with its digest.
 
     Args:
-        path: an artefact.
         made_from: what it must have been made from; None: whatever it was.
     """
     if path.is_dir():
@@ -174,7 +180,6 @@ def unstamped(document: dict[str, Any], path: Path, remedy: str, schema: int = 1
 
     Args:
         document: a JSON object.
-        path: its file.
         remedy: what to do if it is of another version.
         schema: the version that can be read.
 
@@ -251,3 +256,54 @@ def _index(folder: Path) -> dict[str, list[str]]:
 
 def _write_index(folder: Path, files: dict[str, list[str]]) -> None:
     write_text(folder / INDEX, json.dumps({"files": files}, indent=1, sort_keys=True) + "\n", private=True)
+
+
+PURGED = "purged.json"
+
+
+def require_not_purged(folder: Path) -> None:
+    """Raise InputError if ``heldin purge`` removed what ``folder`` held."""
+    path = folder / PURGED
+    if not path.is_file():
+        return
+    try:
+        when = read_json(path)["purged"]
+    except (ValueError, KeyError, TypeError):
+        when = "at a time that its damaged mark does not tell"
+    raise InputError(
+        f"'{folder}' was purged ({when}): keys, ledger and scores are gone, so that nothing in it can be recomputed or"
+        " gone on with; start again in a new folder"
+    )
+
+
+TABLE = ".parquet"  # ending of every table's name
+
+
+def write_table(columns: Mapping[str, Any], path: Path, *, made_from: str = "") -> None:
+    """Write a table.
+
+    Args:
+        columns: arrays or lists by name.
+        made_from: hash of what the values follow from, such as models and texts.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with artefact_file(path, made_from=made_from) as temporary:
+        pq.write_table(pa.table(dict(columns)), temporary)
+
+
+def read_table(
+    path: Path, *, made_from: str | None = None, say: Callable[[str], object] = lambda _: None
+) -> "pa.Table | None":
+    """Read what ``write_table`` wrote.
+
+    Args:
+        made_from: what it must have been made from; None: whatever it was.
+
+    Returns:
+        None if it is missing, was changed, or was made from something else.
+    """
+    import pyarrow.parquet as pq
+
+    return pq.read_table(path) if is_whole(path, made_from, say) else None

@@ -1,4 +1,4 @@
-"""What the cache holds, its size, and how to clear it. All of it can be made again, though some takes long."""
+"""The content and the size of the cache, and its removal. All of it can be made again, though some takes long."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from heldin.base.wording import counted
 
 KINDS = {
     "corpora": "corpora as stores: people's texts",
-    "scores": "token scores by model, from which whoever has the model can work out texts",
+    "scores": "token scores by model, from which anyone who has the model can work out texts",
     "pretrained": "base models that were pre-trained here",
     "references": "reference models that were trained here",
     "sweeps": "copies for the cells of a sweep on a cluster: people's texts",
@@ -24,7 +24,7 @@ KINDS = {
 
 
 @dataclass(frozen=True)
-class Part:
+class CachePart:
     """One kind of cached files.
 
     Attributes:
@@ -46,14 +46,14 @@ class Part:
         return {**asdict(self), "path": str(self.path)}
 
 
-def parts(kind: str | None = None) -> list[Part]:
+def parts(kind: str | None = None) -> list[CachePart]:
     """The cached files of every kind, or of one. Raises InputError for an unknown kind."""
     if kind is not None and kind not in KINDS:
         raise InputError(f"the cache has no kind '{kind}': choose from {', '.join(KINDS)}")
     return [_part(name, cache_root() / name) for name in ([kind] if kind else KINDS)]
 
 
-def clear(chosen: Sequence[Part]) -> int:
+def clear(chosen: Sequence[CachePart]) -> int:
     """Remove these parts, or none if one is in use; return how many bytes they had.
 
     Raises:
@@ -72,12 +72,12 @@ def clear(chosen: Sequence[Part]) -> int:
     return sum(part.size for part in present)
 
 
-def lines(found: Sequence[Part]) -> list[str]:
+def lines(parts: Sequence[CachePart]) -> list[str]:
     """The listing for a terminal."""
     rows = [
-        f"{part.kind:<12}{_readable(part.size):>10}  {counted(part.entries, 'item'):<14}{part.holds}" for part in found
+        f"{part.kind:<12}{_readable(part.size):>10}  {counted(part.entries, 'item'):<14}{part.holds}" for part in parts
     ]
-    return [*rows, f"{'together':<12}{_readable(sum(part.size for part in found)):>10}  in {cache_root()}"]
+    return [*rows, f"{'together':<12}{_readable(sum(part.size for part in parts)):>10}  in {cache_root()}"]
 
 
 def _readable(size: int) -> str:
@@ -89,9 +89,9 @@ def _readable(size: int) -> str:
     return f"{value:.3g} {unit}"
 
 
-def _part(kind: str, path: Path) -> Part:
+def _part(kind: str, path: Path) -> CachePart:
     entries = len(list(path.iterdir())) if path.is_dir() else 0
-    return Part(kind, KINDS[kind], path, entries, sum(_sizes(path)))
+    return CachePart(kind, KINDS[kind], path, entries, sum(_sizes(path)))
 
 
 def _sizes(path: Path) -> Iterator[int]:
@@ -105,7 +105,7 @@ def _sizes(path: Path) -> Iterator[int]:
 
 
 def _user_of(path: Path) -> str:
-    """Who has a file below ``path`` open or mapped, or is making one; empty if nobody visibly does."""
+    """Name the process that has a file below ``path`` open or mapped, or makes one; empty if none is visible."""
     # A training locks its work folder, and need not have a file open in it at this moment.
     if any(is_held(folder) for folder in path.glob("*.work")):
         return "a training"

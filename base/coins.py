@@ -93,22 +93,23 @@ def first_in_keyed_order(key: bytes, purpose: str, identities: Sequence[str], co
     return order
 
 
-def keyed_positions(key: bytes, purpose: str, identity: str, *, count: int, of: int) -> list[int]:
-    """``count`` different positions below ``of``, every set equally likely, increasing; all of them if ``of`` is less.
+def keyed_positions(key: bytes, purpose: str, identity: str, *, count: int, total: int) -> list[int]:
+    """Return ``count`` different positions below ``total``, increasing, every set equally likely.
 
-    Costs O(count), however many positions there are (Floyd's algorithm: Bentley and Floyd 1987). A position comes from
-    64 bits, so that its probability is right to within ``of`` times 2^-64.
+    All positions are returned if there are fewer than ``count``. Costs O(count), however many positions there are
+    (Floyd's algorithm: Bentley and Floyd 1987). A position comes from 64 bits, so that its probability is right to
+    within ``total`` times 2^-64.
 
     Args:
         purpose: name of the choice; another one gives another choice.
         identity: whose choice it is.
         count: positions to choose.
-        of: positions there are.
+        total: positions there are.
     """
-    if count >= of:
-        return list(range(of))
+    if count >= total:
+        return list(range(total))
     chosen: set[int] = set()
-    for number, last in enumerate(range(of - count, of)):
+    for number, last in enumerate(range(total - count, total)):
         # A digest has the bits of four draws.
         if number % 4 == 0:
             words = struct.unpack(">4Q", keyed_digest(key, f"{purpose} draw {number}", identity))

@@ -68,12 +68,12 @@ def _explained(error: Any, model: type[BaseModel], options: Mapping[str, str]) -
     if error["type"] == "string_pattern_mismatch":
         message = _PATTERNS.get(error["ctx"]["pattern"], message)
     # A validator of ours has the value in its message already; a whole section would fill the screen.
-    found = (
+    shown = (
         ""
         if isinstance(error.get("input"), dict) or error["type"] == "value_error"
         else f" (found {_shown(error['input'])})"
     )
-    return f"{location or 'config'}: {message}{found}"
+    return f"{location or 'config'}: {message}{shown}"
 
 
 def _shown(value: object) -> str:
@@ -149,12 +149,12 @@ def _nearest(key: str, valid: Sequence[str]) -> str | None:
 def _kinds(schema: Any) -> set[str]:
     """All union tags that pydantic adds to error locations: values of ``kind`` in the schema, "one" and "several"."""
     # These two are the tags of ``OneOrSeveral`` in corpus/config.py, which has no field ``kind``.
-    found = {"one", "several"}
+    tags = {"one", "several"}
     if isinstance(schema, dict) and isinstance(schema.get("properties"), dict):
-        found |= set(_kinds_of(schema))
+        tags |= set(_kinds_of(schema))
     for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
-        found |= _kinds(part)
-    return found
+        tags |= _kinds(part)
+    return tags
 
 
 def _kinds_of(section: dict[str, Any]) -> list[str]:
@@ -170,7 +170,7 @@ def _keys_at(location: tuple[int | str, ...], schema: dict[str, Any], kinds: set
 
 
 def _sections_at(location: tuple[int | str, ...], schema: dict[str, Any], kinds: set[str]) -> Iterator[dict[str, Any]]:
-    """What the config's JSON schema allows at ``location``."""
+    """Return the sections that the config's JSON schema allows at ``location``."""
     # Several nodes at once, because a union leaves open which of its sections the user meant.
     candidates = [schema]
     for part in location:

@@ -1,8 +1,14 @@
-"""Files that are never left half-written (temporary name, then rename), owner-only folders, content hashes."""
+"""Files that are never left half-written (temporary name, then rename), owner-only folders, content hashes, JSON.
+
+JSON is standard: a number that is not finite is written as null, as in record.json and plan.json, where an infinite
+epsilon promises nothing.
+"""
 
 import contextlib
 import fcntl
 import hashlib
+import json
+import math
 import os
 import re
 import shutil
@@ -10,6 +16,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from heldin.base.errors import InputError
 
@@ -59,7 +66,7 @@ def one_process_at_a_time(folder: Path, *, wait: bool = False) -> Iterator[None]
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process has locked the existing folder with ``one_process_at_a_time``."""
+    """Return whether a process has locked the existing folder with ``one_process_at_a_time``."""
     # Asking takes the lock for a moment, which a process that wants it survives: it tries more than once.
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -228,3 +235,35 @@ def _is_alive(pid: int) -> bool:
     except PermissionError:  # it exists and belongs to somebody else
         return True
     return True
+
+
+def read_json(path: Path) -> Any:
+    """Return a file's content. Raises OSError if it cannot be read, ValueError as ``parsed_json``."""
+    return parsed_json(path.read_text(encoding="utf-8"))
+
+
+def parsed_json(text: str) -> Any:
+    """Return the content of a JSON text. Raises ValueError if it is not JSON, or is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def strict_json(value: Any, *, indent: int | None = None) -> str:
+    """The value as JSON; tuples become lists and non-finite numbers null."""
+    # Python would write NaN, which is not JSON; the flag makes one that is left an error.
+    return json.dumps(finite(value), allow_nan=False, indent=indent)
+
+
+def finite(value: Any) -> Any:
+    """The value with every non-finite number in it replaced by None."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {key: finite(part) for key, part in value.items()}
+        case tuple() | list():
+            return [finite(part) for part in value]
+        case _:
+            return value

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from heldin.base.progress import Advance, Reporter, Standing
+from heldin.base.progress import Advance, Reporter, WorkOverview
 
 LOG = "log.txt"
 
@@ -44,7 +44,7 @@ class LoggedReporter:
         finally:
             log_line(self._folder, f"{title}: {done}/{total} {unit} in {time.monotonic() - started:,.1f} s")
 
-    def follow(self, look: Callable[[], Standing]) -> contextlib.AbstractContextManager[None]:
+    def follow(self, look: Callable[[], WorkOverview]) -> contextlib.AbstractContextManager[None]:
         """Pass it on: how work stands in between is not logged."""
         return self._reporter.follow(look)
 

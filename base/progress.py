@@ -24,14 +24,14 @@ Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How several pieces of work stand that go on side by side.
+class WorkOverview:
+    """The state of several pieces of work that run side by side.
 
     Attributes:
         columns: headings of the table.
         rows: its rows, those that matter most first.
         caption: a line below it.
-        lines: what is said where there is no terminal.
+        lines: the report without a terminal.
     """
 
     columns: Sequence[str]
@@ -41,7 +41,7 @@ class Standing:
 
 
 class Reporter(Protocol):
-    """Where a run reports its progress."""
+    """The receiver of a run's progress."""
 
     def say(self, line: str) -> None:
         """Report one line."""
@@ -51,7 +51,7 @@ class Reporter(Protocol):
         """Follow ``total`` units of work; call the context's value with the number of units just done."""
         ...
 
-    def follow(self, look: Callable[[], Standing]) -> contextlib.AbstractContextManager[None]:
+    def follow(self, look: Callable[[], WorkOverview]) -> contextlib.AbstractContextManager[None]:
         """Show again and again how work stands, until the context ends; a thread of its own looks."""
         ...
 
@@ -91,7 +91,7 @@ class TerminalReporter:
             yield lambda done: progress.advance(task, done)
 
     @contextlib.contextmanager
-    def follow(self, look: Callable[[], Standing]) -> Iterator[None]:
+    def follow(self, look: Callable[[], WorkOverview]) -> Iterator[None]:
         """Show a table, as many of its rows as fit, until the context ends."""
 
         def drawn() -> Table:
@@ -139,7 +139,7 @@ class LineReporter:
         self._write(f"{title}: {done}/{total} {unit} in {time.monotonic() - started:,.1f} s")
 
     @contextlib.contextmanager
-    def follow(self, look: Callable[[], Standing]) -> Iterator[None]:
+    def follow(self, look: Callable[[], WorkOverview]) -> Iterator[None]:
         """Write the lines once a minute."""
         ended = threading.Event()
 
@@ -167,7 +167,7 @@ class SilentReporter:
         """Show nothing."""
         return contextlib.nullcontext(lambda _done: None)
 
-    def follow(self, look: Callable[[], Standing]) -> contextlib.AbstractContextManager[None]:
+    def follow(self, look: Callable[[], WorkOverview]) -> contextlib.AbstractContextManager[None]:
         """Show nothing."""
         return contextlib.nullcontext()
 

@@ -1,4 +1,4 @@
-"""Whether work shows its progress at all (``heldin --quiet``).
+"""The switch that turns all progress off (``heldin --quiet``).
 
 A choice of the whole process, and a module of its own because importing ``base.progress`` imports rich.
 """
@@ -13,5 +13,5 @@ def be_quiet(quiet: bool) -> None:
 
 
 def is_quiet() -> bool:
-    """Whether only answers and errors are to be shown."""
+    """Return whether heldin shows only answers and errors."""
     return _quiet

@@ -1,6 +1,7 @@
-"""The base class of config sections: frozen, no unknown keys, environment variables in paths and names.
+"""The base classes of config sections and of a record's parts: frozen, no unknown keys.
 
-What a key means is documented below its field and nowhere else: ``heldin config`` prints these docstrings.
+What a config key means is documented below its field and nowhere else: ``heldin config`` prints these docstrings. Paths
+and names in a config may hold environment variables.
 """
 
 import os
@@ -12,11 +13,18 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from heldin.base.arguments import FEW, LARGEST, MANY, MOST, SEEDS
 
 
+class Facts(BaseModel):
+    """A part of a record: frozen, no undeclared fields."""
+
+    # A field that this version does not know is an error: to ignore it would be to read half a record.
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
 class Section(BaseModel):
     """A part of a config."""
 
     # A misspelt key is an error; if it were ignored, the run would go on with a default that nobody asked for.
-    # A record would hold infinity and "not a number" as null, which whoever reads it takes for a key that is not set.
+    # A record would hold infinity and "not a number" as null, which a reader takes for a key that is not set.
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 

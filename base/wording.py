@@ -1,9 +1,9 @@
 """Counts as English text."""
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, noun: str) -> str:
     """A number with its noun, such as "1 user" or "2,000 users"."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 MANY = 1_000_000  # above this a planned number says only that it is out of reach

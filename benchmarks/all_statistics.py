@@ -22,8 +22,8 @@ from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.corpus.sources.open import Synthetic, open_source
 from heldin.corpus.sources.rows import BadRows, Columns, Source
 from heldin.models.loading import LanguageModel
+from heldin.models.model_config import TinyModel
 from heldin.models.score_cache import ScoreCache
-from heldin.models.shape import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 
 PAIRS, PART, VOCABULARY, TEXTS_OF_A_USER = 4, 100, 4096, 5

@@ -77,8 +77,8 @@ def main() -> None:
         injected = time.monotonic() - started
         users = [user for user in made if user is not None]
         assert len(users) == len(store.users)
-        save_canaries(users, Path(scratch) / "canaries", of="benchmark")
-        planted = load_canaries(store, Path(scratch) / "canaries", of="benchmark")
+        save_canaries(users, Path(scratch) / "canaries", origin="benchmark")
+        planted = load_canaries(store, Path(scratch) / "canaries", origin="benchmark")
         assert planted is not None
         assert len(planted) == len(store)
         total = time.monotonic() - started

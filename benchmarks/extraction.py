@@ -25,7 +25,7 @@ from heldin.corpus.sources.rows import BadRows, Columns, Source
 from heldin.models.continuations import continuation_logprobs
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts, token_ids
-from heldin.models.shape import TinyModel
+from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 
 PAIRS = 3

@@ -24,12 +24,12 @@ def measure(engine: str, units: int, records: int, positions: int, hidden: int, 
     import torch
     from uls_step import new_model, new_units, plain_step
 
-    from heldin.defenses.gradients.per_unit_gradients import Units, clipped_gradient_sum
+    from heldin.defenses.gradients.per_unit_gradients import UnitBatch, clipped_gradient_sum
 
     torch.set_num_threads(1)
     model, batch = new_model(hidden=hidden), new_units(units, records, positions)
 
-    def step(batch: Units) -> None:
+    def step(batch: UnitBatch) -> None:
         if engine == "plain":
             plain_step(model, batch)
         else:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers import GPTNeoConfig, GPTNeoForCausalLM
 
-from heldin.defenses.gradients.per_unit_gradients import Units
+from heldin.defenses.gradients.per_unit_gradients import UnitBatch
 from heldin.models.attention import use_exact_attention
 from heldin.models.devices import is_out_of_memory
 
@@ -70,10 +70,10 @@ class Figure:
         return f"  {self.what}: {self.value:.5g}{judged}"
 
 
-def some_units(users: int, records: int, length: int, vocabulary: int, device: torch.device) -> Units:
+def some_units(users: int, records: int, length: int, vocabulary: int, device: torch.device) -> UnitBatch:
     ids = torch.randint(0, vocabulary, (users * records, length + 1), generator=torch.Generator().manual_seed(1))
     ids = ids.to(device)
-    return Units(ids[:, :-1], ids[:, 1:], torch.arange(users, device=device).repeat_interleave(records), users)
+    return UnitBatch(ids[:, :-1], ids[:, 1:], torch.arange(users, device=device).repeat_interleave(records), users)
 
 
 def arithmetic(precision: str, device: torch.device) -> contextlib.AbstractContextManager[object]:

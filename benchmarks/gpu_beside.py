@@ -70,7 +70,7 @@ def _host(
         marks = [time.perf_counter()]
         units = draws.at(step)
         marks.append(time.perf_counter())
-        rows = [keyed_positions(KEY, f"records {step}", names[u], count=group, of=OWNED) for u in units]
+        rows = [keyed_positions(KEY, f"records {step}", names[u], count=group, total=OWNED) for u in units]
         given = [[texts[(u + row) % len(texts)] for row in chosen] for u, chosen in zip(units, rows, strict=True)]
         marks.append(time.perf_counter())
         for run in cut([len(its) for its in given], a_pass):

@@ -10,7 +10,7 @@ from gpu_base import Figure, Shape, arithmetic, some_units, tf32
 from transformers import GPTNeoForCausalLM
 
 from heldin.defenses.gradients.one_pass import Engine
-from heldin.defenses.gradients.per_unit_gradients import ClippedSum, Units, clipped_gradient_sum
+from heldin.defenses.gradients.per_unit_gradients import ClippedSum, UnitBatch, clipped_gradient_sum
 
 ENGINES: tuple[Engine, ...] = ("auto", "materialise", "ghost", "loop")
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
@@ -58,28 +58,30 @@ def _distance(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Te
     return _norm({n: found[n].double().cpu() - expected[n] for n in expected}) / _norm(expected)
 
 
-def _clipped(model: GPTNeoForCausalLM, units: Units, bound: float, engine: str) -> ClippedSum:
+def _clipped(model: GPTNeoForCausalLM, units: UnitBatch, bound: float, engine: str) -> ClippedSum:
     if engine == "split":
         return clipped_gradient_sum(model, units, clip_norm=bound, most_records=1)
     its: Engine = next(name for name in ENGINES if name == engine)
     return clipped_gradient_sum(model, units, clip_norm=bound, engine=its)
 
 
-def _double_gradient(model: GPTNeoForCausalLM, units: Units, number: int) -> dict[str, torch.Tensor]:
+def _double_gradient(model: GPTNeoForCausalLM, units: UnitBatch, number: int) -> dict[str, torch.Tensor]:
     """A unit's gradient by plain backward passes, a record at a time, in float64 on the CPU."""
     rows = _only(units, number)
-    return _plain(copy.deepcopy(model).cpu().double(), Units(rows.inputs.cpu(), rows.targets.cpu(), rows.unit.cpu(), 1))
+    return _plain(
+        copy.deepcopy(model).cpu().double(), UnitBatch(rows.inputs.cpu(), rows.targets.cpu(), rows.unit.cpu(), 1)
+    )
 
 
 def _half_gradient(
-    model: GPTNeoForCausalLM, units: Units, number: int, device: torch.device
+    model: GPTNeoForCausalLM, units: UnitBatch, number: int, device: torch.device
 ) -> dict[str, torch.Tensor]:
     """The same on the device in bfloat16, float32 between the records."""
     with arithmetic("bf16", device):
         return _plain(copy.deepcopy(model), _only(units, number))
 
 
-def _plain(model: GPTNeoForCausalLM, unit: Units) -> dict[str, torch.Tensor]:
+def _plain(model: GPTNeoForCausalLM, unit: UnitBatch) -> dict[str, torch.Tensor]:
     for ids, targets in zip(unit.inputs, unit.targets, strict=True):
         logits = model(input_ids=ids[None], use_cache=False).logits[0]
         # Under autocast in float32.
@@ -87,9 +89,9 @@ def _plain(model: GPTNeoForCausalLM, unit: Units) -> dict[str, torch.Tensor]:
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-def _only(units: Units, number: int) -> Units:
+def _only(units: UnitBatch, number: int) -> UnitBatch:
     rows = units.unit == number
-    return Units(units.inputs[rows], units.targets[rows], torch.zeros_like(units.unit[rows]), 1)
+    return UnitBatch(units.inputs[rows], units.targets[rows], torch.zeros_like(units.unit[rows]), 1)
 
 
 def _norm(gradients: Mapping[str, Any]) -> float:

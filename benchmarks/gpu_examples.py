@@ -10,7 +10,7 @@ from gpu_base import Figure, Shape, median_step, recovering
 from transformers import GPTNeoForCausalLM
 
 from heldin.defenses.choices import NoiseGenerator, PoissonSampler
-from heldin.finetune.plain import plain_batch_gradient
+from heldin.finetune.batches import plain_batch_gradient
 from heldin.finetune.private import private_gradient
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.models.arithmetic import true_float32

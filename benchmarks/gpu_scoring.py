@@ -9,9 +9,9 @@ from unittest.mock import patch
 import torch
 from gpu_base import Clock, Figure, Shape
 
+from heldin.models.attention import unpacked
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import batches_by_length, tokens_per_batch
-from heldin.models.packing import unpacked
 from heldin.models.score_cache import ScoreCache
 from heldin.models.tiny import train_tokenizer
 

@@ -16,9 +16,9 @@ from gpu_base import Clock, Figure, Shape, give_back
 
 import heldin
 from heldin.defenses.choices import NoiseGenerator, PoissonSampler
-from heldin.finetune.optimizers import optimizer_of
 from heldin.finetune.passes import Passes
 from heldin.finetune.precision import Arithmetic, autocast
+from heldin.finetune.preparation import optimizer_of
 from heldin.finetune.private import private_gradient
 from heldin.finetune.ranks import joined, rank
 from heldin.finetune.recipe import Precision, Recipe

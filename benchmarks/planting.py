@@ -25,7 +25,7 @@ from heldin.corpus.sources.rows import BadRows
 from heldin.jobs.planted.config import PlantConfig, parse_plant
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.training_set import training_set
-from heldin.models.shape import TinyModel
+from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 from heldin.watch.callback import AuditCallback
 

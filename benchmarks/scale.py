@@ -155,7 +155,7 @@ class _Track:
 
 def prepare(folder: Path, records: int, users: int) -> None:
     """Corpus, base model and config."""
-    from heldin.models.shape import TinyModel
+    from heldin.models.model_config import TinyModel
     from heldin.models.tiny import new_tiny_model, train_tokenizer
 
     write_corpus(folder / "corpus.parquet", records, users)

@@ -20,7 +20,7 @@ from heldin.corpus.sources.open import Synthetic, open_source
 from heldin.corpus.sources.rows import BadRows, Columns, Source
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.logprobs import LOGITS_PER_BATCH, score_texts
-from heldin.models.shape import TinyModel
+from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 
 PAIRS = 7

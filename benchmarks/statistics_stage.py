@@ -13,15 +13,13 @@ import time
 import numpy as np
 
 from heldin.attacks.config import AttackConfig
+from heldin.attacks.protocol import REFERENCE_ALONE, TextStatistic
 from heldin.attacks.statistics import ATTACKS
-from heldin.attacks.table import REFERENCE_ALONE, TextStatistic
 from heldin.audit.assessment import results_of
-from heldin.audit.config import AuditConfig
-from heldin.audit.decision import DecisionConfig
+from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.audit.exposure import correlations, exposed_users, exposure_groups
-from heldin.audit.preregistration import Preregistration
+from heldin.audit.preregistration import COINS, Preregistration
 from heldin.audit.scored_users import scored_users
-from heldin.audit.sides import COINS
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.defenses.texts.data_side import TrainingRecord
 

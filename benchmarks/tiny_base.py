@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from transformers import GPT2TokenizerFast, PreTrainedTokenizerFast
 
-from heldin.models.shape import TinyModel
+from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 
 DATA = Path(os.environ["HELDIN_DATA_DIR"])

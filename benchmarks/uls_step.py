@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from transformers import GPTNeoConfig, GPTNeoForCausalLM
 
-from heldin.defenses.gradients.per_unit_gradients import Units, clipped_gradient_sum
+from heldin.defenses.gradients.per_unit_gradients import UnitBatch, clipped_gradient_sum
 
 VOCABULARY = 2048
 
@@ -44,18 +44,18 @@ def new_model(*, tied: bool = True, hidden: int = 128) -> GPTNeoForCausalLM:
     )
 
 
-def new_units(units: int, records: int, positions: int) -> Units:
+def new_units(units: int, records: int, positions: int) -> UnitBatch:
     ids = torch.randint(0, VOCABULARY, (units * records, positions + 1))
-    return Units(ids[:, :-1], ids[:, 1:], torch.arange(units).repeat_interleave(records), units)
+    return UnitBatch(ids[:, :-1], ids[:, 1:], torch.arange(units).repeat_interleave(records), units)
 
 
-def plain_step(model: torch.nn.Module, units: Units) -> None:
+def plain_step(model: torch.nn.Module, units: UnitBatch) -> None:
     model.zero_grad(set_to_none=True)
     logits = model(input_ids=units.inputs, use_cache=False).logits
     F.cross_entropy(logits.flatten(0, 1), units.targets.flatten()).backward()
 
 
-def opacus_step(hooked: Any, units: Units, clip_norm: float) -> None:
+def opacus_step(hooked: Any, units: UnitBatch, clip_norm: float) -> None:
     for parameter in hooked.parameters():
         parameter.grad_sample = None
     rows, positions = units.inputs.shape
@@ -121,7 +121,7 @@ def main() -> None:
         compare(lambda u=units: plain_step(model, u), calls, chosen.rounds, clock)
 
 
-def _opacus(units: Units) -> Callable[[], Any]:
+def _opacus(units: UnitBatch) -> Callable[[], Any]:
     from opacus import GradSampleModule
 
     warnings.simplefilter("ignore")

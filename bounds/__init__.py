@@ -1,1 +1,1 @@
-"""What the scores of users with randomly drawn membership say about epsilon: bounds, claims and verdicts."""
+"""Bounds, claims and verdicts on epsilon, from the scores of users with randomly drawn membership."""

@@ -46,7 +46,7 @@ class RocBand:
         return float(epsilon_of_rates(self.tpr, self.fpr, delta).max())
 
     def exceeds(self, ceiling: RocCeiling) -> bool:
-        """Whether the band is above the ceiling anywhere, which rejects the ceiling at level alpha."""
+        """Return whether the band is above the ceiling anywhere, which rejects the ceiling at level alpha."""
         # The ceiling rises with the FPR, so at the upper limit of the FPR it is at its most lenient.
         return bool(np.any(self.tpr > np.interp(self.fpr, ceiling.fpr, ceiling.tpr)))
 
@@ -67,7 +67,7 @@ class RocTest:
 
     @property
     def violated(self) -> bool:
-        """Whether the ceiling is rejected at level alpha."""
+        """Return whether the ceiling is rejected at level alpha."""
         return self.local_levels or self.dkw
 
 

@@ -45,7 +45,6 @@ class UnitClaim:
         unit: "user", or "example": one training example.
         claim: what is promised of the unit.
         event: one step of the mechanism, if the claim states it and not an epsilon.
-        steps: number of steps.
     """
 
     unit: str
@@ -54,16 +53,16 @@ class UnitClaim:
     steps: int = 0
 
     def of_group(self, examples: int) -> Claim | None:
-        """What a claim about examples promises to whoever has at most so many; None where only an epsilon is stated.
+        """Return the claim about users with at most so many examples; None if only an epsilon is stated.
 
         The curve of Charles et al. (2024), Theorem 1: each of the examples is sampled by a coin of its own.
         """
         if self.unit != "example" or self.event is None:
             return None
         event = replace(self.event, group_size=examples)
-        found = _claim(event, accounting.epsilon(event, self.steps, self.claim.delta), self.steps, self.claim.delta)
+        claim = _claim(event, accounting.epsilon(event, self.steps, self.claim.delta), self.steps, self.claim.delta)
         label = ClaimLabel.OF_ONE_EXAMPLE if examples == 1 else ClaimLabel.OF_EXAMPLES
-        return replace(found, label=label(claim=found.label, examples=examples))
+        return replace(claim, label=label(claim=claim.label, examples=examples))
 
 
 def parse_claim_of(text: str) -> UnitClaim:
@@ -112,20 +111,20 @@ def plan_claim(path: Path) -> Claim:
 
 def mechanism_claim(mechanism: Mechanism, name: str = "plan") -> Claim:
     """The accountant's curve of a mechanism. Raises InputError, naming ``name``, if it has no guarantee for users."""
-    found = _curve_or_reason(mechanism)
-    if isinstance(found, str):
-        raise InputError(f"{name}: {found}")
-    return found
+    claim = _curve_or_reason(mechanism)
+    if isinstance(claim, str):
+        raise InputError(f"{name}: {claim}")
+    return claim
 
 
 def claims_of(mechanism: Mechanism) -> list[Claim]:
-    """What a run's audit tests: the accountant's curve of its plan, if that is a guarantee for users; else nothing."""
-    found = _curve_or_reason(mechanism)
-    return [] if isinstance(found, str) else [found]
+    """Return the claims that a run's audit tests: the accountant's curve of the plan if users have a guarantee."""
+    claim = _curve_or_reason(mechanism)
+    return [] if isinstance(claim, str) else [claim]
 
 
 def exposed_claims(mechanism: Mechanism, exposed: int) -> list[Claim]:
-    """What an audit tests of people who wrote, or are named in, at most so many records; nothing without a promise."""
+    """Return the claims about people who wrote, or are named in, at most so many records; none without a guarantee."""
     promise = mechanism.guarantee()
     event = mechanism.exposed_event(exposed)
     if not isinstance(promise, Guarantee) or event is None:
@@ -147,9 +146,10 @@ def _curve_or_reason(mechanism: Mechanism) -> Claim | str:
     # Nothing caps a user's records here, and so nothing bounds the user's curve (docs/theory.md#poisson-accounting).
     event = mechanism.user_event
     if event is None:
-        what = "single examples" if promise.unit == "example" else "records without a cap on a user's"
+        protected = "single examples" if promise.unit == "example" else "records without a cap on a user's"
         return (
-            f"protects {what}, which promises nothing finite about a user: state a user's epsilon with --claim instead"
+            f"protects {protected}, which promises nothing finite about a user: state a user's epsilon with --claim"
+            " instead"
         )
     # Of a user alone, not of a user and an entity together.
     alone = promise.exposure.user_epsilon if promise.exposure else None

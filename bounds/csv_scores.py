@@ -51,23 +51,23 @@ def bound_scores(
     # Reversed scores turn the rule "score <= t" into "-score >= -t".
     turned = replace(design, thresholds=tuple(sign * t for t in design.thresholds))
     oriented = LabelledScores(sign * scores.scores, scores.member, scores.users)
-    found = evaluate(oriented, turned, delta=delta, claims=claims)
+    judgement = evaluate(oriented, turned, delta=delta, claims=claims)
     # Names such as "unknown" may stand for many people, and the unit would not be one person.
     missing = missing_names(scores.users or ())
-    said = [Caution.MISSING_NAMES(names=", ".join(map(repr, missing)))] if missing else []
-    said += _wrong_way_round(oriented, higher_is)
-    return replace(found, verdicts=tuple(replace(v, cautions=(*v.cautions, *said)) for v in found.verdicts))
+    cautions = [Caution.MISSING_NAMES(names=", ".join(map(repr, missing)))] if missing else []
+    cautions += _wrong_way_round(oriented, higher_is)
+    return replace(judgement, verdicts=tuple(replace(v, cautions=(*v.cautions, *cautions)) for v in judgement.verdicts))
 
 
 def _wrong_way_round(scores: LabelledScores, higher_is: str) -> list[Statement]:
     """A warning where scores speak for the other side: losses, say, that were taken for scores."""
     if not scores.held_in.size or not scores.held_out.size:
         return []
-    found = stats.mannwhitneyu(scores.held_in, scores.held_out, alternative="less", method="asymptotic")
-    if not found.pvalue < REVERSED:
+    test = stats.mannwhitneyu(scores.held_in, scores.held_out, alternative="less", method="asymptotic")
+    if not test.pvalue < REVERSED:
         return []
-    other = next(its for its in ORIENTATIONS if its != higher_is)
-    area = found.statistic / (scores.held_in.size * scores.held_out.size)
+    other = next(orientation for orientation in ORIENTATIONS if orientation != higher_is)
+    area = test.statistic / (scores.held_in.size * scores.held_out.size)
     return [Caution.WRONG_WAY_ROUND(auroc=float(area), other=other)]
 
 
@@ -84,8 +84,8 @@ def read_scores(path: Path) -> LabelledScores:
             header = [str(name).strip() for name in reader.fieldnames or ()]
             missing = [column for column in COLUMNS if column not in header]
             if missing:
-                found = ", ".join(header) or "none"
-                raise InputError(f"{path}: no column '{missing[0]}' (columns: {found}): needs {', '.join(COLUMNS)}")
+                columns = ", ".join(header) or "none"
+                raise InputError(f"{path}: no column '{missing[0]}' (columns: {columns}): needs {', '.join(COLUMNS)}")
             # ``DictReader`` would keep the last of two columns without a word.
             twice = next((column for column in COLUMNS if header.count(column) > 1), None)
             if twice:

@@ -1,4 +1,4 @@
-"""How evidence came about: how membership was decided, and what was fixed before looking."""
+"""The design behind evidence: the assignment of membership, and the choices that were fixed before looking."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,7 +18,7 @@ _IMPLAUSIBLE = 1e-6  # p-value of the numbers of both sides below which coins ar
 
 
 class Assignment(StrEnum):
-    """How membership was decided."""
+    """The way in which membership was decided."""
 
     COIN = "coin"  # independent fair coins, drawn after the pool was fixed
     FIXED = "fixed"  # by hand, by time, an exact half: anything else that is known
@@ -34,7 +34,7 @@ def assignment_named(text: str) -> Assignment:
 
 @dataclass(frozen=True)
 class Design:
-    """How the evidence was obtained, and what was fixed before looking at it.
+    """The way in which the evidence was obtained, and the choices that were fixed before looking.
 
     Attributes:
         assignment: how membership was decided.
@@ -102,15 +102,15 @@ class Design:
         """Warnings for a result under coins: what fair coins seldom produce, and mistakes often do."""
         if self.assignment is not Assignment.COIN:
             return ()
-        found = []
+        cautions = []
         if self.blind_p_value is not None and self.blind_p_value < BLIND_UNDER_COINS:
-            found.append(Caution.BLIND_UNDER_COINS(p=float(f"{self.blind_p_value:.1g}"), level=BLIND_UNDER_COINS))
+            cautions.append(Caution.BLIND_UNDER_COINS(p=float(f"{self.blind_p_value:.1g}"), level=BLIND_UNDER_COINS))
         # heldin's own coins may come out even; where coins are only stated, an even split may be an exact half.
         even = evenness(members, users)
         if (self.coins_stated or not self.coins_witnessed) and even is not None and even < SELDOM_EVEN:
             split = Caution.EVEN_SPLIT if users % 2 == 0 else Caution.ODD_SPLIT
-            found.append(split(members=members, others=users - members, percent=100.0 * even))
-        return tuple(found)
+            cautions.append(split(members=members, others=users - members, percent=100.0 * even))
+        return tuple(cautions)
 
 
 def evenness(members: int, users: int) -> float | None:

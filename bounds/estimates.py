@@ -65,8 +65,6 @@ def andrew_estimate(
         unobserved: scores of left-out canaries, shape (k0,), k0 >= 2; None: the exact null.
         dimension: d, for the warning that canaries disturb each other if k / d is above 0.01.
         confidence: nominal confidence of the interval.
-        resamples: number of bootstrap resamples.
-        seed: seed of the bootstrap.
     """
     check_delta(delta, 1)
     check_alpha(1.0 - confidence)
@@ -87,32 +85,6 @@ def andrew_estimate(
     # A mean at or below zero shows no leak, and a Gaussian of mu 0 is (0, 0)-DP.
     epsilon, lower, upper = (gaussian_epsilon(float(v), delta) if v > 0.0 else 0.0 for v in (mu, low, high))
     return EpsilonEstimate(epsilon, lower, upper, confidence, mu, _canary_warning(observed.size, dimension))
-
-
-def two_gaussian_epsilon(mean: float, deviation: float, delta: float) -> float:
-    """epsilon(delta) between N(0, 1) and N(mean, deviation^2), both directions: the paper's own estimate of epsilon.
-
-    Andrew et al. 2024, section 3: the log-ratio is quadratic, so its two roots bound the sets where it exceeds epsilon.
-    At deviation 1 the result is the Gaussian mechanism's epsilon.
-    """
-    check_delta(delta, 1)
-    if not (math.isfinite(mean) and deviation > 0.0):
-        raise InputError(f"mean {mean} and deviation {deviation} are not those of a Gaussian")
-
-    def excess(epsilon: float) -> float:
-        # Both orders; the second after a change of scale that makes its lower law N(0, 1).
-        forward = _divergence(mean, deviation, epsilon)
-        return max(forward, _divergence(-mean / deviation, 1.0 / deviation, epsilon)) - delta
-
-    # Even at epsilon 0 the divergence is within delta.
-    if excess(0.0) <= 0.0:
-        return 0.0
-    high = 1.0
-    while excess(high) > 0.0:
-        high *= 2.0
-        if high > 1e6:
-            return math.inf
-    return float(optimize.brentq(excess, 0.0, high, xtol=1e-9))
 
 
 def bayesian_interval(counts: Counts, delta: float, *, confidence: float = 0.9, prior: float = 0.5) -> EpsilonEstimate:
@@ -169,36 +141,3 @@ def _canary_warning(canaries: int, dimension: int | None) -> str | None:
     if dimension is not None and canaries / dimension > 0.01:
         return f"{canaries} canaries in {dimension} dimensions disturb each other: keep k / d below 0.01"
     return None
-
-
-def _divergence(mean: float, deviation: float, epsilon: float) -> float:
-    """P(A) - e^eps Q(A) for P = N(mean, deviation^2), Q = N(0, 1), A = {ln dP/dQ > eps}."""
-    a = 0.5 - 0.5 / deviation**2  # ln ratio = a x^2 + b x + c
-    b = mean / deviation**2
-    c = -0.5 * (mean / deviation) ** 2 - math.log(deviation) - epsilon
-    # Equal deviations: the log-ratio is a line, with one root.
-    if abs(a) < 1e-12:
-        # The same law twice.
-        if b == 0.0:
-            return 0.0
-        root = -c / b
-        p, q = (
-            special.ndtr(math.copysign(1.0, b) * (mean - root) / deviation),
-            special.ndtr(math.copysign(1.0, -b) * root),
-        )
-        return float(p - math.exp(min(epsilon, 700.0)) * q)
-    disc = b * b - 4.0 * a * c
-    # No root: the log-ratio is below epsilon everywhere (A is empty) or above it everywhere (A is everything).
-    if disc <= 0.0:
-        return 0.0 if a < 0.0 else 1.0 - math.exp(min(epsilon, 700.0))
-    low, high = sorted(((-b - math.sqrt(disc)) / (2.0 * a), (-b + math.sqrt(disc)) / (2.0 * a)))
-
-    def outside(centre: float, scale: float) -> float:
-        return float(special.ndtr((low - centre) / scale) + special.ndtr((centre - high) / scale))
-
-    def between(centre: float, scale: float) -> float:
-        return float(special.ndtr((high - centre) / scale) - special.ndtr((low - centre) / scale))
-
-    # A wider P wins in both tails, a narrower one in the middle.
-    mass = outside if a > 0.0 else between
-    return mass(mean, deviation) - math.exp(min(epsilon, 700.0)) * mass(0.0, 1.0)

@@ -1,4 +1,4 @@
-"""What scores say about a promise: every valid bound at its own level, refused bounds with reasons, and verdicts."""
+"""The judgement of scores: every valid bound at its own level, refused bounds with reasons, and verdicts."""
 
 import math
 from collections.abc import Sequence
@@ -48,7 +48,6 @@ class RefusedBound:
     """A bound that the design does not support.
 
     Attributes:
-        name: name of its rule.
         refusal: why it is not valid.
         subjects: the people it would be about.
     """
@@ -71,7 +70,6 @@ class Judgement(Tabular):
 
     Attributes:
         users: number of users, or of trainings, whose scores were judged.
-        delta: delta of the bounds.
         bounds: each valid at its own level.
         refused: bounds that the design does not support.
         verdicts: one per claim, all valid at once; without a claim, one that says what could have been certified.
@@ -100,9 +98,9 @@ class Judgement(Tabular):
     def heading(self) -> str:
         """The gravest verdict, or why there is none."""
         if not self.verdicts:
-            return f"Nothing can be said: {'; '.join(its.reason for its in self.refused)}"
-        its = self.verdict
-        return f"{its.outcome.capitalize()}{in_parentheses(its.outcome, its.standing)}: {its.reason}"
+            return f"Nothing can be said: {'; '.join(bound.reason for bound in self.refused)}"
+        gravest = self.verdict
+        return f"{gravest.outcome.capitalize()}{in_parentheses(gravest.outcome, gravest.standing)}: {gravest.reason}"
 
     def notes(self) -> Sequence[str]:
         """Warnings of all verdicts, each once."""
@@ -126,7 +124,6 @@ def nothing_judged(users: int, delta: float, refusal: Statement, subjects: State
     """The judgement of scores that support no statement at all.
 
     Args:
-        users: number of users.
         delta: delta that the bounds would have had.
         refusal: why there are no bounds.
         subjects: the people that the bounds would be about.
@@ -196,7 +193,7 @@ def joined(judgements: Sequence[Judgement]) -> Judgement:
         delta=judgements[0].delta,
         bounds=tuple(bound for j in judgements for bound in j.bounds),
         refused=tuple(refused for j in judgements for refused in j.refused),
-        verdicts=tuple(one for j in judgements for one in j.verdicts),
+        verdicts=tuple(each for j in judgements for each in j.verdicts),
     )
 
 
@@ -215,9 +212,9 @@ def _without_subjects(bound: Bound) -> dict[str, Any]:
 def table(result: Judgement) -> str:
     """The result as plain text: the verdicts with their reasons, then the bounds."""
     lines = []
-    for one in result.verdicts:
-        lines += [f"{one.outcome.upper()}{in_parentheses(one.outcome, one.standing)}: {one.reason}"]
-        lines += [f"  warning: {text}" for text in one.warnings]
+    for each in result.verdicts:
+        lines += [f"{each.outcome.upper()}{in_parentheses(each.outcome, each.standing)}: {each.reason}"]
+        lines += [f"  warning: {text}" for text in each.warnings]
     lines += ["", f"epsilon lower bounds at delta {result.delta:g}, {result.users} users, each at its own confidence"]
     lines += [f"{'bound':<26}{'epsilon >=':>11}{'confidence':>12}{'standing':>13}{'coverage':>10}"]
     for b in result.bounds:

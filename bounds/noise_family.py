@@ -1,4 +1,4 @@
-"""What one run says about epsilon if the trainer differs from its plan only in its noise: the plan's family of curves.
+"""Bounds on epsilon if the trainer differs from its plan only in its noise: the plan's family of curves.
 
 Nobody checks this condition: a trainer that samples, clips or counts differently from the plan has another family,
 about which this says nothing. It is never a certificate and no basis for a verdict (docs/theory.md#noise-family).
@@ -83,7 +83,7 @@ def family_bound(
     """
 
     tries = paid_tries(labelled.scores.size, made, alpha, attacks)
-    games = [(guess(labelled, one.made), one.level) for one in tries]
+    games = [(guess(labelled, attempt.made), attempt.level) for attempt in tries]
     best, least = games[0][0], fdp_noise(games[0][0], family, games[0][1])
     # A search takes many tests, so a game is searched only if it rejects at slightly less noise than the best so far.
     for game, level in games[1:]:
@@ -92,7 +92,7 @@ def family_bound(
             best, least = game, fdp_noise(game, family, level) or least
     # The accountant's epsilon may be above the exact one by this factor, which a lower bound must not be.
     epsilon = 0.0 if least is None else family.epsilon(least, delta) / _EXCESS
-    return OneRunBound(epsilon, alpha, best, tuple(one.made for one in tries))
+    return OneRunBound(epsilon, alpha, best, tuple(attempt.made for attempt in tries))
 
 
 @functools.lru_cache(maxsize=65536)

@@ -80,7 +80,7 @@ def one_run_epsilon(guesses: Guesses, delta: float, alpha: float = 0.05) -> floa
 
 
 def fdp_rejects(guesses: Guesses, inverse_roc: InverseRoc, alpha: float = 0.05) -> bool:
-    """Whether f-DP is rejected at level alpha: Mahloujifar, Melis, Chaudhuri 2024, the recursion of Theorem 3.2.
+    """Return whether f-DP is rejected at level alpha: Mahloujifar, Melis, Chaudhuri 2024, the recursion of Theorem 3.2.
 
     R = alpha v/m, H = alpha (r - v)/m; for i = v-1, ..., 0: H' = max(H, F^-1(R)), R += i/(r - i) (H' - H), H = H'.
     Rejects iff R + H > r/m.
@@ -146,12 +146,11 @@ def fdp_epsilon(guesses: Guesses, delta: float, alpha: float = 0.05) -> float:
 
 
 def one_run_rejects(guesses: Guesses, epsilon: float, delta: float, alpha: float = 0.05) -> bool:
-    """Whether (epsilon, delta)-DP is rejected at level alpha by either theorem.
+    """Return whether (epsilon, delta)-DP is rejected at level alpha by either theorem.
 
     The f-DP recursion is sharper at large delta, the binomial tail at small delta.
 
     Args:
-        guesses: the game.
         epsilon: claimed epsilon, >= 0.
         delta: claimed delta, in [0, 1).
         alpha: error probability.
@@ -230,7 +229,10 @@ def fdp_violates(
     """
     inverse = curve_inverse(ceiling)
     # Every number of guesses at its own share of alpha: any rejection counts (union bound).
-    games = ((guess(labelled, one.made), one.level) for one in paid_tries(labelled.scores.size, made, alpha, attacks))
+    games = (
+        (guess(labelled, attempt.made), attempt.level)
+        for attempt in paid_tries(labelled.scores.size, made, alpha, attacks)
+    )
     return next((game for game, level in games if fdp_rejects(game, inverse, level)), None)
 
 
@@ -243,11 +245,11 @@ def _best(
 ) -> OneRunBound:
     """The largest (epsilon, mu) that ``bound`` gives for a game and its level, over the tries that are paid for."""
     tries = paid_tries(labelled.scores.size, made, alpha, attacks)
-    games = [guess(labelled, one.made) for one in tries]
-    results = [bound(game, one.level) for game, one in zip(games, tries, strict=True)]
+    games = [guess(labelled, attempt.made) for attempt in tries]
+    results = [bound(game, attempt.level) for game, attempt in zip(games, tries, strict=True)]
     # The best of several is valid because each has its own share of alpha.
     best = max(range(len(games)), key=lambda i: results[i][0])
-    return OneRunBound(results[best][0], alpha, games[best], tuple(one.made for one in tries), results[best][1])
+    return OneRunBound(results[best][0], alpha, games[best], tuple(attempt.made for attempt in tries), results[best][1])
 
 
 def _largest(rejects: Callable[[float], bool], highest: float) -> float:

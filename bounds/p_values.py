@@ -21,7 +21,6 @@ def p_value(scores: LabelledScores, claim: Claim, design: Design) -> float | Non
 
     Args:
         scores: joined to membership.
-        claim: the claim.
         design: how the scores were obtained.
 
     Returns:
@@ -33,7 +32,7 @@ def p_value(scores: LabelledScores, claim: Claim, design: Design) -> float | Non
     tries = one_run.paid_tries(scores.scores.size, design.guesses, design.alpha, design.attacks)
     return min(
         1.0,
-        *(_smallest_level(one_run.guess(scores, one.made), claim) * whole / one.level for one in tries),
+        *(_smallest_level(one_run.guess(scores, attempt.made), claim) * whole / attempt.level for attempt in tries),
     )
 
 

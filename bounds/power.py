@@ -17,8 +17,7 @@ from heldin.base.errors import InputError, TooFewUsers
 from heldin.base.tabular import Tabular
 from heldin.bounds import one_run
 from heldin.bounds.design import Assignment, Design
-from heldin.bounds.gaussian_attacker import LARGEST_SIMULATED, attack_mu, simulated_rights, typical_rights
-from heldin.bounds.guessing import Guesses, Try
+from heldin.bounds.guessing import LARGEST_SIMULATED, Guesses, Try, attack_mu, simulated_rights, typical_rights
 from heldin.bounds.scores import check_alpha
 from heldin.bounds.thresholds import Counts, clopper_pearson
 from heldin.bounds.verdict import Claim, could_reject, max_certifiable_epsilon
@@ -32,7 +31,7 @@ _COIN = Assignment.COIN
 
 @dataclass(frozen=True)
 class Reach:
-    """What perfect guessing with m users certifies at delta; nothing can certify more.
+    """The epsilon that perfect guessing with m users certifies at delta; nothing can certify more.
 
     Attributes:
         one_run: epsilon by Steinke et al. 2023, all m guessed, registered beforehand.
@@ -68,10 +67,9 @@ class Expected:
 
 @dataclass(frozen=True)
 class ClaimPower:
-    """What it takes to reject a claim.
+    """Return the number of users that it takes to reject a claim.
 
     Attributes:
-        claim: label of the claim.
         in_reach: whether perfect guessing with m users would reject it.
         probability: probability that a run of the assumed attacker rejects it.
         users_perfect: the fewest users with whom perfect guessing rejects it; None above MOST_USERS.
@@ -112,20 +110,20 @@ class Power(Tabular):
     claims: tuple[ClaimPower, ...] = ()
 
     def heading(self) -> str:
-        """What this many users certify if every guess is right; registering the number of guesses certifies more."""
+        """State the epsilon that so many users certify if every guess is right; a registered number certifies more."""
         return (
             f"{self.users} users by coin: if every guess is right, one run certifies epsilon {self.largest.paid:.3g} at"
             f" delta {self.delta:g}, or {self.largest.one_run:.3g} if the number of guesses was registered beforehand"
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        """What the assumed attacker certifies, by bound: median, 5 % and 95 % quantile of epsilon over audits."""
+        """Return the epsilon that the attacker certifies, by bound: median, 5 % and 95 % quantile over audits."""
         named = (
             ("one-run", self.expected_one_run),
             ("one-run f-DP", self.expected_fdp),
             ("one-run Gaussian, for Gaussian mechanisms only", self.expected_gaussian),
         )
-        return [{"bound": name, "auroc": self.auroc, **dataclasses.asdict(its)} for name, its in named]
+        return [{"bound": name, "auroc": self.auroc, **dataclasses.asdict(spread)} for name, spread in named]
 
     def as_dict(self) -> dict[str, Any]:
         """The fields by name, nested."""
@@ -135,7 +133,7 @@ class Power(Tabular):
 def power(
     users: int, auroc: float, delta: float, *, alpha: float = 0.05, claims: tuple[Claim, ...] = (), seed: int = 0
 ) -> Power:
-    """What one training run could certify or falsify if the attack has this AUROC.
+    """Return the bounds that one training run could certify or falsify if the attack has this AUROC.
 
     Args:
         auroc: AUROC of the assumed attacker, in [0.5, 1).
@@ -154,11 +152,11 @@ def power(
         )
     mu = attack_mu(auroc)
     tries = one_run.paid_tries(users, alpha=alpha)
-    right = simulated_rights(users, mu, tuple(one.made for one in tries), seed)
+    right = simulated_rights(users, mu, tuple(attempt.made for attempt in tries), seed)
 
     def expected(bound: Callable[[Guesses, float], float]) -> Expected:
         # Each audit takes the best of its numbers of guesses, whose levels have paid for that: (SIMULATIONS,).
-        best = np.max([_along(users, one, right[:, i], bound) for i, one in enumerate(tries)], axis=0)
+        best = np.max([_along(users, attempt, right[:, i], bound) for i, attempt in enumerate(tries)], axis=0)
         low, median, high = np.quantile(best, [0.05, 0.5, 0.95])
         return Expected(float(median), float(low), float(high))
 
@@ -205,7 +203,7 @@ def trainings_reach(members: int, non_members: int, delta: float = 0.0, *, alpha
 
 
 def claim_power(users: int, auroc: float, claim: Claim, *, alpha: float = 0.05, seed: int = 0) -> ClaimPower:
-    """What it takes to reject a claim.
+    """Return the number of users that it takes to reject a claim.
 
     Args:
         auroc: AUROC of the assumed attacker, in [0.5, 1).
@@ -213,8 +211,8 @@ def claim_power(users: int, auroc: float, claim: Claim, *, alpha: float = 0.05, 
     """
     design, mu = Design(_COIN, alpha=alpha), attack_mu(auroc)
     tries = one_run.paid_tries(users, alpha=alpha)
-    right = simulated_rights(users, mu, tuple(one.made for one in tries), seed)
-    least = [_least_rejected(users, one, claim) for one in tries]
+    right = simulated_rights(users, mu, tuple(attempt.made for attempt in tries), seed)
+    least = [_least_rejected(users, attempt, claim) for attempt in tries]
 
     def median_rejects(m: int) -> bool:
         typical = (
@@ -232,15 +230,21 @@ def claim_power(users: int, auroc: float, claim: Claim, *, alpha: float = 0.05, 
 
 
 def forecast(
-    users: int, delta: float, claims: Sequence[Claim] = (), *, units: str = "users", one: str = "user", sharing: int = 1
+    users: int,
+    delta: float,
+    claims: Sequence[Claim] = (),
+    *,
+    units: str = "users",
+    unit: str = "user",
+    sharing: int = 1,
 ) -> list[str]:
-    """What a run could say at best at 95 %, as lines to read before paying for it.
+    """Describe the best possible result of a run at 95 %, as lines to read before paying for the run.
 
     Args:
         users: m, users or entities whose coins are flipped.
         delta: delta of the bounds, in (0, 1).
         units: what they are called.
-        one: what one of them is called.
+        unit: what one of them is called.
         sharing: number of groups and looks that share the error probability.
     """
     alpha = 0.05
@@ -250,7 +254,7 @@ def forecast(
     except TooFewUsers as error:
         return [f"power: {users} {units} by coin can certify nothing ({error})"]
     lines = [
-        f"power: {users} {units} by coin can certify at most epsilon {most:.3g} per {one}, if every guess is right"
+        f"power: {users} {units} by coin can certify at most epsilon {most:.3g} per {unit}, if every guess is right"
     ]
     for claim in claims:
         if could_reject(members, users // 2, claim, design):
@@ -261,11 +265,11 @@ def forecast(
     return lines
 
 
-def table(found: Power) -> str:
+def table(power: Power) -> str:
     """The answer as plain text."""
-    most, percent = found.largest, 100.0 * (1.0 - found.alpha)
+    most, percent = power.largest, 100.0 * (1.0 - power.alpha)
     lines = [
-        f"{found.users:,} users by fair coin, delta {found.delta:g}, confidence {percent:g} %",
+        f"{power.users:,} users by fair coin, delta {power.delta:g}, confidence {percent:g} %",
         "",
         "largest epsilon that perfect guessing certifies",
         f"  one run (number of guesses registered)    {most.one_run:8.2f}",
@@ -274,21 +278,21 @@ def table(found: Power) -> str:
     ]
     if most.clopper_pearson is not None:
         lines += [f"  as many independent trainings             {most.clopper_pearson:8.2f}"]
-    lines += ["", f"epsilon certified by a Gaussian attack of AUROC {found.auroc:g}: median (5 % to 95 % of runs)"]
+    lines += ["", f"epsilon certified by a Gaussian attack of AUROC {power.auroc:g}: median (5 % to 95 % of runs)"]
     kinds = (
-        ("one run", found.expected_one_run),
-        ("one run, f-DP", found.expected_fdp),
-        ("one run, Gaussian mechanisms", found.expected_gaussian),
+        ("one run", power.expected_one_run),
+        ("one run, f-DP", power.expected_fdp),
+        ("one run, Gaussian mechanisms", power.expected_gaussian),
     )
-    lines += [f"  {name:<42}{one.median:8.2f}   ({one.low:.2f} to {one.high:.2f})" for name, one in kinds]
-    for need in found.claims:
+    lines += [f"  {name:<42}{spread.median:8.2f}   ({spread.low:.2f} to {spread.high:.2f})" for name, spread in kinds]
+    for need in power.claims:
         lines += ["", f"claim: {need.claim}"]
         lines += [
-            f"  perfect guessing with {found.users:,} users {'rejects' if need.in_reach else 'does not reject'} it"
+            f"  perfect guessing with {power.users:,} users {'rejects' if need.in_reach else 'does not reject'} it"
         ]
         lines += [f"  this attack rejects it in {100.0 * need.probability:.0f} % of runs, if the attack is that good"]
         lines += [f"  users needed with perfect guessing: {_count(need.users_perfect)}"]
-        lines += [f"  users needed with AUROC {found.auroc:g}: {_count(need.users_at_auroc)}"]
+        lines += [f"  users needed with AUROC {power.auroc:g}: {_count(need.users_at_auroc)}"]
     return "\n".join(lines)
 
 

@@ -53,7 +53,7 @@ def placements(held_in: Scores, held_out: Scores) -> tuple[NDArray[np.float64], 
 
 
 def fpr_is_resolved(held_out: int, fpr: float) -> bool:
-    """Whether this many held-out users can resolve an FPR: it must allow at least one false positive."""
+    """Return whether this many held-out users can resolve an FPR: it must allow at least one false positive."""
     # A product such as 49 * (1 / 49) lies just below a whole number.
     return held_out * fpr >= 1 - 1e-9
 

@@ -18,7 +18,7 @@ PLAN_FAMILY = "one-run, if the trainer differs from the plan in its noise alone"
 
 
 @dataclass(frozen=True)
-class Rule:
+class BoundRule:
     """A lower bound on epsilon.
 
     Attributes:
@@ -117,10 +117,10 @@ def _split(scores: LabelledScores, design: Design, delta: float) -> float:
 
 
 def _gaussian_at_threshold(scores: LabelledScores, design: Design, delta: float) -> float:
-    found = thresholds.threshold_gaussian_bound(
+    bound = thresholds.threshold_gaussian_bound(
         scores, design.thresholds, delta, alpha=design.alpha, attacks=design.attacks
     )
-    return found.epsilon
+    return bound.epsilon
 
 
 def _gaussian_split(scores: LabelledScores, design: Design, delta: float) -> float:
@@ -147,23 +147,23 @@ def _bayesian(scores: LabelledScores, design: Design, delta: float) -> float:
 
 
 # The Bayesian rule is an estimate whatever the design, so its coverage of 0 is shown and decides nothing.
-RULES: Sequence[Rule] = (
-    Rule("one-run", _steinke, (fair_coins,), 0.9455),
-    Rule("one-run f-DP", _fdp, (fair_coins,), 0.9564),
-    Rule("one-run Gaussian", _fdp_gaussian, (fair_coins, gaussian_curve), 0.961),
-    Rule("Clopper-Pearson, fixed", _at_threshold, (independent_trainings, fixed_threshold), 0.9821),
-    Rule("Clopper-Pearson, split", _split, (independent_trainings, two_of_each), 0.9955),
-    Rule(
+RULES: Sequence[BoundRule] = (
+    BoundRule("one-run", _steinke, (fair_coins,), 0.9455),
+    BoundRule("one-run f-DP", _fdp, (fair_coins,), 0.9564),
+    BoundRule("one-run Gaussian", _fdp_gaussian, (fair_coins, gaussian_curve), 0.961),
+    BoundRule("Clopper-Pearson, fixed", _at_threshold, (independent_trainings, fixed_threshold), 0.9821),
+    BoundRule("Clopper-Pearson, split", _split, (independent_trainings, two_of_each), 0.9955),
+    BoundRule(
         "Gaussian, fixed threshold",
         _gaussian_at_threshold,
         (independent_trainings, gaussian_curve, fixed_threshold),
         0.996,
     ),
-    Rule("Gaussian, split halves", _gaussian_split, (independent_trainings, gaussian_curve, two_of_each), 0.9975),
-    Rule("ROC band", _roc_band, (independent_trainings, band_in_reach), 0.9995),
-    Rule("DKW band", _dkw_band, (independent_trainings,), 0.999),
-    Rule("AUROC", _area, (independent_trainings,), 1.0),
-    Rule(
+    BoundRule("Gaussian, split halves", _gaussian_split, (independent_trainings, gaussian_curve, two_of_each), 0.9975),
+    BoundRule("ROC band", _roc_band, (independent_trainings, band_in_reach), 0.9995),
+    BoundRule("DKW band", _dkw_band, (independent_trainings,), 0.999),
+    BoundRule("AUROC", _area, (independent_trainings,), 1.0),
+    BoundRule(
         "Bayesian interval",
         _bayesian,
         (independent_trainings, fixed_threshold, one_threshold),
@@ -173,11 +173,11 @@ RULES: Sequence[Rule] = (
 )
 
 
-def plan_rule(family: NoiseFamily) -> Rule:
+def plan_rule(family: NoiseFamily) -> BoundRule:
     """The bound over the noise multiplier of a claimed plan."""
 
     def compute(scores: LabelledScores, design: Design, delta: float) -> float:
-        found = family_bound(scores, family, delta, made=design.guesses, alpha=design.alpha, attacks=design.attacks)
-        return found.epsilon
+        bound = family_bound(scores, family, delta, made=design.guesses, alpha=design.alpha, attacks=design.attacks)
+        return bound.epsilon
 
-    return Rule(PLAN_FAMILY, compute, (fair_coins,), 0.989, Standing.CONDITIONAL)
+    return BoundRule(PLAN_FAMILY, compute, (fair_coins,), 0.989, Standing.CONDITIONAL)

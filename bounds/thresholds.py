@@ -54,7 +54,6 @@ class ThresholdBound:
         epsilon: lower bound.
         alpha: total error probability.
         threshold: the threshold that gave the bound.
-        counts: its decisions.
         mu: lower bound on mu, where mu-GDP is assumed; None otherwise.
     """
 
@@ -225,7 +224,7 @@ def split_gaussian_bound(
 def thresholds_violate(
     scores: LabelledScores, thresholds: Sequence[float], ceiling: RocCeiling, *, alpha: float = 0.05, attacks: int = 1
 ) -> bool:
-    """Whether the TPR of some threshold fixed beforehand is above the ceiling at its FPR, at level alpha in total.
+    """Return whether the TPR of a threshold fixed beforehand is above the ceiling at its FPR, at level alpha in total.
 
     Args:
         alpha: total error probability.
@@ -233,8 +232,8 @@ def thresholds_violate(
     """
     # Two limits per threshold; the ceiling already covers both directions.
     level = check_alpha(alpha, attacks) / (2 * len(thresholds))
-    found = (limits(counts_at(scores, t), level) for t in thresholds)
-    return any(tpr > ceiling.tpr_at(fpr) for tpr, fpr in found)
+    rates = (limits(counts_at(scores, t), level) for t in thresholds)
+    return any(tpr > ceiling.tpr_at(fpr) for tpr, fpr in rates)
 
 
 def halves(scores: LabelledScores, seed: int) -> tuple[LabelledScores, LabelledScores]:

@@ -1,4 +1,4 @@
-"""What independent trainings certify: one threshold fixed before it is tested, and Clopper-Pearson limits there.
+"""Bounds from independent trainings: one threshold fixed before it is tested, and Clopper-Pearson limits there.
 
 Every training has its own key and includes the worst-case user by its own fair coin, so the scores are independent
 given the coins (docs/theory.md#independent-trainings). The threshold is fixed beforehand, or the first quarter of the
@@ -34,7 +34,7 @@ _COIN = Assignment.COIN
 
 @dataclass(frozen=True)
 class ThresholdTest:
-    """What was tested and found.
+    """The test at a threshold, and its result.
 
     Attributes:
         pilot: number of trainings that chose the threshold and are not tested at it; 0 if it was fixed beforehand.
@@ -55,7 +55,7 @@ class ThresholdTest:
 
 
 def pilot_size(member: NDArray[np.bool_], threshold: float | None) -> int:
-    """How many of the first trainings choose the threshold; a function of their coins only.
+    """Return the number of first trainings that choose the threshold; a function of their coins only.
 
     It is 0 with a threshold fixed beforehand, or if the first quarter has fewer than two trainings of a side.
     """
@@ -65,7 +65,7 @@ def pilot_size(member: NDArray[np.bool_], threshold: float | None) -> int:
 
 
 def forecast(member: NDArray[np.bool_], threshold: float | None, delta: float, claims: Sequence[Claim]) -> list[str]:
-    """What the trainings could say at best with these coins, as lines to read before paying for them.
+    """Describe the best possible result with these coins, as lines to read before paying for the trainings.
 
     Args:
         member: the coins, shape (runs,).
@@ -93,7 +93,7 @@ def forecast(member: NDArray[np.bool_], threshold: float | None, delta: float, c
 
 
 def reach_line(runs: int) -> str:
-    """What this many trainings can certify at best, 3.28 for 200 (docs/theory.md#independent-trainings)."""
+    """State the epsilon that so many trainings certify at best, 3.28 for 200 (docs/theory.md#independent-trainings)."""
     most = trainings_reach(runs - runs // 2, runs // 2)
     return (
         f"power: {runs} trainings, half of them with the worst-case user, can certify at most epsilon {most:.2f} per"
@@ -174,12 +174,12 @@ def _without_threshold(
 ) -> tuple[tuple[Bound, ...], tuple[RefusedBound, ...]]:
     """The bounds that need no threshold and so no pilot; they use all trainings."""
     try:
-        found = evaluate(everything, _design(None), delta=own.delta)
+        judgement = evaluate(everything, _design(None), delta=own.delta)
     except TooFewUsers as error:
         return (), (RefusedBound("bounds without a threshold", error.statement, Subjects.WORST_CASE_USER()),)
     # What ``own`` could compute at its threshold is not refused.
     at_threshold = {bound.name for bound in own.bounds}
-    return found.bounds, tuple(r for r in found.refused if r.name not in at_threshold)
+    return judgement.bounds, tuple(r for r in judgement.refused if r.name not in at_threshold)
 
 
 def _design(threshold: float | None) -> Design:

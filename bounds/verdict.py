@@ -22,13 +22,22 @@ from heldin.bounds.one_run import Guesses, InverseRoc
 from heldin.bounds.scores import LabelledScores, check_alpha, labelled
 from heldin.defenses.accounting.ceiling import RocCeiling, epsilon_delta_ceiling
 from heldin.words import Statement
-from heldin.words.evidence import REAL_USERS, ClaimLabel, Condition, Finding, Refusal, Test, Units, units_of
+from heldin.words.evidence import (
+    REAL_USERS,
+    CertifiedCondition,
+    ClaimLabel,
+    CountedUnits,
+    Finding,
+    Refusal,
+    Test,
+    units_of,
+)
 
 NO_CLAIM = ClaimLabel.NONE()  # label of the verdict if nothing is claimed
 
 
 class Outcome(StrEnum):
-    """What the test says about a claim."""
+    """The result of the test of a claim."""
 
     VIOLATED = "violated"
     CONSISTENT = "consistent"  # not rejected, and perfect guessing would have been
@@ -36,7 +45,7 @@ class Outcome(StrEnum):
 
 
 class Standing(StrEnum):
-    """What a number or a verdict is worth: valid at its level under stated conditions, or less."""
+    """The worth of a number or a verdict: valid at its level under stated conditions, or less."""
 
     CERTIFIED = "certified"
     INDICATIVE = "indicative"
@@ -52,7 +61,6 @@ class Claim:
         label: what is claimed, for reports.
         ceiling: the highest ROC that the claim allows.
         epsilon: epsilon of the claim at delta; for a curve, only for summaries.
-        delta: delta of the claim.
         is_curve: whether the claim is an accountant's whole curve, not one (epsilon, delta).
         family: the same plan at any noise multiplier, if the claim is the curve of a plan that has such a family.
     """
@@ -69,7 +77,7 @@ class Claim:
         return one_run.curve_inverse(self.ceiling)
 
     def rejected_by(self, game: Guesses, alpha: float) -> bool:
-        """Whether one run's guesses reject the claim at level alpha (bounds/one_run.py and its conditions)."""
+        """Return whether one run's guesses reject the claim at level alpha (bounds/one_run.py and its conditions)."""
         if self.is_curve:
             return one_run.fdp_rejects(game, self._inverse, alpha)
         return one_run.one_run_rejects(game, self.epsilon, self.delta, alpha)
@@ -91,7 +99,6 @@ def curve_claim(ceiling: RocCeiling, epsilon: float, delta: float, family: Noise
     Args:
         ceiling: the curve, from ``defenses.accounting.ceiling.ceiling_of``.
         epsilon: a point of the curve, for summaries.
-        delta: delta of that point.
         family: the plan at any noise multiplier, if there is such a family.
     """
     label = ClaimLabel.CURVE(epsilon=float(f"{epsilon:.4g}"), delta=delta)
@@ -99,7 +106,7 @@ def curve_claim(ceiling: RocCeiling, epsilon: float, delta: float, family: Noise
 
 
 def in_parentheses(outcome: str, standing: str) -> str:
-    """What follows an outcome: its standing, but for "certified" after anything but a violation.
+    """Return the standing of an outcome in parentheses; "certified" is left out after anything but a violation.
 
     "Consistent (certified)" would read as if the claim were.
     """
@@ -109,11 +116,10 @@ def in_parentheses(outcome: str, standing: str) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the audit says about one claim.
+    """The verdict of the audit on one claim.
 
     Attributes:
         claim: label of the claim; ``NO_CLAIM`` if there is none.
-        outcome: outcome of the test.
         standing: what the verdict is worth.
         finding: what the test found, with what makes the verdict only indicative, if anything.
         max_certifiable_epsilon: what perfect guessing in this design would have certified at the claim's delta; if the
@@ -177,19 +183,19 @@ def decide(scores: LabelledScores, claim: Claim, design: Design) -> Verdict:
     reach = max_certifiable_epsilon(n1, n0, claim.delta, design)
     flaws = design.flaws(n1, n1 + n0)
     if rejects(scores, claim, design):
-        found = Finding.REJECTED(claim=claim.label, level=design.alpha, test=_test(design))
+        finding = Finding.REJECTED(claim=claim.label, level=design.alpha, test=_test(design))
         outcome = Outcome.VIOLATED
     elif could_reject(n1, n0, claim, design):
-        outcome, found = Outcome.CONSISTENT, Finding.NOT_REJECTED(claim=claim.label)
+        outcome, finding = Outcome.CONSISTENT, Finding.NOT_REJECTED(claim=claim.label)
     else:
         outcome = Outcome.INCONCLUSIVE
-        found = Finding.OUT_OF_REACH(claim=claim.label, count=n1 + n0, units=_units(design), reach=reach)
+        finding = Finding.OUT_OF_REACH(claim=claim.label, count=n1 + n0, units=_units(design), reach=reach)
     standing = Standing.INDICATIVE if flaws else Standing.CERTIFIED
     if flaws:
-        found = Finding.IF_CONDITIONS_HELD(flaws=list(flaws), finding=found)
+        finding = Finding.IF_CONDITIONS_HELD(flaws=list(flaws), finding=finding)
     else:
-        found = Finding.UNDER_CONDITION(finding=found, condition=_condition(design), confidence=1.0 - design.alpha)
-    return Verdict(claim.label, outcome, standing, found, reach, design.cautions(n1, n1 + n0), design.subjects)
+        finding = Finding.UNDER_CONDITION(finding=finding, condition=_condition(design), confidence=1.0 - design.alpha)
+    return Verdict(claim.label, outcome, standing, finding, reach, design.cautions(n1, n1 + n0), design.subjects)
 
 
 def undecided(scores: LabelledScores, delta: float, design: Design) -> Verdict:
@@ -198,11 +204,11 @@ def undecided(scores: LabelledScores, delta: float, design: Design) -> Verdict:
     reach = max_certifiable_epsilon(n1, n0, delta, design)
     flaws = design.flaws(n1, n1 + n0)
     standing = Standing.INDICATIVE if flaws else Standing.CERTIFIED
-    found = Finding.NO_CLAIM(count=n1 + n0, units=_units(design), reach=reach)
+    finding = Finding.NO_CLAIM(count=n1 + n0, units=_units(design), reach=reach)
     if flaws:
-        found = Finding.WITH_FLAWS(flaws=list(flaws), finding=found)
+        finding = Finding.WITH_FLAWS(flaws=list(flaws), finding=finding)
     cautions = design.cautions(n1, n1 + n0)
-    return Verdict(NO_CLAIM, Outcome.INCONCLUSIVE, standing, found, reach, cautions, design.subjects)
+    return Verdict(NO_CLAIM, Outcome.INCONCLUSIVE, standing, finding, reach, cautions, design.subjects)
 
 
 def gravest(verdicts: tuple[Verdict, ...]) -> Verdict:
@@ -213,23 +219,23 @@ def gravest(verdicts: tuple[Verdict, ...]) -> Verdict:
 
 
 def rejects(scores: LabelledScores, claim: Claim, design: Design) -> bool:
-    """Whether the design's one test rejects the claim at level alpha / attacks."""
+    """Return whether the design's one test rejects the claim at level alpha / attacks."""
     alpha, attacks = design.alpha, design.attacks
     if not design.independent_trainings:
         # Each number of guesses at its share of alpha, so that any rejection counts.
         tries = one_run.paid_tries(scores.scores.size, design.guesses, alpha, attacks)
-        return any(claim.rejected_by(one_run.guess(scores, one.made), one.level) for one in tries)
+        return any(claim.rejected_by(one_run.guess(scores, attempt.made), attempt.level) for attempt in tries)
     if design.thresholds:
         return bounds.thresholds_violate(scores, design.thresholds, claim.ceiling, alpha=alpha, attacks=attacks)
     return bands.violates(scores, claim.ceiling, alpha=alpha, attacks=attacks).violated
 
 
 def could_reject(members: int, non_members: int, claim: Claim, design: Design) -> bool:
-    """Whether ``rejects`` would be true if every guess were right (perfect separation)."""
+    """Return whether ``rejects`` would be true if every guess were right (perfect separation)."""
     if not design.independent_trainings:
         users = members + non_members
         tries = one_run.paid_tries(users, design.guesses, design.alpha, design.attacks)
-        return any(claim.rejected_by(Guesses(users, one.made, one.made), one.level) for one in tries)
+        return any(claim.rejected_by(Guesses(users, attempt.made, attempt.made), attempt.level) for attempt in tries)
     return rejects(_perfect(members, non_members), claim, _at_half(design))
 
 
@@ -249,7 +255,9 @@ def max_certifiable_epsilon(members: int, non_members: int, delta: float, design
         # Both theorems, as ``rejects`` lets either reject at no extra price (docs/theory.md#one-run-curve-test).
         theorems = (one_run.one_run_epsilon, one_run.fdp_epsilon)
         reach = max(
-            theorem(Guesses(users, one.made, one.made), delta, one.level) for theorem in theorems for one in tries
+            theorem(Guesses(users, attempt.made, attempt.made), delta, attempt.level)
+            for theorem in theorems
+            for attempt in tries
         )
     else:
         perfect, at_half = _perfect(members, non_members), _at_half(design)
@@ -283,8 +291,10 @@ def _test(design: Design) -> Statement:
 
 
 def _units(design: Design) -> Statement:
-    return Units.TRAININGS() if design.independent_trainings else units_of(design.subjects)
+    return CountedUnits.TRAININGS() if design.independent_trainings else units_of(design.subjects)
 
 
 def _condition(design: Design) -> Statement:
-    return (Condition.INDEPENDENT_TRAININGS if design.independent_trainings else Condition.FAIR_COINS)()
+    return (
+        CertifiedCondition.INDEPENDENT_TRAININGS if design.independent_trainings else CertifiedCondition.FAIR_COINS
+    )()

@@ -49,12 +49,12 @@ def prefixes(lm: LanguageModel, tokens: int, temperature: float, count: int, dic
     Args:
         tokens: most tokens of a prefix.
     """
-    found: list[str] = []
+    marks: list[str] = []
     for _ in range(TRIES * (1 + count // BATCH)):
-        if len(found) >= count:
+        if len(marks) >= count:
             break
-        found += sampled(lm, min(BATCH, count - len(found)), tokens, temperature, dice, "")
-    return found
+        marks += sampled(lm, min(BATCH, count - len(marks)), tokens, temperature, dice, "")
+    return marks
 
 
 def substrings(
@@ -73,17 +73,17 @@ def substrings(
         length: tokens of a substring.
         dice: source of randomness, by user and number of the turn.
     """
-    found: list[str] = []
+    marks: list[str] = []
     turn, left = 0, list(users)
-    while left and len(found) < count:
+    while left and len(marks) < count:
         able = []
         for user in left:
             drawn = sample_substring(tokenizer, texts(user), length, dice(user, turn))
             if drawn is not None:
-                found.append(drawn.text)
+                marks.append(drawn.text)
                 able.append(user)
-            if len(found) == count:
+            if len(marks) == count:
                 break
         # Whose texts are all too short is not asked again.
         turn, left = turn + 1, able
-    return found
+    return marks

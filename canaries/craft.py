@@ -17,7 +17,7 @@ from heldin.base.errors import InputError
 from heldin.canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind, public_dice
 from heldin.corpus.made_up.lexicon import STOCKS
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate_user
-from heldin.models.generation import sample_texts
+from heldin.models.continuations import sample_texts
 from heldin.models.loading import LanguageModel
 from heldin.models.tokens import token_lists
 
@@ -32,7 +32,7 @@ _WORDS = tuple(
 
 
 def token_counts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, batch: int = 1000) -> Counter[int]:
-    """How often each token id occurs in ``texts``."""
+    """Count each token id in ``texts``."""
     counts: Counter[int] = Counter()
     # In batches: the tokens of a whole corpus as Python lists may not fit into memory.
     for start in range(0, len(texts), batch):
@@ -50,7 +50,7 @@ def rare_tokens(tokenizer: PreTrainedTokenizerBase, counts: Mapping[int, int]) -
     texts = [decoded(tokenizer, [i]) for i in ids]
     shown = [(i, t) for i, t in zip(ids, texts, strict=True) if t.strip() and t.isprintable() and _REPLACEMENT not in t]
     again = token_lists(tokenizer, [t for _, t in shown])
-    stable = [i for (i, _), found in zip(shown, again, strict=True) if found == [i]]
+    stable = [i for (i, _), encoded in zip(shown, again, strict=True) if encoded == [i]]
     # Ties go to the latest token: a byte-pair tokenizer learns frequent merges early.
     return sorted(stable, key=lambda i: (counts.get(i, 0), -i))
 
@@ -192,16 +192,15 @@ def mail_with(
 
     Args:
         sentence: makes the sentence of a mail.
-        records: number of mails.
         places: number of sentences, from the first, before which it may stand; None: all.
     """
     # Text to position; a dict, because two mails may turn out equal and must not both count.
-    found: dict[str, int] = {}
-    while len(found) < records:
+    mails: dict[str, int] = {}
+    while len(mails) < records:
         # With mean and minimum equal a user has exactly this number of mails; the loop goes on where some were equal.
         spec = SyntheticCorpus(1, float(records), records, distinctiveness=0.0, seed=dice.getrandbits(31))
-        found |= dict(_with_sentence(mail.text, sentence(dice), dice, places) for mail in generate_user(spec, 0))
-    return list(found.items())[:records]
+        mails |= dict(_with_sentence(mail.text, sentence(dice), dice, places) for mail in generate_user(spec, 0))
+    return list(mails.items())[:records]
 
 
 def made_user(
@@ -277,8 +276,10 @@ def sampled(
         prompt: what each continues.
     """
     # 62 bits fit into the signed 64-bit seed of torch.
-    found = sample_texts(lm, count, seed=dice.getrandbits(62), temperature=temperature, max_tokens=most, prompt=prompt)
-    return [prompt + text for text in found if not _blank(text)]
+    continuations = sample_texts(
+        lm, count, seed=dice.getrandbits(62), temperature=temperature, max_tokens=most, prompt=prompt
+    )
+    return [prompt + text for text in continuations if not _blank(text)]
 
 
 def _prefix(lm: LanguageModel, tokens: int, temperature: float, dice: random.Random) -> str:
@@ -317,15 +318,15 @@ def _with_sentence(text: str, sentence: str, dice: random.Random, most: int | No
     return f"{text[:at]}{sentence} {text[at:]}", at
 
 
-def _different(write: Callable[[], list[str]], count: int, what: str) -> list[str]:
+def _different(write: Callable[[], list[str]], count: int, subject: str) -> list[str]:
     """``count`` different texts that are not blank. Raises InputError if ``write`` keeps repeating itself."""
-    found: dict[str, None] = {}
+    texts: dict[str, None] = {}
     # A generator with too few texts would go on for ever: a signature of 2 tokens has few different short stretches.
     for _ in range(TRIES * count):
-        found |= dict.fromkeys(text for text in write() if not _blank(text))
-        if len(found) >= count:
-            return list(found)[:count]
-    raise InputError(f"only {len(found)} of {count} different {what} could be made: allow more tokens")
+        texts |= dict.fromkeys(text for text in write() if not _blank(text))
+        if len(texts) >= count:
+            return list(texts)[:count]
+    raise InputError(f"only {len(texts)} of {count} different {subject} could be made: allow more tokens")
 
 
 def _blank(text: str) -> bool:

@@ -29,7 +29,6 @@ class Forms:
     """Rows of a corpus that are never trained on, of which each record of a canary user takes the form of one.
 
     Attributes:
-        store: the corpus.
         spare: the rows that are set aside, by user, given the users whom canary users replace; no coin decides them.
         seed: public.
         made: a made-up text as a model reads it in a row of this form, such as a conversation of two turns.
@@ -62,7 +61,7 @@ class Forms:
         users = sorted(spare, key=self._turn) if len(spare) > 1 else list(spare)
         counts = np.array([len(spare[user]) for user in users], dtype=np.int64)
         left, uses = counts.copy(), np.zeros_like(counts)
-        found: dict[str, list[int]] = {}
+        rows_of: dict[str, list[int]] = {}
         for canary, number in wanted.items():
             rows: list[int] = []
             while len(rows) < number:
@@ -77,11 +76,11 @@ class Forms:
                 rows += spare[users[host]][first : first + lent]
                 left[host] -= lent
                 uses[host] += 1
-            found[canary] = rows
-        return found
+            rows_of[canary] = rows
+        return rows_of
 
     def pieces(self, records: int) -> int:
-        """How many texts to make for a user of so many records: enough to fill them, but for unusually long ones."""
+        """Return the number of texts to make for a user of so many records; unusually long records may take more."""
         dice = public_dice(self.seed, "lengths", "")
         lengths = [len(self.store.text(dice.randrange(len(self.store)))) for _ in range(_SAMPLE)]
         return records * (1 + int(min(sum(lengths) / _SAMPLE, LONGEST) / _SHORT))

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from heldin.base.coins import keyed_digest, seed_key
 from heldin.canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind, public_dice
-from heldin.corpus.store import Record
+from heldin.corpus.store import CorpusRecord
 
 TRIES = 64
 NEAR = 40  # characters: about a long word
@@ -39,12 +39,12 @@ class Substring:
 
 def canary_name(seed: int, source: str) -> str:
     """The canary user's name, which hides the real user's and depends on no other user."""
-    # The key is public: whoever has the seed and a list of users can undo it. It keeps names out of tables, no more.
+    # The key is public: anyone who has the seed and a list of users can undo it. It keeps names out of tables, no more.
     return f"canary/{Kind.SUBSTRING}/{keyed_digest(seed_key(seed), 'canary name', source).hex()[:16]}"
 
 
 def has_document_of(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], length: int) -> bool:
-    """Whether one of the texts has at least ``length`` tokens."""
+    """Return whether one of the texts has at least ``length`` tokens."""
     if any(len(text.split(maxsplit=length)) >= length for text in texts):  # a word is a token or more
         return True
     # A byte-level token has at least one byte, so that a text of fewer bytes need not be tokenized.
@@ -72,12 +72,12 @@ def sample_substring(
         starts = range(len(ids) - length + 1)
         for start in dice.sample(starts, min(TRIES, len(starts))):
             window = ids[start : start + length]
-            found = Substring(_decode(tokenizer, window), length, len(texts[i]) / len(ids))
-            if _stands_unchanged(tokenizer, window, found.text):
-                return found
+            substring = Substring(_decode(tokenizer, window), length, len(texts[i]) / len(ids))
+            if _stands_unchanged(tokenizer, window, substring.text):
+                return substring
             # Kept because Algorithm 1 takes any substring: some scripts and tokenizers have none that survives between
             # two words.
-            spare = spare or found
+            spare = spare or substring
     return spare
 
 
@@ -114,7 +114,7 @@ def insert_at_random(text: str, substring: str, dice: random.Random, *, within: 
 
 def canary_of_user(
     tokenizer: PreTrainedTokenizerBase,
-    records: Sequence[Record],
+    records: Sequence[CorpusRecord],
     *,
     length: int,
     documents: int | None,
@@ -155,7 +155,7 @@ def _is_boundary(text: str, place: int, body: int) -> bool:
 
 
 def _stands_unchanged(tokenizer: PreTrainedTokenizerBase, window: list[int], text: str) -> bool:
-    """Whether the window's text encodes to the window's tokens between two words."""
+    """Return whether the window's text encodes to the window's tokens between two words."""
     # The substring is inserted into text, and the whole is tokenized again: a tokenizer that merges over its edges
     # would make other tokens of it. Any two words would show that.
     before, after = _encode(tokenizer, "so"), _encode(tokenizer, " so")

@@ -1,4 +1,4 @@
-"""What a canary user is: a user planted by the auditor, with its own records and its own coin.
+"""Canary users: users planted by the auditor, each with records and a coin of its own.
 
 There are three families: users made from nothing for one-run audits (Steinke, Nasr, Jagielski 2023 require only that
 each is included by an independent fair coin), real users changed by Algorithm 1 of Kandpal et al. (2024), and users
@@ -13,7 +13,7 @@ from heldin.base.coins import keyed_digest, seed_key
 
 
 class Kind(StrEnum):
-    """How a canary user was made."""
+    """The way in which a canary user was made."""
 
     UNSEEN_TOKEN = "unseen_token"
     HIGH_TEMPERATURE = "high_temperature"
@@ -50,7 +50,6 @@ class CanaryRecord:
 
     Attributes:
         id: unique id.
-        text: the text.
         date: of the real record; None if there is none.
         position: where the mark was inserted, in characters; None if it was not inserted.
         lent: row of the corpus that lends its form, or is the record itself; None where it has a form of its own.

@@ -44,7 +44,7 @@ class PlantedStore(Corpus):
         lent = records.column("lent").to_pylist()
         self.lent = {len(base) + i: row for i, row in enumerate(lent) if row is not None}
         users = [*(base.users[i] for i in kept), *planted]
-        starts, counts = [its.start for its in planted.values()], [len(its) for its in planted.values()]
+        starts, counts = [rows.start for rows in planted.values()], [len(rows) for rows in planted.values()]
         order = sorted(range(len(users)), key=users.__getitem__)
         super().__init__(
             fingerprint,
@@ -55,14 +55,14 @@ class PlantedStore(Corpus):
         )
 
 
-def save_canaries(users: Sequence[CanaryUser], folder: Path, *, of: str) -> None:
+def save_canaries(users: Sequence[CanaryUser], folder: Path, *, origin: str) -> None:
     """Write canary users and their records to ``folder``, owner-only, whole or not at all.
 
-    ``of`` identifies the corpus, base model and configuration of which they were made.
+    ``origin`` identifies the corpus, base model and configuration of which they were made.
     """
     facts = [u.canary for u in users]
     rows = [(u.canary.user, record) for u in users for record in u.records]
-    with artefact_folder(folder, made_from=of) as temporary:
+    with artefact_folder(folder, made_from=origin) as temporary:
         about = {name: [getattr(c, name) for c in facts] for name in _USERS.names}
         texts = {"user": [user for user, _ in rows]}
         texts |= {name: [getattr(record, name) for _, record in rows] for name in _RECORDS.names if name != "user"}
@@ -70,16 +70,16 @@ def save_canaries(users: Sequence[CanaryUser], folder: Path, *, of: str) -> None
             pq.write_table(pa.table(columns, schema=schema), temporary / f"{name}.parquet")
 
 
-def load_canaries(base: CorpusStore, folder: Path, *, of: str) -> PlantedStore | None:
+def load_canaries(base: CorpusStore, folder: Path, *, origin: str) -> PlantedStore | None:
     """``base`` with the canary users saved in ``folder``, or None if there are none.
 
-    Raises InputError if the folder is damaged, or ``of`` is not what they were saved with.
+    Raises InputError if the folder is damaged, or ``origin`` is not what they were saved with.
     """
     if not folder.is_dir():
         return None
     # Used all the same, canaries of another base model or seed would be trained on under a plan that does not name
     # them.
-    if origin_of(folder, "start a new run folder") != of:
+    if origin_of(folder, "start a new run folder") != origin:
         raise InputError(
             f"'{folder}' holds canary users of another corpus, base model or configuration: use a new run folder"
         )

@@ -316,6 +316,6 @@ def plan(
 
 
 def _account(row: "AccountRow", json: bool, csv: bool) -> None:
-    from heldin.defenses.accounting.account_table import account_table
+    from heldin.defenses.accounting.account import account_table
 
     answer(account_table(row), row.as_dict(), [row.as_dict()], json=json, csv=csv)

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from heldin.base.errors import InputError
-from heldin.base.precision import ScoringPrecision
 from heldin.commands.finish import command_line, finish, interruptible
 from heldin.commands.options import AT_ENDPOINT, AsJson, DeviceOption, Out, Quiet
+from heldin.models.model_config import ScoringPrecision
 
 READING = "How the files are read"
 KNOWN = "What is known about the two groups"

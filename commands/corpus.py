@@ -69,7 +69,7 @@ def build(
 
     With --ray the cache ($HELDIN_CACHE_DIR) must be on a file system that all machines share.
     """
-    from heldin.corpus.written import require_writable, write_corpus
+    from heldin.corpus.store import require_writable, write_corpus
 
     if to is not None:
         require_writable(to)
@@ -81,8 +81,8 @@ def build(
         if preset is not None:
             raise InputError("--preset counts over all files and cannot be split over a cluster: leave --ray out")
         from heldin.base.files import cache_directory
-        from heldin.corpus.aliases import load_aliases
         from heldin.corpus.cluster import build_on_cluster
+        from heldin.corpus.names import load_aliases
         from heldin.corpus.sources.open import open_source
 
         store = build_on_cluster(
@@ -126,8 +126,7 @@ def stats(
 ) -> None:
     """Show users, records, sizes, a histogram and repeated texts. Prints people's text."""
     from heldin.base.progress import reporter_for_this_terminal
-    from heldin.corpus.statistics import corpus_statistics
-    from heldin.corpus.statistics_table import statistics_table
+    from heldin.corpus.statistics import corpus_statistics, statistics_table
 
     reporter = reporter_for_this_terminal()
     store = _store(_source(paths, preset, tokenizer, _columns(user, text, id, date)), aliases, skip_bad_lines)
@@ -200,10 +199,8 @@ def entities(
     Give one of --gold, --words, --pattern and --pipeline. For a CoNLL file recall and precision are printed too.
     """
     from heldin.base.progress import reporter_for_this_terminal
-    from heldin.corpus.aliases import load_aliases
-    from heldin.corpus.entities.entity_table import entity_table
-    from heldin.corpus.entities.sources import chosen_source, known_categories
-    from heldin.corpus.entities.study import study_entities
+    from heldin.corpus.entities.study import chosen_source, entity_table, known_categories, study_entities
+    from heldin.corpus.names import load_aliases
     from heldin.corpus.sources.sentences import Sentences
     from heldin.defenses.texts.caps import caps_outcome
 
@@ -319,8 +316,8 @@ def _source(
 
 def _store(source: "Source", aliases: Path | None, skip_bad_lines: bool) -> "CorpusStore":
     from heldin.base.files import cache_directory
-    from heldin.corpus.aliases import load_aliases
     from heldin.corpus.build import build_store
+    from heldin.corpus.names import load_aliases
 
     return build_store(
         source,

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from heldin.base.artefacts import require_not_purged
 from heldin.base.errors import InputError
-from heldin.base.purged import require_not_purged
 from heldin.commands.options import BAD_INPUT, AsCsv, AsHtml, AsJson, answer, confirm, json_text
 
 

@@ -116,7 +116,7 @@ Aliases = Annotated[Path | None, typer.Option(help="YAML file that lists each pe
 
 def json_text(fields: Any) -> str:
     """The answer in strict JSON: see ``strict_json``."""
-    from heldin.base.strict_json import strict_json
+    from heldin.base.files import strict_json
 
     return strict_json(fields)
 
@@ -134,7 +134,7 @@ def answer(table: str, fields: Any, rows: Sequence[Mapping[str, Any]], *, json: 
     if json and csv:
         raise InputError("one of --json and --csv at a time")
     if csv:
-        from heldin.base.csv_text import csv_text
+        from heldin.base.tabular import csv_text
 
         typer.echo(csv_text(rows), nl=False)  # every row ends its line
     else:

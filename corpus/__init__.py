@@ -1,1 +1,1 @@
-"""Who wrote what: load, group by user, split users by coin, set attacker text aside."""
+"""Corpora of people's texts: load, group by user, split users by coin, set attacker text aside."""

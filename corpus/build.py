@@ -107,7 +107,7 @@ def _nothing_usable(source: Source, bad: BadRows) -> str:
 def store_folder(
     source: Source, cache: Path, aliases: Mapping[str, str] | None, skip_bad_rows: bool
 ) -> tuple[Path, str]:
-    """Where the store of this content with these options is or will be, and its fingerprint.
+    """Return the folder of the store of this content with these options, built or not, and the fingerprint.
 
     Args:
         aliases: alias to person, or None.

@@ -74,11 +74,11 @@ def build_on_cluster(
             raise cause from None
 
     # Each source's store is whole or not there: after a failure the next call builds only those that are missing.
-    built = on_all(_build_one, [(one, cache, dict(aliases or {}), skip_bad_rows) for one in sources])
-    folders = [one.folder for one in built if one.folder is not None]
+    built = on_all(_build_one, [(source, cache, dict(aliases or {}), skip_bad_rows) for source in sources])
+    folders = [part.folder for part in built if part.folder is not None]
     if not folders:
-        raise InputError("; ".join(one.nothing for one in built))
-    stores = [CorpusStore(one) for one in folders]
+        raise InputError("; ".join(part.nothing for part in built))
+    stores = [CorpusStore(of_source) for of_source in folders]
     # True if some stores' ids are given and others' made: one source alone is never mixed.
     if len({store.ids for store in stores} | {"mixed"}) > 2:
         raise InputError("some sources have ids and some have none: name the id column of all, or of none")
@@ -96,14 +96,14 @@ def build_on_cluster(
         write_table(index.set_column(1, "start", pa.array(starts)), temporary / "users.arrow")
         meta = {
             "fingerprint": fingerprint,
-            "skipped": sum(one.skipped for one in built),
-            "first_skipped": next((one.first for one in built if one.first), ""),
+            "skipped": sum(part.skipped for part in built),
+            "first_skipped": next((part.first for part in built if part.first), ""),
             "ids": stores[0].ids,
         }
         (temporary / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
     if len(sources) > 1:
-        for one in folders:
-            shutil.rmtree(one, ignore_errors=True)  # their records are in the merged store
+        for of_source in folders:
+            shutil.rmtree(of_source, ignore_errors=True)  # their records are in the merged store
     return CorpusStore(folder)
 
 
@@ -140,10 +140,10 @@ def _build_one(source: Source, cache: Path, aliases: dict[str, str], skip_bad_ro
     return _Built(store.folder, store.report.skipped, store.report.first_skipped)
 
 
-def _refuse_repeated(found: Sequence[tuple[int, str, int]]) -> None:
-    number = sum(count for count, _, _ in found)
+def _refuse_repeated(repeated: Sequence[tuple[int, str, int]]) -> None:
+    number = sum(count for count, _, _ in repeated)
     if number:
-        name, times = min((name, times) for count, name, times in found if count)
+        name, times = min((name, times) for count, name, times in repeated if count)
         raise say_repeated(number, name, times)
 
 
@@ -170,7 +170,7 @@ def _merge_slices(folders: Sequence[Path], first: str | None, last: str | None, 
 
 
 def _repeated_ids(folders: Sequence[Path], share: int, shares: int) -> tuple[int, str, int]:
-    """How many ids of this share occur more than once over all stores, and one of them with its number of copies."""
+    """Count the ids of this share that occur more than once over all stores; returns one, and its number of copies."""
     times: Counter[str] = Counter()
     for store in map(CorpusStore, folders):
         for chunk in store.table.column("id").chunks:

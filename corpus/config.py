@@ -148,7 +148,7 @@ class PresetCorpus(Section):
 
 
 def preset_tokens(tokenizer: str | None) -> Tokens:
-    """What a preset counts: whitespace-separated words, or tokens of a model's tokenizer (a hub name or folder)."""
+    """Return the unit that a preset counts: words between blanks, or tokens of a tokenizer (hub name or folder)."""
     if tokenizer is None:
         return WORDS
     from heldin.models.loading import load_tokenizer  # slow to import, and few configs need it

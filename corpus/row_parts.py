@@ -1,4 +1,4 @@
-"""What each row of each user is for, as arrays: for 100 million records half a gigabyte, mapped from disk.
+"""The purpose of each row of each user, as arrays: for 100 million records half a gigabyte, mapped from disk.
 
 Only the rows of one user at a time become Python objects.
 """
@@ -36,16 +36,16 @@ class RowParts(Mapping[str, Parts]):
     @classmethod
     def of(cls, parts: Mapping[str, Parts]) -> "RowParts":
         """The same as arrays; a part that is not named has no row."""
-        lists = [its.get(part, ()) for its in parts.values() for part in PARTS]
+        lists = [rows_of_user.get(part, ()) for rows_of_user in parts.values() for part in PARTS]
         rows = np.fromiter(itertools.chain.from_iterable(lists), dtype=np.int64)
-        return cls(tuple(parts), rows, np.cumsum([len(its) for its in lists], dtype=np.int64))
+        return cls(tuple(parts), rows, np.cumsum([len(rows_of_user) for rows_of_user in lists], dtype=np.int64))
 
     @classmethod
     def training(cls, rows: Mapping[str, range]) -> "RowParts":
         """Every row of these users for training."""
         sizes = np.zeros((len(rows), len(PARTS)), dtype=np.int64)
-        sizes[:, PARTS.index(Part.TRAIN)] = [len(its) for its in rows.values()]
-        every = [np.arange(its.start, its.stop) for its in rows.values()]
+        sizes[:, PARTS.index(Part.TRAIN)] = [len(rows_of_user) for rows_of_user in rows.values()]
+        every = [np.arange(rows_of_user.start, rows_of_user.stop) for rows_of_user in rows.values()]
         return cls(tuple(rows), np.concatenate([*every, np.arange(0)]), np.cumsum(sizes.ravel()))
 
     def __getitem__(self, name: str) -> Parts:
@@ -118,14 +118,14 @@ class RowParts(Mapping[str, Parts]):
         use[self.rows[within]] = code[within]
         return use
 
-    def save(self, folder: Path, *, of: str) -> None:
+    def save(self, folder: Path, *, origin: str) -> None:
         """Write the arrays to ``folder``, which only its owner can read, whole or not at all.
 
         Args:
             folder: replaced if it is there.
-            of: names what they follow from.
+            origin: names what they follow from.
         """
-        with artefact_folder(folder, made_from=of) as temporary:
+        with artefact_folder(folder, made_from=origin) as temporary:
             for name, array in zip(_FILES, (self.rows, self.ends), strict=False):
                 np.save(temporary / name, array, allow_pickle=False)
             pq.write_table(pa.table({"user": pa.array(self.names, pa.string())}), temporary / _FILES[-1])
@@ -136,7 +136,7 @@ def saved_parts(folder: Path) -> tuple[str, RowParts]:
 
     Raises InputError if a file is missing or was changed.
     """
-    of = origin_of(folder, "start a new run folder")
+    origin = origin_of(folder, "start a new run folder")
     rows, ends = (np.load(folder / name, mmap_mode="r", allow_pickle=False) for name in _FILES[:2])
     names = pq.read_table(folder / _FILES[-1]).column("user").to_pylist()
-    return of, RowParts(names, rows, np.array(ends))
+    return origin, RowParts(names, rows, np.array(ends))

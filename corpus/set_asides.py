@@ -1,4 +1,4 @@
-"""What is set aside of every user: for the attacker, for validation and for testing; no coin is asked.
+"""The rows of every user that are set aside: for the attacker, for validation and for testing, without any coin.
 
 In batches of rows, so that a corpus of 100 million records takes no more memory than its result.
 """
@@ -46,11 +46,11 @@ def set_asides(
             f"a user with {counts.min()} records cannot be split: at least {MIN_RECORDS_TO_SPLIT} are needed"
         )
     sizes = _sizes(counts, attacker_fraction, evaluation_fraction)  # (users, parts)
-    rows = np.empty(int(counts.sum()), dtype=_narrowest(max((its.stop for its in ranges), default=0)))
+    rows = np.empty(int(counts.sum()), dtype=_narrowest(max((rows_of_user.stop for rows_of_user in ranges), default=0)))
     done = 0
     for first, last in _batches(counts):
         batch = ranges[first:last]
-        numbers = np.concatenate([np.arange(its.start, its.stop) for its in batch])
+        numbers = np.concatenate([np.arange(rows_of_user.start, rows_of_user.stop) for rows_of_user in batch])
         ids = store.ids_at(numbers)
         rows[done : done + numbers.size] = numbers[_in_parts(ids, counts[first:last], sizes[first:last], seed)]
         done += numbers.size

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from heldin.base.errors import InputError
-from heldin.base.memory import main_memory
+from heldin.base.machine import main_memory
 from heldin.corpus.sources.rows import SCHEMA
 from heldin.corpus.store import CorpusStore
 

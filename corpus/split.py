@@ -1,4 +1,4 @@
-"""Who is audited, what is set aside, and who is held in.
+"""The audited users, their records that are set aside, and the users who are held in.
 
 In this order, on which an audit's validity rests (docs/theory.md#conditions-of-one-run). After Kandpal et al. (2024),
 Appendix D.1, with independent coins instead of their exact half.
@@ -21,7 +21,7 @@ MIN_RECORDS_TO_SPLIT = 4  # one to train on, one for the attacker, one to valida
 
 
 class Part(StrEnum):
-    """What a record of an audited user is for."""
+    """The purpose of a record of an audited user."""
 
     TRAIN = "train"
     ATTACKER = "attacker"
@@ -76,7 +76,7 @@ class UserFilter:
     """Keep each user with this probability, by a coin of its own."""
 
     def admits(self, user: str) -> bool:
-        """Whether the name passes the patterns."""
+        """Return whether the name passes the patterns."""
         # Not ``fnmatch``, which ignores case on some systems: the same config must choose the same users everywhere.
         return any(fnmatchcase(user, p) for p in self.include) and not any(fnmatchcase(user, p) for p in self.exclude)
 
@@ -142,7 +142,7 @@ def select_users(
 
 
 def set_aside_sizes(records: int, *, attacker_fraction: float, evaluation_fraction: float) -> tuple[int, int]:
-    """How many of a user's records are for the attacker, and how many for validation and test together."""
+    """Return the number of a user's records for the attacker, and the number for validation and test together."""
     spare = records - 1  # one record always stays for training
     # Capped so that one record is left for the attacker, who has no score of a user without a text.
     evaluation = min(max(2, round(evaluation_fraction * records)), spare - 1)

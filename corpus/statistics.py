@@ -1,4 +1,4 @@
-"""What is in a corpus: users, records, sizes, repeated texts (Kandpal et al. 2024, Table 1 and Appendix D.5)."""
+"""The content of a corpus: users, records, sizes, repeated texts (Kandpal et al. 2024, Table 1 and Appendix D.5)."""
 
 import hashlib
 import tempfile
@@ -23,7 +23,6 @@ class RepeatedText:
     """A text that occurs in several records.
 
     Attributes:
-        text: the text.
         copies: records with this text.
         users: users with such a record.
     """
@@ -38,8 +37,6 @@ class CorpusStatistics:
     """Counts of a corpus.
 
     Attributes:
-        users: number of users.
-        records: number of records.
         percentiles: P0, P25, P50, P75 and P100 of records per user.
         tokens: number of tokens, or of words.
         token_unit: what ``tokens`` counts.
@@ -132,9 +129,9 @@ class _Counted:
 
 
 def _number(database: duckdb.DuckDBPyConnection, query: str) -> int:
-    found = database.execute(query).fetchone()
-    assert found is not None
-    return int(found[0] or 0)
+    row = database.execute(query).fetchone()
+    assert row is not None
+    return int(row[0] or 0)
 
 
 def records_percentiles(counts: Sequence[int]) -> tuple[int, int, int, int, int]:
@@ -154,3 +151,30 @@ def records_histogram(counts: Iterable[int]) -> tuple[tuple[int, int, int], ...]
 def text_digest(text: str) -> bytes:
     """A text's hash, to find texts that occur on two sides without keeping them."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+BAR = 40
+EXCERPT = 100
+
+
+def statistics_table(stats: CorpusStatistics) -> str:
+    """Counts, percentiles, a histogram with bars, and the most repeated texts (excerpts of people's text)."""
+    lines = [
+        f"users                        {stats.users:,}",
+        f"records                      {stats.records:,}",
+        f"{stats.token_unit:<29}{stats.tokens:,}",
+        "records per user             P0 {} | P25 {} | P50 {} | P75 {} | P100 {}".format(*stats.percentiles),
+        f"duplicates within users      {stats.duplicates_within_users:,}",
+        f"duplicates across users      {stats.duplicates_across_users:,}",
+        "",
+        "users by number of records",
+    ]
+    most = max(users for _, _, users in stats.histogram)
+    for low, high, users in stats.histogram:
+        lines.append(f"  {low:>7,} to {high:>7,}  {users:>7,}  {'#' * round(BAR * users / most)}")
+    if stats.most_repeated:
+        lines += ["", "most repeated texts (copies, users, excerpt)"]
+    for repeated in stats.most_repeated:
+        excerpt = " ".join(repeated.text.split())[:EXCERPT]
+        lines.append(f"  {repeated.copies:>7,} {repeated.users:>6,}  {excerpt}")
+    return "\n".join(lines)

@@ -1,6 +1,7 @@
 """The corpus on disk: memory-mapped Arrow files sorted by user, and an index from user to rows.
 
-``corpus.build`` writes it. Reading k records costs O(k), however large the corpus.
+``corpus.build`` writes it. Reading k records costs O(k), however large the corpus. A store can be written as one
+file of rows, such as a training set that ``heldin plant`` takes.
 """
 
 import bisect
@@ -13,21 +14,22 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from heldin.base.errors import InputError
+from heldin.base.files import whole_file
 from heldin.corpus.sources.rows import SCHEMA
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class CorpusRecord:
     """One text of one user.
 
     Attributes:
         row: row number in the store.
         user: who wrote the text.
         id: unique id.
-        text: the text.
         date: as the source gives it; None if it has none.
     """
 
@@ -40,7 +42,7 @@ class Record:
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What a build found.
+    """The result of a build.
 
     Attributes:
         skipped: rows skipped because they could not be used.
@@ -86,10 +88,10 @@ class Corpus:
         i = self._position[user]
         return range(int(self.starts[i]), int(self.starts[i] + self.counts[i]))
 
-    def record(self, row: int) -> Record:
+    def record(self, row: int) -> CorpusRecord:
         """The record at ``row``."""
         user, text, id_, date = (self._value(name, row) for name in ("user", "text", "id", "date"))
-        return Record(row, user, id_, text, date)
+        return CorpusRecord(row, user, id_, text, date)
 
     def text(self, row: int) -> str:
         """The text at ``row``."""
@@ -112,13 +114,13 @@ class Corpus:
     def _at(self, column: str, rows: NDArray[np.integer]) -> list[str]:
         # Runs of one chunk at once: a search for each row in a chunked column would cost more than the values.
         numbers = np.searchsorted(self._ends, rows, side="right")
-        found: list[str] = []
+        values: list[str] = []
         for run in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(numbers)) + 1):
             if run.size:
                 number = int(numbers[run[0]])
                 chunk = self._chunks[column][number]
-                found += chunk.take(pa.array(rows[run] - (self._ends[number] - len(chunk)))).to_pylist()
-        return found
+                values += chunk.take(pa.array(rows[run] - (self._ends[number] - len(chunk)))).to_pylist()
+        return values
 
     def _value(self, column: str, row: int) -> Any:
         number = bisect.bisect_right(self._ends, row)  # a chunked array searches its chunks linearly for every row
@@ -157,7 +159,7 @@ class CorpusStore(Corpus):
         for ids, texts in zip(self._chunks["id"], self._chunks["text"], strict=True):
             yield from zip(ids.to_pylist(), texts.to_pylist(), strict=True)
 
-    def sample(self, users: int, records: int, generator: np.random.Generator) -> list[list[Record]]:
+    def sample(self, users: int, records: int, generator: np.random.Generator) -> list[list[CorpusRecord]]:
         """``records`` random records (fewer where a user has fewer) of each of ``users`` random users.
 
         Costs O(records returned). Raises InputError if there are fewer users than asked for.
@@ -177,3 +179,40 @@ class CorpusStore(Corpus):
 def texts_of(store: Corpus, rows: Sequence[int]) -> list[str]:
     """The texts at ``rows``."""
     return [store.text(row) for row in rows]
+
+
+ENDINGS = (".parquet", ".jsonl")
+
+
+def require_writable(to: Path) -> None:
+    """Raises InputError for a name that says no format, or one that is taken."""
+    if to.suffix not in ENDINGS:
+        raise InputError(f"--to '{to}': name a file that ends in {' or '.join(ENDINGS)}")
+    if to.exists():
+        raise InputError(f"--to '{to}': there is one already; name another")
+
+
+def write_corpus(store: CorpusStore, to: Path) -> None:
+    """Write every record with user, text, id and date, in the store's order; whole or not at all.
+
+    Args:
+        to: a new file that ends in .parquet or .jsonl.
+
+    Raises:
+        InputError: see ``require_writable``.
+    """
+    require_writable(to)
+    with whole_file(to) as temporary:
+        if to.suffix == ".parquet":
+            with pq.ParquetWriter(temporary, store.table.schema) as writer:
+                for batch in store.table.to_batches():
+                    writer.write_batch(batch)
+        else:
+            with temporary.open("w", encoding="utf-8") as file:
+                file.writelines(_lines(store.table))
+
+
+def _lines(table: pa.Table) -> Iterator[str]:
+    for batch in table.to_batches(max_chunksize=10_000):
+        for row in batch.to_pylist():
+            yield json.dumps(row, ensure_ascii=False) + "\n"

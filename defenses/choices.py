@@ -44,8 +44,8 @@ def problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
             lines.append(f"unknown key {where}" + (f" (did you mean {near[0]}?)" if near else ""))
         elif problem["type"] == "value_error":
             # The exception itself: pydantic's own message puts "Value error, " before it.
-            said = str(problem["ctx"]["error"])
-            lines.append(f"{where}: {said}" if where else said)
+            message = str(problem["ctx"]["error"])
+            lines.append(f"{where}: {message}" if where else message)
         else:
             lines.append(f"{where}: {problem['msg'].lower()}, got {problem['input']!r:.60}")
     return lines
@@ -266,7 +266,7 @@ class TwoLevel(Choice):
 
 
 class NoiseGenerator(StrEnum):
-    """Where the noise comes from; the value is the name that plan and report print."""
+    """The source of the noise; the value is the name that plan and report print."""
 
     PHILOX = "Philox keyed per step by HMAC-SHA-256 (counter-based, not cryptographic)"
     SECURE = "SHAKE-256 keyed per step by HMAC-SHA-256 (cryptographic)"

@@ -130,12 +130,12 @@ class EntityDefense(SampledDefense):
 
     @property
     def counts_as_entity(self) -> str:
-        """What counts as an entity, in words; "" without a source."""
+        """Describe the entities in words; "" without a source."""
         return entities_named(self.entities.kind, self.categories) if self.entities else ""
 
 
 class UserEntityDefense(EntityDefense):
-    """Text sampling: each record has a coin of its own and is clipped alone, whoever wrote it and is named in it."""
+    """Text sampling: each record has a coin of its own and is clipped alone, whatever its authors and named people."""
 
     kind: Literal["user_entity"]
     group_size: Few | None = None

@@ -1,11 +1,11 @@
-"""What a mechanism promises, or why it promises nothing."""
+"""The guarantee of a mechanism, or the reason for having none."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from heldin.defenses.choices import Adjacency, Unit
 from heldin.words import Statement
-from heldin.words.guarantee import NoGuaranteeReason, Promise, Relation
+from heldin.words.guarantee import GuaranteeText, NoGuaranteeReason, Relation
 
 _RELATIONS: dict[Adjacency, Relation] = {
     "add_remove": Relation.ADD_REMOVE,
@@ -16,8 +16,8 @@ _UNPROTECTED = (NoGuaranteeReason.NO_UNIT, NoGuaranteeReason.NO_NOISE, NoGuarant
 
 
 @dataclass(frozen=True)
-class EpsilonAt:
-    """What holds for whoever is exposed so far.
+class EpsilonAtExposure:
+    """The epsilon of people with this exposure.
 
     Attributes:
         exposed: number of records, or of holders (``Exposure.counted``).
@@ -30,7 +30,7 @@ class EpsilonAt:
 
 @dataclass(frozen=True)
 class Exposure:
-    """What is promised by how exposed somebody is.
+    """The guarantee by exposure of a person.
 
     Under text sampling by the number of records that a person wrote or is named in (docs/theory.md#text-sampling);
     under two-level sampling, for a user and an entity, by the number of other users who name the entity, its holders
@@ -39,14 +39,14 @@ class Exposure:
     Attributes:
         counted: what ``exposed`` counts.
         exposed: for which the guarantee's epsilon holds; G + k under caps.
-        curve: by ascending exposure; of records it holds for whoever was named and not recognised too.
+        curve: by ascending exposure; of records it also holds for people who were named and not recognised.
         group_size: G, most records of a user; None without caps.
         entity_cap: k, most records that name an entity; None without caps.
     """
 
     counted: Literal["records", "holders"]
     exposed: int
-    curve: tuple[EpsilonAt, ...]
+    curve: tuple[EpsilonAtExposure, ...]
     group_size: int | None = None
     entity_cap: int | None = None
 
@@ -62,12 +62,12 @@ class Exposure:
         return None if self.group_size is None else self.epsilon_at(self.group_size)
 
     def promise(self, delta: float) -> Statement:
-        """Who is promised what."""
+        """Return the guarantee, and to whom it is given."""
         if self.counted == "holders":
             alone, *others = self.curve
             *others, last = others
-            promise = Promise.ONE_HOLDER if last.exposed == 1 else Promise.HOLDERS
-            further = [Promise.BY_HOLDERS(epsilon=point.epsilon, exposed=point.exposed) for point in others]
+            promise = GuaranteeText.ONE_HOLDER if last.exposed == 1 else GuaranteeText.HOLDERS
+            further = [GuaranteeText.BY_HOLDERS(epsilon=point.epsilon, exposed=point.exposed) for point in others]
             return promise(
                 epsilon=last.epsilon,
                 delta=delta,
@@ -78,8 +78,8 @@ class Exposure:
             )
         if self.group_size is None or self.entity_cap is None:
             first, *others = self.curve
-            promise = Promise.ONE_RECORD if first.exposed == 1 else Promise.RECORDS
-            further = [Promise.OF_RECORDS(epsilon=point.epsilon, exposed=point.exposed) for point in others]
+            promise = GuaranteeText.ONE_RECORD if first.exposed == 1 else GuaranteeText.RECORDS
+            further = [GuaranteeText.OF_RECORDS(epsilon=point.epsilon, exposed=point.exposed) for point in others]
             return promise(
                 epsilon=first.epsilon,
                 delta=delta,
@@ -88,7 +88,7 @@ class Exposure:
                 relation=Relation.ADD_REMOVE(),
             )
         pair, user, entity = (self.epsilon_at(m) for m in (self.exposed, self.group_size, self.entity_cap))
-        return Promise.CAPPED(
+        return GuaranteeText.CAPPED(
             pair=pair,
             delta=delta,
             user=user,
@@ -104,8 +104,6 @@ class Guarantee:
     """(epsilon, delta)-DP of the model after the last step.
 
     Attributes:
-        epsilon: of the guarantee.
-        delta: of the guarantee.
         unit: what is protected.
         adjacency: which data sets count as neighbours.
         conditions: what the guarantee depends on, printed with it.
@@ -123,12 +121,12 @@ class Guarantee:
 
     @property
     def statement(self) -> Statement:
-        """What is promised, with its conditions."""
+        """Return the guarantee with the conditions under which it holds."""
         relation = _RELATIONS[self.adjacency]()
-        promise = Promise.EPSILON(epsilon=self.epsilon, delta=self.delta, unit=self.unit, relation=relation)
+        promise = GuaranteeText.EPSILON(epsilon=self.epsilon, delta=self.delta, unit=self.unit, relation=relation)
         if self.exposure:
             promise = self.exposure.promise(self.delta)
-        return Promise.HOLDS(promise=promise, conditions=list(self.conditions)) if self.conditions else promise
+        return GuaranteeText.HOLDS(promise=promise, conditions=list(self.conditions)) if self.conditions else promise
 
     @property
     def label(self) -> str:
@@ -155,14 +153,14 @@ class NoGuarantee:
     def statement(self) -> Statement:
         """The reasons, or that nothing was meant to protect: then unit, noise and clipping are all missing."""
         if all(any(reason.states(code) for reason in self.reasons) for code in _UNPROTECTED):
-            return Promise.NO_PROTECTION()
+            return GuaranteeText.NO_PROTECTION()
         reasons = list(self.reasons)
         if self.fallback is None:
-            return Promise.NO_GUARANTEE(reasons=reasons)
+            return GuaranteeText.NO_GUARANTEE(reasons=reasons)
         fallback = self.fallback.statement
         if self.assumed_epsilon is None:
-            return Promise.NOTHING_ASSUMED(reasons=reasons, fallback=fallback)
-        return Promise.ASSUMED(reasons=reasons, assumed=self.assumed_epsilon, fallback=fallback)
+            return GuaranteeText.NOTHING_ASSUMED(reasons=reasons, fallback=fallback)
+        return GuaranteeText.ASSUMED(reasons=reasons, assumed=self.assumed_epsilon, fallback=fallback)
 
     @property
     def label(self) -> str:

@@ -25,9 +25,9 @@ from heldin.defenses.accounting.events import (
     TwoLevelGaussian,
     UnamplifiedGaussian,
     participations,
-    to_dp_event,
 )
 from heldin.defenses.accounting.exposure_curve import EXPOSED
+from heldin.defenses.accounting.step_pld import to_dp_event
 from heldin.defenses.accounting.uedp_claims import HOLDERS, two_level_epsilon
 from heldin.defenses.choices import (
     Adjacency,
@@ -50,7 +50,7 @@ from heldin.defenses.choices import (
     TwoLevel,
     Unit,
 )
-from heldin.defenses.guarantee import EpsilonAt, Exposure, Guarantee, NoGuarantee
+from heldin.defenses.guarantee import EpsilonAtExposure, Exposure, Guarantee, NoGuarantee
 from heldin.defenses.validity import conditions_of, reasons_of
 from heldin.words import Statement
 from heldin.words.guarantee import NoGuaranteeReason
@@ -74,7 +74,6 @@ class Mechanism(Choice):
         local: how a drawn user's records are trained on, if what is clipped is a model difference and no gradient.
         clip: how gradients are clipped.
         noise_multiplier: noise standard deviation over sensitivity.
-        steps: optimizer steps.
         delta: of the guarantee; None only for a plain run.
         divisor: what the noised sum is divided by.
         record_selection: which of a user's records are used.
@@ -195,7 +194,7 @@ class Mechanism(Choice):
 
     @property
     def members(self) -> int:
-        """How many sampled members the protected unit has.
+        """Return the number of sampled members of the protected unit.
 
         group_size for ELS; group_size + entity_cap, or ``exposed``, for text sampling; 1 otherwise.
         """
@@ -230,7 +229,7 @@ class Mechanism(Choice):
                 assert_never(self.sampler)
 
     def exposed_event(self, exposed: int) -> PoissonGaussian | None:
-        """One step of text sampling for whoever is exposed in so many records; None for any other mechanism."""
+        """One step of text sampling for a person in so many records; None for any other mechanism."""
         if self.unit != "user_entity" or self.two_level is not None:
             return None
         return PoissonGaussian(self.noise_multiplier, self.sampler.rate, exposed)
@@ -283,7 +282,7 @@ class Mechanism(Choice):
         return reasons_of(self)
 
     def guarantee(self) -> Guarantee | NoGuarantee:
-        """What this mechanism promises; record, report and terminal print its label and no other."""
+        """Return the guarantee of this mechanism; record, report and terminal print this label and no other."""
         self._check()  # again: pydantic's model_copy and model_construct skip validation
         reasons = self.reasons()
         if not reasons:
@@ -354,7 +353,7 @@ class Mechanism(Choice):
         return sorted({*EXPOSED, self.members, *((self.group_size, self.entity_cap) if self.entity_cap else ())})
 
     def epsilon_at(self, exposed: int) -> float:
-        """epsilon of whoever is exposed in so many records, or has so many holders; ``reasons`` void it."""
+        """epsilon of a person in so many records, or with so many holders; ``reasons`` void it."""
         assert self.delta is not None
         if self.two_level is not None:
             return two_level_epsilon(self._two_level_event(exposed), self.steps, self.delta, self.two_level.rule)
@@ -363,7 +362,7 @@ class Mechanism(Choice):
         return accounting.epsilon(event, self.steps, self.delta)
 
     def _exposure(self) -> Exposure:
-        curve = tuple(EpsilonAt(m, self.epsilon_at(m)) for m in self.exposure_marks())
+        curve = tuple(EpsilonAtExposure(m, self.epsilon_at(m)) for m in self.exposure_marks())
         if self.two_level is not None:
             return Exposure("holders", self.two_level.holders, curve)
         return Exposure("records", self.members, curve, self.group_size if self.entity_cap else None, self.entity_cap)

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from heldin.base.machine import start_worker
 from heldin.base.wording import counted, in_bytes
-from heldin.base.workers import start_worker
 from heldin.defenses.choices import NoiseGenerator
 from heldin.defenses.noise_blocks import BLOCK, block_digest, block_sizes, standard_normal
 
@@ -32,7 +32,6 @@ class NoiseSource:
     """The noise of one run, drawn a step ahead in processes of their own where that takes long.
 
     Attributes:
-        generator: which of the two.
         key: the run's secret key; two runs must never share one, or their difference would contain no noise.
     """
 
@@ -62,30 +61,30 @@ class NoiseSource:
         """
         first, last = _span(shape, rows)
         wanted = shape if rows is None else torch.Size([rows[1] - rows[0], *shape[1:]])
-        found = torch.empty(last - first, device=device)
+        numbers = torch.empty(last - first, device=device)
         sizes = block_sizes(shape.numel())
-        numbers = _numbers(first, last)
+        blocks = _numbers(first, last)
 
         def span(number: int) -> tuple[slice, slice]:
-            """Where the numbers of a block are in the result, and which of the block they are."""
+            """Return the place of a block's numbers in the result, and the part of the block that they are."""
             begin = number * BLOCK
             low, high = max(first, begin), min(last, begin + sizes[number])
             return slice(low - first, high - first), slice(low - begin, high - begin)
 
         if self.generator is NoiseGenerator.PHILOX and device.type == "cuda":
             source = torch.Generator(device=device)
-            for number in numbers:
+            for number in blocks:
                 place, part = span(number)
                 whole = part == slice(0, sizes[number])
-                values = found[place] if whole else torch.empty(sizes[number], device=device)
+                values = numbers[place] if whole else torch.empty(sizes[number], device=device)
                 _fill(values, block_digest(self.key, step, name, number), source)
                 if not whole:
-                    found[place] = values[part]
+                    numbers[place] = values[part]
         else:
-            for number, values in self._blocks(step, name, numbers, sizes):
+            for number, values in self._blocks(step, name, blocks, sizes):
                 place, part = span(number)
-                found[place] = values[part].to(device)
-        return found.mul_(deviation).view(wanted)
+                numbers[place] = values[part].to(device)
+        return numbers.mul_(deviation).view(wanted)
 
     def ahead(
         self, step: int, shapes: Mapping[str, torch.Size], rows: Mapping[str, tuple[int, int]] | None = None
@@ -104,7 +103,7 @@ class NoiseSource:
         total = sum(block_sizes(shapes[name].numel())[n] for name, span in spans.items() for n in _numbers(*span))
         if self.generator is not NoiseGenerator.SECURE or total < AHEAD_FROM:
             return None
-        said = None
+        notice = None
         if self._broken:
             return None
         if self._pool is None:
@@ -112,24 +111,24 @@ class NoiseSource:
             processes = max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - 1)
             # Started anew: a fork of a process that uses a GPU could not go on.
             self._pool = ProcessPoolExecutor(processes, get_context("spawn"), start_worker)
-            said = _cost(total, processes)
+            notice = _cost(total, processes)
         # What was drawn for a step that is over is not asked for again.
-        self._drawn = {block: its for block, its in self._drawn.items() if block[0] >= step - 1}
+        self._drawn = {block: drawing for block, drawing in self._drawn.items() if block[0] >= step - 1}
         for name, shape in shapes.items():
             sizes = block_sizes(shape.numel())
             for number in _numbers(*spans[name]):
                 if (step, name, number) not in self._drawn:
                     digest = block_digest(self.key, step, name, number)
                     try:
-                        its = self._pool.submit(standard_normal, self.generator, digest, sizes[number])
+                        drawing = self._pool.submit(standard_normal, self.generator, digest, sizes[number])
                     except BrokenExecutor:
                         self.close()
                         self._broken = True
                         return (
                             "secure noise: a process that drew ahead was killed; it is drawn in each step from here on"
                         )
-                    self._drawn[step, name, number] = its
-        return said
+                    self._drawn[step, name, number] = drawing
+        return notice
 
     def close(self) -> None:
         """End the processes that draw ahead."""
@@ -180,12 +179,7 @@ def gaussian(
     deviation: float,
     device: torch.device,
 ) -> torch.Tensor:
-    """The noise of one tensor of one step by itself.
-
-    Args:
-        generator: which of the two.
-        shape: of the result.
-    """
+    """The noise of one tensor of one step by itself."""
     return NoiseSource(generator, key).gaussian(step, name, shape, deviation, device)
 
 

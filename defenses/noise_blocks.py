@@ -36,8 +36,6 @@ def standard_normal(generator: NoiseGenerator, digest: bytes, count: int) -> NDA
 
     Args:
         generator: Philox under the first 128 bits of the digest, or SHAKE-256 of all of it.
-        digest: of the block.
-        count: numbers of the block.
     """
     match generator:
         case NoiseGenerator.PHILOX:

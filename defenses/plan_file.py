@@ -13,10 +13,9 @@ from pydantic import TypeAdapter
 
 from heldin.base.artefacts import stamped, unstamped
 from heldin.base.errors import InputError
-from heldin.base.files import whole_file
-from heldin.base.strict_json import finite, parsed_json
+from heldin.base.files import finite, parsed_json, whole_file
 from heldin.defenses.guarantee import (
-    EpsilonAt,
+    EpsilonAtExposure,
     Guarantee,
     NoGuarantee,
 )
@@ -59,7 +58,7 @@ def _document(mechanism: Mechanism, promise: Guarantee | NoGuarantee) -> dict[st
 
 
 def covers(mechanism: Mechanism) -> Statement:
-    """What a plan's guarantee covers, and what it does not."""
+    """State what a plan's guarantee covers, and what it does not."""
     return _COVERS[mechanism.checkpoint]()
 
 
@@ -129,9 +128,9 @@ def _guarantee_with_epsilon(promise: Guarantee, stated: dict[str, Any]) -> Guara
     # By number of records; what is missing or strange stays as computed, and is then found to differ.
     points: Any = kept.get("curve")
     listed = [p for p in points if isinstance(p, dict)] if isinstance(points, list) else []
-    said = {p["exposed"]: p.get("epsilon") for p in listed if isinstance(p.get("exposed"), int)}
-    near = [(point, said.get(point.exposed)) for point in exposure.curve]
-    curve = tuple(EpsilonAt(p.exposed, float(e)) if e and _close(e, p.epsilon, _SAME) else p for p, e in near)
+    stated_epsilon = {p["exposed"]: p.get("epsilon") for p in listed if isinstance(p.get("exposed"), int)}
+    near = [(point, stated_epsilon.get(point.exposed)) for point in exposure.curve]
+    curve = tuple(EpsilonAtExposure(p.exposed, float(e)) if e and _close(e, p.epsilon, _SAME) else p for p, e in near)
     return dataclasses.replace(promise, exposure=dataclasses.replace(exposure, curve=curve))
 
 

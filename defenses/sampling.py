@@ -1,4 +1,4 @@
-"""Which units take part in a step: the draw that the accountant assumes, as a function of (key, step, identity).
+"""The units that take part in a step: the draw that the accountant assumes, as a function of (key, step, identity).
 
 A unit's coins depend only on the run's key and the unit's own name. So adding or removing a unit changes no other coin,
 processes with different units together draw the sample that a single process would, and a resumed step draws the same
@@ -126,14 +126,14 @@ class _Gaps:
             again = np.array(self._later.pop(self.step, []), dtype=np.int64)
             self._drawn = np.sort(np.concatenate([self._order[begin:end], again]))
             after = self._next(self._drawn, np.full(self._drawn.size, self.step + 1))
-            for unit, its in zip(self._drawn.tolist(), after.tolist(), strict=True):
-                if its < self._steps:
-                    self._later[its].append(unit)
+            for unit, next_step in zip(self._drawn.tolist(), after.tolist(), strict=True):
+                if next_step < self._steps:
+                    self._later[next_step].append(unit)
         return [int(unit) for unit in self._drawn]
 
     def _next(self, units: npt.NDArray[np.int64], start: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The first step, at or after ``start``, in which each unit takes part; the run's end if there is none."""
-        found = np.full(units.size, self._steps, dtype=np.int64)
+        steps = np.full(units.size, self._steps, dtype=np.int64)
         waiting = np.flatnonzero(start < self._steps)
         position = start.copy()
         while waiting.size:
@@ -141,12 +141,12 @@ class _Gaps:
             position[waiting] += gaps
             # Beyond its table a unit waits on, with the next digest.
             more = gaps == self._table.size
-            found[waiting[~more]] = position[waiting[~more]]
+            steps[waiting[~more]] = position[waiting[~more]]
             waiting = waiting[more & (position[waiting] < self._steps)]
-        return np.minimum(found, self._steps)
+        return np.minimum(steps, self._steps)
 
     def _gaps(self, units: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """How many steps each unit lets pass before it takes part; the table's length: all of them."""
+        """Return the steps that each unit lets pass before it takes part; the table's length stands for all steps."""
         gaps = np.empty(units.size, dtype=np.int64)
         for begin in range(0, units.size, _BLOCK):
             block = units[begin : begin + _BLOCK]
@@ -163,7 +163,7 @@ class _Gaps:
 
 @functools.cache
 def gap_table(rate: float) -> npt.NDArray[np.uint64]:
-    """Where 64 random bits fall for each gap: 2^64 times the probability of taking part in one of the first j steps.
+    """Return the limit of each gap among 64 random bits: 2^64 times the chance to take part in one of j first steps.
 
     Entry j - 1 is floor(2^64 (1 - (1 - rate)^j)), in integers and so the same on every machine. With x uniform on 64
     bits, the gap is the number of entries at or below x. Each coin of a table has its rate to within 2^-53, since a

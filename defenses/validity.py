@@ -1,4 +1,4 @@
-"""What voids a mechanism's guarantee, and what it depends on."""
+"""The reasons that void a mechanism's guarantee, and the conditions that it depends on."""
 
 from typing import TYPE_CHECKING
 
@@ -75,7 +75,7 @@ def reasons_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
 
 
 def conditions_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
-    """What the guarantee assumes or depends on."""
+    """List the conditions that the guarantee assumes or depends on."""
     refilling = [step.name for step in mechanism.data_steps if not step.record_local]
     # A ranking refills: without one record another of the user takes its place, so it is not record-local.
     if mechanism.record_selection in ("longest", "shortest", *_PERPLEXITY):

@@ -1,4 +1,4 @@
-"""Records as token sequences, the batches of each step, and the loss of each record.
+"""Records as token sequences, the batches of each step, the loss of each record, and the gradient of a plain batch.
 
 A sequence holds one record of one user, never two. The batch of a step is a pure function of the step and the seed, so
 that a resumed run draws the same batches as an uninterrupted one.
@@ -15,9 +15,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
 from heldin.defenses.gradients.model_parts import IGNORED
+from heldin.finetune.precision import Arithmetic, autocast
+from heldin.finetune.ranks import own_share, processes, sum_over_ranks
+from heldin.models.attention import unpacked
 from heldin.models.devices import moved
 from heldin.models.loading import start_token
-from heldin.models.packing import unpacked
 from heldin.models.tokens import token_lists
 
 GROUPS_OF_BATCHES = 32
@@ -148,3 +150,46 @@ def record_losses(model: PreTrainedModel, inputs: torch.Tensor, targets: torch.T
         logits = model(input_ids=inputs, use_cache=False).logits  # (B, L, V)
     losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="none")
     return losses.view_as(targets).sum(1) / (targets != IGNORED).sum(1)  # (B L,) -> (B,)
+
+
+def plain_batch_gradient(
+    model: PreTrainedModel, batch: Sequence[Sequence[int]], micro_batch: int, arithmetic: Arithmetic
+) -> torch.Tensor:
+    """Put this process's part of a batch's gradient into ``.grad`` by plain autograd; returns its part of the loss.
+
+    Over the processes these parts sum up to the mean over the batch's records: ``over_processes`` sums them.
+
+    Args:
+        model: whose ``.grad`` is set.
+
+    Returns:
+        Shape (1,), float64.
+    """
+    total = torch.zeros(1, dtype=torch.float64, device=model.device)
+    # A pass that ran out of memory leaves the gradients of its first micro-batches behind.
+    model.zero_grad(set_to_none=True)
+    share = own_share(batch)
+    for start in range(0, len(share), micro_batch):
+        inputs, targets = collate(share[start : start + micro_batch], model.device)
+        with autocast(arithmetic, model.device):
+            # Over the whole batch, so that micro-batches and processes add up to the mean over its records.
+            loss = record_losses(model, inputs, targets).sum() / len(batch)
+        torch.autograd.backward(loss)
+        total += loss.detach()
+    return total
+
+
+def over_processes(model: PreTrainedModel, loss: torch.Tensor) -> float:
+    """Sum the parts of ``plain_batch_gradient`` over the processes; returns the batch's mean loss.
+
+    Once a process has all of its part: where memory ran out in one of them, it begins its part again, alone.
+    """
+    # Every process sums every parameter, whatever its share: one that skipped a sum would take part in the next one.
+    if processes() > 1:
+        gradients = [
+            p.grad if p.grad is not None else torch.zeros_like(p) for p in model.parameters() if p.requires_grad
+        ]
+        for parameter, gradient in zip((p for p in model.parameters() if p.requires_grad), gradients, strict=True):
+            parameter.grad = gradient
+        sum_over_ranks([loss, *gradients])
+    return float(loss)

@@ -20,8 +20,8 @@ from heldin.base.artefacts import OtherSchemaError, State, artefact_folder, stam
 from heldin.base.errors import InputError
 from heldin.finetune.clipped_sums import trainable
 from heldin.finetune.effort import Effort, Memory
-from heldin.finetune.frozen import restore
-from heldin.models.copies import copy_on
+from heldin.finetune.preparation import restore
+from heldin.models.devices import copy_on
 from heldin.models.reading import quiet_transformers
 
 STATE_FILE = "state.json"
@@ -33,7 +33,7 @@ class TrainingState:
     """The state of a run between two steps, apart from weights and optimizer.
 
     Attributes:
-        job: name of the job (``finetune.job_name``).
+        job: name of the job (``finetune.training``).
         step: optimizer steps done.
         best_step: step of the best evaluation so far.
         best_metric: its metric; None before the first evaluation.

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from heldin.defenses.gradients.held_gradients import Sums
 from heldin.defenses.gradients.model_parts import take_apart
-from heldin.defenses.gradients.per_unit_gradients import ClippedSum, Units, clipped_gradient_sum
+from heldin.defenses.gradients.per_unit_gradients import ClippedSum, UnitBatch, clipped_gradient_sum
 from heldin.finetune.batches import collate
 from heldin.finetune.passes import Passes
 from heldin.models.devices import kind_of
@@ -23,10 +23,10 @@ def clipped_sum(
     """The sum of the clipped gradients of several passes' units, and what is known of each unit, in their order."""
     # A GPU is given the next pass while it computes one, and asked once, after the last, whether a unit was not finite.
     if kind_of(model.device) != "cpu":
-        found = over_passes(model, runs, clip_norm, passes, asks=False)
-        if not bool(found.masked.any()):
-            return found
-        del found  # its sums are as large as the model
+        clipped = over_passes(model, runs, clip_norm, passes, asks=False)
+        if not bool(clipped.masked.any()):
+            return clipped
+        del clipped  # its sums are as large as the model
     return over_passes(model, runs, clip_norm, passes, asks=True)
 
 
@@ -48,7 +48,7 @@ def over_passes(
     of_passes: list[ClippedSum] = []
     parts = take_apart(model)
     for units in runs:
-        its = clipped_gradient_sum(
+        clipped = clipped_gradient_sum(
             model,
             whole_units(units),
             clip_norm=clip_norm,
@@ -58,18 +58,18 @@ def over_passes(
             parts=parts,
             onto=total,
         )
-        passes.note(its.engine, its.notice)
-        total = its.gradients
-        of_passes.append(its)
+        passes.note(clipped.engine, clipped.notice)
+        total = clipped.gradients
+        of_passes.append(clipped)
     if not of_passes:
         zeros = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in trainable(model).items()}
         none = torch.zeros(0, device=model.device)
         return ClippedSum(zeros, none, none, none > 0, "no records")
     return replace(
         of_passes[-1],
-        norms=torch.cat([its.norms for its in of_passes]),
-        losses=torch.cat([its.losses for its in of_passes]),
-        masked=torch.cat([its.masked for its in of_passes]),
+        norms=torch.cat([clipped.norms for clipped in of_passes]),
+        losses=torch.cat([clipped.losses for clipped in of_passes]),
+        masked=torch.cat([clipped.masked for clipped in of_passes]),
     )
 
 
@@ -96,11 +96,11 @@ def put_gradient(
         parameter.grad = summed.to(parameter.dtype)
 
 
-def whole_units(units: Sequence[Contribution]) -> Units:
+def whole_units(units: Sequence[Contribution]) -> UnitBatch:
     """A batch of units, each a list of token sequences; on the CPU."""
     inputs, targets = collate([ids for records in units for ids in records], torch.device("cpu"))
     unit = torch.tensor([i for i, records in enumerate(units) for _ in records])
-    return Units(inputs, targets, unit, len(units))
+    return UnitBatch(inputs, targets, unit, len(units))
 
 
 def trainable(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:

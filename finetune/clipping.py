@@ -48,14 +48,14 @@ def clipped_batch_gradient(
         return clipped_sum(model, runs, of_example, passes)
 
     # A process without a share of a small batch has sums of zero.
-    found = passes.fitted(compute, lambda most: min(most, len(share)))
+    clipped = passes.fitted(compute, lambda most: min(most, len(share)))
     # A tensor, to be summed over processes beside the gradients.
-    loss = found.losses.double().sum().unsqueeze(0)
-    sum_over_ranks([*found.gradients.values(), loss])
-    norms: list[float] = found.norms.tolist()
+    loss = clipped.losses.double().sum().unsqueeze(0)
+    sum_over_ranks([*clipped.gradients.values(), loss])
+    norms: list[float] = clipped.norms.tolist()
     parameters = trainable(model)
     # The mean, where D.3 has the sum: without clipping the step is then that of plain training.
-    mean = {name: gradient / len(batch) for name, gradient in found.gradients.items()}
+    mean = {name: gradient / len(batch) for name, gradient in clipped.gradients.items()}
     # After the sum over processes, since the batch is clipped as one: a process's own share has another norm.
     if clipping.unit == "batch":
         norms = [float(torch.stack([g.double().square().sum() for g in mean.values()]).sum().sqrt())]

@@ -1,4 +1,4 @@
-"""What a training took and on what, over all its resumes, for the record; and what it settled about memory."""
+"""The effort and the devices of a training over all its resumes, for the record; and its choices about memory."""
 
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ KEPT_WAYS = 16  # of the record's list: batches of many shapes may take many mix
 
 @dataclass
 class Memory:
-    """What was settled about memory on a device, kept over steps and resumes so that steps of one shape are alike.
+    """The choices about memory on a device, kept over steps and resumes so that steps of one shape are alike.
 
     Attributes:
         device: its name; on another one everything is settled anew.
@@ -29,7 +29,7 @@ class Memory:
 
 @dataclass
 class Effort:
-    """What a training took, over all its resumes.
+    """The effort of a training, over all its resumes.
 
     Attributes:
         precisions: arithmetic of the passes: fp32, bf16.
@@ -56,7 +56,7 @@ class Effort:
     def goes_on(self, arithmetic: Arithmetic, device: torch.device, processes: int) -> list[str]:
         """Note what this call uses; returns the names of devices that an earlier call used, if it was on others."""
         name = device_name(device)
-        others = [its for its in self.devices if its != name]
+        others = [device_used for device_used in self.devices if device_used != name]
         self.devices = list(dict.fromkeys([*self.devices, name]))
         self.precisions = list(dict.fromkeys([*self.precisions, arithmetic]))
         self.processes = max(self.processes, processes)

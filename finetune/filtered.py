@@ -1,15 +1,20 @@
 """A step of Asi & Liu's filtered descent (Chua et al., Algorithm 3): all users except outliers, or the run halts.
 
-It needs every user's full gradient at once: users times parameters, in fp32. For comparison with user-level sampling.
+Full batch: all of the public number N of users enter every step. Half the budget pays for AboveThreshold on the
+concentration scores, half for the Gaussian noise. Its proof uses replace adjacency, and halting is an output.
+
+A step needs every user's full gradient at once: users times parameters, in fp32. It serves for comparison with
+user-level sampling.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
 from transformers import PreTrainedModel
 
 from heldin.base.coins import keyed_uniform
-from heldin.defenses.asi_liu import above_threshold, keep_probability
+from heldin.defenses.accounting.events import check_count
 from heldin.defenses.choices import ConcentrationFilter, FullBatchSampler
 from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
 from heldin.finetune.clipped_sums import trainable, whole_units
@@ -63,11 +68,11 @@ def filtered_gradient(
             passes.count(people[0])
         budget = None if passes is None else passes.budget
         user = whole_units(people)
-        found = clipped_gradient_sum(model, user, clip_norm=float("inf"), memory_budget=budget)
+        clipped = clipped_gradient_sum(model, user, clip_norm=float("inf"), memory_budget=budget)
         if passes is not None:
-            passes.note(found.engine, found.notice)
-        gradients[i] = torch.cat([found.gradients[name].flatten() for name in parameters])
-        losses.append(found.losses[~found.masked])
+            passes.note(clipped.engine, clipped.notice)
+        gradients[i] = torch.cat([clipped.gradients[name].flatten() for name in parameters])
+        losses.append(clipped.losses[~clipped.masked])
     kept = kept_users(gradients, [unit.name for unit in units], absent, clip, training.key, step)
     # Absent users who are kept add zero to the sum but count in its divisor.
     weights = torch.tensor(kept[: len(units)], dtype=torch.float32, device=model.device)
@@ -87,7 +92,7 @@ def filtered_gradient(
 def kept_users(
     gradients: torch.Tensor, names: Sequence[str], absent: int, clip: ConcentrationFilter, key: bytes, step: int
 ) -> list[bool]:
-    """Which users the step averages over: the n present users, then the absent ones.
+    """Mark the users over whom the step averages: the n present users, then the absent ones.
 
     Args:
         gradients: (n, d), of the present users.
@@ -133,3 +138,40 @@ def neighbours(gradients: torch.Tensor, absent: int, distance: float) -> torch.T
     counts = (between <= distance**2).sum(1) + absent * from_zero
     of_absent = torch.full((absent,), absent + int(from_zero.sum()), device=gradients.device)
     return torch.cat([counts, of_absent])
+
+
+# Replacing one user changes at most 2 (N - 1) ordered pairs, and the score is their number over N
+# (docs/theory.md#filtered-descent).
+SCORE_SENSITIVITY = 2.0
+
+
+def concentration_threshold(users: int) -> float:
+    """4 N / 5, which the score must reach at every step for training to go on (Algorithm 3, line 9); N is public."""
+    check_count("users", users)
+    return 0.8 * users
+
+
+def above_threshold(score: float, users: int, above_epsilon: float, key: bytes, step: int) -> bool:
+    """AboveThreshold (sparse vector) over the steps of a run: whether training goes on (Algorithm 3, line 9).
+
+    Args:
+        score: concentration score of this step.
+        users: public number N.
+        above_epsilon: that AboveThreshold may spend over the run.
+        step: number of the step, from 0.
+    """
+    # The threshold gets one Laplace number for the run, the score one per step, both functions of the key, so that a
+    # resumed run asks again with the same noise. At these scales above_epsilon pays for all steps together.
+    threshold = concentration_threshold(users) + _laplace(2.0 * SCORE_SENSITIVITY / above_epsilon, key, "threshold")
+    return score + _laplace(4.0 * SCORE_SENSITIVITY / above_epsilon, key, f"score {step}") >= threshold
+
+
+def keep_probability(near: int, users: int) -> float:
+    """p of a user with ``near`` users within 2 tau: 0 below N / 2, 1 from 2 N / 3 on, linear between (line 12)."""
+    return min(1.0, max(0.0, (near - users / 2.0) / (users / 6.0)))  # 2 N / 3 - N / 2 is N / 6
+
+
+def _laplace(scale: float, key: bytes, name: str) -> float:
+    # Neither 0 nor 1, of which one of the logarithms below does not exist.
+    u = min(keyed_uniform(key, "above threshold", name) + 2.0**-54, 1.0 - 2.0**-53)
+    return -scale * math.log(2.0 * (1.0 - u)) if u > 0.5 else scale * math.log(2.0 * u)

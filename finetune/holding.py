@@ -1,4 +1,4 @@
-"""How the processes of a training hold the model: each all of it, or each a shard. The loop is the same for both."""
+"""The model among the processes of a training: each all of it, or each a shard. The loop is the same for both."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
 from heldin.defenses.choices import ConcentrationFilter
+from heldin.finetune.batches import over_processes, plain_batch_gradient
 from heldin.finetune.checkpoints import TrainingState, load_state, save_model, save_state
 from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
 from heldin.finetune.filtered import filtered_gradient
 from heldin.finetune.passes import Passes
-from heldin.finetune.plain import over_processes, plain_batch_gradient
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.private import private_gradient
 from heldin.finetune.ranks import own_share, rank
@@ -35,7 +35,7 @@ StepGradient = Callable[[PreTrainedModel, PrivateTraining, int, Records, Passes]
 
 @dataclass(frozen=True)
 class Holding:
-    """What the loop asks of a model that its processes hold together.
+    """The operations that the loop needs of a model that its processes hold together.
 
     Attributes:
         private_gradient: puts the noised mean gradient of a step into ``.grad``, given model, mechanism, number of the
@@ -130,10 +130,10 @@ def _sharded(spread: Spread) -> Holding:
         return spread.checksum_over_members(here, model.device)
 
     return Holding(
-        partial(sharded_private_gradient, its=spread),
+        partial(sharded_private_gradient, spread=spread),
         of_batch,
-        partial(load_sharded_state, its=spread),
-        partial(save_sharded_state, its=spread),
+        partial(load_sharded_state, spread=spread),
+        partial(save_sharded_state, spread=spread),
         save_sharded_model,
         all_finite,
         checksum,

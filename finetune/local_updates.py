@@ -19,7 +19,7 @@ from heldin.finetune.clipped_sums import trainable
 
 @dataclass(frozen=True)
 class LocalWork:
-    """What one drawn user trains on.
+    """The local training of one drawn user.
 
     Attributes:
         sequences: token sequences of the records, in the order in which they are trained on.

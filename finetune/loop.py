@@ -1,12 +1,17 @@
-"""The training loop. Deterministic and resumable: a step is a function of the state before it and of its number."""
+"""The training loop. Deterministic and resumable: a step is a function of the state before it and of its number.
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+Ctrl-C and SIGTERM wait for the end of a step, so nothing of the step is lost.
+"""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 from heldin.base.errors import InputError
-from heldin.base.interrupts import put_off
 from heldin.finetune.clipping import PlainClipping
 from heldin.finetune.effort import Effort
 from heldin.finetune.filtered import Halted
@@ -90,30 +95,30 @@ def train(
         )
     if recipe.looks_at_validation and (evaluate is None or select_by is None):
         raise InputError("finetune.select keeps the best or patience is set, but nothing is evaluated to choose by")
-    its = begin(base, sequences, recipe, folder, private, clipping, spread, say)
-    state = its.state
+    training = begin(base, sequences, recipe, folder, private, clipping, spread, say)
+    state = training.state
     if advance and state.step:
         advance(state.step)
-    evaluation_steps = set(recipe.evaluation_steps(its.steps)) if evaluate else set()
+    evaluation_steps = set(recipe.evaluation_steps(training.steps)) if evaluate else set()
 
     def stopped() -> bool:
         return select_by is not None and recipe.stops_after([point[select_by] for point in state.history])
 
-    while state.step < its.steps and not stopped():
+    while state.step < training.steps and not stopped():
         # Where several train together, they would not all be asked to stop after the same step.
         with put_off() if processes() == 1 else nullcontext(lambda: False) as interrupted:
             try:
-                its.take_step()
+                training.take_step()
             except Halted as halted:
                 # Halting is all that the mechanism puts out here: the model of the steps before is not released.
                 return TrainingResult(folder, 0, halted.step, (), 0.0, halted=True)
             if advance:
                 advance(1)
             if evaluate and state.step in evaluation_steps:
-                its.evaluate(evaluate, select_by)
-            if state.step % recipe.checkpoint_every == 0 or state.step == its.steps or stopped() or interrupted():
-                its.save()
-    final = its.final_model()
+                training.evaluate(evaluate, select_by)
+            if state.step % recipe.checkpoint_every == 0 or state.step == training.steps or stopped() or interrupted():
+                training.save()
+    final = training.final_model()
     return TrainingResult(
         final,
         state.best_step if recipe.keeps_best else state.step,
@@ -124,3 +129,46 @@ def train(
         state.gradients,
         effort=state.effort,
     )
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def put_off() -> Iterator[Callable[[], bool]]:
+    """Put off the first Ctrl-C or SIGTERM; a second one acts at once.
+
+    Yields a function that says whether one came. At the end of the block it does what it would have done. Only the main
+    thread of a process may decide so: in others nothing is put off.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    came: list[int] = []
+
+    def noted(number: int, frame: FrameType | None) -> None:
+        if came:
+            act(number, frame)
+        came.append(number)
+
+    def act(number: int, frame: FrameType | None) -> None:
+        handler = before[signal.Signals(number)]
+        if callable(handler):
+            handler(number, frame)
+        elif handler == signal.SIG_DFL:
+            signal.signal(number, handler)
+            signal.raise_signal(number)
+
+    for number, handler in before.items():
+        # One that is ignored, or was set by another language, stays.
+        if callable(handler) or handler == signal.SIG_DFL:
+            signal.signal(number, noted)
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is noted:
+                signal.signal(number, handler)
+    if came:
+        act(came[0], None)

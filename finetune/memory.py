@@ -1,4 +1,4 @@
-"""What training and scoring would hold in memory on a device, found by rehearsing a step of the training code itself.
+"""The memory that training and scoring would hold on a device, found by rehearsing a step of the training code itself.
 
 Counted are the bytes of tensors, as torch's allocator counts them on a CPU. What kernels use inside, a GPU's context
 and the allocator's gaps come on top.
@@ -12,11 +12,9 @@ import torch
 from transformers import PreTrainedModel
 
 from heldin.defenses.gradients.model_parts import take_apart
-from heldin.finetune.checkpointing import use_checkpointing
-from heldin.finetune.frozen import halve_frozen
-from heldin.finetune.optimizers import optimizer_of, with_adapters
 from heldin.finetune.passes import Passes
 from heldin.finetune.precision import Arithmetic
+from heldin.finetune.preparation import halve_frozen, optimizer_of, use_checkpointing, with_adapters
 from heldin.finetune.recipe import Precision, Recipe
 from heldin.finetune.rehearsal import AutocastOfGpu, Rehearsal
 from heldin.finetune.sharding import Spread, spread
@@ -124,7 +122,7 @@ def training_peak(make: Callable[[], PreTrainedModel], recipe: Recipe, step: Ste
     model = rehearsal.model(make, adapt).train()
     take_apart(model)  # what its layers are is found by numbers, and remembered
     with rehearsal.one_of(recipe.shard) if recipe.shard else nullcontext(), _rehearsing(rehearsal, device):
-        its = spread(model, recipe, model.device)
+        spread_of_step = spread(model, recipe, model.device)
         if recipe.checkpointing:
             # torch runs a backward pass outside of modes like this one.
             again = AutocastOfGpu if device.kind == "cuda" else nullcontext
@@ -135,24 +133,24 @@ def training_peak(make: Callable[[], PreTrainedModel], recipe: Recipe, step: Ste
         budget = (device.memory - weights) // 2 if device.kind == "cuda" else device.memory // 4
         passes = Passes(step.most, splits=step.splits, budget=max(0, budget))
         optimizer = optimizer_of(model, recipe)
-        found: list[tuple[str, int, int]] = []  # moment, most bytes, of them the optimizer's
+        peaks: list[tuple[str, int, int]] = []  # moment, most bytes, of them the optimizer's
         state = 0
         for moment in ("the first step", "a later step"):
             rehearsal.begin()
-            step.compute(model, passes, arithmetic, its)
-            found.append((moment, rehearsal.most, state))
+            step.compute(model, passes, arithmetic, spread_of_step)
+            peaks.append((moment, rehearsal.most, state))
             with_gradients = rehearsal.begin()
             optimizer.step()
             state += rehearsal.alive - with_gradients
-            found.append((OPTIMIZING, rehearsal.most, state))
+            peaks.append((OPTIMIZING, rehearsal.most, state))
             optimizer.zero_grad(set_to_none=True)
         # A workspace is part of the step, whose gradients are gone by now.
         if step.scored is not None:
-            found.append((EVALUATION, _score(model.eval(), step.scored, rehearsal)[0], state))
-        moment, most, state = max(found, key=lambda its: its[1])
+            peaks.append((EVALUATION, _score(model.eval(), step.scored, rehearsal)[0], state))
+        moment, most, state = max(peaks, key=lambda peak: peak[1])
     copies = step.copies * weights
     ways = passes.effort.ways[0] if passes.effort.ways else ""
-    fixed = copies + max(bytes_of for its, bytes_of, _ in found if its == OPTIMIZING)
+    fixed = copies + max(bytes_of for phase, bytes_of, _ in peaks if phase == OPTIMIZING)
     work, processes = most - weights - state, recipe.shard or 1
     return Peak(moment, weights + copies, state, work, step.most, step.splits, ways, fixed, processes)
 
@@ -178,7 +176,7 @@ def scoring_peak(make: Callable[[], PreTrainedModel], positions: int, models: in
 
 
 def arithmetic_on(precision: Precision, device: Planned) -> Arithmetic:
-    """What a recipe's precision means on a device that is not here; a GPU is taken to have bfloat16."""
+    """Return the arithmetic of a recipe's precision on an absent device; a GPU is taken to have bfloat16."""
     return "bf16" if precision is Precision.BF16 or (precision is Precision.AUTO and device.kind == "cuda") else "fp32"
 
 

@@ -1,4 +1,4 @@
-"""How many records go through the model at once: fewer when memory runs out, which changes only the rounding."""
+"""The number of records in a pass through the model: fewer when memory runs out, which changes only the rounding."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -51,7 +51,7 @@ class Passes:
             self.say(line)
 
     def note(self, ways: str, notice: str | None) -> None:
-        """Note how a sum of clipped gradients was computed; what is new is said."""
+        """Note how a sum of clipped gradients was computed; new facts are reported."""
         for line in self.effort.note(ways, notice):
             self.say(line)
 

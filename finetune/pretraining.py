@@ -13,11 +13,11 @@ from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, text_sha256
 from heldin.finetune.batches import encode
 from heldin.finetune.loop import train
-from heldin.finetune.ranks import leads, told, wait_for_all
+from heldin.finetune.ranks import leads, same_as_first, wait_for_all
 from heldin.finetune.recipe import Recipe
 from heldin.models.devices import default_device
 from heldin.models.loading import LanguageModel, load_language_model
-from heldin.models.shape import TinyModel
+from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 
 
@@ -55,7 +55,7 @@ def pretrain(
             f" = {shape.context}"
         )
     folder = pretrained_folder(texts, shape, recipe, cache)
-    if not told(is_whole(folder)):
+    if not same_as_first(is_whole(folder)):
         tokenizer = train_tokenizer(texts, shape.vocabulary)
         model = new_tiny_model(shape, tokenizer, recipe.seed).to(default_device())
         sequences = encode(tokenizer, texts, recipe.sequence_length)
@@ -84,8 +84,8 @@ def train_once(
     # Trained beside the folder and then renamed, so that a folder with a config is a finished model.
     work = folder.with_name(folder.name + ".work")
     with one_process_at_a_time(work, wait=True) if leads() else nullcontext():
-        # Asked again: whoever held the lock may have trained it. The first process asks for all.
-        if not told(is_whole(folder)):
+        # Asked again: the process that held the lock may have trained it. The first process asks for all.
+        if not same_as_first(is_whole(folder)):
             if leads() and folder.is_dir():
                 shutil.rmtree(folder)  # not as it was written
             trained = train(fresh, sequences, recipe, work, advance=advance).folder

@@ -107,8 +107,8 @@ def _work_of(
     norm, local = mechanism.clip.norm, mechanism.local
     if local is not None:
         work = [training.local_work(unit, step, sequences) for unit in people]
-        for its in work:
-            passes.count(its.sequences, local.epochs)
+        for user_work in work:
+            passes.count(user_work.sequences, local.epochs)
         # It asks after each user.
         return lambda _: clipped_difference_sum(model, work, local, norm)
     given = [training.contribution(unit, step, sequences) for unit in people]
@@ -116,8 +116,8 @@ def _work_of(
         passes.count(records)
 
     def summed(asks: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        found = _fitted_sum(model, given, norm, passes, asks=asks)
-        return found.gradients, _tally(found)
+        clipped = _fitted_sum(model, given, norm, passes, asks=asks)
+        return clipped.gradients, _tally(clipped)
 
     return summed
 
@@ -134,19 +134,19 @@ def _fitted_sum(
     def largest(most: int) -> int:
         # Asked only after a failure: the kept gradients of the failed pass are given back before the next try.
         release_workspace(model)
-        found = max((sum(sizes[i] for i in run) for run in cut(sizes, most)), default=0)
-        return min(found, most) if passes.splits else found
+        records = max((sum(sizes[i] for i in run) for run in cut(sizes, most)), default=0)
+        return min(records, most) if passes.splits else records
 
     # A step that runs out of memory is retried in smaller passes. Its units, their records and its noise are functions
     # of the key and the step, so they stay the same.
     return passes.fitted(compute, largest, can_split=True)
 
 
-def _tally(found: ClippedSum) -> torch.Tensor:
+def _tally(clipped: ClippedSum) -> torch.Tensor:
     """The sum of the finite units' losses, their number, and that of the others, (3,)."""
-    finite = ~found.masked
-    losses = torch.where(finite, found.losses, 0.0).sum().double()
-    return torch.stack([losses, finite.sum().double(), found.masked.sum().double()])
+    finite = ~clipped.masked
+    losses = torch.where(finite, clipped.losses, 0.0).sum().double()
+    return torch.stack([losses, finite.sum().double(), clipped.masked.sum().double()])
 
 
 def _add_canaries(

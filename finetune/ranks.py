@@ -37,11 +37,11 @@ def rank() -> int:
 
 
 def leads() -> bool:
-    """Whether this process acts for all that train together, as the first of them or as the only one."""
+    """Return whether this process acts for all that train together, as the first of them or as the only one."""
     return rank() == 0 or not _together()
 
 
-def told(value: bool) -> bool:
+def same_as_first(value: bool) -> bool:
     """The first process's answer to a question that processes may answer differently, as its files change."""
     if not _together():
         return value
@@ -56,8 +56,8 @@ def of_first(metrics: dict[str, float]) -> dict[str, float]:
         return metrics
     answer: list[object] = [metrics]
     dist.broadcast_object_list(answer)
-    found: dict[str, float] = answer[0]  # type: ignore[assignment]
-    return found
+    shared: dict[str, float] = answer[0]  # type: ignore[assignment]
+    return shared
 
 
 def shared_out(items: Sequence[Item], compute: Callable[[list[Item]], Sequence[Result]]) -> list[Result]:
@@ -107,38 +107,38 @@ def in_buckets(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup | None 
         if len(small) == 1 and small[0].is_contiguous():
             dist.all_reduce(small[0], group=group)
             continue
-        flat = torch.cat([its.flatten() for its in small])
+        flat = torch.cat([tensor.flatten() for tensor in small])
         dist.all_reduce(flat, group=group)
-        for its, part in zip(small, torch.split(flat, [its.numel() for its in small]), strict=True):
-            its.copy_(part.view_as(its))
+        for tensor, part in zip(small, torch.split(flat, [tensor.numel() for tensor in small]), strict=True):
+            tensor.copy_(part.view_as(tensor))
 
 
 def _buckets(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
     """The tensors in order, those of one type that follow each other together up to ``BUCKET`` numbers."""
     runs: list[list[torch.Tensor]] = []
-    for its in tensors:
-        if runs and runs[-1][0].dtype == its.dtype and sum(t.numel() for t in runs[-1]) + its.numel() <= BUCKET:
-            runs[-1].append(its)
+    for tensor in tensors:
+        if runs and runs[-1][0].dtype == tensor.dtype and sum(t.numel() for t in runs[-1]) + tensor.numel() <= BUCKET:
+            runs[-1].append(tensor)
         else:
-            runs.append([its])
+            runs.append([tensor])
     return runs
 
 
-def require_agreement(what: str, remedy: str, *values: float | str) -> None:
+def require_agreement(subject: str, remedy: str, *values: float | str) -> None:
     """Raise ResumableError unless every process has these values.
 
     Args:
-        what: what they are, in words.
+        subject: what they are, in words.
         remedy: what to do where they differ.
         values: of this process.
     """
     if not _together():
         return
-    found: list[object] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, values)
-    differing = [number for number, its in enumerate(found) if its != found[0]]
+    gathered: list[object] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, values)
+    differing = [number for number, other in enumerate(gathered) if other != gathered[0]]
     if differing:
-        raise ResumableError(f"processes 0 and {differing[0]} do not have the same {what}: {remedy}")
+        raise ResumableError(f"processes 0 and {differing[0]} do not have the same {subject}: {remedy}")
 
 
 def require_like_devices() -> None:
@@ -146,13 +146,13 @@ def require_like_devices() -> None:
     if not _together():
         return
     name = device_name(default_device())
-    found: list[object] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, name)
-    other = next((i for i, its in enumerate(found) if its != found[0]), None)
+    names: list[object] = [None] * dist.get_world_size()
+    dist.all_gather_object(names, name)
+    other = next((i for i, device in enumerate(names) if device != names[0]), None)
     if other is not None:
         # Their noise differs, so that copies of the model would part.
         raise InputError(
-            f"process 0 has {found[0]} and process {other} has {found[other]}: train on devices of one model"
+            f"process 0 has {names[0]} and process {other} has {names[other]}: train on devices of one model"
         )
 
 
@@ -219,7 +219,7 @@ def joined() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        # What failed is told, whatever becomes of the group.
+        # The failure is reported, whatever becomes of the group.
         with suppress(Exception):
             _leave_at_once()
         raise

@@ -22,7 +22,7 @@ class Optimizer(StrEnum):
 
 
 class Select(StrEnum):
-    """Which checkpoint is the result.
+    """The checkpoint that is the result.
 
     It is the best by the validation loss of held-in users (Kandpal et al.), the last, or the best by the loss of
     separate public users. The latter two keep a user-level guarantee (docs/theory.md#rules-of-a-private-step).
@@ -135,16 +135,16 @@ class Recipe:
 
     @property
     def keeps_best(self) -> bool:
-        """Whether the result is the best checkpoint, not the last."""
+        """Return whether the result is the best checkpoint, not the last."""
         return self.select is not Select.LAST
 
     @property
     def looks_at_validation(self) -> bool:
-        """Whether the resulting model depends on a validation loss."""
+        """Return whether the resulting model depends on a validation loss."""
         return self.keeps_best or self.patience is not None
 
     def stops_after(self, losses: Sequence[float]) -> bool:
-        """Whether training stops after these validation losses, one per evaluation so far."""
+        """Return whether training stops after these validation losses, one per evaluation so far."""
         if self.patience is None or not losses:
             return False
         best = min(range(len(losses)), key=lambda i: losses[i])  # the first of equal losses: a tie is no better

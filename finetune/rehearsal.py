@@ -64,20 +64,20 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run an operation, and count what it makes."""
-        if any(issubclass(its, DTensor) for its in types):
+        if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # its own operations come here again, one by one, with this process's part
         kwargs = kwargs or {}
         if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
             return func(*args, **kwargs)  # torch asks for a shape alone
         tensors = tensors_in((args, kwargs))
-        if any(isinstance(its, FakeTensor) for its in tensors):
+        if any(isinstance(tensor, FakeTensor) for tensor in tensors):
             if func is _aten._local_scalar_dense.default:
                 return _answer(args[0].dtype)
             if func is _aten.any.default:
                 # Gradients are not all zero; nothing is marked as out of the ordinary.
                 return torch.tensor(args[0].dtype != torch.bool)
             if func is _aten.index.Tensor:
-                args = (args[0], [_chosen(its) for its in args[1]])
+                args = (args[0], [_chosen(index) for index in args[1]])
         made = self._made(func, args, kwargs) if not tensors else func(*args, **kwargs)
         for tensor in tensors_in(made):
             self._note(tensor)
@@ -123,15 +123,15 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _note(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         if storage not in self._sizes:
-            its = self._sizes[storage] = [0]
-            self._count(its, storage.nbytes())
-            weakref.finalize(storage, self._count, its, 0)
+            bytes_held = self._sizes[storage] = [0]
+            self._count(bytes_held, storage.nbytes())
+            weakref.finalize(storage, self._count, bytes_held, 0)
 
-    def _count(self, its: list[int], size: int) -> None:
+    def _count(self, bytes_held: list[int], size: int) -> None:
         """A storage has this size from now on."""
-        self.alive += size - its[0]
+        self.alive += size - bytes_held[0]
         self.most = max(self.most, self.alive)
-        its[0] = size
+        bytes_held[0] = size
 
 
 def tensors_in(value: Any) -> list[Tensor]:
@@ -153,7 +153,7 @@ def _collect(value: Any, tensors: list[Tensor]) -> None:
 
 
 def _answer(dtype: torch.dtype) -> bool | float:
-    """What a number would be in a step without trouble: finite, and without any difference from what is expected."""
+    """Return the number that a step without trouble has: finite, and equal to the expected number."""
     if dtype == torch.bool:
         return True
     if dtype.is_floating_point:

@@ -4,22 +4,49 @@ Only the units that a step draws become Python objects.
 """
 
 import hashlib
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
-from heldin.base.made_sequence import MadeSequence
+
+_T = TypeVar("_T", covariant=True)
+
+
+class MadeSequence(Sequence[_T]):
+    """Items are made one at a time, or those of a slice together; none is kept."""
+
+    @abstractmethod
+    def one(self, number: int) -> _T:
+        """The item of this number, from 0."""
+
+    def some(self, numbers: range) -> list[_T]:
+        """The items of these numbers."""
+        return [self.one(number) for number in numbers]
+
+    @overload
+    def __getitem__(self, number: int) -> _T: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[_T]: ...
+    def __getitem__(self, number: int | slice) -> _T | list[_T]:
+        if isinstance(number, slice):
+            return self.some(range(*number.indices(len(self))))
+        if not -len(self) <= number < len(self):
+            raise IndexError(number)
+        return self.one(number % len(self))
+
 
 NAMES_A_BATCH = 2**16
 
 
 @dataclass(frozen=True)
 class SampledUnit:
-    """What the sampler draws.
+    """A unit that the sampler draws.
 
     Attributes:
         name: stable and unique.
@@ -83,15 +110,15 @@ class Copies(MadeSequence[str]):
 
 
 class Writers(MadeSequence[str]):
-    """Who wrote each record, by number of the record.
+    """The author of each record, by number of the record.
 
     Attributes:
         names: the users, sorted.
-        of: the place in ``names`` of each record's user, shape (records,).
+        places: the place in ``names`` of each record's user, shape (records,).
     """
 
-    def __init__(self, names: Sequence[str], of: npt.NDArray[np.int32]) -> None:
-        self.names, self.of = names, of
+    def __init__(self, names: Sequence[str], places: npt.NDArray[np.int32]) -> None:
+        self.names, self.places = names, places
 
     @classmethod
     def of_names(cls, users: Sequence[str]) -> "Writers":
@@ -103,20 +130,20 @@ class Writers(MadeSequence[str]):
         return cls(names, np.fromiter((number[user] for user in users), dtype=np.int32, count=len(users)))
 
     def __len__(self) -> int:
-        return len(self.of)
+        return len(self.places)
 
     def one(self, number: int) -> str:
-        """Who wrote the record of this number."""
-        return self.names[int(self.of[number])]
+        """Return the author of the record of this number."""
+        return self.names[int(self.places[number])]
 
     def some(self, numbers: range) -> list[str]:
-        """Who wrote the records of these numbers."""
-        return [self.names[i] for i in self.of[np.array(numbers, dtype=np.int64)].tolist()]
+        """Return the authors of the records of these numbers."""
+        return [self.names[i] for i in self.places[np.array(numbers, dtype=np.int64)].tolist()]
 
     def units(self) -> Units:
         """A unit of each user with records, with all of them."""
-        order = np.argsort(self.of, kind="stable")
-        present, counts = np.unique(self.of, return_counts=True)
+        order = np.argsort(self.places, kind="stable")
+        present, counts = np.unique(self.places, return_counts=True)
         return Units([self.names[i] for i in present.tolist()], order, np.cumsum(counts))
 
 

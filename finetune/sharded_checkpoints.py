@@ -36,7 +36,7 @@ from heldin.models.reading import quiet_transformers
 
 
 def save_sharded_state(
-    folder: Path, state: TrainingState, model: PreTrainedModel, optimizer: torch.optim.Optimizer, its: Spread
+    folder: Path, state: TrainingState, model: PreTrainedModel, optimizer: torch.optim.Optimizer, spread: Spread
 ) -> None:
     """Write a resumable state, each process of the first shard group its shards; remove all but the newest two.
 
@@ -50,13 +50,13 @@ def save_sharded_state(
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True, mode=0o700)
     wait_for_all()
-    if its.replica == 0:
+    if spread.replica == 0:
         tensors = {**{f"weights.{name}": p for name, p in shards(model).items()}, **_flat(optimizer)}
-        save_file({name: _own(tensor) for name, tensor in tensors.items()}, beside / _file(its.member))
-        sync(beside / _file(its.member))  # before the rename, as ``whole_directory`` does
+        save_file({name: _own(tensor) for name, tensor in tensors.items()}, beside / _file(spread.member))
+        sync(beside / _file(spread.member))  # before the rename, as ``whole_directory`` does
     wait_for_all()
     if rank() == 0:
-        (beside / STATE_FILE).write_text(state_text(state, members=its.members), encoding="utf-8")
+        (beside / STATE_FILE).write_text(state_text(state, members=spread.members), encoding="utf-8")
         sync(beside / STATE_FILE)
         seal(beside, made_from=state.job)
         shutil.rmtree(final, ignore_errors=True)
@@ -70,7 +70,7 @@ def load_sharded_state(
     job: str,
     model: PreTrainedModel,
     optimizer: torch.optim.Optimizer,
-    its: Spread,
+    spread: Spread,
     say: Callable[[str], object] = lambda _: None,
 ) -> TrainingState | None:
     """Load the newest whole state into model and optimizer; returns None if there is none.
@@ -96,19 +96,19 @@ def load_sharded_state(
         members = int(content["members"])
         with ExitStack() as opened:
             files = [opened.enter_context(safe_open(newest / _file(m), "pt")) for m in range(members)]
-            states = _read(files, shards(model), its)
+            states = _read(files, shards(model), spread)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise damaged(newest) from error
     optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
     return state
 
 
-def _read(files: list[Any], parameters: Mapping[str, torch.nn.Parameter], its: Spread) -> dict[int, dict[str, Any]]:
+def _read(files: list[Any], parameters: Mapping[str, torch.nn.Parameter], spread: Spread) -> dict[int, dict[str, Any]]:
     """Overwrite the shards of the weights; the optimizer's state by number of the parameter."""
     states: dict[int, dict[str, Any]] = {}
     with torch.no_grad():
         for name, parameter in parameters.items():
-            _fill(parameter, files, f"weights.{name}", its)
+            _fill(parameter, files, f"weights.{name}", spread)
         whole = list(parameters.values())
         for key in list(files[0].keys()):
             if key.startswith("weights."):
@@ -116,16 +116,16 @@ def _read(files: list[Any], parameters: Mapping[str, torch.nn.Parameter], its: S
             number, _, name = key.partition(".")
             if files[0].get_slice(key).get_shape():
                 tensor = torch.zeros_like(whole[int(number)], requires_grad=False)
-                _fill(tensor, files, key, its)
+                _fill(tensor, files, key, spread)
             else:  # a number for all shards, as the count of steps
                 tensor = files[0].get_tensor(key)
             states.setdefault(int(number), {})[name] = tensor
     return states
 
 
-def _fill(tensor: torch.Tensor, files: list[Any], key: str, its: Spread) -> None:
+def _fill(tensor: torch.Tensor, files: list[Any], key: str, spread: Spread) -> None:
     """Overwrite this process's shard of a tensor by rows of the shards in the files, however many there are."""
-    first, last = rows_of(tensor, its)
+    first, last = rows_of(tensor, spread)
     each = -(-tensor.shape[0] // len(files))
     for number, file in enumerate(files):
         begin = number * each
@@ -167,7 +167,7 @@ def save_sharded_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrain
 
 
 def all_finite(model: PreTrainedModel) -> bool:
-    """Whether all weights of all shards are finite; the same answer on every process."""
+    """Return whether all weights of all shards are finite; the same answer on every process."""
     here = all(bool(torch.isfinite(p.to_local()).all()) for p in shards(model).values() if isinstance(p, DTensor))
     bad = torch.tensor([0.0 if here else 1.0], device=model.device)
     dist.all_reduce(bad)
@@ -178,8 +178,8 @@ def weights_checksum(parameters: Iterable[torch.Tensor]) -> int:
     """A sum over the bits of weights: equal for equal weights, whatever the order in which they are summed."""
     # As integers: a sum of numbers would hide differences in its rounding.
     total = 0
-    for number, its in enumerate(parameters):
-        words = its.detach().contiguous().view(torch.int16 if its.element_size() == 2 else torch.int32)
+    for number, weight in enumerate(parameters):
+        words = weight.detach().contiguous().view(torch.int16 if weight.element_size() == 2 else torch.int32)
         total += (2 * number + 1) * int(words.sum(dtype=torch.int64))
     return total % 2**63
 
@@ -187,4 +187,4 @@ def weights_checksum(parameters: Iterable[torch.Tensor]) -> int:
 def _flat(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     """The optimizer's state by "number of the parameter.name"."""
     states = optimizer.state_dict()["state"]
-    return {f"{number}.{name}": tensor for number, its in states.items() for name, tensor in its.items()}
+    return {f"{number}.{name}": tensor for number, entries in states.items() for name, tensor in entries.items()}

@@ -34,7 +34,7 @@ def sharded_private_gradient(
     step: int,
     sequences: Sequence[Sequence[int]],
     passes: Passes,
-    its: Spread,
+    spread: Spread,
 ) -> float | None:
     """``finetune.private.private_gradient`` of a spread model: every process is left its shard of the noised mean.
 
@@ -50,12 +50,12 @@ def sharded_private_gradient(
     assert isinstance(clip, FlatClip | NormalisedClip)
     assert isinstance(divisor, ConstantDivisor)
     parameters = shards(model)
-    rows = {name: rows_of(p, its) for name, p in parameters.items()}
+    rows = {name: rows_of(p, spread) for name, p in parameters.items()}
     if mechanism.noise_multiplier > 0 and step + 1 < mechanism.steps:
         passes.hear(training.source.ahead(step + 1, {name: p.shape for name, p in parameters.items()}, rows))
-    drawn = training.drawn(step)[its.replica :: its.replicas]
+    drawn = training.drawn(step)[spread.replica :: spread.replicas]
     units = (training.contribution(unit, step, sequences) for unit in drawn)
-    total, tally = clipped_shards(model, units, clip.norm, passes, its)
+    total, tally = clipped_shards(model, units, clip.norm, passes, spread)
     scale = 1.0 / clip.norm if isinstance(clip, NormalisedClip) else 1.0
     deviation = mechanism.noise_multiplier * mechanism.sensitivity
 
@@ -68,7 +68,7 @@ def sharded_private_gradient(
 
 
 def clipped_shards(
-    model: PreTrainedModel, units: Iterable[Contribution], clip_norm: float, passes: Passes, its: Spread
+    model: PreTrainedModel, units: Iterable[Contribution], clip_norm: float, passes: Passes, spread: Spread
 ) -> tuple[dict[str, Shard], torch.Tensor]:
     """The sum of units' clipped gradients over all processes.
 
@@ -86,12 +86,12 @@ def clipped_shards(
     parts = take_apart(model)
     with evaluating(parts), true_float32():
         for records in units:
-            if its.member == 0:
+            if spread.member == 0:
                 passes.count(records)
             if records:
-                tally += _add_clipped(parts, records, total, clip_norm, passes, its)
-    its.over_replicas([*total.values(), tally])
-    passes.note(f"auto: unit by unit, each over {its.members} processes", None)
+                tally += _add_clipped(parts, records, total, clip_norm, passes, spread)
+    spread.over_replicas([*total.values(), tally])
+    passes.note(f"auto: unit by unit, each over {spread.members} processes", None)
     return total, tally
 
 
@@ -119,17 +119,17 @@ def _add_clipped(
     total: Mapping[str, Shard],
     clip_norm: float,
     passes: Passes,
-    its: Spread,
+    spread: Spread,
 ) -> torch.Tensor:
     """Add one unit's clipped gradient to the sums; its loss and 1, or zeros if it is not finite."""
     # The unit's loss is the mean over its records, wherever they are.
-    loss = _backward(parts.model, records, its.member, its.members, passes.most)
+    loss = _backward(parts.model, records, spread.member, spread.members, passes.most)
     gradients = {name: p.grad for name, p in parts.trainable.items()}
     # A unit without records has no gradient here, and the device is not known from it.
     norm = norm_of_all(local(g) for g in gradients.values() if g is not None).to(loss.device)
     square = norm.square().unsqueeze(0)
     # One number from each process: the norm is that of the whole gradient, over all tensors and shards.
-    its.over_members([square, loss])
+    spread.over_members([square, loss])
     norm = square.sqrt()
     masked = ~(torch.isfinite(norm.float()) & torch.isfinite(loss))
     factor = clip_factors(norm, masked, clip_norm)[0]
@@ -142,7 +142,7 @@ def _add_clipped(
 
 
 def sharded_batch_gradient(
-    model: PreTrainedModel, batch: Sequence[Sequence[int]], micro_batch: int, its: Spread
+    model: PreTrainedModel, batch: Sequence[Sequence[int]], micro_batch: int, spread: Spread
 ) -> float:
     """The gradient of a plain batch of a spread model, left in ``.grad``; returns the batch's mean loss.
 
@@ -150,11 +150,11 @@ def sharded_batch_gradient(
         model: whose ``.grad`` is set.
     """
     model.zero_grad(set_to_none=True)
-    number, count = its.replica * its.members + its.member, its.replicas * its.members
+    number, count = spread.replica * spread.members + spread.member, spread.replicas * spread.members
     loss = _backward(model, batch, number, count, micro_batch)
-    its.over_members([loss])
+    spread.over_members([loss])
     gradients = {p: local(p.grad) for p in shards(model).values() if p.grad is not None}
-    its.over_replicas([*gradients.values(), loss])
+    spread.over_replicas([*gradients.values(), loss])
     return float(loss)
 
 
@@ -175,9 +175,9 @@ def _backward(
         some = own[turn * most : (turn + 1) * most]
         # Every pass gathers weights from all processes: one without a record left goes along, and adds zero.
         inputs, targets = collate(some or [records[0][:2]], device)
-        one = lay_out(torch.zeros(len(inputs), dtype=torch.long), 1, device)
+        layout = lay_out(torch.zeros(len(inputs), dtype=torch.long), 1, device)
         try:
-            part = unit_losses(model, inputs, targets, one)[0] * (len(some) / len(records))
+            part = unit_losses(model, inputs, targets, layout)[0] * (len(some) / len(records))
             torch.autograd.backward(part)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):

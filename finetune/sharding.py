@@ -25,7 +25,7 @@ Shard = torch.Tensor  # this process's part of a parameter, or of a sum of its g
 
 @dataclass(frozen=True)
 class Spread:
-    """How a model lies over the processes of a training.
+    """The layout of a model over the processes of a training.
 
     Attributes:
         mesh: shape (replicas, processes of a shard group).
@@ -89,8 +89,10 @@ def spread(model: PreTrainedModel, recipe: Recipe, device: torch.device | None =
             f" with torchrun (--nproc-per-node {recipe.shard} on one machine)"
         )
     if recipe.lora is not None or recipe.optimizer is Optimizer.ADAFACTOR:
-        what = "finetune.lora trains few weights" if recipe.lora else "the optimizer Adafactor looks at whole matrices"
-        raise InputError(f"finetune.shard spreads a model that is trained whole, element by element: {what}")
+        obstacle = (
+            "finetune.lora trains few weights" if recipe.lora else "the optimizer Adafactor looks at whole matrices"
+        )
+        raise InputError(f"finetune.shard spreads a model that is trained whole, element by element: {obstacle}")
     if number := next((name for name, p in model.named_parameters() if p.dim() == 0), None):
         raise InputError(f"finetune.shard cuts weights by rows, and '{number}' of this model is one number")
     shape = (processes // recipe.shard, recipe.shard)
@@ -109,7 +111,7 @@ def spread(model: PreTrainedModel, recipe: Recipe, device: torch.device | None =
 
 def _layers(model: PreTrainedModel) -> list[torch.nn.Module]:
     """The layers of the model that are alike: the longest list of modules in it."""
-    lists = [list(its) for its in model.modules() if isinstance(its, torch.nn.ModuleList)]
+    lists = [list(modules) for modules in model.modules() if isinstance(modules, torch.nn.ModuleList)]
     return max(lists, key=len, default=[])
 
 
@@ -118,11 +120,11 @@ def shards(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
     return trainable(model)
 
 
-def rows_of(parameter: torch.Tensor, its: Spread) -> tuple[int, int]:
+def rows_of(parameter: torch.Tensor, spread: Spread) -> tuple[int, int]:
     """First row of a parameter that this process holds, and the one after the last."""
     rows = parameter.shape[0]
-    each = -(-rows // its.members)
-    return min(its.member * each, rows), min((its.member + 1) * each, rows)
+    each = -(-rows // spread.members)
+    return min(spread.member * each, rows), min((spread.member + 1) * each, rows)
 
 
 def local(tensor: torch.Tensor) -> Shard:

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, whole_directory
-from heldin.base.strict_json import read_json
+from heldin.base.files import file_sha256, read_json, whole_directory
 
 _IDS, _ENDS, _ABOUT = "ids.bin", "ends.bin", "about.json"
 _TYPES = ("uint16", "int32")  # of token ids
@@ -63,7 +62,7 @@ def token_store(
     folder: Path,
     batches: Iterable[list[list[int]]],
     *,
-    of: str,
+    origin: str,
     vocabulary: int,
     verify: bool = True,
     advance: Callable[[int], object] = lambda _: None,
@@ -73,7 +72,7 @@ def token_store(
     Args:
         folder: owner-only, written whole.
         batches: token ids of each text, batch by batch; not asked for if the folder is there.
-        of: hash of what the sequences follow from.
+        origin: hash of what the sequences follow from.
         vocabulary: number of token ids, each below it.
         verify: read all of what is there, and compare it with its hash.
 
@@ -82,18 +81,18 @@ def token_store(
     """
     if (folder / _ABOUT).is_file():
         try:
-            about, found = read_json(folder / _ABOUT), TokenStore(folder)
+            about, tokens = read_json(folder / _ABOUT), TokenStore(folder)
             kept = about["of"]
             if verify and about["files"] != _hashes(folder):
                 raise ValueError("its files are not those that were written")
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             raise InputError(f"the tokens in '{folder}' are damaged: remove it, and they are made again") from error
-        if kept != of:
+        if kept != origin:
             raise InputError(
                 f"'{folder}' holds the tokens of other records, another tokenizer or another finetune.sequence_length:"
                 " use a new run folder"
             )
-        return found
+        return tokens
     kind = np.dtype(_TYPES[vocabulary > 2**16])
     with whole_directory(folder) as temporary:
         digest, records, end = _Digest(), 0, 0
@@ -110,7 +109,7 @@ def token_store(
             raise InputError(f"the tokenizer has a token {largest}, and the model embeds {vocabulary:,}: use its own")
         # Under a mechanism's key nothing may change between two starts.
         hashes = _hashes(temporary)
-        about = {"of": of, "digest": digest.hexdigest(), "type": kind.name, "records": records, "files": hashes}
+        about = {"of": origin, "digest": digest.hexdigest(), "type": kind.name, "records": records, "files": hashes}
         (temporary / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
     return TokenStore(folder)
 
@@ -146,9 +145,9 @@ class _Digest:
         lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
         flat = np.empty(int(lengths.sum()), dtype=np.int32)
         begin = 0
-        for its in sequences:
-            flat[begin : begin + len(its)] = its
-            begin += len(its)
+        for sequence in sequences:
+            flat[begin : begin + len(sequence)] = sequence
+            begin += len(sequence)
         self._lengths.update(lengths.tobytes())
         self._ids.update(flat.tobytes())
         return lengths, flat

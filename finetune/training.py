@@ -5,7 +5,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -13,18 +13,16 @@ from transformers import PreTrainedModel
 
 from heldin.base.artefacts import State, state_of
 from heldin.base.errors import InputError, ResumableError
+from heldin.base.files import text_sha256
 from heldin.defenses.gradients.engine_choice import default_budget
 from heldin.finetune.batches import ShuffledBatches
-from heldin.finetune.checkpointing import use_checkpointing
 from heldin.finetune.checkpoints import TrainingState
 from heldin.finetune.clipping import PlainClipping
 from heldin.finetune.effort import Memory
-from heldin.finetune.frozen import halve_frozen
 from heldin.finetune.holding import Holding, holding_of
-from heldin.finetune.job_name import job_name
-from heldin.finetune.optimizers import optimizer_of, with_adapters
 from heldin.finetune.passes import Passes
 from heldin.finetune.precision import Arithmetic, arithmetic_of, autocast
+from heldin.finetune.preparation import halve_frozen, optimizer_of, use_checkpointing, with_adapters
 from heldin.finetune.ranks import (
     least_over_ranks,
     of_first,
@@ -35,8 +33,9 @@ from heldin.finetune.ranks import (
     wait_for_all,
 )
 from heldin.finetune.recipe import Recipe
+from heldin.finetune.sampled_units import Units
 from heldin.finetune.sharding import Spread
-from heldin.finetune.token_store import lengths_of
+from heldin.finetune.token_store import lengths_of, sequences_digest
 from heldin.finetune.units import PrivateTraining
 from heldin.models.devices import begin_peak, device_name, seed_generators
 from heldin.models.loading import LanguageModel
@@ -45,13 +44,12 @@ Evaluate = Callable[[int, PreTrainedModel], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class Training:
+class OngoingTraining:
     """A training under way: what a step works with, and where it stands.
 
     Attributes:
         base: the model it began with.
         sequences: token ids of each record.
-        recipe: hyperparameters.
         folder: for checkpoints.
         private: the mechanism; None: plain batches.
         clipping: of plain batches; None: none.
@@ -211,7 +209,7 @@ def begin(
     clipping: PlainClipping | None,
     spread: Spread | None,
     say: Callable[[str], None],
-) -> Training:
+) -> OngoingTraining:
     """Make model and optimizer, and go on from the last checkpoint where there is one.
 
     Args:
@@ -247,7 +245,7 @@ def begin(
     if others:
         say(f"an earlier part of this training ran on {', '.join(others)}")
     _settle_memory(passes, device)
-    return Training(
+    return OngoingTraining(
         base=base,
         sequences=sequences,
         recipe=recipe,
@@ -294,8 +292,37 @@ def _settle_memory(passes: Passes, device: torch.device) -> None:
     passes.most = passes.most if kept.most is None else min(passes.most, kept.most)
 
 
-def _diverged(what: str, step: int, folder: Path) -> ResumableError:
+def _diverged(quantity: str, step: int, folder: Path) -> ResumableError:
     return ResumableError(
-        f"training stopped: the {what} became NaN or infinite at step {step}; lower finetune.learning_rate and use a"
-        f" new run folder (the last good checkpoint is kept under '{folder}')"
+        f"training stopped: the {quantity} became NaN or infinite at step {step}; lower finetune.learning_rate and use"
+        f" a new run folder (the last good checkpoint is kept under '{folder}')"
     )
+
+
+def job_name(
+    base: LanguageModel,
+    sequences: Sequence[Sequence[int]],
+    recipe: Recipe,
+    private: PrivateTraining | None,
+    clipping: PlainClipping | None = None,
+) -> str:
+    """Hash of everything that affects the weights: a checkpoint resumes only the job of the same name.
+
+    Args:
+        base: the model to start from.
+        recipe: hyperparameters; only ``checkpoint_every``, ``checkpointing`` and ``shard`` do not matter.
+        private: the mechanism with its key and units, or None.
+        clipping: of plain batches, or None.
+    """
+    shaping = {k: v for k, v in asdict(recipe).items() if k not in ("checkpoint_every", "checkpointing", "shard")}
+    mechanism = repr(clipping) if clipping else ""
+    if private:
+        units = private.units if isinstance(private.units, Units) else Units.of(private.units)
+        plan = private.mechanism.model_dump_json()
+        # With the key: a checkpoint that was made under another one belongs to another run.
+        parts = [plan, private.key.hex(), private.noise, units.digest(), repr(private.chunk)]
+        if private.records.named is not None:
+            # Whom a record names decides in which steps it is used.
+            parts += private.records.named.parts()
+        mechanism = text_sha256(*parts)
+    return text_sha256(base.fingerprint, repr(shaping), mechanism, sequences_digest(sequences))

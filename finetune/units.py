@@ -1,4 +1,9 @@
-"""What a private run samples: its units, which of them each step draws, and which token sequences they contribute."""
+"""The units of a private run, the draw of each step, and the token sequences that the drawn units contribute.
+
+Two-level sampling draws entities by coins that are keyed by their names, and records that name none by coins keyed by
+their ids: one entity has one coin for all authors, and no two records share one
+(docs/theory.md#two-level-sampling).
+"""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +23,7 @@ from heldin.defenses.choices import (
     NoClip,
     NoiseGenerator,
     RecordSelection,
+    TwoLevel,
 )
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.noise import NoiseSource
@@ -25,9 +31,11 @@ from heldin.defenses.sampling import Draws
 from heldin.defenses.texts.selection import select_records
 from heldin.finetune.local_updates import LocalWork
 from heldin.finetune.sampled_units import Copies, SampledUnit, Units, Writers, require_unique
-from heldin.finetune.usable import Weights, entity_weights, record_weights, usable
 
 Gradients = Mapping[str, torch.Tensor]
+
+
+Weights = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,6 @@ class PrivateTraining:
         key: the run's secret key.
         units: everything that can be sampled.
         records: the units' records.
-        noise: noise generator.
         micro_records: most records in one forward pass; a larger unit is a pass of its own.
         chunk: tokens of a random chunk, for record selection "random_chunk".
         canaries: gradients of the units that are gradient canaries.
@@ -118,7 +125,7 @@ class PrivateTraining:
         return usable(self.mechanism.two_level, self.records.named, unit.rows, self.records.ids, self.key, step)
 
     def local_work(self, unit: SampledUnit, step: int, sequences: Sequence[Sequence[int]]) -> LocalWork:
-        """What a drawn unit trains on in ``step``, if the mechanism clips model differences."""
+        """Return the local work of a drawn unit in ``step``, if the mechanism clips model differences."""
         two_level = self.mechanism.two_level
         if two_level is None:
             chosen = [sequences[row] for row in self.rows(unit, step)]
@@ -161,7 +168,6 @@ def plan_private_training(
     Args:
         mechanism: what to run.
         records: the records that may be trained on.
-        noise: noise generator.
         micro_records: most records in one forward pass; a larger unit is a pass of its own.
         chunk: tokens of a random chunk, if the mechanism trains on chunks.
         exactly: give every user exactly ``group_size`` entries, repeating records of users with fewer (group privacy as
@@ -198,9 +204,10 @@ def _units(mechanism: Mechanism, key: bytes, records: PrivateRecords, *, exactly
         pool = choose_records(mechanism.record_selection, mechanism.group_size, user.rows, records, key, "pool")
         # Rule "all" ignores the number, on which the accountant relies.
         pools.append(np.array(pool[: mechanism.group_size], dtype=np.int64))
-    number = [np.arange(mechanism.group_size if exactly else pool.size) for pool in pools]
-    rows = np.concatenate([pool[its % pool.size] for pool, its in zip(pools, number, strict=True)] or [np.arange(0)])
-    copies = np.concatenate([its // pool.size for pool, its in zip(pools, number, strict=True)] or [np.arange(0)])
+    numbers = [np.arange(mechanism.group_size if exactly else pool.size) for pool in pools]
+    numbered = list(zip(pools, numbers, strict=True))
+    rows = np.concatenate([pool[number % pool.size] for pool, number in numbered] or [np.arange(0)])
+    copies = np.concatenate([number // pool.size for pool, number in numbered] or [np.arange(0)])
     return Units(Copies(records.ids, rows, copies), rows, np.arange(1, rows.size + 1))
 
 
@@ -238,7 +245,7 @@ def choose_records(
     """
     if rule == "random":
         # Of the user's own records, by that user and the key alone (docs/theory.md#rules-of-a-private-step).
-        chosen = keyed_positions(key, purpose, records.users[rows[0]], count=count, of=len(rows)) if rows else []
+        chosen = keyed_positions(key, purpose, records.users[rows[0]], count=count, total=len(rows)) if rows else []
         return [rows[i] for i in chosen]
     chosen = select_records(
         rule,
@@ -250,3 +257,48 @@ def choose_records(
         losses=None if records.losses is None else [records.losses[row] for row in rows],
     )
     return [rows[i] for i in chosen]
+
+
+def usable(
+    two_level: TwoLevel, named: Incidence, rows: Sequence[int], ids: Sequence[str], key: bytes, step: int
+) -> dict[int, list[int]]:
+    """The rows that a step may use, each with the drawn entities that it names; none for one that names nobody.
+
+    Args:
+        two_level: rates and rule.
+        named: entities of every row.
+        rows: of one user.
+        ids: record ids, by row.
+        step: number of the step, from 0.
+    """
+    rows_used: dict[int, list[int]] = {}
+    for row in rows:
+        entities = named.of(row)
+        if not entities:
+            if keyed_uniform(key, f"extended {step}", ids[row]) < two_level.extended_rate:
+                rows_used[row] = []
+            continue
+        drawn = [e for e in entities if keyed_uniform(key, f"entities {step}", named.names[e]) < two_level.entity_rate]
+        if len(drawn) == len(entities) or (drawn and two_level.rule == "any"):
+            rows_used[row] = drawn
+    return rows_used
+
+
+def entity_weights(two_level: TwoLevel, named: Incidence) -> Weights | None:
+    """w_e = min(records / cap, 1) of every entity (Algorithm 1, line 4), shape (count,); None for constants of 1."""
+    if two_level.weight_caps is None:
+        return None
+    weights: Weights = np.minimum(named.records_of() / two_level.weight_caps.entity, 1.0)
+    return weights
+
+
+def record_weights(used: Sequence[Sequence[int]], weights: Weights | None) -> list[float]:
+    """Return each record's weight: the sum over its drawn entities, or 1 if the record names none (lines 23 to 25).
+
+    Args:
+        used: drawn entities of each record.
+        weights: of entities; None: 1 each.
+    """
+    if weights is None:
+        return [float(len(drawn) or 1) for drawn in used]
+    return [float(weights[list(drawn)].sum()) if drawn else 1.0 for drawn in used]

@@ -14,7 +14,6 @@ from heldin.base.errors import InputError
 from heldin.base.files import cache_root
 from heldin.base.wording import counted
 from heldin.canaries.config import SubstringCanaries, check_enough_users
-from heldin.corpus.aliases import load_aliases
 from heldin.corpus.config import (
     CorpusSource,
     FileCorpus,
@@ -27,6 +26,7 @@ from heldin.corpus.config import (
 from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.gold import Gold
 from heldin.corpus.entities.spans import Text
+from heldin.corpus.names import load_aliases
 from heldin.corpus.sources.rows import first_line
 from heldin.corpus.split import Audited, check_pool
 from heldin.defenses.guarantee import Guarantee
@@ -41,7 +41,7 @@ from heldin.stages.folder import require_folder
 from heldin.stages.train.models import require_arithmetic
 from heldin.stages.train.plan import mechanism_of
 from heldin.words import joined
-from heldin.words.guarantee import Promise
+from heldin.words.guarantee import GuaranteeText
 from heldin.words.people import AUDITED
 
 
@@ -235,7 +235,9 @@ def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]
         "corpus": f"{config.corpus.source.kind}, {unit}users with {config.corpus.users.min_records} records or more",
         "model": config.model.base or "a GPT-Neo, pre-trained first on public users",
         "training": f"{steps}, {recipe.optimizer}, learning rate {recipe.learning_rate:g}, on the {_device()}",
-        "defense": f"{defense.kind}: {promise.label}" if defense.kind != "none" else f"none: {Promise.NO_PROTECTION()}",
+        "defense": f"{defense.kind}: {promise.label}"
+        if defense.kind != "none"
+        else f"none: {GuaranteeText.NO_PROTECTION()}",
     }
     if private:
         would["noise"] = f"multiplier {mechanism.noise_multiplier:.4g}, delta {mechanism.delta:g}"

@@ -17,12 +17,12 @@ from heldin.defenses.config import (
     SampledDefense,
     UedpDefense,
 )
+from heldin.finetune.batches import plain_batch_gradient
 from heldin.finetune.clipped_sums import clipped_sum, put_gradient
 from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
 from heldin.finetune.local_updates import LocalWork, clipped_difference_sum
 from heldin.finetune.memory import EVALUATION, Peak, Step, fitting_peak, scoring_peak
 from heldin.finetune.passes import Passes, cut
-from heldin.finetune.plain import plain_batch_gradient
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.recipe import Recipe
 from heldin.finetune.sharded_gradients import clipped_shards, put_shards, sharded_batch_gradient

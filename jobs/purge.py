@@ -10,13 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from heldin.base.artefacts import INDEX, listed_files
+from heldin.base.artefacts import INDEX, PURGED, TABLE, listed_files
 from heldin.base.errors import InputError
-from heldin.base.files import is_held, one_process_at_a_time, write_text
+from heldin.base.files import is_held, one_process_at_a_time, read_json, write_text
 from heldin.base.log_file import LOG
-from heldin.base.purged import MARK
-from heldin.base.strict_json import read_json
-from heldin.base.table_files import TABLE
 from heldin.jobs.planted.folder import AUDITS, SEAL
 from heldin.jobs.retraining import OPTIONS
 from heldin.record.document import read_record
@@ -91,7 +88,7 @@ def plan_purge(folder: Path, keep: Collection[str]) -> Purged:
         raise InputError(f"--keep {unknown[0]}: choose from {', '.join(KEPT)}")
     folders = _folders(folder)
     removed = [path for its in folders for path in _removed(its, keep)]
-    mine = {name for names in KEPT.values() for name in names} | {MARK}
+    mine = {name for names in KEPT.values() for name in names} | {PURGED}
     left = [
         path
         for its in folders
@@ -131,7 +128,7 @@ def purge(folder: Path, keep: Collection[str]) -> Purged:
             # First: a folder with a part of its secrets is no folder to go on with.
             # What it is, too, since a purge that is killed takes that with the ledger.
             what = {"planted": True} if _is_planted(its) else {}
-            write_text(its / MARK, json.dumps({"purged": now, "kept": sorted(keep), **what}) + "\n")
+            write_text(its / PURGED, json.dumps({"purged": now, "kept": sorted(keep), **what}) + "\n")
             for path in list(_removed(its, keep)):
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     return found
@@ -157,20 +154,20 @@ def _is_sweep(folder: Path) -> bool:
         return False
     # Where the plan was not kept, the mark and the folder of the cells are left.
     return "cells" in _content(folder / "sweep.json") or (
-        "purged" in _content(folder / MARK) and (folder / "cells").is_dir()
+        "purged" in _content(folder / PURGED) and (folder / "cells").is_dir()
     )
 
 
 def _is_planted(folder: Path) -> bool:
     return (
         "heldin" in _content(folder / MANIFEST)
-        or "planted" in _content(folder / MARK)
+        or "planted" in _content(folder / PURGED)
         or (folder / "ledger" / SEAL).is_file()
     )
 
 
 def _is_run_or_audit(folder: Path) -> bool:
-    if "purged" in _content(folder / MARK) or _is_of_trainings(folder):
+    if "purged" in _content(folder / PURGED) or _is_of_trainings(folder):
         return True
     if any((folder / "ledger" / name).is_file() for name in _LEDGERS):
         return True

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from heldin.audit.paired import Difference, auroc_difference
+from heldin.audit.limits import AurocDifference, auroc_difference
 from heldin.audit.scored_users import scored_users
+from heldin.base.artefacts import require_not_purged
 from heldin.base.errors import InputError
 from heldin.base.files import whole_file
-from heldin.base.purged import require_not_purged
 from heldin.record.document import Record, read_record
 from heldin.stages.measures.scores import read_scores
 from heldin.stages.sides.ledger import load_ledger
@@ -52,7 +52,7 @@ def leading_scores(folder: Path) -> list[UserScore]:
     return [UserScore(u, float(s), bool(m)) for u, s, m in zip(table.users, scores, table.member, strict=True)]
 
 
-def paired_difference(first: Path, other: Path) -> Difference | None:
+def paired_difference(first: Path, other: Path) -> AurocDifference | None:
     """AUROC of the leading attack in ``other`` minus that in ``first``, user by user (DeLong).
 
     None if the two did not score the same users on the same sides, if their scores are gone, or if an attack separates

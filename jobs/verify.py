@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heldin.base.artefacts import State, inspect
+from heldin.base.artefacts import State, inspect, require_not_purged
 from heldin.base.progress import Reporter
-from heldin.base.purged import require_not_purged
 from heldin.jobs.checkpoint.audit import audit_again
 from heldin.jobs.planted.audit import planted_again
 from heldin.jobs.retraining.engine import body_again

@@ -12,9 +12,9 @@ import torch
 from transformers import PreTrainedModel
 
 from heldin.base.files import text_sha256
-from heldin.base.precision import ScoringPrecision
 from heldin.models.checks import PROBE
 from heldin.models.loading import LanguageModel, load_language_model, on_base, with_tokens_of
+from heldin.models.model_config import ScoringPrecision
 from heldin.models.model_names import base_of, fingerprint_folder, is_adapter
 
 
@@ -37,9 +37,9 @@ class BaseAlone(torch.nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where its inputs go."""
-        its: torch.device = self.adapted.device
-        return its
+        """Return the device for inputs."""
+        device: torch.device = self.adapted.device
+        return device
 
     def forward(self, **inputs: Any) -> Any:
         """The base model's output."""
@@ -94,15 +94,15 @@ def _from_one_copy(folder: Path, base: LanguageModel) -> tuple[LanguageModel, La
 def _weights(model: torch.nn.Module) -> list[tuple[torch.Tensor, int]]:
     """Every weight, with how often it was written."""
     # Counted by torch for autograd: a copy to compare with would take the memory that one copy saves.
-    return [(its, its._version) for its in model.parameters()]
+    return [(weight, weight._version) for weight in model.parameters()]
 
 
 def _changed(weights: list[tuple[torch.Tensor, int]]) -> bool:
-    return any(its._version != before for its, before in weights)
+    return any(weight._version != before for weight, before in weights)
 
 
 def _logits(lm: LanguageModel) -> torch.Tensor:
-    """What a model predicts in a text, shape (1, tokens, vocabulary)."""
+    """Return a model's logits of a text, shape (1, tokens, vocabulary)."""
     ids = lm.tokenizer(PROBE, add_special_tokens=False)["input_ids"][: lm.stated_context]
     with torch.no_grad(), warnings.catch_warnings():
         # peft warns where switching off does not give the base, which is what is looked at here.
@@ -112,7 +112,7 @@ def _logits(lm: LanguageModel) -> torch.Tensor:
 
 
 def _is_on(target: str, reference: str, revision: str | None) -> bool:
-    """Whether the target is an adapter of this very reference."""
+    """Return whether the target is an adapter of this very reference."""
     if not is_adapter(Path(target)):
         return False
     named, at = base_of(Path(target))

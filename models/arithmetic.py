@@ -1,9 +1,16 @@
-"""Which arithmetic products of matrices use: float32 as it is, or half precision where it is asked for."""
+"""The arithmetic of a model: the precision in which it is loaded to score texts, and true float32 products."""
 
 import contextlib
+import importlib.util
+import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
+
+from heldin.base.errors import InputError
+from heldin.models.model_config import ScoringPrecision
 
 
 @contextlib.contextmanager
@@ -16,7 +23,7 @@ def true_float32() -> Iterator[None]:
     # torch has an older setting for all backends and newer ones for each, and reading the older one fails where the
     # newer ones disagree: then these alone are restored.
     backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
-    newer = [its.fp32_precision for its in backends]
+    newer = [backend.fp32_precision for backend in backends]
     try:
         older: str | None = torch.get_float32_matmul_precision()
     except RuntimeError:
@@ -27,5 +34,76 @@ def true_float32() -> Iterator[None]:
     finally:
         if older is not None:
             torch.set_float32_matmul_precision(older)
-        for its, precision in zip(backends, newer, strict=True):
-            its.fp32_precision = precision
+        for backend, precision in zip(backends, newer, strict=True):
+            backend.fp32_precision = precision
+
+
+_QUANTIZED = ("int8", "nf4")
+
+
+def loading_options(precision: ScoringPrecision, device: torch.device | None) -> dict[str, Any]:
+    """Arguments of ``from_pretrained`` for weights in this precision.
+
+    Args:
+        precision: bf16 has half the bytes of fp32; int8 (LLM.int8, arXiv 2208.07339) and nf4 (QLoRA, arXiv 2305.14314)
+            are bitsandbytes' and have everything but the matrices of linear layers in bfloat16.
+        device: where the model goes; None: spread over all GPUs, and main memory for the rest.
+
+    Raises:
+        InputError: bitsandbytes is not installed, or the GPU has no bfloat16 arithmetic.
+    """
+    options: dict[str, Any] = {"dtype": torch.float32 if precision == "fp32" else torch.bfloat16}
+    if precision != "fp32" and _lacks_bf16(device):
+        raise InputError(f"precision {precision}: the GPU has no bfloat16 arithmetic: choose fp32")
+    if device is None:
+        options["device_map"] = "auto"
+    if precision in _QUANTIZED:
+        if importlib.util.find_spec("bitsandbytes") is None:
+            raise InputError(f"precision {precision} needs bitsandbytes: pip install 'heldin[quantized]'")
+        options["quantization_config"] = _quantization(precision)
+        # Quantized while they are read, on the device where they stay: they cannot be moved by ``to`` afterwards.
+        options.setdefault("device_map", {"": device})
+    return options
+
+
+def in_fingerprint(precision: ScoringPrecision) -> str:
+    """Return the precision's part of a model's fingerprint, which keeps scores of different precisions apart."""
+    return {"fp32": "torch.float32", "bf16": "torch.bfloat16"}.get(precision, precision)
+
+
+@contextmanager
+def tokens_rounded_apart(model: Any) -> Iterator[None]:
+    """Within it LLM.int8 rounds the activations of each token by themselves; other precisions always do.
+
+    Otherwise a column of activations that is large at one token is left unrounded at all tokens of a batch (section 3.2
+    of arXiv 2208.07339), so that a token moves predictions before it and those of other texts.
+    """
+    layers = []
+    if getattr(model, "is_loaded_in_8bit", False):
+        from bitsandbytes.nn.modules import Linear8bitLt
+
+        layers = [layer.state for layer in model.modules() if isinstance(layer, Linear8bitLt)]
+    kept = [state.threshold for state in layers]
+    try:
+        for state in layers:
+            state.threshold = 0.0
+        yield
+    finally:
+        for state, threshold in zip(layers, kept, strict=True):
+            state.threshold = threshold
+
+
+def _quantization(precision: ScoringPrecision) -> Any:
+    from transformers import BitsAndBytesConfig
+
+    if precision == "int8":
+        # It warns once a matrix that it goes through float16.
+        logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)
+
+
+def _lacks_bf16(device: torch.device | None) -> bool:
+    on_gpu = torch.cuda.is_available() and (device is None or device.type == "cuda")
+    # Emulated, it would be slower than float32, and no better.
+    return on_gpu and not torch.cuda.is_bf16_supported(including_emulation=False)

@@ -5,12 +5,21 @@ float32 on purpose, which autocast undoes: in bfloat16 a logit of 300 is off by 
 type and logits and softmax are float32 inside torch's kernels, which also never hold a layer's L x L weights.
 
 On a CPU in float32 transformers' own form is kept, so that results there stay what they were.
+
+Nothing here packs texts. Without a mask of padding transformers looks at the positions for several texts in one row,
+and waits for the answer until a GPU has done all that it was given: ``unpacked`` spares it the question.
 """
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, masking_utils
 from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoSelfAttention
 
 from heldin.models.devices import kind_of
@@ -21,12 +30,12 @@ def use_exact_attention(model: PreTrainedModel) -> None:
 
     torch then uses cuDNN's attention nowhere in this process.
     """
-    found = [layer for layer in model.modules() if type(layer) in (GPTNeoSelfAttention, ExactAttention)]
-    for layer in found:
+    layers = [layer for layer in model.modules() if type(layer) in (GPTNeoSelfAttention, ExactAttention)]
+    for layer in layers:
         # By its class: a function of the layer as its own attribute would be a cycle, and a model that nobody holds
         # any more would stay in a GPU's memory until Python looks for cycles.
         layer.__class__ = ExactAttention
-    if found:
+    if layers:
         # It builds a graph for each new shape of a batch: tens of milliseconds, longer than a pass of 125M. For good: a
         # block around each use would set and restore torch's one switch from several threads.
         torch.backends.cuda.enable_cudnn_sdp(False)
@@ -43,15 +52,17 @@ class ExactAttention(GPTNeoSelfAttention):  # type: ignore[misc]
         """The attended values (B, heads, L, d), and no weights; the signature is that of transformers."""
         with torch.autocast(query.device.type, enabled=False):  # it would round the logits, or operands of float32
             if keeps_eager(query):
-                found: tuple[Tensor, Tensor] = super()._attn(query, key, value, _additive(attention_mask, query.dtype))
-                return found
+                attended: tuple[Tensor, Tensor] = super()._attn(
+                    query, key, value, _additive(attention_mask, query.dtype)
+                )
+                return attended
             dropout = float(self.attn_dropout.p) if self.training else 0.0
             window = self.bias if self.attention_type == "local" else None
             return unscaled_attention((query, key, value), window, attention_mask, dropout), None
 
 
 def keeps_eager(query: Tensor) -> bool:
-    """Whether transformers' own form is used for this query."""
+    """Return whether transformers' own form is used for this query."""
     return kind_of(query.device) == "cpu" and query.dtype in (torch.float32, torch.float64)
 
 
@@ -87,3 +98,32 @@ def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
+
+
+_ASKS = "find_packed_sequence_indices"
+_UNPACKED: ContextVar[bool] = ContextVar("unpacked", default=False)
+
+
+@contextlib.contextmanager
+def unpacked() -> Iterator[None]:
+    """Nothing is packed in this block and thread; elsewhere, transformers asks as before."""
+    _listen()
+    token = _UNPACKED.set(True)
+    try:
+        yield
+    finally:
+        _UNPACKED.reset(token)
+
+
+@functools.cache
+def _listen() -> None:
+    """Put a question of ours before that of transformers, once a process; a release that asks otherwise is left so."""
+    asks = getattr(masking_utils, _ASKS, None)
+    if asks is None:
+        return
+
+    @functools.wraps(asks)
+    def unless_unpacked(*args: Any, **kwargs: Any) -> Any:
+        return None if _UNPACKED.get() else asks(*args, **kwargs)
+
+    setattr(masking_utils, _ASKS, unless_unpacked)

@@ -1,4 +1,6 @@
-"""How likely a model that is sampled from continues a prefix with given tokens, exactly, in one pass."""
+"""Continuations of a prefix: sample them from a model, and compute how likely a model that is sampled from emits given
+tokens, exactly, in one pass.
+"""
 
 import inspect
 from collections.abc import Callable
@@ -54,14 +56,14 @@ def continuation_logprobs(
     # By logits of the suffixes, as other passes are by those of their tokens.
     budget = tokens_per_batch(lm.model)
     size = max(1, budget // windows.shape[1])
-    found = [np.empty(0)]
+    batches = [np.empty(0)]
     for start in range(0, len(windows), size):
         batch = torch.from_numpy(windows[start : start + size].astype(np.int64))
         with true_float32():
-            found.append(_of_batch(lm, batch, prefix, temperature, top_k))
+            batches.append(_of_batch(lm, batch, prefix, temperature, top_k))
         if advance:
             advance(len(batch))
-    values = np.concatenate(found)
+    values = np.concatenate(batches)
     if np.isnan(values).any():
         raise InputError(f"model '{lm.name}' gives a text a probability that is not a number: is it broken?")
     return values
@@ -102,3 +104,48 @@ def _drawn(logits: torch.Tensor, targets: torch.Tensor, temperature: float, top_
 
 def _keeps_logits(lm: LanguageModel) -> bool:
     return "logits_to_keep" in inspect.signature(lm.model.forward).parameters
+
+
+@torch.inference_mode()
+def sample_texts(
+    lm: LanguageModel, count: int, *, seed: int, temperature: float = 1.0, max_tokens: int = 128, prompt: str = ""
+) -> list[str]:
+    """Sample texts, without top-k or top-p, each up to the end-of-text token.
+
+    Args:
+        temperature: of the sampling; 1: the model's own distribution.
+        max_tokens: most new tokens of a text.
+        prompt: what each text continues; it is not part of the result.
+
+    Raises:
+        InputError: the temperature is not positive, or the prompt leaves no room in the model's context.
+    """
+    if temperature <= 0:
+        raise InputError(f"temperature is {temperature}: it must be positive")
+    # As texts are scored: after the start token.
+    ids = [lm.start_token, *lm.tokenizer(prompt, add_special_tokens=False)["input_ids"]]
+    room = lm.context - len(ids)
+    if room < 1:
+        raise InputError(f"the prompt has {len(ids)} tokens and the context of '{lm.name}' is {lm.context}: shorten it")
+    # Drawn on the CPU, so that a seed gives the same draws on every device.
+    generator = torch.Generator(device="cpu").manual_seed(seed)
+    tokens = torch.tensor([ids] * count, device=lm.device)  # (count, L)
+    ended = torch.zeros(count, dtype=torch.bool)
+    for _ in range(min(max_tokens, room)):
+        logits = lm.model(input_ids=tokens, use_cache=False).logits[:, -1].float().cpu()  # (count, V)
+        # For ended texts too: every step draws as many numbers, so that a text does not depend on when another one
+        # ends.
+        drawn = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)  # (count, 1)
+        if lm.tokenizer.eos_token_id is not None:
+            ended |= drawn[:, 0] == lm.tokenizer.eos_token_id
+        tokens = torch.cat([tokens, drawn.to(lm.device)], dim=1)
+        if bool(ended.all()):
+            break
+    return [_until_end(row[len(ids) :], lm) for row in tokens.tolist()]
+
+
+def _until_end(ids: list[int], lm: LanguageModel) -> str:
+    # What was drawn after the end, while other texts went on, is dropped.
+    end = ids.index(lm.tokenizer.eos_token_id) if lm.tokenizer.eos_token_id in ids else len(ids)
+    text: str = lm.tokenizer.decode(ids[:end])
+    return text

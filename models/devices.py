@@ -1,15 +1,22 @@
-"""Where models run: the device that the environment names, else the GPU if there is one."""
+"""The devices of models: the one that the environment names, else the GPU if there is one; copies on all other GPUs."""
 
+import copy
 import os
 import platform
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
 from heldin.base.errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 # In the environment and not in a config: a run may go on on another device, and processes that it starts use the same.
 DEVICE = "HELDIN_DEVICE"
@@ -103,7 +110,7 @@ def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def spreads() -> bool:
-    """Whether the environment asks that a model be spread over all GPUs, and main memory for the rest."""
+    """Return whether the environment asks that a model be spread over all GPUs, and main memory for the rest."""
     return os.environ.get(DEVICE) == SPREAD
 
 
@@ -126,5 +133,32 @@ def device_name(device: torch.device) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, on a GPU or on a CPU."""
+    """Return whether memory ran out, on a GPU or on a CPU."""
     return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _OUT_OF_MEMORY)
+
+
+_COPIES: "weakref.WeakKeyDictionary[PreTrainedModel, list[PreTrainedModel]]" = weakref.WeakKeyDictionary()
+
+
+def copy_on(model: "PreTrainedModel", device: torch.device) -> "PreTrainedModel":
+    """A copy of the model on a device, made tensor by tensor: where it lies a second one may not fit."""
+    # What ``deepcopy`` finds in the memo it does not copy where it lies; tied weights stay tied.
+    memo: dict[int, Any] = {
+        id(p): torch.nn.Parameter(p.detach().to(device, copy=True), p.requires_grad) for p in model.parameters()
+    }
+    memo |= {id(b): b.detach().to(device, copy=True) for b in model.buffers()}
+    return copy.deepcopy(model, memo)
+
+
+def copies_on_other_gpus(model: "PreTrainedModel") -> "list[PreTrainedModel]":
+    """A copy of a model that does not change any more on each other GPU that this process may use.
+
+    None where processes train together, each with its GPU; nor of a model on a CPU, spread over devices, or quantized.
+    """
+    alone = model.device.type == "cuda" and not dist.is_initialized()
+    if not alone or hasattr(model, "hf_device_map") or getattr(model, "quantization_method", None) is not None:
+        return []
+    if model not in _COPIES:
+        others = [torch.device("cuda", i) for i in range(torch.cuda.device_count()) if i != model.device.index]
+        _COPIES[model] = [copy_on(model, device) for device in others]
+    return _COPIES[model]

@@ -27,7 +27,7 @@ from heldin.models.endpoint_answers import (
     values_of_text,
     values_of_tokens,
 )
-from heldin.models.endpoint_client import Connection, Refusal
+from heldin.models.endpoint_client import Connection, RefusedRequest
 from heldin.models.loading import load_tokenizer, start_token
 from heldin.models.logprobs import cut_into_windows
 from heldin.models.token_scores import TokenScores
@@ -51,7 +51,6 @@ class EndpointModel:
 
     Attributes:
         name: the model's name on the server.
-        connection: to the endpoint.
         style: how the server is asked.
         tokenizer: the model's own; None: texts are sent as text.
         window: most tokens of a text in one request; None without a tokenizer.
@@ -89,7 +88,7 @@ class EndpointModel:
         bodies = [request_body(self.style, self.name, prompt) for _, prompt in prompts]
         try:
             answers = self.connection.post_all(COMPLETIONS, bodies)
-        except Refusal as error:
+        except RefusedRequest as error:
             longer = (
                 ""
                 if self.tokenizer
@@ -111,10 +110,9 @@ class EndpointModel:
 
 @dataclass(frozen=True)
 class Load:
-    """What scoring texts costs.
+    """The cost of scoring texts.
 
     Attributes:
-        requests: number of requests.
         tokens: tokens sent and generated.
         counted: whether the tokenizer counted them; otherwise they are estimated.
     """
@@ -130,7 +128,6 @@ def open_endpoint_model(
     """Find out how the endpoint returns log-probabilities of a prompt, by sending a few public words.
 
     Args:
-        connection: to the endpoint.
         name: of the model on the server.
         tokenizer: folder or hub name of the model's tokenizer; None: texts are sent as text.
         context: tokens of a request; None: as many as the server reports, at most 2,048. Used only with a tokenizer.
@@ -171,7 +168,7 @@ def open_endpoint_model(
 
 
 def load_of(model: EndpointModel, texts: Sequence[str]) -> Load:
-    """What scoring ``texts`` costs."""
+    """Return the cost of scoring ``texts``."""
     # Tokens that a request generates besides what it sends: they are paid for too.
     generated = 0 if model.style is Style.ECHO else 1
     if not texts:
@@ -238,7 +235,7 @@ def _token_scores(model: EndpointModel, values: Sequence[object], text: int) -> 
 
 def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tuple[Style, dict[str, Any]]:
     """The first style in which the server returns log-probabilities of a prompt, and its answer to ``prompt``."""
-    found: list[str] = []
+    refusals: list[str] = []
     # For a text only an echo says which tokens the server made of it.
     for style in Style if not isinstance(prompt, str) else (Style.ECHO, Style.ECHO_AND_ONE):
         try:
@@ -247,20 +244,20 @@ def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tup
                 values: Sequence[object] = values_of_text(answer, style, prompt).values[1:]
             else:
                 values = values_of_tokens(answer, style, prompt)
-        except Refusal as error:
+        except RefusedRequest as error:
             if error.status == 404:  # no such address or model: another style would not help
                 raise InputError(f"{error}{_listed_instead(_listed_if_asked_once(connection), name)}") from error
-            found.append(f"asked for {style}: {error}")
+            refusals.append(f"asked for {style}: {error}")
         except NoLogprobs as error:
-            found.append(f"asked for {style} it returns {error}")
+            refusals.append(f"asked for {style} it returns {error}")
         else:
             if values and finite(values) is not None:
                 return style, answer
-            found.append(f"asked for {style} it returns values that are no log-probabilities")
+            refusals.append(f"asked for {style} it returns values that are no log-probabilities")
     hint = "; with --tokenizer prompt_logprobs are tried too" if isinstance(prompt, str) else ""
     raise InputError(
         f"'{connection.endpoint.base}' returns no log-probabilities of a prompt for model '{name}', which an audit"
-        f" needs ({'; '.join(found)}{hint}): serve the model where completions take echo with logprobs, or"
+        f" needs ({'; '.join(refusals)}{hint}): serve the model where completions take echo with logprobs, or"
         " prompt_logprobs as in vLLM"
     )
 
@@ -270,7 +267,7 @@ def _tokens_of(connection: Connection, name: str, style: Style, lead: str) -> tu
     try:
         answer = connection.post(COMPLETIONS, request_body(style, name, lead))
         tokens = values_of_text(answer, style, lead).tokens
-    except (NoLogprobs, Refusal) as error:
+    except (NoLogprobs, RefusedRequest) as error:
         raise InputError(
             f"'{connection.endpoint.base}' does not echo {lead!r} alone ({error}): give --tokenizer"
         ) from error
@@ -301,17 +298,17 @@ def _listed_if_asked_once(connection: Connection) -> dict[str, dict[str, Any]]:
 
 
 def _listed(connection: Connection, *, tries: int | None = None) -> dict[str, dict[str, Any]]:
-    """What the server's list says of each model, by name; empty where there is no list."""
+    """Return the entry of each model in the server's list, by name; empty if there is no list."""
     try:
         listed = connection.get("/models", tries=tries).get("data")
-    except Refusal:
+    except RefusedRequest:
         return {}
-    entries = [its for its in listed if isinstance(its, dict)] if isinstance(listed, list) else []
-    return {its["id"]: its for its in entries if isinstance(its.get("id"), str)}
+    entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    return {entry["id"]: entry for entry in entries if isinstance(entry.get("id"), str)}
 
 
 def _listed_instead(listed: Mapping[str, object], name: str) -> str:
-    """Which models a server lists, where this one is not among them."""
+    """Name the models that a server lists, if this one is not among them."""
     if not listed or name in listed:
         return ""
     near = difflib.get_close_matches(name, listed, n=1)

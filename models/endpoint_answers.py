@@ -19,7 +19,7 @@ INFINITE = -9998.0  # vLLM writes -9999 for minus infinity, which JSON cannot sa
 
 
 class Style(StrEnum):
-    """How a server is asked; some refuse to generate zero tokens."""
+    """The form of a request; some servers refuse to generate zero tokens."""
 
     ECHO = "echo"
     ECHO_AND_ONE = "echo, one token generated"
@@ -86,7 +86,7 @@ def values_of_text(answer: Mapping[str, Any], style: Style, prompt: str) -> Echo
 
 
 def reads_alike(as_ids: Mapping[str, Any], as_text: Mapping[str, Any], style: Style, prompt: Sequence[int]) -> bool:
-    """Whether the server tokenizes a text into the ids that were also sent.
+    """Return whether the server tokenizes a text into the ids that were also sent.
 
     Args:
         as_ids: the server's answer to the ids.
@@ -130,7 +130,7 @@ def _choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _stated_count(answer: Mapping[str, Any]) -> int | None:
-    """How many prompt tokens the server says it read; None if it does not say."""
+    """Return the number of prompt tokens that the server reports; None if it reports none."""
     usage = answer.get("usage")
     stated = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
     return stated if isinstance(stated, int) else None

@@ -24,7 +24,7 @@ LONGEST_ASKED_WAIT = 600.0  # seconds; a server that asks for more ends the work
 LONGEST_QUOTE = 200  # characters
 
 
-class Refusal(InputError):
+class RefusedRequest(InputError):
     """The server refuses this request, so a retry would not help; ``status`` is the HTTP status."""
 
     def __init__(self, message: str, status: int) -> None:
@@ -34,7 +34,7 @@ class Refusal(InputError):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where models are served and how fast to ask. It contains no secret: the key stays in the environment.
+    """The address of served models, and the rate of requests. It contains no secret: the key stays in the environment.
 
     Attributes:
         url: address to which /completions is appended, such as https://host/v1.
@@ -76,14 +76,14 @@ class Endpoint:
         # An invalid name may be the key itself, so the message does not quote it.
         if self.key_variable is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.key_variable):
             raise InputError("the API key is given by the name of an environment variable that holds it, not as it is")
-        for what in ("requests_per_minute", "concurrency", "timeout", "max_tries", "first_wait"):
-            value = getattr(self, what)
+        for name in ("requests_per_minute", "concurrency", "timeout", "max_tries", "first_wait"):
+            value = getattr(self, name)
             if value is not None and not value > 0:
-                raise InputError(f"the endpoint's {what.replace('_', ' ')} is {value}: it must be above 0")
+                raise InputError(f"the endpoint's {name.replace('_', ' ')} is {value}: it must be above 0")
 
-    def _said(self, what: object) -> str:
-        """What is wrong and what to do; the address is not quoted if it may contain a password."""
-        return f"{'' if '@' in self.url else f' ({what})'}: give one like https://host/v1"
+    def _said(self, fault: object) -> str:
+        """Describe the fault and the remedy; the address is not quoted if it may contain a password."""
+        return f"{'' if '@' in self.url else f' ({fault})'}: give one like https://host/v1"
 
     @property
     def base(self) -> str:
@@ -141,7 +141,7 @@ class Connection:
         """The JSON object that the server returns for ``body``.
 
         Raises:
-            Refusal: the server refuses this request.
+            RefusedRequest: the server refuses this request.
             InputError: nothing listens at the address, or the key is refused.
             ResumableError: no complete answer after all tries.
         """
@@ -192,9 +192,11 @@ class Connection:
             raise InputError(f"'{self.endpoint.base}' {has} (HTTP {status}): name the variable that holds a valid one")
         if status == 404:
             quoted = f"'{response.url}' answers HTTP 404{self._quoted(response)}"
-            raise Refusal(f"{quoted}: give the address up to /v1, and the model's name as the server lists it", status)
+            raise RefusedRequest(
+                f"{quoted}: give the address up to /v1, and the model's name as the server lists it", status
+            )
         if status != 200:
-            raise Refusal(f"'{response.url}' answers HTTP {status}{self._quoted(response)}", status)
+            raise RefusedRequest(f"'{response.url}' answers HTTP {status}{self._quoted(response)}", status)
         try:
             content = response.json()
         except ValueError:
@@ -218,14 +220,14 @@ class Connection:
         try:
             content = response.json()
             error = content.get("error", content) if isinstance(content, dict) else content
-            said = str(error.get("message", error) if isinstance(error, dict) else error)
+            message = str(error.get("message", error) if isinstance(error, dict) else error)
         except ValueError:
-            said = response.text
-        said = " ".join(said.split()).rstrip(".")
+            message = response.text
+        message = " ".join(message.split()).rstrip(".")
         # Some servers quote the key they were sent.
         if self._key:
-            said = said.replace(self._key, "***")
-        return f": {said[:LONGEST_QUOTE]}" if said else ""
+            message = message.replace(self._key, "***")
+        return f": {message[:LONGEST_QUOTE]}" if message else ""
 
 
 class _Pace:

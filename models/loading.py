@@ -15,11 +15,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from heldin.base.arguments import MANY
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
-from heldin.base.precision import ScoringPrecision
-from heldin.models.adapter_keys import check_adapter_keys
+from heldin.models.arithmetic import loading_options
 from heldin.models.attention import use_exact_attention
-from heldin.models.checks import check_causal, check_tokenizer
+from heldin.models.checks import check_adapter_keys, check_causal, check_tokenizer
 from heldin.models.devices import default_device, spreads
+from heldin.models.model_config import ScoringPrecision
 from heldin.models.model_names import (
     base_of,
     fingerprint_folder,
@@ -31,7 +31,6 @@ from heldin.models.model_names import (
     require_on_hub,
 )
 from heldin.models.reading import reading
-from heldin.models.scoring_precision import loading_options
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class LanguageModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the model's parameters are."""
+        """Return the device of the model's parameters."""
         device: torch.device = self.model.device
         return device
 
@@ -200,7 +199,7 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedToken
 
 
 def same_tokens(a: PreTrainedTokenizerBase | None, b: PreTrainedTokenizerBase | None) -> bool:
-    """Whether two tokenizers cut every text alike, so that means over tokens can be compared.
+    """Return whether two tokenizers cut every text alike, so that means over tokens can be compared.
 
     None stands for an unknown tokenizer, which equals no other.
     """
@@ -214,13 +213,13 @@ def with_tokens_of(target: LanguageModel, reference: LanguageModel) -> LanguageM
     """
     own, base = target.tokenizer, reference.tokenizer
     vocabulary, added = own.get_vocab(), base.get_vocab().keys() ^ own.get_vocab().keys()
-    more = {its.content for its in own.added_tokens_decoder.values() if its.special}
-    same = {token: its for token, its in vocabulary.items() if token not in added} == base.get_vocab()
+    more = {token.content for token in own.added_tokens_decoder.values() if token.special}
+    same = {token: number for token, number in vocabulary.items() if token not in added} == base.get_vocab()
     return replace(target, tokenizer=base) if same and added and added <= more and _cuts(own) == _cuts(base) else target
 
 
 def _cuts(tokenizer: PreTrainedTokenizerBase) -> object:
-    """What decides where a fast tokenizer cuts; None for others, of which only the vocabulary is compared."""
+    """Return the settings by which a fast tokenizer cuts; None for others, of which only the vocabulary is compared."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return None

@@ -18,9 +18,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
 from heldin.models.arithmetic import true_float32
+from heldin.models.attention import unpacked
 from heldin.models.devices import kind_of, moved
 from heldin.models.loading import LanguageModel
-from heldin.models.packing import unpacked
 from heldin.models.token_scores import TokenScores
 from heldin.models.tokens import MEMO
 
@@ -105,12 +105,12 @@ def score_texts(
     for i, window in enumerate(windows):
         parts[window.text].append(rows[i])
     values = [np.concatenate(p, axis=1) for p in parts]
-    broken = next((i for i, its in enumerate(values) if not np.isfinite(its).all()), None)
+    broken = next((i for i, scored in enumerate(values) if not np.isfinite(scored).all()), None)
     if finite and broken is not None:
         raise InputError(
             f"model '{lm.name}' gives text number {broken + 1} a probability that is not finite: is it broken?"
         )
-    return [_token_scores(its, moments, ranks) for its in values]
+    return [_token_scores(scored, moments, ranks) for scored in values]
 
 
 def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[NDArray[np.int32]]:
@@ -158,8 +158,8 @@ def _score_batch(model: PreTrainedModel, start: int, windows: Sequence[Tokens], 
     longest = max(map(len, windows))
     # Padding on the right of a causal model's text changes nothing to its left, so no mask is needed.
     tokens = np.full((len(windows), longest + 1), start, dtype=np.int64)  # (B, 1 + L)
-    for row, its in enumerate(windows):
-        tokens[row, 1 : 1 + len(its)] = its
+    for row, window in enumerate(windows):
+        tokens[row, 1 : 1 + len(window)] = window
     # The input is the window moved by one: with the start token in front, and without its last token, which predicts
     # nothing that is scored. So it is no longer than the context.
     inputs, targets = torch.from_numpy(tokens[:, :-1]), torch.from_numpy(tokens[:, 1:])

@@ -1,4 +1,4 @@
-"""What stands behind a model's name, without loading it: a folder, an adapter or a model of the hub; its fingerprint.
+"""Models by name, without loading them: a folder, an adapter or a model of the hub; the fingerprint.
 
 Only weights in safetensors count, and no code that comes with a model is run.
 """
@@ -12,11 +12,10 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 
 from heldin.base.artefacts import INDEX
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, text_sha256
-from heldin.base.precision import ScoringPrecision
-from heldin.base.strict_json import read_json
+from heldin.base.files import file_sha256, read_json, text_sha256
+from heldin.models.arithmetic import in_fingerprint
+from heldin.models.model_config import ScoringPrecision
 from heldin.models.reading import first_sentence, reading
-from heldin.models.scoring_precision import in_fingerprint
 
 _HUB_SECONDS = 10.0
 _FIRST_READ = ("config.json", "tokenizer_config.json")  # of what a repository of the hub holds
@@ -43,7 +42,7 @@ def require_model(name: str) -> None:
         AutoConfig.from_pretrained(name, trust_remote_code=False)
 
 
-def require_on_hub(name: str, what: str = "model", revision: str | None = None) -> None:
+def require_on_hub(name: str, kind: str = "model", revision: str | None = None) -> None:
     """Raises InputError unless files of this model are kept here, or the hub says that it has it."""
     try:
         if any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in _FIRST_READ):
@@ -52,7 +51,7 @@ def require_on_hub(name: str, what: str = "model", revision: str | None = None) 
         HfApi().model_info(name, timeout=_HUB_SECONDS)
     except (OSError, ValueError, HTTPError) as error:
         raise InputError(
-            f"there is no {what} '{name}': no such folder, and the hub gives none ({first_sentence(error)})"
+            f"there is no {kind} '{name}': no such folder, and the hub gives none ({first_sentence(error)})"
         ) from error
 
 
@@ -70,9 +69,9 @@ def fingerprint_in(name: str, revision: str | None, precision: ScoringPrecision)
     """The fingerprint of a model, not an adapter, that is loaded in this precision."""
     # A commit of the hub names its content; a folder may be written over under the same name, so its files are hashed.
     folder = Path(name)
-    its = fingerprint_folder(folder) if folder.is_dir() else text_sha256(name, _commit(name, revision))
+    fingerprint = fingerprint_folder(folder) if folder.is_dir() else text_sha256(name, _commit(name, revision))
     # The same weights give other scores in another precision, and the cache must not mix them.
-    return text_sha256(its, in_fingerprint(precision))
+    return text_sha256(fingerprint, in_fingerprint(precision))
 
 
 def fingerprint_folder(folder: Path) -> str:
@@ -91,7 +90,7 @@ def fingerprinted_files(folder: Path) -> list[Path]:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether the folder holds an adapter and not a model."""
+    """Return whether the folder holds an adapter and not a model."""
     return (folder / "adapter_config.json").is_file()
 
 
@@ -135,17 +134,18 @@ def require_adapter_of_weights(folder: Path) -> None:
     if not (folder / "adapter_model.safetensors").is_file():
         raise InputError(f"'{folder}' has an adapter_config.json but no adapter_model.safetensors")
     with reading(str(folder), f"cannot read '{folder / 'adapter_config.json'}'"):
-        its = PeftConfig.from_pretrained(str(folder))
+        config = PeftConfig.from_pretrained(str(folder))
     # Virtual tokens stand in no layer of the base: its scores would pass for those of the adapter.
-    if its.is_prompt_learning or its.is_adaption_prompt:
+    if config.is_prompt_learning or config.is_adaption_prompt:
         raise InputError(
-            f"'{folder / 'adapter_config.json'}': peft_type {its.peft_type.value} is a learned prompt, and heldin"
+            f"'{folder / 'adapter_config.json'}': peft_type {config.peft_type.value} is a learned prompt, and heldin"
             " scores only adapters that change what the layers of their base do: train with LoRA or the like"
         )
-    if its.peft_type.value in _MIXTURES:
+    if config.peft_type.value in _MIXTURES:
         raise InputError(
-            f"'{folder / 'adapter_config.json'}': peft_type {its.peft_type.value} mixes adapters by the whole text or"
-            " by a task's number, so that a token's probability is not that of the tokens before it: audit one adapter"
+            f"'{folder / 'adapter_config.json'}': peft_type {config.peft_type.value} mixes adapters by the whole text"
+            " or by a task's number, so that a token's probability is not that of the tokens before it: audit one"
+            " adapter"
         )
 
 
@@ -158,11 +158,11 @@ def require_folder_or_hub_name(name: str) -> None:
         require_hub_name(name)
 
 
-def require_hub_name(name: str, what: str = "model") -> None:
+def require_hub_name(name: str, kind: str = "model") -> None:
     """Raises InputError for a name that looks like a path."""
     # A hub name has at most one slash; whatever looks like a path is not sent to the hub.
     if Path(name).is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        raise InputError(f"no such {what} folder: '{name}'")
+        raise InputError(f"no such {kind} folder: '{name}'")
 
 
 def _require_safe_weights(folder: Path) -> None:

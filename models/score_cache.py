@@ -15,8 +15,7 @@ import numpy as np
 
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import private_directory
-from heldin.models.copies import copies_on_other_gpus
-from heldin.models.devices import kind_of
+from heldin.models.devices import copies_on_other_gpus, kind_of
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 from heldin.models.token_scores import TokenScores
@@ -110,8 +109,8 @@ class ScoreCache:
         # Equal texts have one key and are scored once; every one of them gets the result.
         keys = [_key(text) for text in texts]
         model = self._number_of(lm.fingerprint)
-        found = self._read(model, list(dict.fromkeys(keys)), MOMENTS * moments | RANKS * ranks)
-        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
+        by_key = self._read(model, list(dict.fromkeys(keys)), MOMENTS * moments | RANKS * ranks)
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in by_key}
         if advance:
             advance(len(texts) - len(missing))
         # Sorting by length keeps padding low inside every chunk. An endpoint gets the longest texts first, so that one
@@ -120,20 +119,20 @@ class ScoreCache:
         size = CHUNK["cuda" if kind_of(lm.device) == "cuda" else "cpu"] if isinstance(lm, LanguageModel) else lm.chunk
         chunks = list(_cut(todo, [len(missing[key]) for key in todo], size))
         for chunk, scored in _scored_chunks(lm, chunks, missing, moments, ranks, self._writer(model)):
-            found.update(zip(chunk, scored, strict=True))
+            by_key.update(zip(chunk, scored, strict=True))
             if advance:
                 advance(len(chunk))
-        return [found[key] for key in keys]
+        return [by_key[key] for key in keys]
 
     def missing(self, lm: ScoredModel, texts: Sequence[str]) -> list[str]:
         """Those of ``texts`` without saved plain scores, each once."""
         by_key = {_key(text): text for text in texts}
-        found = self._read(self._number_of(lm.fingerprint), list(by_key), 0)
-        return [text for key, text in by_key.items() if key not in found]
+        saved = self._read(self._number_of(lm.fingerprint), list(by_key), 0)
+        return [text for key, text in by_key.items() if key not in saved]
 
     def _read(self, model: int, keys: Sequence[bytes], needed: int) -> dict[bytes, TokenScores]:
         """The saved scores that hold what is asked, by text."""
-        found: dict[bytes, tuple[int, bytes]] = {}
+        saved: dict[bytes, tuple[int, bytes]] = {}
         for start in range(0, len(keys), _READ):
             with self._damage_said():
                 with self._database:
@@ -149,9 +148,9 @@ class ScoreCache:
                 for key, kind, blob in rows:
                     scores = _checked(blob, model, key, kind)
                     # The least that will do, so that texts scored without ranks keep the numbers they had.
-                    if scores is not None and (key not in found or kind < found[key][0]):
-                        found[key] = kind, scores
-        return {key: _unpack(scores, kind) for key, (kind, scores) in found.items()}
+                    if scores is not None and (key not in saved or kind < saved[key][0]):
+                        saved[key] = kind, scores
+        return {key: _unpack(scores, kind) for key, (kind, scores) in saved.items()}
 
     @contextlib.contextmanager
     def _damage_said(self) -> Iterator[None]:
@@ -169,8 +168,8 @@ class ScoreCache:
                     # Two processes may have scored the same text: the later scores replace the earlier.
                     "INSERT OR REPLACE INTO token_scores (model, text, kind, scores) VALUES (?, ?, ?, ?)",
                     [
-                        (model, key, _kind(its), _with_check(its, model, key))
-                        for key, its in zip(keys, scored, strict=True)
+                        (model, key, _kind(token_scores), _with_check(token_scores, model, key))
+                        for key, token_scores in zip(keys, scored, strict=True)
                     ],
                 )
 

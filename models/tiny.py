@@ -10,7 +10,7 @@ from heldin.base.errors import InputError
 from heldin.models.attention import use_exact_attention
 from heldin.models.checks import check_tokenizer
 from heldin.models.devices import seed_generators
-from heldin.models.shape import TinyModel
+from heldin.models.model_config import TinyModel
 
 END_OF_TEXT = "<|endoftext|>"
 
@@ -42,7 +42,6 @@ def tiny_config(shape: TinyModel, vocabulary: int, end_of_text: int) -> GPTNeoCo
     """The config of a tiny GPT-Neo without dropout. Raises InputError if there is no such model.
 
     Args:
-        shape: its shape.
         vocabulary: size of its tokenizer's vocabulary.
         end_of_text: id of the token that begins and ends a text.
     """

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Scores of one text's n tokens, float32 where nothing else is said.
+    """Scores of one text's n tokens, float32 unless otherwise stated.
 
     Attributes:
         logprobs: log p(x_t | x_<t), shape (n,).
@@ -35,5 +35,5 @@ class TokenScores:
     def at(self, kept: NDArray[np.bool_] | NDArray[np.intp]) -> "TokenScores":
         """The same scores of some of the tokens, by mask of shape (n,) or by index; nothing is left behind."""
         columns: dict[str, Any] = {column.name: getattr(self, column.name) for column in fields(self)}
-        some: dict[str, Any] = {name: None if its is None else its[kept] for name, its in columns.items()}
+        some: dict[str, Any] = {name: None if values is None else values[kept] for name, values in columns.items()}
         return TokenScores(**some)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from heldin.audit.bootstrap import Estimate
-from heldin.audit.paired import Difference, independent_difference
+from heldin.audit.limits import AurocDifference, independent_difference
 from heldin.base.errors import InputError
 from heldin.bounds.verdict import NO_CLAIM, in_parentheses
 from heldin.record.document import Record, read_record
@@ -82,7 +82,7 @@ class Comparison:
     over: str | None
 
 
-Pair = Callable[[Path, Path], Difference | None]
+Pair = Callable[[Path, Path], AurocDifference | None]
 
 
 def compare(folders: Sequence[Path], over: str | None = None, pair: Pair | None = None) -> Comparison:

@@ -18,7 +18,7 @@ from heldin.audit.results import Results
 from heldin.audit.utility import Utility
 from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import InputError
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.record.effort import EffortFacts
 from heldin.record.facts import (
     Ceiling,

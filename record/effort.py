@@ -1,6 +1,6 @@
 """The part of a record about what a training took, over all its resumes, and on what."""
 
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 
 
 class EffortFacts(Facts):

@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.base.wording import counted
 from heldin.defenses.accounting.ceiling import RocCeiling
 from heldin.words import Statement

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from heldin.audit.control import ControlFacts
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 
 _ENOUGH_ENDS = 20  # of sequences that were joined, from which they tell anything
 

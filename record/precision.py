@@ -1,6 +1,6 @@
 """The part of a record about the arithmetic in which texts were scored, where it is not float32."""
 
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 
 
 class PrecisionFacts(Facts):

@@ -80,13 +80,13 @@ def aurocs(record: Record) -> dict[tuple[str, str], Estimate]:
 
 def _held(record: Record, requirement: Requirement) -> Held:
     upper = requirement.at_most is not None
-    if requirement.of == "epsilon_per_user":
+    if requirement.measure == "epsilon_per_user":
         epsilon = epsilon_per_user(record.training)
         # Without a promise epsilon is infinite: no upper limit is kept.
         kept = epsilon is not None and bool(requirement.room([epsilon])[0] >= 0.0)
         outcome: Outcome = "not measured" if record.training is None else "kept" if kept else "broken"
         return Held(requirement, outcome, epsilon, epsilon, exact=True)
-    ranges = _ranges(record, requirement.of)
+    ranges = _ranges(record, requirement.measure)
     if not ranges:
         return Held(requirement, "not measured", None, None, exact=False)
     far = [high if upper else low for _, low, high in ranges]

@@ -9,7 +9,7 @@ from heldin.audit.blocks import Summary
 from heldin.audit.shipping import Shipping
 from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import InputError
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.bounds.verdict import Outcome, Standing
 from heldin.record.facts import Ceiling, CurvePoint
 from heldin.record.sweep_tests import CellTests

@@ -2,7 +2,7 @@
 
 from heldin.audit.extraction import ExtractionFacts
 from heldin.audit.marks import MarkFacts
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 from heldin.record.document import Record
 
 

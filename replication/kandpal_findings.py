@@ -15,7 +15,7 @@ from scipy import stats
 
 from heldin.audit.attack_results import DialSetting
 from heldin.audit.bootstrap import Estimate
-from heldin.audit.paired import independent_difference
+from heldin.audit.limits import independent_difference
 from heldin.base.errors import InputError
 from heldin.record.document import Record, read_record
 from replication.findings import Change, alike, less, more

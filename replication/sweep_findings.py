@@ -11,7 +11,7 @@ from scipy import stats
 
 from heldin.audit.blocks import LEAST_BLOCKS, Summary, over_blocks
 from heldin.audit.coarse import brief
-from heldin.audit.paired import Difference, independent_difference
+from heldin.audit.limits import AurocDifference, independent_difference
 from heldin.audit.utility import mean_difference
 from heldin.base.errors import InputError
 from heldin.base.section import Positive, Section
@@ -201,7 +201,7 @@ def _canaries(cell: Finished) -> Change | None:
     return mean, mean - low, mean + high
 
 
-def _canary_change(first: Finished, other: Finished) -> Difference | None:
+def _canary_change(first: Finished, other: Finished) -> AurocDifference | None:
     """Joined as if the two were independent: the interval is too wide where users stand alike under both models."""
     if _like("canaries", first) != _like("canaries", other):
         return None
@@ -209,7 +209,7 @@ def _canary_change(first: Finished, other: Finished) -> Difference | None:
     if one is None or two is None:
         return None
     value, low, high = independent_difference(one, two)
-    return Difference(value=value, lower=low, upper=high)
+    return AurocDifference(value=value, lower=low, upper=high)
 
 
 def _mean(of: str, cells: Mapping[int, Finished]) -> float | None:
@@ -218,7 +218,7 @@ def _mean(of: str, cells: Mapping[int, Finished]) -> float | None:
     return brief(float(np.mean(known)), DIGITS) if known and len(known) == len(values) else None
 
 
-_CHANGES: dict[str, Callable[[Finished, Finished], Difference | None]] = {
+_CHANGES: dict[str, Callable[[Finished, Finished], AurocDifference | None]] = {
     "auroc": auroc_change,
     "loss": loss_change,
     "canaries": _canary_change,

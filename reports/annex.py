@@ -99,7 +99,7 @@ def _membership(record: Record) -> list[Scenario]:
         found = f"{result.attack}: AUROC {area.value:.3f}, {_together(record, area)}; {answer.value}."
     rows = [
         Scenario(
-            f"Membership of {what.unit}: was this {what.one} in training?",
+            f"Membership of {what.unit}: was this {what.singular} in training?",
             "run, not valid" if answer is Answer.NOT_VALID else "run",
             f"{attacker_asks(result.attack)}; texts of theirs, {texts_of(record.scored_texts.kind)}",
             found if answer is not Answer.NOT_VALID else "The groups, or the model, do not support a comparison.",

@@ -56,7 +56,7 @@ def _found(verdict: Verdict, *, void: bool) -> str:
 
 
 def _of_bounds(record: Record) -> str:
-    judgement, one = record.judgement, audited_by(record).one
+    judgement, one = record.judgement, audited_by(record).singular
     for standing in (Standing.CERTIFIED, Standing.INDICATIVE):
         bounds = [its for its in bounds_that_follow(record) if its.standing is standing]
         if not bounds:

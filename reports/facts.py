@@ -174,7 +174,7 @@ def _overlaps(overlaps: Overlaps, what: Wording, scored: str) -> list[tuple[str,
     # Those that are in training by design, where they are scored, are not counted.
     texts = "texts set aside for the attacker" if scored in ("training", "mixed") else "scored texts"
     return [
-        (f"{texts} in the same {what.one}'s training", known(overlaps.scored_texts_in_same_users_training)),
+        (f"{texts} in the same {what.singular}'s training", known(overlaps.scored_texts_in_same_users_training)),
         (f"{texts} in another's training", known(overlaps.scored_texts_in_other_users_training)),
         (f"texts of {what.other} in training", known(overlaps.held_out_texts_in_training)),
         (f"{what.other} in training, by name", known(overlaps.held_out_users_in_training)),

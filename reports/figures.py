@@ -31,7 +31,7 @@ def figures(record: Record) -> dict[str, str]:
     if record.gradient_norms:
         found["norms"] = _gradient_norms(record.gradient_norms)
     if len(record.knowledge) > 1:
-        found["knowledge"] = _knowledge(record.knowledge, what.one)
+        found["knowledge"] = _knowledge(record.knowledge, what.singular)
     if record.canaries and any(group.auroc for group in record.canaries.groups):
         found["canaries"] = _canaries(record.canaries, record.primary().auroc, what)
     return found
@@ -138,7 +138,7 @@ def _histogram(result: AttackResult, what: Wording) -> str:
         how = how_aggregated(result.attack, result.aggregation)
         label(
             axes,
-            f"score of one {what.one} ({result.attack}, {how}; higher: more likely held in)",
+            f"score of one {what.singular} ({result.attack}, {how}; higher: more likely held in)",
             "share per unit",
         )
         axes.set_yticks([])

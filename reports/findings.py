@@ -18,7 +18,7 @@ from heldin.reports.next_steps import next_step
 from heldin.reports.people import attacker
 from heldin.reports.recommendation import recommendation
 from heldin.reports.wording import audited_by, group_name, interval, of_real_rows, percent, sentence
-from heldin.words.answer import Promised
+from heldin.words.answer import GuaranteeComparison
 from heldin.words.texts import AtEndpoint
 
 ATTACKER = "Who attacks"
@@ -101,7 +101,7 @@ def _warnings(record: Record) -> list[str]:
     ):
         warnings.append(
             f"{overlaps.scored_texts_in_same_users_training.count:,} of {record.attacker_texts:,} scored texts are"
-            f" word for word in the same {what.one}'s training texts: for them the attack is not on fresh text."
+            f" word for word in the same {what.singular}'s training texts: for them the attack is not on fresh text."
         )
     if overlaps.held_out_texts_in_training.count and not record.trainings:
         warnings.append(
@@ -304,13 +304,13 @@ def _bounds(record: Record) -> str:
         together = len({bound.subjects for bound in bounds}) > 1
         paid = "; all groups are corrected for together" if together else ""
         said.append(
-            f"Of the {len(bounds)} lower bounds on epsilon per {audited_by(record).one} (at delta {judgement.delta:g})"
-            f" that this design supports, the highest is {best.epsilon_lower:.2f} ({of}{best.name},"
-            f" {percent(best.level, 0)}, {best.standing}); it was picked after looking, each bound holds on its"
-            f" own{paid}."
+            f"Of the {len(bounds)} lower bounds on epsilon per {audited_by(record).singular} (at delta"
+            f" {judgement.delta:g}) that this design supports, the highest is {best.epsilon_lower:.2f}"
+            f" ({of}{best.name}, {percent(best.level, 0)}, {best.standing}); it was picked after looking, each bound"
+            f" holds on its own{paid}."
         )
     elif len(bounds_that_follow(record)) < len(judgement.bounds):
-        said.append(NONE_FOLLOWS.format(one=audited_by(record).one))
+        said.append(NONE_FOLLOWS.format(one=audited_by(record).singular))
     # One reason: the other bounds are refused for the same design.
     elif judgement.refused:
         said.append(f"No bound on epsilon can be given: {judgement.refused[0].reason}.")
@@ -376,4 +376,8 @@ def answer_line(facts: DecisionFacts) -> str:
     return f"{facts.decision.answer.value}{'' if promise is None else _PROMISED[promise]()}"
 
 
-_PROMISED = {Promise.WITHIN: Promised.WITHIN, Promise.ABOVE: Promised.ABOVE, Promise.BEYOND: Promised.BEYOND}
+_PROMISED = {
+    Promise.WITHIN: GuaranteeComparison.WITHIN,
+    Promise.ABOVE: GuaranteeComparison.ABOVE,
+    Promise.BEYOND: GuaranteeComparison.BEYOND,
+}

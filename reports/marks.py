@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from heldin.audit.marks import Exposed, MarkGroup, MarkSide
+from heldin.audit.marks import MarkExposure, MarkGroup, MarkSide
 from heldin.base.wording import counted
 from heldin.record.document import Record
 
@@ -58,7 +58,7 @@ def _row(name: str, its: MarkSide) -> list[str]:
     return [name, f"{its.users:,}", highest, first, _median(its.target), beside]
 
 
-def _median(its: Exposed) -> str:
+def _median(its: MarkExposure) -> str:
     return "N/A" if its.median is None else f"{its.median:.1f}"
 
 

@@ -13,7 +13,7 @@ from heldin.record.document import Record
 from heldin.record.release import release_of
 from heldin.record.requirements import epsilon_per_entity, epsilon_per_user
 from heldin.reports.wording import audited_by, of_real_rows, percent, texts_of
-from heldin.words.guarantee import Promise
+from heldin.words.guarantee import GuaranteeText
 
 LARGEST_ODDS = 1e6  # above which odds say nothing that a reader could use
 _FURTHER = {
@@ -160,7 +160,7 @@ def _by_promise(record: Record) -> str:
     if epsilon is None or t.delta is None:
         if t.epsilon is None:
             why = "the training has no guarantee"
-            if t.promise.states(Promise.NO_PROTECTION):
+            if t.promise.states(GuaranteeText.NO_PROTECTION):
                 why = "nothing but what was done to the texts protects" if t.removals else t.guarantee
         else:
             why = f"its epsilon is for {t.protected}, and a user may have several records"
@@ -280,7 +280,7 @@ def attacker(record: Record) -> str:
         texts = max(1, round(record.attacker_texts / max(1, people)))
         said = (
             f"Somebody who can ask for {attacker_asks(result.attack)}, and who has about"
-            f" {counted(texts, 'text')} of each {what.one}, {texts_of(record.scored_texts.kind)}. The attack is"
+            f" {counted(texts, 'text')} of each {what.singular}, {texts_of(record.scored_texts.kind)}. The attack is"
             f" {_attack(record)}; {_uses(result.attack)}."
         )
         if headline_of_a_dial(record):

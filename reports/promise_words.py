@@ -68,7 +68,7 @@ class Promised:
 
 def promise_pairs(record: Record) -> list[list[str]]:
     """(term, up to three sentences) of unit, delta and neighbours."""
-    t, one = record.training, audited_by(record).one
+    t, one = record.training, audited_by(record).singular
     if t is None:
         return [
             ["unit", f"Not known: the model was trained elsewhere. The audit counts by {one}."],

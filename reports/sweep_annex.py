@@ -150,7 +150,7 @@ def _membership(result: SweepResult) -> list[Scenario]:
         found += f" The comparison is not valid in {len(void)} of {counted(len(done), 'cell')}."
     rows = [
         Scenario(
-            f"Membership of {what.unit}: was this {what.one} in training?",
+            f"Membership of {what.unit}: was this {what.singular} in training?",
             "not run" if not done else "run, not valid" if len(void) == len(done) else "run",
             f"probabilities of texts under the model and a reference model; {texts}",
             found,
@@ -198,7 +198,7 @@ def _releases_vary(result: SweepResult) -> bool:
 
 def _promises(result: SweepResult) -> list[list[str]]:
     """(variants, sentences), once for all variants that promise the same."""
-    one, by_words, marks = _what(result).one, dict[str, list[str]](), letters(result.variants)
+    one, by_words, marks = _what(result).singular, dict[str, list[str]](), letters(result.variants)
     for its in result.variants:
         by_words.setdefault(_promise(its, one), []).append(f"{marks[its.name]}  {breakable(its.name)}")
     return [[", ".join(names), words] for words, names in by_words.items()]

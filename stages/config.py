@@ -8,8 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, JsonValue, model_validator
 
 from heldin.attacks.config import AttackConfig, PretrainedReference
-from heldin.audit.config import AuditConfig
-from heldin.audit.decision import DecisionConfig
+from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
 from heldin.base.section import Count, ExpandedName, JobName, Section, Seed
@@ -21,7 +20,7 @@ from heldin.corpus.split import Audited, SplitRule, UserFilter
 from heldin.defenses.config import ClippingDefense, Defense, EntityDefense, FilterDefense, NoDefense
 from heldin.defenses.texts.data_side import Cap, DataDefense, DeIdentify, declared
 from heldin.finetune.recipe import Optimizer, Recipe, Select
-from heldin.models.shape import TinyModel
+from heldin.models.model_config import TinyModel
 from heldin.record.release import Release
 from heldin.stages.config_files import read_config, with_overrides
 from heldin.stages.measures.keys import MeasureKeys

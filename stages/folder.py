@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from heldin.base.artefacts import require_not_purged
 from heldin.base.errors import InputError
 from heldin.base.files import is_held, private_directory, write_text
 from heldin.base.log_file import LOG
-from heldin.base.purged import require_not_purged
 from heldin.base.yaml_files import read_yaml
 from heldin.stages.config_files import first_difference
 from heldin.stages.stage_seconds import FILE as STAGES

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from heldin.attacks.config import NamedReference
+from heldin.attacks.protocol import Dial, TextStatistic
 from heldin.attacks.reference_divergence import reference_divergences
 from heldin.attacks.scoring import AttackTexts
-from heldin.attacks.table import Dial, TextStatistic
 from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
 from heldin.defenses.mechanism import Mechanism

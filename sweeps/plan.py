@@ -11,11 +11,10 @@ from typing import Any
 import yaml
 
 from heldin.attacks.config import NamedReference
-from heldin.base.artefacts import read_document, write_document
+from heldin.base.artefacts import read_document, require_not_purged, write_document
 from heldin.base.coins import new_key
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory, text_sha256, write_text
-from heldin.base.purged import require_not_purged
 from heldin.record.facts import CellFacts
 from heldin.record.sweep import TUNING
 from heldin.stages.config import RunConfig

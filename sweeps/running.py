@@ -13,7 +13,7 @@ from pathlib import Path
 from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import InputError, ResumableError, Terminated
 from heldin.base.files import is_held
-from heldin.base.progress import Reporter, Standing
+from heldin.base.progress import Reporter, WorkOverview
 from heldin.base.wording import counted
 from heldin.sweeps.plan import PlacedCell
 from heldin.sweeps.processes import FINE, Ended, Place, Task, last_line, without_names
@@ -147,7 +147,7 @@ class _Running:
     def _progress(self, cell: PlacedCell) -> Path:
         return self._out / PROGRESS / f"{cell.block}-{cell.variant.name}.txt"
 
-    def _standing(self) -> Standing:
+    def _standing(self) -> WorkOverview:
         now = time.monotonic()
         at_work = [cell for cell in self._cells if cell.name in self._started and cell.name not in self._ended]
         ended = [cell for cell in self._cells if cell.name in self._ended]
@@ -156,7 +156,7 @@ class _Running:
         for cell in reversed(ended):
             state = self._states[cell.name]
             rows.append((cell.name, "done" if state.code in FINE else "failed", f"{state.seconds:,.0f} s", state.said))
-        return Standing(
+        return WorkOverview(
             columns=("cell", "state", "time", "last line"),
             rows=rows,
             caption=self._left(),
@@ -199,9 +199,9 @@ def _with_shared(
         scored = {shared_scores(cell.config): cell for cell in reversed(its)}
         folders = [str(cell.folder) for cell in its if cell in scored.values()]
 
-        def look(progress: Path = progress) -> Standing:
+        def look(progress: Path = progress) -> WorkOverview:
             said = last_line(progress)
-            return Standing(("shared work",), [(said,)], "", [said] if said else [])
+            return WorkOverview(("shared work",), [(said,)], "", [said] if said else [])
 
         with reporter.follow(look):
             ended = place.share(Task(tuple(folders), progress, module="heldin.sweeps.shared"))

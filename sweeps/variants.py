@@ -9,7 +9,7 @@ import numpy as np
 from heldin.audit.blocks import Summary, over_blocks
 from heldin.audit.coarse import grouped
 from heldin.audit.frontier import Position, dominated
-from heldin.audit.paired import Difference, auroc_difference
+from heldin.audit.limits import AurocDifference, auroc_difference
 from heldin.audit.utility import DIGITS, mean_difference
 from heldin.base.errors import InputError
 from heldin.record.masking import masked
@@ -144,7 +144,7 @@ Pair = tuple[Finished, Finished]
 
 
 def _difference(
-    pairs: Sequence[Pair], of: Callable[[Finished, Finished], Difference | None], *, digits: int = 3
+    pairs: Sequence[Pair], of: Callable[[Finished, Finished], AurocDifference | None], *, digits: int = 3
 ) -> Summary | None:
     """Second minus first, in the blocks that have both; None if a block's difference cannot be stated."""
     found = [of(*pair) for pair in pairs]
@@ -154,7 +154,7 @@ def _difference(
     return over_blocks([its.value for its in stated], (stated[0].lower, stated[0].upper), digits=digits)
 
 
-def auroc_change(first: Finished, other: Finished) -> Difference | None:
+def auroc_change(first: Finished, other: Finished) -> AurocDifference | None:
     """The second's AUROC less the first's on the same users; None for other attacks, or where it has no error."""
     # Another attack, or other texts: their difference would not be the defense's.
     if first.cell.config.attack != other.cell.config.attack:
@@ -164,7 +164,7 @@ def auroc_change(first: Finished, other: Finished) -> Difference | None:
     return auroc_difference(first.sides, other.sides)
 
 
-def loss_change(first: Finished, other: Finished) -> Difference | None:
+def loss_change(first: Finished, other: Finished) -> AurocDifference | None:
     """The second's loss less the first's on the same held-out users; None for other texts or too few users."""
     if measured_on(first) != measured_on(other):
         return None

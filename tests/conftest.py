@@ -151,7 +151,7 @@ def make_lm(english: list[str]) -> Callable[..., object]:
     """Factory of tiny GPT-Neo language models with random weights and one shared tokenizer."""
     from heldin.base.files import text_sha256
     from heldin.models.loading import LanguageModel
-    from heldin.models.shape import TinyModel
+    from heldin.models.model_config import TinyModel
     from heldin.models.tiny import new_tiny_model, train_tokenizer
 
     tokenizer = train_tokenizer(english, 400)

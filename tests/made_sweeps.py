@@ -4,7 +4,7 @@ import numpy as np
 
 from heldin.audit.blocks import over_blocks
 from heldin.audit.extraction import Emitted, ExtractionFacts, ExtractionGroup
-from heldin.audit.marks import Exposed, MarkFacts, MarkGroup, MarkSide
+from heldin.audit.marks import MarkExposure, MarkFacts, MarkGroup, MarkSide
 from heldin.audit.requirement import Requirement
 from heldin.audit.shipping import Candidate, Shipping, judge_candidates
 from heldin.record.facts import Ceiling, CurvePoint
@@ -21,7 +21,7 @@ from heldin.record.sweep import (
 )
 from heldin.record.sweep_tests import CellTests
 from heldin.words.evidence import REAL_USERS, ClaimLabel
-from heldin.words.guarantee import Promise, Relation
+from heldin.words.guarantee import GuaranteeText, Relation
 
 RATES = np.linspace(0, 1, 21)
 
@@ -81,9 +81,9 @@ def _variant(name, first, aurocs, gains, private, beaten):
         group=first,
         defense="uls" if private else "none",
         promise=(
-            Promise.EPSILON(epsilon=8.0, delta=1e-5, unit="user", relation=Relation.ADD_REMOVE())
+            GuaranteeText.EPSILON(epsilon=8.0, delta=1e-5, unit="user", relation=Relation.ADD_REMOVE())
             if private
-            else Promise.NO_PROTECTION()
+            else GuaranteeText.NO_PROTECTION()
         ),
         unit="user" if private else "none",
         privacy_unit="user" if private else "none",
@@ -189,7 +189,7 @@ def with_extraction(result, held_in=(3, 60), held_out=(0, 58), marks=(9, 10), bl
     ]  # fmt: skip
 
     def side(first, users):
-        ranked = Exposed(highest=0, first_percent=first, median=None)
+        ranked = MarkExposure(highest=0, first_percent=first, median=None)
         return MarkSide(users=users, target=ranked, lower=0.0, upper=0.3, reference=ranked)
 
     of_marks = [MarkGroup(kind="rare_phrase", length=None, candidates=1000, held_in=side(*marks), held_out=side(0, 12))]

@@ -10,7 +10,7 @@ import torch
 from heldin.base.files import text_sha256
 from heldin.jobs.planted.config import parse_plant
 from heldin.models.loading import LanguageModel
-from heldin.models.shape import TinyModel
+from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 from heldin.watch.watching import watch_training
 

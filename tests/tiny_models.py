@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from heldin.defenses.gradients.per_unit_gradients import Units, clipped_gradient_sum
+from heldin.defenses.gradients.per_unit_gradients import UnitBatch, clipped_gradient_sum
 from heldin.models.reading import quiet_transformers
 
 V = 61
@@ -109,7 +109,7 @@ def batch(units, *, seed=0, padding=0):
     longest = max(len(r[1]) for r in rows) + padding
     inputs = torch.tensor([r[1] + [r[1][0]] * (longest - len(r[1])) for r in rows])
     targets = torch.tensor([r[2] + [-100] * (longest - len(r[2])) for r in rows])
-    return Units(inputs, targets, torch.tensor([r[0] for r in rows]), len(units))
+    return UnitBatch(inputs, targets, torch.tensor([r[0] for r in rows]), len(units))
 
 
 def checkpoint(model, **settings):

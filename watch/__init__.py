@@ -1,1 +1,1 @@
-"""What is logged of a training that somebody else runs, and what the log shows next to a planted training set."""
+"""The log of a training that somebody else runs, and its comparison with a planted training set."""

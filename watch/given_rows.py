@@ -1,7 +1,11 @@
-"""What a model was given in training, next to the rows of its planted training set: which were read, and how often.
+"""The sequences that a model got in training, compared with the rows of its planted training set: reads of each.
 
 Tokens are compared, as the reference's tokenizer makes them. A row that a trainer cuts is known by the tokens that are
 left of it: the first ones, the last ones, or pieces one after the other.
+
+Where rows were joined and cut at one length, without a sign of where a row ends, no row can be recognised. The first
+and last tokens of a sequence still lie within some row as a rule, and how often they lie within one of a canary user
+follows from the number of their tokens.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,8 +15,50 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heldin.record.planted import JoinedRows, TrainingCounts
-from heldin.watch.joined_rows import Grams, grams_of, joined_rows
 from heldin.watch.training_log import READ, History, Reads, hash_of, own_bounds
+
+GRAM = 8  # tokens in a row that are compared
+_BETWEEN = 2  # tokens between two rows, at most
+_FACTORS = np.array([pow(0x9E3779B97F4A7C15, power, 2**64) for power in range(1, GRAM + 1)], dtype=np.uint64)
+
+Grams = NDArray[np.uint64]
+
+
+def grams_of(tokens: Sequence[int]) -> Grams:
+    """Return a hash of each run of ``GRAM`` tokens, shape (tokens - GRAM + 1,), or (0,) for fewer tokens."""
+    if len(tokens) < GRAM:
+        return np.zeros(0, dtype=np.uint64)
+    values = np.asarray(tokens, dtype=np.uint64) + np.uint64(1)
+    # Modulo 2**64, as unsigned integers are multiplied.
+    hashes: Grams = (np.lib.stride_tricks.sliding_window_view(values, GRAM) * _FACTORS).sum(axis=1, dtype=np.uint64)
+    return hashes
+
+
+def joined_rows(edges: Grams, canary: Sequence[Grams], other: Sequence[Grams], tokens: int) -> JoinedRows:
+    """Compare the ends of sequences with the rows that they were joined of.
+
+    Args:
+        edges: hashes of the first and the last tokens of each distinct sequence.
+        canary: hashes of each canary row, see ``grams_of``.
+        other: those of each real row.
+        tokens: of all rows.
+    """
+    mine = np.concatenate(canary) if canary else np.zeros(0, dtype=np.uint64)
+    others = np.concatenate(other) if other else np.zeros(0, dtype=np.uint64)
+    # A run of tokens that real rows have too shows no canary row.
+    own = mine[~np.isin(mine, others)]
+    within_own = np.isin(edges, own)
+    within = within_own | np.isin(edges, others) | np.isin(edges, mine)
+    runs = mine.size + others.size
+    places = tokens + _BETWEEN * (len(canary) + len(other))
+    return JoinedRows(
+        ends=edges.size,
+        foreign=int((~within).sum()),
+        foreign_expected=edges.size * (1 - runs / places) if places else 0.0,
+        canary=int(within_own.sum()),
+        canary_expected=float(within.sum() * own.size / runs) if runs else 0.0,
+    )
+
 
 _HASH = READ["hash"]
 _ENOUGH = 20  # rows that read like no other: so many show how often the whole set was read
@@ -21,7 +67,7 @@ _ONE_LENGTH, _UNKNOWN = 0.95, 0.8  # shares of sequences of one length, and that
 
 
 @dataclass(frozen=True)
-class Row:
+class PlantedRow:
     """A row of the planted training set.
 
     Attributes:
@@ -45,7 +91,7 @@ class _Rows:
         ends_read: hash of the last own tokens, as many as the longest sequence has; that of ``keys`` for other rows.
         tokens: number of own tokens, at most that of the longest sequence.
         cut: whether a row has more tokens than the longest sequence.
-        required: see ``Row``.
+        required: see ``PlantedRow``.
         canary: number of the canary user, from 0; -1 for real rows.
         pieces: hashes of all other pieces of rows that are longer, sorted, shape (pieces,).
         short: of each row that was cut below the length limit, the ways to cut it into pieces up to that limit: hashes.
@@ -66,7 +112,7 @@ class _Rows:
     grams: Sequence[tuple[Grams, bool]]
 
 
-def count_given(history: History, rows: Iterable[Row], length: int) -> TrainingCounts:
+def count_given(history: History, rows: Iterable[PlantedRow], length: int) -> TrainingCounts:
     """Compare what the model was given with the rows.
 
     Rows that read alike once they are cut share their reads. Every count of rows that are missing is a lower limit.
@@ -136,7 +182,6 @@ class _Totals:
     """Reads by key, shape (keys,).
 
     Attributes:
-        reads: number of reads.
         bearing: number of those with a loss.
         share: share of their tokens that bear a loss; 0 without reads.
         unlabelled: whether labels of some read were not seen.
@@ -181,13 +226,13 @@ def _shared_out(
     reads: NDArray[np.int64], sizes: NDArray[np.int64], members: NDArray[np.int64], passes: int
 ) -> NDArray[np.int64]:
     """Share the reads of each key out among its rows: as many rows as were read once in each pass, shape (rows,)."""
-    found = np.minimum(sizes, -(-reads // passes))
+    rows_read = np.minimum(sizes, -(-reads // passes))
     order = np.argsort(members, kind="stable")
     first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     rank = np.empty(len(members), dtype=np.int64)
     rank[order] = np.arange(len(members)) - first[members[order]]
-    each = reads // np.maximum(found, 1)
-    return np.where(rank < found[members], each[members], 0)
+    each = reads // np.maximum(rows_read, 1)
+    return np.where(rank < rows_read[members], each[members], 0)
 
 
 def _differing(members: NDArray[np.int64], texts: NDArray[np.bytes_]) -> NDArray[np.bool_]:
@@ -204,7 +249,7 @@ def _joined(reads: Reads, foreign: int, table: _Rows) -> JoinedRows | None:
     # Of the same joined rows in each epoch, once.
     _, first = np.unique(reads["hash"], return_index=True)
     edges = reads["ends"][first].ravel()
-    canary, other = ([grams for grams, its in table.grams if its is wanted] for wanted in (True, False))
+    canary, other = ([grams for grams, is_canary in table.grams if is_canary is wanted] for wanted in (True, False))
     return joined_rows(edges[edges > 0], canary, other, table.all_tokens)
 
 
@@ -217,7 +262,7 @@ def _mean(values: NDArray[np.float64] | NDArray[np.integer]) -> float | None:
     return float(values.mean()) if values.size else None
 
 
-def _table(rows: Iterable[Row], ends: frozenset[int], longest: int, length: int, *, grams: bool) -> _Rows:
+def _table(rows: Iterable[PlantedRow], ends: frozenset[int], longest: int, length: int, *, grams: bool) -> _Rows:
     keys: list[bytes] = []
     texts: list[bytes] = []
     last: list[bytes] = []
@@ -228,13 +273,13 @@ def _table(rows: Iterable[Row], ends: frozenset[int], longest: int, length: int,
     canary: list[int] = []
     short: list[tuple[frozenset[bytes], ...]] = []
     numbers: dict[str, int] = {}
-    found: list[tuple[Grams, bool]] = []
+    grams_of_rows: list[tuple[Grams, bool]] = []
     all_tokens = 0
     for row in rows:
         own = _own(row.tokens, ends)
         all_tokens += len(own)
         if grams:
-            found.append((grams_of(own), row.canary_user is not None))
+            grams_of_rows.append((grams_of(own), row.canary_user is not None))
         texts.append(hash_of(own))
         is_cut = len(own) > longest
         # Where a row is cut another end may come to stand at its border.
@@ -261,7 +306,7 @@ def _table(rows: Iterable[Row], ends: frozenset[int], longest: int, length: int,
         np.array(sorted(pieces), dtype=_HASH),
         short,
         all_tokens,
-        found,
+        grams_of_rows,
     )
 
 

@@ -1,4 +1,4 @@
-"""The files of a planted folder that whoever trains is given: the manifest and the training set."""
+"""The files of a planted folder that the person who trains gets: the manifest and the training set."""
 
 import json
 from pathlib import Path

@@ -3,7 +3,7 @@
 The log is a folder with two files for each start of a training and each of its processes, a *segment*:
 ``segment-0001-0.json`` (who wrote it, and its checkpoints) and ``segment-0001-0.reads`` (one ``READ`` per sequence, in
 order). A segment names the one before by its digest, so a segment that was taken away is noticed. The log is a plain
-file: whoever signs vouches for it (docs/other-trainings.md).
+file: the person who signs vouches for it (docs/other-trainings.md).
 """
 
 import hashlib
@@ -37,7 +37,7 @@ class DamagedLogError(InputError):
 
 @dataclass(frozen=True)
 class Header:
-    """What a process knew when a training started.
+    """The facts that a process knew when a training started.
 
     Attributes:
         number: of the start, from 1.
@@ -45,7 +45,6 @@ class Header:
         processes: number of processes that trained together.
         token: random, so that no two starts have the same digest.
         previous: digest of this process's header of the start before; "" for the first.
-        training_set: hash of the training set.
         ends: token ids that may be added around a row's own: start, end and padding.
         step: optimizer steps that were done before.
         tensors: hashes of the trainable weights at the start; empty where they could not be hashed.
@@ -91,7 +90,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Segment:
-    """What one process wrote between one start and the next.
+    """The part of the log that one process wrote between one start and the next.
 
     Attributes:
         header: what was known at the start.
@@ -104,15 +103,13 @@ class Segment:
 
 @dataclass(frozen=True)
 class History:
-    """What the audited weights were trained with, over all starts and processes.
+    """The training of the audited weights, over all starts and processes.
 
     Attributes:
         reads: every sequence.
         ends: see ``Header``.
         training_sets: hashes of the training sets of all starts.
-        starts: number of starts.
         processes: largest number of processes that trained together.
-        steps: optimizer steps.
         epochs: see ``Checkpoint``.
         unreadable: forward passes whose tokens could not be seen.
     """
@@ -149,7 +146,7 @@ def read_segment(path: Path) -> Segment:
         raise
     except InputError as error:
         raise DamagedLogError(str(error)) from error
-    # Its digest is no secret: whoever trains can write one that fits anything.
+    # Its digest is no secret: the person who trains can write one that fits anything.
     try:
         return _SEGMENTS.validate_python(content)
     except ValidationError as error:
@@ -199,7 +196,6 @@ def history_of(starts: Sequence[Sequence[Segment]], tensors: Iterable[str], fold
     Args:
         starts: see ``read_log``.
         tensors: hashes of the audited weights.
-        folder: of the log.
 
     Returns:
         None if no checkpoint has these weights.

@@ -1,4 +1,4 @@
-"""Watch what a model is given while it is trained, whoever trains it: every sequence of every training step.
+"""Watch what a model is given while any trainer trains it: every sequence of every training step.
 
 A hook before the model's forward pass sees what the loss is computed on, after sampler, collator, packing and any
 change that the trainer makes to labels. It changes no weight and draws no random number. It needs the manifest and the
@@ -22,7 +22,7 @@ import torch
 from heldin.base.artefacts import OtherSchemaError, unstamped
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory
-from heldin.watch.joined_rows import grams_of
+from heldin.watch.given_rows import grams_of
 from heldin.watch.planted_files import LOG, MANIFEST, TRAINING, content_sha256
 from heldin.watch.training_log import (
     READ,
@@ -73,7 +73,6 @@ class Watch:
             tokenizer: its start, end and padding tokens may be added around a row.
             step: optimizer steps that were done before, where the training goes on from a checkpoint.
             process: number of this process among those that train together, from 0.
-            processes: their number.
         """
         self.stop()
         private_directory(self._folder)
@@ -143,8 +142,8 @@ class Watch:
             return
         # Copies: what the trainer changes afterwards in place is not what the model was given.
         others = (kwargs.get(name) for name in ("labels", "attention_mask", "position_ids"))
-        kept = (its if isinstance(its, torch.Tensor) and its.shape == ids.shape else None for its in others)
-        self._pending.append(tuple(None if its is None else its.detach().clone() for its in (ids, *kept)))
+        kept = (tensor if isinstance(tensor, torch.Tensor) and tensor.shape == ids.shape else None for tensor in others)
+        self._pending.append(tuple(None if tensor is None else tensor.detach().clone() for tensor in (ids, *kept)))
         if len(self._pending) >= _PENDING:
             self._drain()
 
@@ -219,7 +218,7 @@ class watch_training(contextlib.AbstractContextManager["watch_training"]):
 
 def _reads_of(batch: tuple[torch.Tensor | None, ...], ends: frozenset[int]) -> Iterator[tuple[Any, ...]]:
     """Yield the reads of a forward pass: one for each sequence of a row of the batch."""
-    ids, labels, mask, positions = (None if its is None else its.cpu().numpy() for its in batch)
+    ids, labels, mask, positions = (None if tensor is None else tensor.cpu().numpy() for tensor in batch)
     assert ids is not None
     for number, tokens in enumerate(ids):
         # A token bears a loss if it is its own label: transformers' models shift labels themselves.

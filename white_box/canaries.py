@@ -45,7 +45,7 @@ class Canaries:
 
     @functools.cached_property
     def offsets(self) -> dict[str, int]:
-        """Where each tensor starts among the d coordinates."""
+        """Return the first of the d coordinates of each tensor."""
         sizes = [shape.numel() for shape in self.shapes.values()]
         return dict(zip(self.shapes, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
 

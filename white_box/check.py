@@ -21,7 +21,6 @@ class Check:
     """One comparison.
 
     Attributes:
-        name: name of the check.
         subject: the class of mistakes it is for.
         p_value: p-value of "the trainer does what the mechanism states"; 0 or 1 where nothing is random.
         measured, expected: what was seen, and what is stated.
@@ -46,19 +45,19 @@ class Check:
 
     @property
     def alarm(self) -> bool:
-        """Whether it rejects."""
+        """Return whether the check rejects."""
         # An exact check has level 0 and p-value 0 or 1, so that it alarms without using up any of TOTAL_LEVEL.
         return self.p_value <= self.level
 
 
-def tested(name: str, subject: Subject, found: Found, expected: float, detects: str) -> Check:
+def tested(name: str, subject: Subject, finding: Found, expected: float, detects: str) -> Check:
     """A check at ``LEVEL``, from what ``white_box.laws`` found.
 
     Args:
-        found: the result of the test.
+        finding: the result of the test.
         detects: the deviation that would have been seen, in words.
     """
-    return Check(name, subject, found.p_value, found.measured, expected, found.smallest, detects)
+    return Check(name, subject, finding.p_value, finding.measured, expected, finding.smallest, detects)
 
 
 def exact(

@@ -146,18 +146,18 @@ def coin_checks(seen: Sequence[Observation], ceiling: float) -> list[Check]:
     under an optimizer that divides by what it saw before the noise.
     """
     texts = np.concatenate([s.text_scores for s in seen]), np.concatenate([s.text_member for s in seen])
-    found = [
+    checks = [
         _area("AUROC of canaries, at most", "gradient canaries", *_joined(pooled(seen)), ceiling),
         _area("AUROC of text canaries, at most", "text canaries", *texts, ceiling),
     ]
     moved = np.concatenate([s.moved for s in seen])
     # A random direction has no coordinate of its own whose way could be followed.
     if not moved.size:
-        return [*found, silent("AUROC by weights", "canaries", "the weights, where directions are random")]
+        return [*checks, silent("AUROC by weights", "canaries", "the weights, where directions are random")]
     member = np.concatenate([s.member for s in seen])
     against, less = "gradient canaries by where the weights went", "gradient canaries by how far the weights went"
     return [
-        *found,
+        *checks,
         _area("AUROC by where the weights went, at most", against, -moved, member, ceiling),  # descent goes against it
         _area("AUROC by how far the weights went, at most", less, -np.abs(moved), member, ceiling),
     ]
@@ -174,16 +174,16 @@ def _joined(scores: LabelledScores) -> tuple[Array, NDArray[np.bool_]]:
 
 
 def _area(name: str, kind: str, scores: Array, member: NDArray[np.bool_], ceiling: float) -> Check:
-    """Is the AUROC of canaries above the accountant's ceiling? Being below it is not a mistake."""
+    """Check that the AUROC of canaries is not above the accountant's ceiling; below is no mistake."""
     number = int(min(member.sum(), (~member).sum()))
     if number < _FEWEST:
         return silent(name, "canaries", f"the AUROC of {kind}, of which one side has {number}")
     area, error = auroc_with_error(scores[member], scores[~member])
-    found = laws.areas(area, error, ceiling, number, LEVEL)
-    if math.isnan(found.smallest):
+    finding = laws.areas(area, error, ceiling, number, LEVEL)
+    if math.isnan(finding.smallest):
         return silent(name, "canaries", f"the AUROC of {kind}: {number} on a side cannot lie above {ceiling:.3f}")
-    told = f"an AUROC of {found.smallest:.3f} of {kind} in whole trainings (allowed {ceiling:.3f})"
-    return tested(name, "canaries", found, ceiling, told)
+    detects = f"an AUROC of {finding.smallest:.3f} of {kind} in whole trainings (allowed {ceiling:.3f})"
+    return tested(name, "canaries", finding, ceiling, detects)
 
 
 class _OwnRows:

@@ -40,10 +40,10 @@ def empty_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ...
 
 def checks_of_empty_steps(tensors: Tensors) -> tuple[Check, ...]:
     """Checks of noise divided by its stated deviation, by tensor, shape (2 keys, steps, *shape)."""
-    found = _granular(tensors, "noise in empty steps")
+    by_part = _granular(tensors, "noise in empty steps")
     deviation = math.sqrt(sum(float(np.square(z).sum()) for z in tensors.values()) / _flat(tensors).size)
     if deviation == 0.0:  # no noise at all is an alarm already, and the other checks divide by the deviation
-        return tuple(found)
+        return tuple(by_part)
     # By the measured deviation: a wrong one has its alarm above, and should not raise those of law and dependence too.
     u = {name: z / deviation for name, z in tensors.items()}
     every = _flat(u)
@@ -59,14 +59,14 @@ def checks_of_empty_steps(tensors: Tensors) -> tuple[Check, ...]:
     in_keys = (
         f"one coordinate that differs by {across.below:.2g} times the stated between two keys, in {steps} empty steps"
     )
-    later, earlier = ({name: z[:, its] for name, z in u.items()} for its in (slice(1, None), slice(None, -1)))
+    later, earlier = ({name: z[:, window] for name, z in u.items()} for window in (slice(1, None), slice(None, -1)))
     samples = [z.ravel()[:: max(1, z.size // _MOST_KS)] for z in u.values()]  # every n-th of a large tensor: time
     law = laws.distances(samples, LEVEL)
     tail = laws.tails(every.ravel(), _BEYOND, LEVEL)
     of_law = f"a distribution off by {law.smallest:.2g} in the smallest tensor"
     of_tail = f"{tail.times} as many numbers beyond {_BEYOND[-1]:g} deviations (none at all where it is cut off)"
     return (
-        *found,
+        *by_part,
         tested("noise of a coordinate about its mean", "state", same, 1.0, in_steps),
         _repeated(u, "noise shared by two steps", "one key"),
         _repeated(u, "noise shared by two keys", "two keys"),
@@ -90,7 +90,7 @@ def crowded_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> t
     alone += [_noise_and_sum(stage, trainer, lone_canary(stage, key))[0]]
     pairs = [_noise_and_sum(stage, trainer, crowd) for crowd in crowds(stage, key, high)]
     # shape (1, steps, d)
-    crowded, still = (np.concatenate(its)[None] for its in zip(*pairs, strict=True))
+    crowded, still = (np.concatenate(steps)[None] for steps in zip(*pairs, strict=True))
     z = np.concatenate([small, *alone, crowded[0]])[None]
     u = z / (math.sqrt(float(np.square(z).mean())) or 1.0)
     return (
@@ -108,7 +108,7 @@ def _noise_and_sum(stage: Stage, trainer: Trainer, training: PrivateTraining) ->
     """Noise of a step over its stated deviation, and the sum that it was added to, each of shape (1, d)."""
     # In one pass, unlike the step with noise. Both draw everybody from the same weights, so that the sums cancel.
     quiet = replace(training, mechanism=changed(training.mechanism, noise_multiplier=0.0), micro_records=_ONE_PASS)
-    still, noisy = (releases(stage, trainer, Run(its)).astype(np.float64) for its in (quiet, training))
+    still, noisy = (releases(stage, trainer, Run(variant)).astype(np.float64) for variant in (quiet, training))
     return (noisy - still) / training.mechanism.noise_multiplier, still
 
 
@@ -134,7 +134,7 @@ def _against_the_sum(stage: Stage, z: Array, still: Array) -> tuple[Check, ...]:
 
 
 def over_stated(stage: Stage, streams: Sequence[NDArray[np.float32]]) -> Tensors:
-    """What steps without anybody released, divided by the stated deviation, by tensor; a stream per key, (steps, d)."""
+    """Divide the releases of empty steps by the stated deviation, by tensor; a stream per key, (steps, d)."""
     return _tensors(stage, np.stack(streams).astype(np.float64) / stage.mechanism.noise_multiplier)
 
 
@@ -148,37 +148,37 @@ def _tensors(stage: Stage, z: Array) -> Tensors:
 
 
 def _granular(tensors: Tensors, name: str) -> list[Check]:
-    """Are the deviations of tensors, of rows of matrices, and of single coordinates as stated?"""
+    """Check the deviations of tensors, of rows of matrices, and of single coordinates."""
     whole = {k: np.square(z).sum(axis=(0, 1)) for k, z in tensors.items()}
     rows = next(z.shape[0] * z.shape[1] for z in tensors.values())
     of_tensors = [(z.size * rows, np.array([z.sum()])) for z in whole.values()]
     of_rows = [(z.shape[-1] * rows, z.sum(axis=-1).ravel()) for z in whole.values() if z.ndim > 1]
     of_one = [(rows, z.ravel()) for z in whole.values()]
-    found = []
-    for what, its in (("tensor", of_tensors), ("row", of_rows), ("coordinate", of_one)):
-        worst = _most_deviant(its)
-        told = f"one {what} of {worst.times} the stated deviation ({name})"
-        found.append(tested(f"{name}: the most deviant {what}", "coordinates", worst, 1.0, told))
-    return found
+    checks = []
+    for part, sums in (("tensor", of_tensors), ("row", of_rows), ("coordinate", of_one)):
+        worst = _most_deviant(sums)
+        detects = f"one {part} of {worst.times} the stated deviation ({name})"
+        checks.append(tested(f"{name}: the most deviant {part}", "coordinates", worst, 1.0, detects))
+    return checks
 
 
 def _most_deviant_step(z: Array, name: str, cohort: str) -> Check:
-    """Is the deviation of each step's noise, shape (steps, d), as stated?"""
+    """Check the deviation of each step's noise, shape (steps, d)."""
     steps, size = z.shape
-    found = laws.deviations(np.square(z).sum(axis=1), size, LEVEL)
-    told = f"one of {steps} steps {cohort}, of {found.times} the stated deviation"
-    return tested(f"noise of {name}: the most deviant step", "coordinates", found, 1.0, told)
+    finding = laws.deviations(np.square(z).sum(axis=1), size, LEVEL)
+    detects = f"one of {steps} steps {cohort}, of {finding.times} the stated deviation"
+    return tested(f"noise of {name}: the most deviant step", "coordinates", finding, 1.0, detects)
 
 
 def _most_deviant_part(tensors: Tensors) -> Check:
-    """Is the deviation of the noise of each tensor, and of each row of a matrix, as stated in each step?"""
+    """Check the deviation of the noise of each tensor, and of each row of a matrix, in each step."""
     squares = [np.square(z[0]) for z in tensors.values()]
     sums = [(math.prod(z.shape[1:]), z.reshape(len(z), -1).sum(axis=1)) for z in squares]
     sums += [(z.shape[-1], z.sum(axis=-1).ravel()) for z in squares if z.ndim > 2]
     worst = _most_deviant(sums)
     steps = len(squares[0])
-    told = f"a tensor or row of {worst.times} the stated deviation in one of {steps} steps that draw somebody"
-    return tested("noise amid people: the most deviant part of a step", "coordinates", worst, 1.0, told)
+    detects = f"a tensor or row of {worst.times} the stated deviation in one of {steps} steps that draw somebody"
+    return tested("noise amid people: the most deviant part of a step", "coordinates", worst, 1.0, detects)
 
 
 def _most_deviant(sums: list[tuple[int, Array]]) -> Found:
@@ -187,22 +187,22 @@ def _most_deviant(sums: list[tuple[int, Array]]) -> Found:
     ``smallest`` and ``below`` are those of the group in which deviations are hardest to see.
     """
     by_size: dict[int, list[Array]] = {}
-    for size, its in sums:
-        by_size.setdefault(size, []).append(its)
-    found = [laws.deviations(np.concatenate(its), size, LEVEL / len(by_size)) for size, its in by_size.items()]
+    for size, values in sums:
+        by_size.setdefault(size, []).append(values)
+    findings = [laws.deviations(np.concatenate(groups), size, LEVEL / len(by_size)) for size, groups in by_size.items()]
     # Each group of equal sizes has its share of the level, and the smallest p-value is corrected for their number.
-    worst = min(found, key=lambda f: f.p_value)
-    largest, least = max(f.smallest for f in found), min(f.below for f in found)
-    return Found(min(1.0, worst.p_value * len(found)), worst.measured, largest, least)
+    worst = min(findings, key=lambda f: f.p_value)
+    largest, least = max(f.smallest for f in findings), min(f.below for f in findings)
+    return Found(min(1.0, worst.p_value * len(findings)), worst.measured, largest, least)
 
 
-def _repeated(tensors: Tensors, name: str, of: Literal["one key", "two keys", "any two"]) -> Check:
+def _repeated(tensors: Tensors, name: str, pairs: Literal["one key", "two keys", "any two"]) -> Check:
     """The largest correlation of two steps: in all numbers, in a tensor, in a row of a matrix."""
     values, sizes, tests = [], [], 0
     for blocks in _blocks(tensors):  # (blocks, keys, steps, length)
         unit = blocks / np.maximum(np.linalg.norm(blocks, axis=-1, keepdims=True), 1e-300)
         steps = unit.shape[2]
-        if of == "two keys":
+        if pairs == "two keys":
             # Every step of one key with every step of the other.
             products = np.einsum("bsn,btn->bst", unit[:, 0], unit[:, 1])
         else:
@@ -211,10 +211,12 @@ def _repeated(tensors: Tensors, name: str, of: Literal["one key", "two keys", "a
         values.append(float(np.abs(products).max(initial=0.0)))
         sizes.append(blocks.shape[-1])
         tests += products.size
-    found = laws.correlations(np.array(values), np.array(sizes), LEVEL, tests)
-    which = {"one key": "steps of one key", "two keys": "steps of two keys", "any two": "any two steps amid people"}[of]
-    told = f"a correlation of {found.smallest:.2g} between {which} ({found.below:.2g} in a short row alone)"
-    return tested(name, "state" if of == "one key" else "keys", found, 0.0, told)
+    finding = laws.correlations(np.array(values), np.array(sizes), LEVEL, tests)
+    titles = {"one key": "steps of one key", "two keys": "steps of two keys", "any two": "any two steps amid people"}
+    detects = (
+        f"a correlation of {finding.smallest:.2g} between {titles[pairs]} ({finding.below:.2g} in a short row alone)"
+    )
+    return tested(name, "state" if pairs == "one key" else "keys", finding, 0.0, detects)
 
 
 def _blocks(tensors: Tensors) -> Iterator[Array]:
@@ -236,7 +238,7 @@ def _along(tensors: Tensors) -> list[Check]:
     whole = laws.products(*laws.lag_sums(_flat(tensors)), LEVEL)
     parts = [laws.lag_sums(z.reshape(*z.shape[:2], -1)) for z in tensors.values() if math.prod(z.shape[2:]) > 1]
     sums, counts = (np.concatenate(each) for each in zip(*parts, strict=True))
-    within = laws.products(sums, counts, LEVEL, min(its.max() for _, its in parts) / 2.0)
+    within = laws.products(sums, counts, LEVEL, min(pairs.max() for _, pairs in parts) / 2.0)
     shared = _first_numbers(tensors)
     far = f"a correlation of {whole.smallest:.2g} between numbers at one distance, across tensors"
     near = f"a correlation of {within.smallest:.2g} between numbers at one distance in the smallest tensor"

@@ -1,4 +1,4 @@
-"""Who is sampled: each unit's own rate, and independence between units, between steps and between two keys.
+"""Checks of sampling: each unit's own rate, and independence between units, between steps and between two keys.
 
 Read from steps without noise, both for units with texts and for gradient canaries, under two keys.
 """
@@ -16,7 +16,7 @@ from heldin.white_box import laws
 from heldin.white_box.canaries import Array
 from heldin.white_box.check import LEVEL, Check, exact, silent, tested
 from heldin.white_box.laws import Found
-from heldin.white_box.runs import Draws, Run, changed, draws, readings
+from heldin.white_box.runs import ObservedDraws, Run, changed, draws, readings
 from heldin.white_box.stage import Stage
 from heldin.white_box.step_checks import furthest
 from heldin.white_box.trainers import Trainer
@@ -30,7 +30,7 @@ _MISREAD = 1e-2  # of a contribution: so far from a whole number, somebody took 
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """Who was sampled, for one kind of unit.
+    """The sampled units of one kind.
 
     Attributes:
         kind: "texts" or "canaries".
@@ -46,7 +46,7 @@ class Drawn:
 
     @property
     def present(self) -> NDArray[np.bool_]:
-        """Whether any unit of the column was sampled, shape (keys, steps, columns)."""
+        """Return whether any unit of the column was sampled, shape (keys, steps, columns)."""
         return self.times > 0
 
     @property
@@ -56,7 +56,7 @@ class Drawn:
 
 
 def draw_checks(stage: Stage, trainer: Trainer, key: bytes, low: float, effort: int = 1) -> tuple[Check, ...]:
-    """Who is sampled, under two keys; at rate 1 only that nobody is left out."""
+    """Check who is sampled, under two keys; at rate 1 only that nobody is left out."""
     runs = [drawing(stage, keyed_digest(key, "white-box draws", str(i)), low, effort) for i in range(2)]
     return tuple(checks_of_draws([draws(there, trainer, run) for there, run in runs], stage))
 
@@ -73,8 +73,6 @@ def drawing(stage: Stage, key: bytes, clip_norm: float, effort: int = 1, steps: 
     """A run without noise, of units with texts and gradient canaries with a coordinate each, and its stage.
 
     Args:
-        key: key of the run.
-        clip_norm: clip norm of the run.
         steps: number of steps; None: by ``effort``.
     """
     rate = stage.mechanism.sampler.rate
@@ -97,38 +95,41 @@ def steps_to_see_one_coin(rate: float, units: int) -> int:
     steps = _FEWEST
     while steps < _MOST and rate < 1.0:
         # Of zeros, since only the threshold ``from_count`` is asked for.
-        found = laws.counts(np.zeros(units * (units - 1) // 2), steps, rate**2, LEVEL)
-        if stats.binom.sf(found.from_count - 1, steps, rate) >= laws.SEEN:
+        finding = laws.counts(np.zeros(units * (units - 1) // 2), steps, rate**2, LEVEL)
+        if stats.binom.sf(finding.from_count - 1, steps, rate) >= laws.SEEN:
             break
         steps += _FEWEST
     return steps
 
 
-def checks_of_draws(seen: Sequence[Draws], stage: Stage) -> list[Check]:
+def checks_of_draws(seen: Sequence[ObservedDraws], stage: Stage) -> list[Check]:
     """Checks of who was sampled in runs under one key or under two."""
     rate, members = stage.mechanism.sampler.rate, stage.mechanism.members
     odd = max(each.odd for each in seen)
-    told = f"a unit that takes part with a part of its contribution, {_MISREAD:g} of it"
-    found = [exact("sampling: furthest from whole units", "rates", odd, 0.0, told, tolerance=_MISREAD)]
+    detects = f"a unit that takes part with a part of its contribution, {_MISREAD:g} of it"
+    checks = [exact("sampling: furthest from whole units", "rates", odd, 0.0, detects, tolerance=_MISREAD)]
     beyond = max(_beyond(each, members) for each in seen)
     twice = "a unit that takes part twice in a step, or with a negative weight"
-    found.append(exact("sampling: more than once in a step", "rates", beyond, 0.0, twice))
+    checks.append(exact("sampling: more than once in a step", "rates", beyond, 0.0, twice))
     texts, twins, canaries = _kinds(seen, rate, members)
     if rate == 1.0:
-        least = min(float(its.times.min() / its.copies) for its in (texts, twins, canaries) if its.times.size)
-        return [*found, exact("sampling: least drawn of all", "rates", least, 1.0, "a unit that is left out of a step")]
-    found.append(_whole_cohorts(seen, rate, members))
-    for its in (texts, canaries):
-        found += [*_rates(its), *_spreads(its), *_over_steps(its), *_between_units(its), *_between_keys(its)]
-    return [*found, *_twins(twins)]
+        least = min(float(drawn.times.min() / drawn.copies) for drawn in (texts, twins, canaries) if drawn.times.size)
+        return [
+            *checks,
+            exact("sampling: least drawn of all", "rates", least, 1.0, "a unit that is left out of a step"),
+        ]
+    checks.append(_whole_cohorts(seen, rate, members))
+    for drawn in (texts, canaries):
+        checks += [*_rates(drawn), *_spreads(drawn), *_over_steps(drawn), *_between_units(drawn), *_between_keys(drawn)]
+    return [*checks, *_twins(twins)]
 
 
-def _kinds(seen: Sequence[Draws], rate: float, members: int) -> tuple[Drawn, Drawn, Drawn]:
+def _kinds(seen: Sequence[ObservedDraws], rate: float, members: int) -> tuple[Drawn, Drawn, Drawn]:
     """Units with distinct texts, pairs of units with equal texts, and gradient canaries."""
     names = seen[0].names
     texts = np.stack([each.texts for each in seen])
-    lone = [j for j, its in enumerate(names) if len(its) == 1]
-    pairs = [j for j, its in enumerate(names) if len(its) == 2]
+    lone = [j for j, alike in enumerate(names) if len(alike) == 1]
+    pairs = [j for j, alike in enumerate(names) if len(alike) == 2]
     canaries = np.stack([each.canaries for each in seen])
     return (
         # Clipped to what a binomial count can be: anything beyond is an alarm of its own (``_beyond``).
@@ -138,18 +139,18 @@ def _kinds(seen: Sequence[Draws], rate: float, members: int) -> tuple[Drawn, Dra
     )
 
 
-def _whole_cohorts(seen: Sequence[Draws], rate: float, members: int) -> Check:
+def _whole_cohorts(seen: Sequence[ObservedDraws], rate: float, members: int) -> Check:
     """Sizes of cohorts, all kinds of units together: a fixed size, a cap, or a shared coin would show here."""
-    units = sum(len(its) for its in seen[0].names) + members * seen[0].canaries.shape[1]
-    sizes = np.concatenate([its.texts.sum(axis=1) + its.canaries.sum(axis=1) for its in seen])
-    found = laws.squares(sizes.clip(0, units), units, rate, LEVEL)
-    told = f"whole cohorts, of {units} units, of {found.times} the variance"
-    return tested("sampling: spread of whole cohorts", "rates", found, 1.0, told)
+    units = sum(len(alike) for alike in seen[0].names) + members * seen[0].canaries.shape[1]
+    sizes = np.concatenate([draws.texts.sum(axis=1) + draws.canaries.sum(axis=1) for draws in seen])
+    finding = laws.squares(sizes.clip(0, units), units, rate, LEVEL)
+    detects = f"whole cohorts, of {units} units, of {finding.times} the variance"
+    return tested("sampling: spread of whole cohorts", "rates", finding, 1.0, detects)
 
 
-def _beyond(seen: Draws, members: int) -> float:
+def _beyond(seen: ObservedDraws, members: int) -> float:
     """Largest excess of a column's count over its number of units, or of zero over its count."""
-    copies = np.array([len(its) for its in seen.names])
+    copies = np.array([len(alike) for alike in seen.names])
     excess = (seen.texts - copies, -seen.texts, seen.canaries - members, -seen.canaries)
     return max(float(each.max(initial=0.0)) for each in excess)
 
@@ -174,18 +175,18 @@ def _spreads(drawn: Drawn) -> list[Check]:
     # when units have unlike rates or share coins.
     totals = laws.squares(times.sum(axis=(0, 1)), keys * steps * copies, rate, LEVEL)
     cohorts = laws.squares(times.sum(axis=2), columns * copies, rate, LEVEL)
-    one = laws.counts(times.sum(axis=2), columns * copies, rate, LEVEL)
-    of_totals, of_cohorts = (f"of {kind} of {its.times} the variance" for its in (totals, cohorts))
-    of_one = f"one step, such as the first, that draws {kind} {_at(one)}"
+    single = laws.counts(times.sum(axis=2), columns * copies, rate, LEVEL)
+    of_totals, of_cohorts = (f"of {kind} of {finding.times} the variance" for finding in (totals, cohorts))
+    of_one = f"one step, such as the first, that draws {kind} {_at(single)}"
     return [
         tested(f"sampling: spread of totals of {kind}", "rates", totals, 1.0, f"totals {of_totals}"),
         tested(f"sampling: spread of cohorts of {kind}", "state", cohorts, 1.0, f"cohorts {of_cohorts}"),
-        tested(f"sampling: most deviant cohort of {kind}", "state", one, rate, of_one),
+        tested(f"sampling: most deviant cohort of {kind}", "state", single, rate, of_one),
     ]
 
 
 def _over_steps(drawn: Drawn) -> list[Check]:
-    """How often a unit was sampled in a step and again k steps later, for every k."""
+    """Check how often a unit was sampled in a step and again k steps later, for every k."""
     present = drawn.present
     steps = present.shape[1]
     both, trials = [], []
@@ -196,25 +197,25 @@ def _over_steps(drawn: Drawn) -> list[Check]:
             if spans:
                 both.append(sum(int((present[:, a:b] & present[:, a + lag : b + lag]).sum()) for a, b in spans))
                 trials.append(sum(b - a for a, b in spans) * present.shape[0] * present.shape[2])
-    found = laws.counts(np.array(both), np.array(trials), drawn.chance**2, LEVEL)
+    finding = laws.counts(np.array(both), np.array(trials), drawn.chance**2, LEVEL)
     name = f"sampling: the same {drawn.kind} some steps later"
-    told = f"{_alike(found, drawn, max(trials))} of {drawn.kind} from a step to the next"
-    return [tested(name, "state", found, drawn.chance**2, told)]
+    detects = f"{_alike(finding, drawn, max(trials))} of {drawn.kind} from a step to the next"
+    return [tested(name, "state", finding, drawn.chance**2, detects)]
 
 
 def _between_units(drawn: Drawn) -> list[Check]:
-    """How often two units took part together, for every two."""
+    """Check how often two units took part together, for every two."""
     flat = drawn.present.reshape(-1, drawn.present.shape[2]).astype(np.float64)
     if flat.shape[1] < 2:
         return []
     together = (flat.T @ flat)[np.triu_indices(flat.shape[1], 1)]  # (units, units) -> every pair once
-    found = laws.counts(together, flat.shape[0], drawn.chance**2, LEVEL)
-    told = f"{_alike(found, drawn, flat.shape[0])} of two of {drawn.kind}"
-    return [tested(f"sampling: two of {drawn.kind} together", "rates", found, drawn.chance**2, told)]
+    finding = laws.counts(together, flat.shape[0], drawn.chance**2, LEVEL)
+    detects = f"{_alike(finding, drawn, flat.shape[0])} of two of {drawn.kind}"
+    return [tested(f"sampling: two of {drawn.kind} together", "rates", finding, drawn.chance**2, detects)]
 
 
 def _between_keys(drawn: Drawn) -> list[Check]:
-    """How often a unit took part in the same step under both keys."""
+    """Check how often a unit took part in the same step under both keys."""
     if drawn.present.shape[0] < 2:
         return []
     both = (drawn.present[0] & drawn.present[1]).sum(axis=0)
@@ -230,16 +231,16 @@ def _between_keys(drawn: Drawn) -> list[Check]:
 
 
 def _twins(drawn: Drawn) -> list[Check]:
-    """Whether two units with the same texts are drawn together as often as independent coins would have it."""
+    """Check that two units with the same texts are drawn together as often as by independent coins."""
     if not drawn.times.shape[2]:
         return []
     trials, rate = drawn.times.shape[0] * drawn.times.shape[1], drawn.rate
     both = laws.counts((drawn.times >= 2).sum(axis=(0, 1)), trials, rate**2, LEVEL)
     totals = laws.counts(drawn.times.sum(axis=(0, 1)), 2 * trials, rate, LEVEL)
-    told = f"{_alike(both, replace(drawn, copies=1), trials)} of units with the same texts"
+    detects = f"{_alike(both, replace(drawn, copies=1), trials)} of units with the same texts"
     at = f"units with the same texts {_at(totals)}"
     return [
-        tested("sampling: two of the same texts together", "unlike units", both, rate**2, told),
+        tested("sampling: two of the same texts together", "unlike units", both, rate**2, detects),
         tested("sampling: rate of the same texts", "unlike units", totals, rate, at),
     ]
 
@@ -252,19 +253,19 @@ def _of_a_crowd(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Check
     # More than any other step holds: a cap, or a last pass that is dropped, leaves somebody out.
     units = (*people.units, *canaries)
     mechanism = changed(run.training.mechanism, rate=1.0)
-    found = readings(there, trainer, Run(replace(run.training, units=units, mechanism=mechanism)))
-    told = f"a cohort of {len(units)} that is cut or thinned out, at rate 1"
-    return exact("sampling: everybody of a crowd", "rates", furthest(found), 0.0, told)
+    steps = readings(there, trainer, Run(replace(run.training, units=units, mechanism=mechanism)))
+    detects = f"a cohort of {len(units)} that is cut or thinned out, at rate 1"
+    return exact("sampling: everybody of a crowd", "rates", furthest(steps), 0.0, detects)
 
 
 def _of_one_alone(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Check:
     """The rate of a unit that is the only one: a trainer that avoids empty cohorts would always sample it."""
     there, run = drawing(stage, keyed_digest(key, "white-box draws", "alone"), low)
     rate, steps = stage.mechanism.sampler.rate, run.training.mechanism.steps
-    found = draws(there, trainer, Run(replace(run.training, units=run.training.units[:1])))
-    count = laws.counts(found.texts.clip(0, 1).sum(), steps, rate, LEVEL)
-    told = f"a unit that is alone {_at(count)} in {steps} steps (stated {rate:.3g})"
-    return tested("sampling: rate of a unit that is alone", "unlike units", count, rate, told)
+    drawn = draws(there, trainer, Run(replace(run.training, units=run.training.units[:1])))
+    count = laws.counts(drawn.texts.clip(0, 1).sum(), steps, rate, LEVEL)
+    detects = f"a unit that is alone {_at(count)} in {steps} steps (stated {rate:.3g})"
+    return tested("sampling: rate of a unit that is alone", "unlike units", count, rate, detects)
 
 
 def _whatever_the_texts(stage: Stage, trainer: Trainer, key: bytes, low: float, high: float) -> Check:
@@ -282,31 +283,31 @@ def _whatever_the_texts(stage: Stage, trainer: Trainer, key: bytes, low: float, 
     # The same names in the same order, each with the next one's texts.
     swapped = [replace(unit, rows=other.rows) for unit, other in zip(texts, [*texts[1:], texts[0]], strict=True)]
     changed_texts = replace(training, units=tuple(swapped), mechanism=changed(training.mechanism, clip_norm=high))
-    first, other = (draws(there, trainer, Run(its)) for its in (training, changed_texts))
+    first, other = (draws(there, trainer, Run(variant)) for variant in (training, changed_texts))
     alike = _same(first, other)
     # Coins of the operating system differ from run to run: then a difference says nothing about texts.
     if not alike and not _same(first, draws(there, trainer, Run(training))):
         return silent(name, "state", "coins that depend on texts, since the trainer draws anew under one key")
-    told = f"a unit that is drawn or not in one of {steps} steps, and otherwise when texts or clip norm are others"
-    return exact(name, "state", float(not alike), 0.0, told)
+    detects = f"a unit that is drawn or not in one of {steps} steps, and otherwise when texts or clip norm are others"
+    return exact(name, "state", float(not alike), 0.0, detects)
 
 
-def _same(a: Draws, b: Draws) -> bool:
-    """Whether the units were sampled in the same steps, ignoring units that share their texts with another."""
-    of_a, of_b = ({its[0]: d.texts[:, j] for j, its in enumerate(d.names) if len(its) == 1} for d in (a, b))
+def _same(a: ObservedDraws, b: ObservedDraws) -> bool:
+    """Return whether the units were sampled in the same steps, ignoring units that share their texts with another."""
+    of_a, of_b = ({names[0]: d.texts[:, j] for j, names in enumerate(d.names) if len(names) == 1} for d in (a, b))
     return all(np.array_equal(of_a[name], of_b[name]) for name in of_a.keys() & of_b.keys())
 
 
-def _alike(found: Found, drawn: Drawn, trials: int) -> str:
+def _alike(finding: Found, drawn: Drawn, trials: int) -> str:
     """The correlation of two coins that would have been seen, or how likely even equal coins would have been seen."""
     rate = drawn.chance
-    correlation = (found.smallest - rate**2) / (rate * (1.0 - rate))
+    correlation = (finding.smallest - rate**2) / (rate * (1.0 - rate))
     # Both coins are 1 with probability p^2 + r p (1 - p). An r above 1: not even equal coins would surely be seen.
     if correlation <= 1.0:
         return f"a correlation of {correlation:.2g} between coins"
-    return f"(with probability {float(stats.binom.sf(found.from_count - 1, trials, rate)):.2g} only) equal coins"
+    return f"(with probability {float(stats.binom.sf(finding.from_count - 1, trials, rate)):.2g} only) equal coins"
 
 
-def _at(found: Found) -> str:
-    below = "" if math.isnan(found.below) else f" or {found.below:.2g}"
-    return f"at a rate of {found.smallest:.2g}{below}"
+def _at(finding: Found) -> str:
+    below = "" if math.isnan(finding.below) else f" or {finding.below:.2g}"
+    return f"at a rate of {finding.smallest:.2g}{below}"

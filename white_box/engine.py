@@ -7,7 +7,7 @@ which little or nothing is random check whether the step is the stated one.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.white_box.canaries import Directions
 from heldin.white_box.check import Check, alarms, silent
 from heldin.white_box.coins import Observation, auroc_with_error, coin_checks, observe, pooled
+from heldin.white_box.coordinate_checks import crowded_checks, empty_checks
+from heldin.white_box.draw_checks import draw_checks, odd_draw_checks
 from heldin.white_box.findings import (
     WIDTH,
     alarm_text,
@@ -38,10 +40,60 @@ from heldin.white_box.noise_checks import noise_checks
 from heldin.white_box.outcome import UNSAFE_CODE, AlarmKind, TrainerOutcome
 from heldin.white_box.power import TrainerPower, claim_of, coin_design, quiet_places, trainer_power
 from heldin.white_box.process_checks import process_checks
-from heldin.white_box.sections import SECTIONS, clip_norms
 from heldin.white_box.stage import Stage, set_stage
 from heldin.white_box.stage_model import TIED_GPT_NEO, StageModel
+from heldin.white_box.step_checks import canary_checks, norms_of_units, text_checks, unlike_checks
 from heldin.white_box.trainers import Trainer, loop_trainer
+
+# (stage, trainer, the section's own key, number of steps as a multiple of a short audit's)
+Section = Callable[[Stage, Trainer, bytes, int], tuple[Check, ...]]
+
+_BELOW, _ABOVE = 0.1, 10.0  # clip norms, as multiples of the smallest and the largest norm of a unit's gradient
+
+
+def _empty(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
+    return empty_checks(stage, trainer, key)
+
+
+def _crowded(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
+    return crowded_checks(stage, trainer, key, clip_norms(stage, key)[1])
+
+
+def _canaries(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
+    return canary_checks(stage, trainer, key)
+
+
+def _texts(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
+    return text_checks(stage, trainer, key, norms_of_units(stage, key), *clip_norms(stage, key), effort)
+
+
+def _unlike(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
+    return unlike_checks(stage, trainer, key, clip_norms(stage, key)[0])
+
+
+def _draws(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
+    return draw_checks(stage, trainer, key, clip_norms(stage, key)[0], effort)
+
+
+def _odd_draws(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
+    return odd_draw_checks(stage, trainer, key, *clip_norms(stage, key))
+
+
+def clip_norms(stage: Stage, key: bytes) -> tuple[float, float]:
+    """A clip norm far below every unit's gradient, and one far above."""
+    norms = norms_of_units(stage, key)
+    return _BELOW * float(norms[0]), _ABOVE * float(norms[-1])
+
+
+SECTIONS: Mapping[str, Section] = {
+    "empty steps": _empty,
+    "crowded steps": _crowded,
+    "canaries' steps": _canaries,
+    "texts' steps": _texts,
+    "unlike units": _unlike,
+    "draws": _draws,
+    "odd draws": _odd_draws,
+}
 
 
 @dataclass(frozen=True)
@@ -49,8 +101,6 @@ class TrainerAudit(Tabular):
     """The findings of an audit.
 
     Attributes:
-        mechanism: the stated mechanism.
-        trainings: number of trainings.
         model: on which the trainer was audited.
         directions: directions of the gradient canaries.
         power: what the audit could say, stated before the run.
@@ -60,7 +110,6 @@ class TrainerAudit(Tabular):
         auroc, auroc_error: AUROC of the likelihood-ratio statistic over all gradient canaries, and its standard error.
         result: certified bounds and the verdict on the accountant's curve.
         checks: the checks of the stated mechanism, each with the deviation it would have seen.
-        alarms: the checks that reject.
         accepted: kinds of alarms that were accepted in advance.
     """
 
@@ -110,7 +159,7 @@ class TrainerAudit(Tabular):
         return outcome_text(self.outcome, self.checks, self.accepted, self.result.verdict.reason)
 
     def notes(self) -> Sequence[str]:
-        """What was tested with which smallest deviation, and what was not."""
+        """List the tested mistakes with the smallest visible deviation, and the untested ones."""
         return [*tested_lines(self.checks), *untested_lines(self.checks)]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -207,7 +256,7 @@ def audit_trainer(
         done(1)
     else:
         checks.append(silent("two processes", "processes", "several processes: not asked for"))
-    found = [_estimate(stage, [s]) for s in seen] if full else []
+    estimates = [_estimate(stage, [s]) for s in seen] if full else []
     return TrainerAudit(
         mechanism=mechanism,
         trainings=len(keys),
@@ -215,7 +264,7 @@ def audit_trainer(
         directions=directions,
         power=power,
         estimate=_estimate(stage, seen) if full else None,
-        estimates=tuple(its.epsilon for its in found),
+        estimates=tuple(estimate.epsilon for estimate in estimates),
         auroc=area,
         auroc_error=error,
         result=result,
@@ -231,7 +280,7 @@ def training_checks(seen: Sequence[Observation], ceiling: float) -> list[Check]:
 
 
 def parts(trainings: int, *, processes: bool) -> int:
-    """How often ``advance`` of ``audit_trainer`` is called."""
+    """Return the number of calls of ``advance`` in ``audit_trainer``."""
     return trainings + len(SECTIONS) + processes
 
 
@@ -244,29 +293,29 @@ def directions_of(text: str) -> Directions:
             raise InputError(f"--directions {text}: choose coordinate or random")
 
 
-def table(found: TrainerAudit, width: int = WIDTH) -> str:
+def table(audit: TrainerAudit, width: int = WIDTH) -> str:
     """The findings as plain text: estimate, bounds, AUROC against the ceiling, checks, and the outcome."""
-    lines = [f"audited on: {found.model}"]
-    if found.estimate is not None:
-        its = found.estimate
+    lines = [f"audited on: {audit.model}"]
+    if audit.estimate is not None:
+        estimate = audit.estimate
         lines += [
-            f"estimate (not a bound): epsilon {its.epsilon:.3f}, {100 * its.confidence:g} % bootstrap interval "
-            f"{its.lower:.3f} to {its.upper:.3f}; of single trainings {_spread(found.estimates)}"
+            f"estimate (not a bound): epsilon {estimate.epsilon:.3f}, {100 * estimate.confidence:g} % bootstrap "
+            f"interval {estimate.lower:.3f} to {estimate.upper:.3f}; of single trainings {_spread(audit.estimates)}"
         ]
-        lines += [f"note: {its.warning}"] if its.warning else []
+        lines += [f"note: {estimate.warning}"] if estimate.warning else []
     needs_gaussian = {rule.name for rule in RULES if gaussian_curve in rule.needs}
-    for b in found.result.bounds:
+    for b in audit.result.bounds:
         condition = ", if the trade-off curve is Gaussian" if b.name in needs_gaussian else ""
         lines += [f"{b.standing.value}: epsilon >= {b.epsilon_lower:.3f} ({b.name}, level {b.level:g}{condition})"]
     lines += [
-        f"likelihood-ratio statistic: AUROC {found.auroc:.4f} +- {found.auroc_error:.4f}, ceiling "
-        f"{found.power.auroc_ceiling:.4f}"
+        f"likelihood-ratio statistic: AUROC {audit.auroc:.4f} +- {audit.auroc_error:.4f}, ceiling "
+        f"{audit.power.auroc_ceiling:.4f}"
     ]
-    last = [*(alarm_text(alarm, found.accepted) for alarm in found.alarms), found.heading()]
+    last = [*(alarm_text(alarm, audit.accepted) for alarm in audit.alarms), audit.heading()]
     blocks = [
         wrapped(lines, width),
-        check_lines(found.checks),
-        closing_lines(found.checks, width),
+        check_lines(audit.checks),
+        closing_lines(audit.checks, width),
         wrapped(last, width),
     ]
     return "\n\n".join("\n".join(block) for block in blocks)

@@ -50,24 +50,24 @@ _NOT_ACCEPTED = (
 
 def tested_lines(checks: Sequence[Check]) -> dict[str, str]:
     """By class of mistakes, the number of checks and the smallest deviations they would have seen."""
-    found = {}
+    lines = {}
     for subject in SUBJECTS:
-        its = [check for check in checks if check.subject == subject and not check.untested]
-        if its:
-            seen = "; ".join(dict.fromkeys(check.detects for check in its))
-            found[_TITLES[subject]] = f"{len(its)} checks, would have seen with probability {SEEN:g}: {seen}"
-    return found
+        of_subject = [check for check in checks if check.subject == subject and not check.untested]
+        if of_subject:
+            seen = "; ".join(dict.fromkeys(check.detects for check in of_subject))
+            lines[_TITLES[subject]] = f"{len(of_subject)} checks, would have seen with probability {SEEN:g}: {seen}"
+    return lines
 
 
 def untested_lines(checks: Sequence[Check]) -> list[str]:
-    """What was not tested: first in this audit, then in any audit."""
+    """List the mistakes that were not tested: first in this audit, then in any audit."""
     return [*(check.untested for check in checks if check.untested), *NOT_TESTED]
 
 
 def closing_lines(checks: Sequence[Check], width: int = WIDTH) -> list[str]:
     """The last lines of the output: exactly what was tested, and what was not."""
-    lines = [f"tested: {title}: {what}" for title, what in tested_lines(checks).items()]
-    lines += [f"not tested: {what}" for what in untested_lines(checks)]
+    lines = [f"tested: {title}: {deviations}" for title, deviations in tested_lines(checks).items()]
+    lines += [f"not tested: {text}" for text in untested_lines(checks)]
     return wrapped(lines, width)
 
 
@@ -93,8 +93,6 @@ def outcome_text(outcome: TrainerOutcome, checks: Sequence[Check], accepted: Seq
     """The outcome of an audit in a few sentences.
 
     Args:
-        outcome: the outcome.
-        checks: all checks of the audit.
         accepted: kinds of alarms that were accepted in advance.
         of_coins: what the coins of gradient canaries say about the accountant's curve.
     """

@@ -111,15 +111,12 @@ def products(sums: Array, pairs: Array, level: float, least: float | None = None
     return Found(p_value, float(q[worst] / n[worst]), smallest)
 
 
-def counts(found: Array, trials: NDArray[Any] | int, rate: float, level: float) -> Found:
+def counts(observed: Array, trials: NDArray[Any] | int, rate: float, level: float) -> Found:
     """Binomial counts: is any rate not the stated one? Two-sided, exact.
 
     ``smallest`` and ``below``: the higher and the lower rate that would have been seen in the count with most trials.
-
-    Args:
-        rate: the stated rate.
     """
-    values = np.asarray(found, dtype=np.float64).ravel()
+    values = np.asarray(observed, dtype=np.float64).ravel()
     n = np.broadcast_to(np.asarray(trials, dtype=np.float64), values.shape)
     tails = np.minimum(stats.binom.cdf(values, n, rate), stats.binom.sf(values - 1, n, rate))
     worst = int(np.argmin(tails))
@@ -127,15 +124,12 @@ def counts(found: Array, trials: NDArray[Any] | int, rate: float, level: float) 
     return Found(p_value, float(values[worst] / n[worst]), *_seen_rates(int(n.max()), rate, level / (2 * values.size)))
 
 
-def squares(found: Array, trials: int, rate: float, level: float) -> Found:
+def squares(observed: Array, trials: int, rate: float, level: float) -> Found:
     """The spread of independent binomial counts about their mean, two-sided, by the exact law of the sum of squares.
 
     ``smallest`` and ``below``: the factors of the variance that would have been seen.
-
-    Args:
-        rate: the stated rate.
     """
-    values = np.asarray(found, dtype=np.float64).ravel()
+    values = np.asarray(observed, dtype=np.float64).ravel()
     centre, law = _law_of_squares(trials, rate, values.size)
     upto = np.cumsum(law)
     spread = round(float(np.square(values - centre).sum()))  # whole numbers about a whole centre
@@ -153,25 +147,25 @@ def squares(found: Array, trials: int, rate: float, level: float) -> Found:
 
 def distances(samples: list[Array], level: float) -> Found:
     """Kolmogorov-Smirnov of each sample against N(0, 1). ``smallest`` is a distance of distribution functions."""
-    found = [stats.kstest(sample, "norm") for sample in samples]
-    p_value = min(1.0, len(samples) * min(float(f.pvalue) for f in found))
+    comparisons = [stats.kstest(sample, "norm") for sample in samples]
+    p_value = min(1.0, len(samples) * min(float(f.pvalue) for f in comparisons))
     fewest = min(sample.size for sample in samples)  # in the smallest sample a distance is hardest to see
     smallest = _seen_distance(fewest, level / len(samples))
-    return Found(p_value, max(float(f.statistic) for f in found), smallest)
+    return Found(p_value, max(float(f.statistic) for f in comparisons), smallest)
 
 
 def tails(values: Array, beyond: tuple[float, ...], level: float) -> Found:
-    """Are as many N(0, 1) numbers beyond each of ``beyond`` deviations from zero as there should be? Binomial, exact.
+    """Test the number of N(0, 1) numbers beyond each of ``beyond`` deviations from zero. Binomial, exact.
 
     ``smallest`` and ``below``: the multiples of the stated number beyond the last that would have been seen.
     """
     size = np.abs(values)
     each = level / len(beyond)
     chances = [2.0 * float(special.ndtr(-at)) for at in beyond]
-    found = [counts(np.array((size > at).sum()), size.size, p, each) for at, p in zip(beyond, chances, strict=True)]
-    worst = min(range(len(found)), key=lambda i: found[i].p_value)
-    p_value, measured = min(1.0, len(beyond) * found[worst].p_value), found[worst].measured / chances[worst]
-    return Found(p_value, measured, found[-1].smallest / chances[-1], found[-1].below / chances[-1])
+    findings = [counts(np.array((size > at).sum()), size.size, p, each) for at, p in zip(beyond, chances, strict=True)]
+    worst = min(range(len(findings)), key=lambda i: findings[i].p_value)
+    p_value, measured = min(1.0, len(beyond) * findings[worst].p_value), findings[worst].measured / chances[worst]
+    return Found(p_value, measured, findings[-1].smallest / chances[-1], findings[-1].below / chances[-1])
 
 
 def of_cosines(cosines: Array, size: int) -> Array:
@@ -208,11 +202,11 @@ def of_spans(outside: Array, before: Array, size: int) -> Array:
     return np.asarray(np.where(low < high, low_side, -high_side))
 
 
-def either(found: Sequence[Found]) -> Found:
+def either(findings: Sequence[Found]) -> Found:
     """Combine tests that share a level: the most deviant one, and what the first would have seen."""
-    worst = min(found, key=lambda f: f.p_value)
-    p_value = min(1.0, len(found) * worst.p_value)
-    return Found(p_value, worst.measured, found[0].smallest, found[0].below)
+    worst = min(findings, key=lambda f: f.p_value)
+    p_value = min(1.0, len(findings) * worst.p_value)
+    return Found(p_value, worst.measured, findings[0].smallest, findings[0].below)
 
 
 def areas(measured: float, error: float, limit: float, number: int, level: float) -> Found:
@@ -238,7 +232,7 @@ def areas(measured: float, error: float, limit: float, number: int, level: float
 
 
 def close_pairs(values: Array, within: float, level: float) -> Found:
-    """Are more of these N(0, 1) numbers within ``within`` above another than by chance, as on a grid? A Poisson bound.
+    """Test if more N(0, 1) numbers are within ``within`` above another than by chance, as on a grid. A Poisson bound.
 
     P(|X - Y| < w) is at most w / sqrt(pi). ``smallest`` is the width of a grid, ``below`` the largest expected number.
     """
@@ -290,8 +284,6 @@ def _seen_rates(trials: int, rate: float, each: float) -> tuple[float, float, in
     """The higher and the lower rate that ``counts`` would have seen, and the smallest count rejected as too large.
 
     Args:
-        trials: number of trials of the count.
-        rate: the stated rate.
         each: level of either side of the count.
     """
     high = int(stats.binom.isf(each, trials, rate)) + 1
@@ -351,18 +343,18 @@ def _law_of_squares(trials: int, rate: float, number: int) -> tuple[int, Array]:
     whole = stats.binom.pmf(np.arange(trials + 1), trials, rate)
     values = np.flatnonzero(whole > 1e-18)
     weights = whole[values]
-    one = np.bincount(np.square(values - centre), weights=weights).astype(np.float64)
-    reach = _reach(one, number)
+    law_of_one = np.bincount(np.square(values - centre), weights=weights).astype(np.float64)
+    reach = _reach(law_of_one, number)
     size = 1 << (reach - 1).bit_length()
-    law = np.fft.irfft(np.fft.rfft(one, size) ** number, size)
+    law = np.fft.irfft(np.fft.rfft(law_of_one, size) ** number, size)
     return centre, np.clip(law, 0.0, None)
 
 
-def _reach(one: Array, number: int) -> int:
+def _reach(law: Array, number: int) -> int:
     """A length beyond which the sum of ``number`` such variables lies with probability below 1e-15 (Bernstein)."""
-    at = np.arange(one.size)
-    mean = float(one @ at)
-    variance = float(one @ np.square(at)) - mean**2
+    at = np.arange(law.size)
+    mean = float(law @ at)
+    variance = float(law @ np.square(at)) - mean**2
     x = math.log(1e15)
-    bound = number * mean + math.sqrt(2.0 * number * variance * x) + one.size * x / 3.0
-    return max(one.size, min(number * (one.size - 1) + 1, int(bound) + 2))
+    bound = number * mean + math.sqrt(2.0 * number * variance * x) + law.size * x / 3.0
+    return max(law.size, min(number * (law.size - 1) + 1, int(bound) + 2))

@@ -14,7 +14,7 @@ _ROWS = 1000  # of a block of correlations
 
 
 def noise_checks(noise: NDArray[np.float32], trainings: int = 1) -> tuple[Check, ...]:
-    """Is this N(0, 1), independent between trainings, steps and coordinates? Two-sided: too little and too much fail.
+    """Check for N(0, 1), independent between trainings, steps and coordinates. Two-sided: too little and too much fail.
 
     The first check is of the stated deviation, the others of the noise divided by its measured deviation, so that a
     wrong deviation raises one alarm and not all; the measured deviation is taken as exact (T P is in the thousands).
@@ -27,11 +27,11 @@ def noise_checks(noise: NDArray[np.float32], trainings: int = 1) -> tuple[Check,
     rows, places = z.shape
     deviation = math.sqrt(float(np.square(z).mean()))
     whole = laws.deviations(np.square(z).sum(), z.size, LEVEL)
-    told = f"{whole.times} the stated deviation in all steps of the trainings"
-    found = [tested("noise deviation over the stated one", "coordinates", whole, 1.0, told)]
+    detects = f"{whole.times} the stated deviation in all steps of the trainings"
+    checks = [tested("noise deviation over the stated one", "coordinates", whole, 1.0, detects)]
     # No noise at all has its alarm above, and leaves nothing to divide by.
     if deviation == 0.0:
-        return tuple(found)
+        return tuple(checks)
     u = z / deviation
     step = laws.deviations(np.square(u).sum(axis=1), places, LEVEL)
     place = laws.deviations(np.square(u).sum(axis=0), rows, LEVEL)
@@ -39,13 +39,13 @@ def noise_checks(noise: NDArray[np.float32], trainings: int = 1) -> tuple[Check,
     law = laws.distances([u.ravel()[:: max(1, u.size // _MOST_KS)]], LEVEL)
     of_step = f"one step of {step.times} the deviation"
     of_place = f"one quiet coordinate of {place.times} the deviation in all steps"
-    found += [
+    checks += [
         tested("noise mean", "coordinates", mean, 0.0, f"a mean of {mean.smallest:.2g} deviations"),
         tested("noise distance from normal", "coordinates", law, 0.0, f"a distribution off by {law.smallest:.2g}"),
         tested("noise of the most deviant step", "state", step, 1.0, of_step),
         tested("noise of the most deviant coordinate", "coordinates", place, 1.0, of_place),
     ]
-    return (*found, *_between_steps(u, trainings), *_between_places(u))
+    return (*checks, *_between_steps(u, trainings), *_between_places(u))
 
 
 def _between_steps(u: Array, trainings: int) -> list[Check]:
@@ -59,7 +59,7 @@ def _between_steps(u: Array, trainings: int) -> list[Check]:
     share = 100 * _share(kept.smallest, rows)
     common = f"a part that is common to the steps of all trainings, with {share:.2g} % of the variance"
     any_two = f"a correlation of {pairs.smallest:.2g} between any two of {rows} steps, of one training or of two"
-    found = [
+    checks = [
         tested("noise kept from step to step", "state", kept, 1.0, common),
         tested("noise shared by two steps of trainings", "state", pairs, 0.0, any_two),
     ]
@@ -67,9 +67,9 @@ def _between_steps(u: Array, trainings: int) -> list[Check]:
         # (trainings, places, steps): no pair spans two trainings.
         sums, counts = laws.lag_sums(u.reshape(trainings, steps, places).transpose(0, 2, 1))
         lags = laws.products(sums, counts, LEVEL)
-        told = f"a correlation of {lags.smallest:.2g} between all steps so many apart, up to half of {steps}"
-        found.append(tested("noise against a later step's", "state", lags, 0.0, told))
-    return found
+        detects = f"a correlation of {lags.smallest:.2g} between all steps so many apart, up to half of {steps}"
+        checks.append(tested("noise against a later step's", "state", lags, 0.0, detects))
+    return checks
 
 
 def _between_places(u: Array) -> list[Check]:

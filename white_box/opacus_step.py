@@ -130,7 +130,8 @@ class OpacusStep:
         if self.mode == "hooks":
             for name, parameter in named:
                 more = [
-                    its[name].unsqueeze(0) if name in its else torch.zeros_like(parameter)[None] for its in canaries
+                    gradients[name].unsqueeze(0) if name in gradients else torch.zeros_like(parameter)[None]
+                    for gradients in canaries
                 ]
                 of_records = _of_records(parameter)
                 # Copied only where there is something to add: these are as large as all per-example gradients.
@@ -139,13 +140,13 @@ class OpacusStep:
         for _, parameter in named:
             if not records:
                 parameter.grad = torch.zeros_like(parameter)
-        for its in canaries:
+        for gradients in canaries:
             # Not Opacus' own: it takes no gradient that did not come from a loss.
-            whole = torch.sqrt(sum((part.square().sum() for part in its.values()), torch.zeros(())))
+            whole = torch.sqrt(sum((part.square().sum() for part in gradients.values()), torch.zeros(())))
             scale = (norm / (whole + 1e-6)).clamp(max=1.0)
             for name, parameter in named:
-                if name in its and parameter.grad is not None:
-                    parameter.grad += scale * its[name]
+                if name in gradients and parameter.grad is not None:
+                    parameter.grad += scale * gradients[name]
 
 
 @dataclass(frozen=True)
@@ -176,8 +177,8 @@ def _seed(key: bytes, purpose: str, number: int) -> int:
 
 def _of_records(parameter: torch.nn.Parameter) -> torch.Tensor:
     """Gradients by record, shape (records, ...); none where no record was drawn."""
-    found: torch.Tensor | None = getattr(parameter, "grad_sample", None)
-    return torch.zeros((0, *parameter.shape), device=parameter.device) if found is None else found
+    gradients: torch.Tensor | None = getattr(parameter, "grad_sample", None)
+    return torch.zeros((0, *parameter.shape), device=parameter.device) if gradients is None else gradients
 
 
 opacus = OpacusStep()

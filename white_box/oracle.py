@@ -1,4 +1,4 @@
-"""What a unit should contribute, by one plain backward pass per unit, and, from that, who took part in a step.
+"""The contribution of a unit by one plain backward pass, and, from that, the units that took part in a step.
 
 Slow and obviously right: none of heldin's engine, no batch, no padding. Units' contributions at the weights of a step
 are linearly independent except for units with equal texts, so a step without noise shows which of them it summed, and
@@ -70,8 +70,8 @@ def _gradient(weights: _Weights, texts: Texts) -> Array:
             ids = torch.tensor([list(text)])  # (1, L): one record at a time, without padding
             loss = base.model(input_ids=ids, labels=ids, use_cache=False).loss / len(texts)
             # Materialised: a parameter that the text does not use has zeros, and keeps its place among the d.
-            found = torch.autograd.grad(loss, parameters, materialize_grads=True)
-            total += torch.cat([part.reshape(-1) for part in found]).double().numpy()
+            gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
+            total += torch.cat([part.reshape(-1) for part in gradients]).double().numpy()
     return total
 
 
@@ -83,7 +83,7 @@ def contribution(base: LanguageModel, texts: Texts, clip_norm: float) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class ContributionColumns:
     """The contributions that a step can be composed of.
 
     Attributes:
@@ -110,10 +110,10 @@ class Columns:
         return float(np.linalg.norm(released - taken @ self.matrix)) / (largest or 1.0)
 
 
-def columns_of(base: LanguageModel, alike: Mapping[Texts, Sequence[str]], clip_norm: float) -> Columns:
+def columns_of(base: LanguageModel, alike: Mapping[Texts, Sequence[str]], clip_norm: float) -> ContributionColumns:
     """The columns of units by what they contribute (``alike_in``), at the current weights of ``base``."""
     parts = [contribution(base, texts, clip_norm) for texts in alike]
-    return Columns(tuple(tuple(names) for names in alike.values()), np.stack(parts))
+    return ContributionColumns(tuple(tuple(names) for names in alike.values()), np.stack(parts))
 
 
 def alike_in(
@@ -122,11 +122,10 @@ def alike_in(
     """Names of the units with texts, by the token sequences that they contribute to a step.
 
     Args:
-        training: the run.
         units: units with texts.
     """
-    found: dict[Texts, list[str]] = {}
+    names: dict[Texts, list[str]] = {}
     for unit in units:
         texts = tuple(tuple(text) for text in training.contribution(unit, step, sequences))
-        found.setdefault(texts, []).append(unit.name)
-    return found
+        names.setdefault(texts, []).append(unit.name)
+    return names

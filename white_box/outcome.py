@@ -1,4 +1,4 @@
-"""What an audit of a trainer can find, as enumerations, and which findings a user may accept in advance.
+"""The possible findings of an audit of a trainer, as enumerations, and those that a user may accept in advance.
 
 Imports neither torch nor numpy, for the command line's help.
 """
@@ -12,7 +12,7 @@ UNSAFE_CODE = 6  # exit code of a trainer that is unsafe on input that is not fi
 
 
 class AlarmKind(StrEnum):
-    """What an alarm of a check says about the trainer."""
+    """The meaning of an alarm about the trainer."""
 
     MECHANISM = "mechanism"  # on finite input it does not run the stated mechanism
     NON_FINITE = "non-finite"  # a unit whose gradient is not finite breaks the step for others

@@ -38,7 +38,6 @@ class People:
     """Everybody, and the tokens that only some of them use.
 
     Attributes:
-        tokenizer: the tokenizer of all texts.
         writers: people who are always in.
         canaries: text canaries, each in by a coin.
         sick: a person whose gradient is made not finite, for the checks that test it.
@@ -65,14 +64,14 @@ def gather(canaries: int, members: int, seed: int) -> People:
     """Writers and at most ``canaries`` text canaries of ``members`` records each; a public function of the seed."""
     spec = SyntheticCorpus(users=len(_MAILS) + 4, mean_records=max(_MAILS), min_records=max(_MAILS), seed=seed)
     mails = [list(generate_user(spec, user)) for user in range(spec.users)]
-    tokenizer = train_tokenizer([mail.text for its in mails for mail in its], VOCABULARY)
-    texts = [encode(tokenizer, [mail.text for mail in its], LONGEST) for its in mails]
+    tokenizer = train_tokenizer([mail.text for mailbox in mails for mail in mailbox], VOCABULARY)
+    texts = [encode(tokenizer, [mail.text for mail in mailbox], LONGEST) for mailbox in mails]
     start = texts[0][0][0]
-    used = {token for its in texts for text in its for token in text}
+    used = {token for records in texts for text in records for token in text}
     rare = [token for token in range(len(tokenizer)) if token not in used and token != start]
     ordinary = [
-        _person(its[0].user, [texts[i][j][: _LENGTHS[j % len(_LENGTHS)] + 1] for j in range(_MAILS[i])])
-        for i, its in enumerate(mails[: len(_MAILS)])
+        _person(mailbox[0].user, [texts[i][j][: _LENGTHS[j % len(_LENGTHS)] + 1] for j in range(_MAILS[i])])
+        for i, mailbox in enumerate(mails[: len(_MAILS)])
     ]
     others = texts[len(_MAILS) :]
     # The first for the writers "loud" and "echo" and the sick person, the others for the text canaries, one each.
@@ -92,7 +91,6 @@ def _unlike(name: str, texts: list[list[Text]], start: int, special: list[int]) 
     Args:
         name: name of an ordinary writer, from which nearly equal names are made.
         texts: texts of people who are not writers themselves.
-        start: start token.
         special: tokens that nobody else uses.
     """
     first, second, third, fourth = texts[:4]

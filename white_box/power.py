@@ -1,4 +1,4 @@
-"""What a white-box audit of a trainer could find, before it runs, and the mechanism that it runs under."""
+"""The power of a white-box audit of a trainer, before it runs, and the mechanism that it runs under."""
 
 import bisect
 from dataclasses import dataclass
@@ -9,8 +9,7 @@ import numpy as np
 from heldin.base.errors import InputError
 from heldin.bounds import one_run
 from heldin.bounds.design import Assignment, Design
-from heldin.bounds.gaussian_attacker import attack_mu, simulated_rights
-from heldin.bounds.guessing import Guesses, Try
+from heldin.bounds.guessing import Guesses, Try, attack_mu, simulated_rights
 from heldin.bounds.verdict import Claim, curve_claim, max_certifiable_epsilon
 from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.events import PoissonGaussian, with_noise
@@ -30,12 +29,11 @@ _NOISE_VALUES = 4_000_000  # float32 numbers over all steps and trainings: 16 MB
 
 @dataclass(frozen=True)
 class WeakerTrainer:
-    """How often the one-run test rejects a trainer with too little noise.
+    """The power of the one-run test against a trainer with too little noise.
 
     Attributes:
         noise: its noise as a share of the stated noise.
         auroc: the largest AUROC that this noise allows.
-        probability: probability of rejection.
     """
 
     noise: float
@@ -45,12 +43,10 @@ class WeakerTrainer:
 
 @dataclass(frozen=True)
 class TrainerPower:
-    """What the audit could find, before it runs.
+    """The power of the audit, before it runs.
 
     Attributes:
         canaries: number of canary users over all trainings.
-        epsilon: the claimed epsilon.
-        delta: the claimed delta.
         auroc_ceiling: the largest AUROC that the claim allows.
         max_certifiable_epsilon: lower bound on epsilon that perfect guessing would certify.
         weaker: how often trainers with too little noise are rejected.
@@ -162,7 +158,7 @@ def trainer_mechanism(
 
 
 def trainer_power(mechanism: Mechanism, canaries: int, *, alpha: float = 0.05) -> TrainerPower:
-    """What an audit with this many canary users, over all its trainings, could certify or falsify.
+    """Return what an audit with this many canary users in all trainings together could certify or falsify.
 
     The attacker of a trainer with less noise is the accountant's own for that noise, approximated as Gaussian with its
     AUROC. Raises InputError for too few canaries, and for a mechanism without a guarantee.
@@ -172,20 +168,24 @@ def trainer_power(mechanism: Mechanism, canaries: int, *, alpha: float = 0.05) -
     reach = max_certifiable_epsilon(canaries - canaries // 2, canaries // 2, claim.delta, coin_design(alpha))
     tries = one_run.paid_tries(canaries, alpha=alpha)
 
-    def least(one: Try) -> int:
+    def least(attempt: Try) -> int:
         """The smallest number of right guesses that the test rejects; made + 1 if it rejects none."""
         # By bisection: what rejects some number of right guesses rejects any larger number of them.
         return bisect.bisect_left(
-            range(one.made + 1), True, key=lambda v: claim.rejected_by(Guesses(canaries, one.made, v), one.level)
+            range(attempt.made + 1),
+            True,
+            key=lambda v: claim.rejected_by(Guesses(canaries, attempt.made, v), attempt.level),
         )
 
-    needed = np.array([least(one) for one in tries])
+    needed = np.array([least(attempt) for attempt in tries])
     weaker = []
     for share in WEAKER:
         noise = event.noise_multiplier * share
         area = ceiling_of(with_noise(event, noise), mechanism.steps, claim.delta).auroc
         # An area of 1 would have mu infinite.
-        right = simulated_rights(canaries, attack_mu(min(area, 1.0 - 1e-9)), tuple(one.made for one in tries), seed=0)
+        right = simulated_rights(
+            canaries, attack_mu(min(area, 1.0 - 1e-9)), tuple(attempt.made for attempt in tries), seed=0
+        )
         # By any of the numbers of guesses, each at its own level, as the verdict does it.
         weaker.append(WeakerTrainer(share, area, float((right >= needed).any(axis=1).mean())))
     values = mechanism.steps * quiet_places(mechanism.steps, 1)

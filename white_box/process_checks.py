@@ -36,11 +36,7 @@ def process_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tu
 
 
 def jobs(part: Part, stage: Stage, trainer: Trainer, key: bytes, low: float) -> list[Job]:
-    """What the processes do: empty steps under two keys; steps with all texts and with some; sampling.
-
-    Args:
-        part: which part.
-    """
+    """Return the jobs of the processes: empty steps under two keys; steps with all texts and with some; sampling."""
     match part:
         case "noise":
             return [Job("releases", run, stage, trainer) for run in empty_runs(stage, key)]
@@ -60,14 +56,14 @@ def checks_of(part: Part, stage: Stage, seen: Sequence[Sequence[Any]]) -> tuple[
     match part:
         case "noise":
             # All processes must release the same: one that lacks the noise gives it away by comparison.
-            apart = max(float(np.abs(other - its[0]).max()) for its in seen for other in its[1:])
-            told = f"releases of two processes that differ by {percent} of the sensitivity"
-            found = [exact("releases, apart", "processes", apart, 0.0, told)]
-            found += checks_of_empty_steps(over_stated(stage, [its[0] for its in seen]))
+            apart = max(float(np.abs(other - outputs[0]).max()) for outputs in seen for other in outputs[1:])
+            detects = f"releases of two processes that differ by {percent} of the sensitivity"
+            checks = [exact("releases, apart", "processes", apart, 0.0, detects)]
+            checks += checks_of_empty_steps(over_stated(stage, [outputs[0] for outputs in seen]))
         case "texts":
-            off = max(furthest(of_one) for its in seen for of_one in its)
-            told = f"what a unit with texts adds, {percent} of the largest contribution off"
-            found = [exact("texts", "processes", off, 0.0, told)]
+            off = max(furthest(of_one) for outputs in seen for of_one in outputs)
+            detects = f"what a unit with texts adds, {percent} of the largest contribution off"
+            checks = [exact("texts", "processes", off, 0.0, detects)]
         case "draws":
-            found = checks_of_draws([seen[0][0]], stage)  # as the first process saw them
-    return tuple(replace(check, name=f"{_TOGETHER}: {check.name}", subject="processes") for check in found)
+            checks = checks_of_draws([seen[0][0]], stage)  # as the first process saw them
+    return tuple(replace(check, name=f"{_TOGETHER}: {check.name}", subject="processes") for check in checks)

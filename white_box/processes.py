@@ -39,9 +39,6 @@ class Job:
 
     Attributes:
         how: function of ``white_box.runs`` that observes it.
-        run: the run.
-        stage: the stage of the audit.
-        trainer: the audited trainer.
     """
 
     how: How
@@ -55,7 +52,7 @@ class NotRun(Exception):
 
 
 def together(jobs: Sequence[Job]) -> list[tuple[Any, ...]]:
-    """What each process saw of each job.
+    """Run the jobs in several processes; returns the result of each process for each job.
 
     Raises NotRun if the trainer cannot be pickled, or a process fails or takes too long.
     """
@@ -103,13 +100,13 @@ def _wait(started: "Sequence[subprocess.Popen[bytes]]", folder: Path) -> None:
         time.sleep(0.02)
     for rank, process in enumerate(started):
         if process.poll():
-            said = (folder / f"errors {rank}").read_text("utf-8", errors="replace").strip().splitlines()
-            last = said[-1].removeprefix(f"[rank{rank}]: ") if said else "without a word"
+            errors = (folder / f"errors {rank}").read_text("utf-8", errors="replace").strip().splitlines()
+            last = errors[-1].removeprefix(f"[rank{rank}]: ") if errors else "without a word"
             raise NotRun(f"process {rank} of {PROCESSES} stopped: {last}")
 
 
 def _take_part(folder: Path, rank: int) -> None:
-    """What one process does."""
+    """Do the work of one process."""
     # Both processes share the cores: with more threads than cores each is many times slower than with one thread.
     torch.set_num_threads(1)
     store = f"file://{folder / 'meeting'}"

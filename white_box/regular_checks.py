@@ -28,9 +28,9 @@ def regular_checks(tensors: Tensors, name: str) -> tuple[Check, ...]:
     """Sums, norms and spans of the parts; ``tensors`` is noise of one deviation."""
     parts = {part: list(_blocks(tensors, part)) for part in PARTS}
     every = whole(tensors)
-    sums = [_varied(part, [_sums(z) for z in its], _sums(every)) for part, its in parts.items()]
-    norms = [_varied(part, [_norms(z) for z in its], _norms(every)) for part, its in parts.items()]
-    spans = [_spanned(part, [_spans(z) for z in its], _spans(every)) for part, its in parts.items()]
+    sums = [_varied(part, [_sums(z) for z in blocks], _sums(every)) for part, blocks in parts.items()]
+    norms = [_varied(part, [_norms(z) for z in blocks], _norms(every)) for part, blocks in parts.items()]
+    spans = [_spanned(part, [_spans(z) for z in blocks], _spans(every)) for part, blocks in parts.items()]
     inside = f"{name}, what lies in the span of earlier noise, off by"
     return (
         _check(f"{name}: how much sums vary", sums, 1.0, f"{name}, sums that vary by"),
@@ -48,7 +48,7 @@ def direction_check(tensors: Tensors, directions: Tensors, name: str, along: str
         name: where the noise is from, in words.
         along: what the directions are, in words.
     """
-    found = []
+    findings = []
     for part in PARTS:
         each = []
         for z, g in zip(_blocks(tensors, part), _blocks(directions, part), strict=True):
@@ -56,8 +56,8 @@ def direction_check(tensors: Tensors, directions: Tensors, name: str, along: str
             there = (np.linalg.norm(g, axis=-1) > 0.0).all(axis=-1)
             each.append(laws.of_cosines(_cosines(z[there], g[there]), z.shape[-1]))
         z, g = whole(tensors), whole(directions)
-        found.append(_varied(part, each, laws.of_cosines(_cosines(z, g), z.shape[-1])))
-    return _check(f"{name}: variance along {along}", found, 1.0, f"{name}, what is along {along}, that varies by")
+        findings.append(_varied(part, each, laws.of_cosines(_cosines(z, g), z.shape[-1])))
+    return _check(f"{name}: variance along {along}", findings, 1.0, f"{name}, what is along {along}, that varies by")
 
 
 def whole(tensors: Tensors) -> Array:
@@ -117,8 +117,8 @@ def _varied(part: Part, each: Sequence[Array], of_all: Array) -> tuple[Found, st
     every = np.concatenate([squares, of_all]) if part == "tensor" else squares
     # All parts together see what is a little wrong everywhere, each by itself what is wrong in one.
     together = laws.deviations(squares.sum(), squares.size, _PART / 2)
-    one = laws.deviations(every.sum(axis=1), every.shape[1], _PART / 2)
-    return laws.either([together, one]), f"{together.times} the stated in {part}s ({one.times} in one)"
+    single = laws.deviations(every.sum(axis=1), every.shape[1], _PART / 2)
+    return laws.either([together, single]), f"{together.times} the stated in {part}s ({single.times} in one)"
 
 
 def _spanned(part: Part, each: Sequence[Array], of_all: Array) -> tuple[Found, str]:
@@ -126,13 +126,13 @@ def _spanned(part: Part, each: Sequence[Array], of_all: Array) -> tuple[Found, s
     numbers = np.concatenate(each)
     every = [*each, of_all] if part == "tensor" else each
     mean = laws.means(numbers.sum(), numbers.size, _PART / 3)
-    one = laws.means(np.array([its.sum() / math.sqrt(its.size) for its in every]), 1, _PART / 3)
+    single = laws.means(np.array([block.sum() / math.sqrt(block.size) for block in every]), 1, _PART / 3)
     spread = laws.deviations(np.square(numbers).sum(), numbers.size, _PART / 3)
-    found = replace(laws.either([mean, one, spread]), measured=mean.measured)
-    return found, f"{mean.smallest:.2g} deviations in {part}s"
+    finding = replace(laws.either([mean, single, spread]), measured=mean.measured)
+    return finding, f"{mean.smallest:.2g} deviations in {part}s"
 
 
-def _check(name: str, found: Sequence[tuple[Found, str]], expected: float, what: str) -> Check:
+def _check(name: str, findings: Sequence[tuple[Found, str]], expected: float, deviation: str) -> Check:
     """One check over all kinds of parts."""
-    seen = f"{what} {', '.join(told for _, told in found)}"
-    return tested(name, "coordinates", laws.either([its for its, _ in found]), expected, seen)
+    seen = f"{deviation} {', '.join(detects for _, detects in findings)}"
+    return tested(name, "coordinates", laws.either([finding for finding, _ in findings]), expected, seen)

@@ -14,7 +14,7 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.units import PrivateTraining
 from heldin.models.loading import LanguageModel
 from heldin.white_box.canaries import Array, Canaries, Index
-from heldin.white_box.oracle import Columns, Reading, Texts, alike_in, columns_of
+from heldin.white_box.oracle import ContributionColumns, Reading, Texts, alike_in, columns_of
 from heldin.white_box.stage import Stage, Weights
 from heldin.white_box.trainers import Trainer, watched
 
@@ -30,8 +30,8 @@ class Run:
 
 
 @dataclass(frozen=True, eq=False)
-class Draws:
-    """Who took part in the steps of one run.
+class ObservedDraws:
+    """The units that took part in the steps of one run.
 
     Attributes:
         texts: how often each column of texts was found, shape (T, columns).
@@ -52,7 +52,6 @@ def changed(
     """The mechanism with another clip norm, rate, or other field.
 
     Args:
-        mechanism: the mechanism.
         clip_norm: its new clip norm; None: as before.
         rate: its new sampling rate; None: as before.
         other: other fields to replace, by name.
@@ -66,10 +65,9 @@ def changed(
 
 
 def releases(stage: Stage, trainer: Trainer, run: Run, places: Index | None = None) -> NDArray[np.float32]:
-    """What each step released, in units of the sensitivity, shape (T, k).
+    """Return the release of each step, in units of the sensitivity, shape (T, k).
 
     Args:
-        run: the run.
         places: coordinates to keep, shape (k,); None: all.
 
     Raises:
@@ -99,11 +97,11 @@ def readings(stage: Stage, trainer: Trainer, run: Run) -> list[Reading]:
     units = [unit for unit in training.units if unit.canary is None]
     everybody = training.mechanism.sampler.rate == 1.0
     places, copies = _places(training), training.mechanism.members
-    found: dict[int, Reading] = {}
+    by_step: dict[int, Reading] = {}
 
     def see(step: int, released: NDArray[np.float32]) -> None:
         if not np.isfinite(released).all():
-            found[step] = Reading(np.full(1, np.inf), np.inf)  # a finding here, not an error
+            by_step[step] = Reading(np.full(1, np.inf), np.inf)  # a finding here, not an error
             return
         columns = columns_of(base, alike_in(training, units, step, stage.sequences), clip_norm_of(training.mechanism))
         rest = released.astype(np.float64)
@@ -114,17 +112,17 @@ def readings(stage: Stage, trainer: Trainer, run: Run) -> list[Reading]:
             # Who took part is known at rate 1: least squares could explain a wrong sum by other numbers of units.
             taken = np.array([float(len(names)) for names in columns.names])
             lost = float(np.abs(of_canaries - copies).max(initial=0.0))
-            found[step] = Reading(taken, max(columns.off(rest, taken), lost))
+            by_step[step] = Reading(taken, max(columns.off(rest, taken), lost))
         else:
             reading = columns.read(rest)
-            found[step] = Reading(np.concatenate([reading.taken, of_canaries]), reading.off)
+            by_step[step] = Reading(np.concatenate([reading.taken, of_canaries]), reading.off)
 
     watched(trainer, base, training, stage.sequences, see)
-    return [found[step] for step in range(training.mechanism.steps)]
+    return [by_step[step] for step in range(training.mechanism.steps)]
 
 
-def draws(stage: Stage, trainer: Trainer, run: Run) -> Draws:
-    """Who took part in each step of a run without noise.
+def draws(stage: Stage, trainer: Trainer, run: Run) -> ObservedDraws:
+    """Find the units that took part in each step of a run without noise.
 
     The weights are restored after each step, so that contributions hardly change: they are computed once, and again if
     units contribute something else, or if a step cannot be decomposed with the old ones. Raises InputError if a step
@@ -147,7 +145,7 @@ def draws(stage: Stage, trainer: Trainer, run: Run) -> Draws:
     watched(trainer, base, training, stage.sequences, see)
     drawn = np.stack(canaries)
     odd = max(reader.odd, float(np.abs(drawn - np.rint(drawn)).max(initial=0.0)))
-    return Draws(np.stack(texts), reader.names, np.rint(drawn), odd)
+    return ObservedDraws(np.stack(texts), reader.names, np.rint(drawn), odd)
 
 
 def clip_norm_of(mechanism: Mechanism) -> float:
@@ -174,10 +172,10 @@ class _Reader:
         self.odd = 0.0
         self._group = {name: i for i, names in enumerate(self.names) for name in names}
         self._weights: list[torch.Tensor] = []
-        self._known: tuple[Mapping[Texts, Sequence[str]], Columns] | None = None
+        self._known: tuple[Mapping[Texts, Sequence[str]], ContributionColumns] | None = None
 
     def read(self, step: int, released: Array) -> Array:
-        """How many units of each group took part, shape (groups,)."""
+        """Return the number of units of each group that took part, shape (groups,)."""
         alike = alike_in(self._training, self._units, step, self._sequences)
         if not self._weights:
             self._weights = [p.detach().clone() for p in self._base.model.parameters()]

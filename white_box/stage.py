@@ -25,7 +25,7 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.sampled_units import SampledUnit
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.models.loading import LanguageModel
-from heldin.models.shape import TinyModel
+from heldin.models.model_config import TinyModel
 from heldin.white_box.canaries import OVERSIZE, POSITIONS, Canaries, Directions, Index
 from heldin.white_box.people import LONGEST, SICK, VOCABULARY, People, gather
 from heldin.white_box.stage_model import TIED_GPT_NEO, StageModel, untie
@@ -48,12 +48,9 @@ class Stage:
     """Everything public about an audit.
 
     Attributes:
-        mechanism: the stated mechanism.
         people: writers and text canaries.
         sequences: token ids of everybody's records, by row.
         records: ids, users, lengths and losses of the same rows.
-        canaries: the gradient canaries.
-        shape: shape of the model.
         kind: which model it is.
     """
 
@@ -109,7 +106,7 @@ class Stage:
         return LanguageModel(model, self.people.tokenizer, name, text_sha256(name, repr(self.shape)))
 
     def coins(self, key: bytes) -> NDArray[np.bool_]:
-        """Who is in: an independent fair coin for each gradient canary under the secret ``key``, shape (m,)."""
+        """Draw who is in: an independent fair coin for each gradient canary under the secret ``key``, shape (m,)."""
         return np.array([fair_coin(key, "white-box coin", f"canary {j}") for j in range(self.canaries.count)])
 
     def text_coins(self, key: bytes) -> NDArray[np.bool_]:
@@ -214,10 +211,10 @@ def check_auditable(mechanism: Mechanism) -> None:
             " users would crowd the others out"
         )
     if mechanism.two_level is not None or mechanism.local is not None:
-        what = "two-level sampling" if mechanism.two_level is not None else "local updates"
+        feature = "two-level sampling" if mechanism.two_level is not None else "local updates"
         raise InputError(
-            f"the white-box audit follows gradients of units drawn by one coin each; this plan has {what}: audit it by"
-            " independent trainings (heldin audit-training)"
+            f"the white-box audit follows gradients of units drawn by one coin each; this plan has {feature}: audit it"
+            " by independent trainings (heldin audit-training)"
         )
     if mechanism.unit == "none" or mechanism.reasons():
         raise InputError(f"the white-box audit needs a guarantee to test: {mechanism.guarantee().label}")

@@ -8,7 +8,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTraine
 
 from heldin.base.errors import InputError
 from heldin.models.devices import seed_generators
-from heldin.models.shape import TinyModel
+from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model
 
 Architecture = Literal["gpt-neo", "gpt2"]
@@ -16,7 +16,7 @@ Architecture = Literal["gpt-neo", "gpt2"]
 
 @dataclass(frozen=True)
 class StageModel:
-    """Which model a trainer is audited on. Both name their embeddings and positions alike.
+    """The model on which a trainer is audited. Both name their embeddings and positions alike.
 
     Attributes:
         architecture: "gpt-neo", or "gpt2", whose layers are Conv1D and whose attention is one product.

@@ -33,7 +33,7 @@ def norms_of_units(stage: Stage, key: bytes) -> Array:
     base = stage.model()
     units = stage.planned(key, stage.names_of_writers).units
     texts = {tuple(tuple(stage.sequences[row]) for row in unit.rows) for unit in units}
-    return np.array(sorted(float(np.linalg.norm(gradient(base, its))) for its in texts))
+    return np.array(sorted(float(np.linalg.norm(gradient(base, rows))) for rows in texts))
 
 
 def canary_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ...]:
@@ -52,7 +52,7 @@ def canary_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ..
     def moved(training: PrivateTraining) -> Array:
         return np.asarray(releases(stage, trainer, Run(training))[0], dtype=np.float64)
 
-    def of(size: float) -> float:
+    def added_by_norm(size: float) -> float:
         # Along a random direction over all tensors: a clip that leaves one out, or clips each alone, adds more than C.
         added = replace(everyone, units=(*everyone.units, *canary), canaries=replace(whole, norm=size))
         return float(np.linalg.norm(moved(added) - base))
@@ -69,8 +69,16 @@ def canary_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ..
     sensitivity = max(float(np.linalg.norm(base - moved(replace(everyone, units=units)))) for units in fewer)
     adds = f"what a gradient canary adds, {_PERCENT} of the clip norm off"
     return (
-        exact("clip: what norm 1000 C adds", "canaries", of(HUGE * stage.clip_norm), 1.0, f"{adds} (norm 1000 C)"),
-        exact("clip: what norm C / 2 adds", "canaries", of(HALF * stage.clip_norm), 0.5, f"{adds} (norm C / 2)"),
+        exact(
+            "clip: what norm 1000 C adds",
+            "canaries",
+            added_by_norm(HUGE * stage.clip_norm),
+            1.0,
+            f"{adds} (norm 1000 C)",
+        ),
+        exact(
+            "clip: what norm C / 2 adds", "canaries", added_by_norm(HALF * stage.clip_norm), 0.5, f"{adds} (norm C / 2)"
+        ),
         exact("divisor: what a canary adds", "canaries", furthest, 1.0, f"{adds} (alone, and among others)"),
         _at_most("sensitivity: what a writer adds, at most", sensitivity),
     )
@@ -94,18 +102,18 @@ def text_checks(
     many, few = FOLLOWED * effort, 2 * effort
     rows = [("far below the gradients", low, many), ("between the gradients", middle, many)]
     rows += [("far above the gradients", high, few), ("as stated", stage.clip_norm, 1)]
-    found, carried = [], []
+    checks, carried = [], []
     for name, norm, steps in rows:
-        told = f"what a unit with texts adds, {_PERCENT} of the largest off, at a clip norm {name} ({spread})"
+        detects = f"what a unit with texts adds, {_PERCENT} of the largest off, at a clip norm {name} ({spread})"
         at_once = 1 if norm == low else _ALL
         own = keyed_digest(key, "white-box clip norm", name)  # not of the norm, which differs by a bit among machines
         everyone = readings(stage, trainer, followed(stage, own, norm, rate=1.0, steps=1, most=at_once))
         some = readings(stage, trainer, followed(stage, own, norm, rate=0.5, steps=steps))
         # What is off in the first step cannot have been left by an earlier one; later steps are a check of state.
-        found.append(exact(f"texts: clip norm {name}", "texts", furthest([*everyone, *some[:1]]), 0.0, told))
+        checks.append(exact(f"texts: clip norm {name}", "texts", furthest([*everyone, *some[:1]]), 0.0, detects))
         carried += some[1:]
-    told = f"anything besides the cohort's contributions, {_PERCENT} of the largest, in {many} steps"
-    return (*found, exact("texts: what earlier steps leave", "state", furthest(carried), 0.0, told))
+    detects = f"anything besides the cohort's contributions, {_PERCENT} of the largest, in {many} steps"
+    return (*checks, exact("texts: what earlier steps leave", "state", furthest(carried), 0.0, detects))
 
 
 def unlike_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tuple[Check, ...]:
@@ -121,14 +129,14 @@ def unlike_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tup
     # A step that is wrong at these weights without that unit too is wrong on finite input.
     finite_right = sick <= ROUNDING or _survived(stage, trainer, Run(base, "sick")) <= ROUNDING
     kind = AlarmKind.NON_FINITE if finite_right else AlarmKind.MECHANISM
-    name, told = (
+    name, detects = (
         "unlike: beside a unit",
         f"what a step holds, {_PERCENT} of the largest contribution off, beside a unit",
     )
     not_finite, without = "that is not finite", "without records"
     return (
-        exact(f"{name} {not_finite}", "unlike units", sick, 0.0, f"{told} {not_finite}", kind=kind),
-        exact(f"{name} {without}", "unlike units", empty, 0.0, f"{told} {without}"),
+        exact(f"{name} {not_finite}", "unlike units", sick, 0.0, f"{detects} {not_finite}", kind=kind),
+        exact(f"{name} {without}", "unlike units", empty, 0.0, f"{detects} {without}"),
     )
 
 
@@ -137,9 +145,7 @@ def followed(stage: Stage, key: bytes, norm: float, *, rate: float, steps: int, 
 
     Args:
         key: the run's key is derived from it.
-        norm: clip norm.
         rate: sampling rate of a unit.
-        steps: number of steps.
         most: maximum number of records in a pass.
     """
     there = stage.with_places(_CROWD)
@@ -154,9 +160,9 @@ def followed(stage: Stage, key: bytes, norm: float, *, rate: float, steps: int, 
     return Run(training)
 
 
-def furthest(found: Sequence[Reading]) -> float:
+def furthest(readings: Sequence[Reading]) -> float:
     """Largest distance of a step from what it should be, over the largest contribution; infinite if one is NaN."""
-    apart = [distance for each in found for distance in (each.off, each.odd)]
+    apart = [distance for each in readings for distance in (each.off, each.odd)]
     return max((math.inf if math.isnan(distance) else distance for distance in apart), default=math.inf)
 
 
@@ -167,7 +173,7 @@ def _alone(stage: Stage, key: bytes) -> PrivateTraining:
 
 
 def _survived(stage: Stage, trainer: Trainer, run: Run) -> float:
-    """How far the steps are from what they should be; NaN if the trainer stopped."""
+    """Return the distance of the steps from the stated steps; NaN if the trainer stopped."""
     try:
         with np.errstate(all="ignore"):  # NaN is a finding here
             return furthest(readings(stage, trainer, run))
@@ -177,5 +183,5 @@ def _survived(stage: Stage, trainer: Trainer, run: Run) -> float:
 
 def _at_most(name: str, measured: float) -> Check:
     right = measured <= 1.0 + ROUNDING
-    told = f"what one of {_LEFT_OUT} units with texts adds at the stated clip norm, {_PERCENT} above it"
-    return Check(name, "texts", float(right), measured, 1.0, ROUNDING, told, 0.0)
+    detects = f"what one of {_LEFT_OUT} units with texts adds at the stated clip norm, {_PERCENT} above it"
+    return Check(name, "texts", float(right), measured, 1.0, ROUNDING, detects, 0.0)

@@ -86,11 +86,11 @@ class Stepwise:
 
 
 def _raised(error: Exception, number: int) -> str:
-    """What a step function raised, and where."""
+    """Describe the error that a step function raised, and the place."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{'/'.join(Path(where.filename).parts[-2:])}, line {where.lineno}"
-    said = " ".join(str(error).split())
-    return f"the audited step function raised {type(error).__name__} in step {number} ({place}): {said}"
+    message = " ".join(str(error).split())
+    return f"the audited step function raised {type(error).__name__} in step {number} ({place}): {message}"
 
 
 def stepwise(step: PrivateStep) -> Trainer:
@@ -128,7 +128,6 @@ def watched(
     tensor without gradient is zeros, and so is a step that was never shown, which is shown at the end.
 
     Args:
-        trainer: the trainer.
         base: the model, trained in place.
         training: mechanism, key, units and canaries.
         see: called with each step's number and what it released.

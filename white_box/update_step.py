@@ -1,6 +1,6 @@
 """A hand-written private update as a private step, so that a white-box audit can take it apart.
 
-Whoever writes a plain PyTorch loop has gradients of single examples or users in hand, clips and sums them, adds noise
+The author of a plain PyTorch loop has gradients of single examples or users in hand, clips and sums them, adds noise
 and divides. That is what is theirs here. What is not: the draw of the cohort and the gradients, which heldin makes by
 one plain backward pass for each unit.
 """
@@ -47,7 +47,7 @@ class UpdateStep:
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         drawn = [self._gradient(model, named, training, unit, step, sequences) for unit in training.drawn(step)]
         stacked = [
-            torch.stack([its[i] for its in drawn]) if drawn else torch.zeros((0, *p.shape), device=p.device)
+            torch.stack([gradients[i] for gradients in drawn]) if drawn else torch.zeros((0, *p.shape), device=p.device)
             for i, (_, p) in enumerate(named)
         ]
         seed = int.from_bytes(keyed_digest(training.key, "update", str(step))[:8], "big", signed=True)

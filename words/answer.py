@@ -53,7 +53,7 @@ class LeakFound(Code):
     )
 
 
-class Interval(Code):
+class AurocInterval(Code):
     """An AUROC and its interval."""
 
     ALONE = "interval_alone", "{auroc:.2f} ({lower:.2f} to {upper:.2f}, 95 % interval)"
@@ -70,7 +70,7 @@ class Scores(Code):
     SEVERAL = "these_scores", "these {count} scores"
 
 
-class Promised(Code):
+class GuaranteeComparison(Code):
     """How a leak compares with what was promised."""
 
     WITHIN = "promise_within", ", by the estimate within the promise"
@@ -79,7 +79,7 @@ class Promised(Code):
     BEYOND_INDICATIVE = "promise_beyond_indicative", ", beyond what was promised (indicative)"
 
 
-class Standing(Code):
+class IndicativeReason(Code):
     """Why an answer is only indicative."""
 
     CONDITION_UNMET = "standing_condition_unmet", " (indicative only: a condition is not met)"

@@ -18,7 +18,7 @@ class Subjects(Code):
 REAL_USERS = Subjects.REAL_USERS()
 
 
-class Units(Code):
+class CountedUnits(Code):
     """What a test counts."""
 
     USERS = "users", "users"
@@ -105,7 +105,7 @@ class Test(Code):
     ROC_BANDS = "roc_bands", "the ROC bands"
 
 
-class Condition(Code):
+class CertifiedCondition(Code):
     """What a certified verdict rests on."""
 
     INDEPENDENT_TRAININGS = "independent_trainings", "independent trainings"
@@ -170,4 +170,4 @@ def delta_of(claim: Statement) -> float | None:
 def units_of(subjects: Statement) -> Statement:
     """Return what a test on these people counts: users, whether real or canary users, else the people themselves."""
     of_users = (Subjects.REAL_USERS, Subjects.CANARIES, Subjects.CANARIES_OF_KIND)
-    return Units.USERS() if any(map(subjects.states, of_users)) else subjects
+    return CountedUnits.USERS() if any(map(subjects.states, of_users)) else subjects

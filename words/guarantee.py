@@ -12,7 +12,7 @@ class Relation(Code):
     FIXED_INCIDENCE = "fixed_incidence", "fixed incidence"
 
 
-class Promise(Code):
+class GuaranteeText(Code):
     """What is promised, and to whom."""
 
     EPSILON = "epsilon", "epsilon {epsilon:.4g}, delta {delta:g} per {unit} ({relation})"

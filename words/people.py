@@ -17,7 +17,7 @@ class Wording:
         member: the held-in side.
         other: the held-out side.
         unit: the statistical unit, plural.
-        one: one of them.
+        singular: one of them.
         of_one: the same as an owner ("a user's texts").
     """
 
@@ -27,13 +27,13 @@ class Wording:
     member: str
     other: str
     unit: str
-    one: str
+    singular: str
     of_one: str
 
 
-def _audited(audited: str, subjects: Statement, unit: str, one: str, of_one: str) -> Wording:
+def _audited(audited: str, subjects: Statement, unit: str, singular: str, of_one: str) -> Wording:
     sides = (f"held-in from held-out {unit}", f"held-in {unit}", f"held-out {unit}")
-    return Wording(audited, subjects, *sides, unit, one, of_one)
+    return Wording(audited, subjects, *sides, unit, singular, of_one)
 
 
 USERS = _audited("users", REAL_USERS, "users", "user", "a user's")

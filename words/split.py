@@ -8,12 +8,12 @@ class SplitReason(Code):
 
     FAIR_COINS = (
         "fair_coins_of_run",
-        "each audited {what.one} was held in by an independent fair coin under a fresh secret key",
+        "each audited {what.singular} was held in by an independent fair coin under a fresh secret key",
     )
     FAIR_COINS_OF_BLOCK = (
         "fair_coins_of_block",
-        "each audited {what.one} was held in by an independent fair coin under a fresh secret key, which is that of"
-        " block {block} of a sweep",
+        "each audited {what.singular} was held in by an independent fair coin under a fresh secret key, which is that"
+        " of block {block} of a sweep",
     )
     EXACT_HALF = (
         "exact_half",

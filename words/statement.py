@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from heldin.base.facts import Facts
+from heldin.base.section import Facts
 
 
 class Statement(Facts):
@@ -30,7 +30,7 @@ class Statement(Facts):
         return render(self)
 
     def states(self, code: "Code") -> bool:
-        """Whether it has this code."""
+        """Return whether the statement has this code."""
         return self.code == str(code.value)
 
 

@@ -1,1 +1,1 @@
-"""Who and what is named in texts: sources of mentions, the table of what was found, and what it says of exposure."""
+"""People and things that texts name: sources of mentions, the table of mentions, and exposure."""

@@ -1,4 +1,4 @@
-"""Who is exposed in how many records: counts over the mentions of a corpus, by queries and not in memory."""
+"""Exposure by number of records: counts over the mentions of a corpus, by queries and not in memory."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ MOST_EXPOSED = 10
 
 @dataclass(frozen=True)
 class CategoryCount:
-    """What was found of one category.
+    """The mentions of one category.
 
     Attributes:
         category: one of Table I of Lai et al. (2021).
@@ -51,7 +51,7 @@ class ExposedEntity:
 
 @dataclass(frozen=True)
 class EntityStatistics:
-    """Who and what is named in a corpus.
+    """The people and things that a corpus names.
 
     Attributes:
         records: of the corpus.
@@ -91,7 +91,7 @@ def entity_statistics(
     """
     store = mentions.store
     with people_of(mentions, categories, aliases or {}) as database:
-        found = database.execute(
+        by_category = database.execute(
             "SELECT category, count(*), count(DISTINCT entity), count(DISTINCT row) FROM found GROUP BY 1 ORDER BY 1"
         ).fetchall()
         (with_any,) = database.execute("SELECT count(DISTINCT row) FROM named").fetchall()[0]
@@ -112,7 +112,7 @@ def entity_statistics(
         records=len(store),
         users=len(store.users),
         records_with_any=with_any,
-        categories=tuple(CategoryCount(CATEGORIES[place], *counts) for place, *counts in found),
+        categories=tuple(CategoryCount(CATEGORIES[place], *counts) for place, *counts in by_category),
         entities=len(records),
         records_per_entity=records_percentiles(records) if len(records) else nothing,
         authors_per_entity=records_percentiles(authors) if len(records) else nothing,

@@ -14,11 +14,7 @@ from heldin.corpus.sources.rows import existing
 
 @dataclass(frozen=True)
 class Gold:
-    """The annotation of a CoNLL file, for the corpus that ``corpus.sources.iob`` made of it.
-
-    Attributes:
-        path: the file.
-    """
+    """The annotation of a CoNLL file, for the corpus that ``corpus.sources.iob`` made of it."""
 
     path: Path
 
@@ -44,7 +40,7 @@ class Gold:
 
 def tagged_spans(sentence: Sentence) -> list[Span]:
     """The mentions that the tags of a sentence mark, as characters of its text. Raises InputError for a new label."""
-    found: list[Span] = []
+    spans: list[Span] = []
     before, at = "O", 0
     for token, tag in zip(sentence.tokens, sentence.tags, strict=True):
         if tag != "O":
@@ -58,8 +54,8 @@ def tagged_spans(sentence: Sentence) -> list[Span]:
             # B, S and U begin a mention; so does a label that the token before did not have (IOB1 writes I for it).
             begins = tag[0] in "BSU" or before == "O" or before[2:] != tag[2:] or before[0] in "ESL"
             if begins:
-                found.append(Span(at, at + len(token), category))
+                spans.append(Span(at, at + len(token), category))
             else:
-                found[-1] = Span(found[-1].start, at + len(token), category)
+                spans[-1] = Span(spans[-1].start, at + len(token), category)
         before, at = tag, at + len(token) + 1
-    return found
+    return spans

@@ -1,4 +1,4 @@
-"""Which records name which people and things, as arrays: the slots of docs/theory.md#caps-and-fixed-incidence."""
+"""The people and things that each record names, as arrays: the slots of docs/theory.md#caps-and-fixed-incidence."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,6 @@ class Incidence:
     Attributes:
         starts: shape (records + 1,): the entities of record i are ``entities[starts[i]:starts[i + 1]]``.
         entities: numbers of entities, each below ``count``.
-        count: number of entities.
         names: canonical name of each, shape (count,).
         users: the number of each user of the store whom a record names, by user name.
     """
@@ -35,8 +34,8 @@ class Incidence:
 
     def of(self, record: int) -> list[int]:
         """Numbers of the entities that a record names."""
-        its: list[int] = self.entities[self.starts[record] : self.starts[record + 1]].tolist()
-        return its
+        numbers: list[int] = self.entities[self.starts[record] : self.starts[record + 1]].tolist()
+        return numbers
 
     def of_records(self, records: Sequence[int] | npt.NDArray[np.integer]) -> "Incidence":
         """The incidence of these records alone, numbered in the order given; entities keep their numbers."""

@@ -1,4 +1,4 @@
-"""What was found in a corpus, on disk: one row for each mention, kept beside the store and found again.
+"""The mentions in a corpus, on disk: one row for each, kept next to the store and found again.
 
 The table is keyed by the store's content and by what decides what a source finds; categories and aliases are applied
 when it is read. Nothing of it is held in memory as Python objects.
@@ -40,7 +40,6 @@ class Mentions:
     """The mentions of a store.
 
     Attributes:
-        store: the corpus.
         path: Arrow file of SCHEMA, by ascending row and start.
         source: fingerprint of what found them.
         beyond: table of SCHEMA for rows after the store's, such as canary users' records; None: there are none.
@@ -63,8 +62,8 @@ def with_rows_beyond(mentions: Mentions, records: Mapping[int, Text], source: En
     """The same mentions, and those that the source finds in further records, by row number after the store's."""
     rows = sorted(records)
     texts = [records[row] for row in rows]
-    found = _found(texts, [text.text for text in texts], rows, [_NOBODY] * len(rows), source, lambda _: None)
-    return replace(mentions, rows=rows[-1] + 1, beyond=pa.Table.from_batches(found, SCHEMA))
+    batches = _found(texts, [text.text for text in texts], rows, [_NOBODY] * len(rows), source, lambda _: None)
+    return replace(mentions, rows=rows[-1] + 1, beyond=pa.Table.from_batches(batches, SCHEMA))
 
 
 def find_mentions(store: CorpusStore, source: EntitySource, reporter: Reporter) -> Mentions:

@@ -61,10 +61,10 @@ class Patterns:
             raise InputError("presidio is not installed: pip install 'heldin[entities]'") from error
         # Presidio asks the network for the list of domain endings; this one is the copy that tldextract brings.
         offline = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
-        found = []
+        recognisers = []
         for name in self.which:
             recogniser = getattr(presidio, _CLASSES[name])()
             if name in ("email", "url"):
                 recogniser.validate_result = lambda text: offline(text).fqdn != ""
-            found.append(recogniser)
-        return found
+            recognisers.append(recogniser)
+        return recognisers

@@ -34,7 +34,7 @@ class SpacyPipeline:
         return text_sha256("spacy", str(meta.get("lang")), str(meta.get("name")), str(meta.get("version")))
 
     def spans(self, texts: Iterable[Text]) -> Iterator[list[Span]]:
-        """What the pipeline's entity recogniser finds in each text by itself."""
+        """Yield the mentions that the pipeline's entity recogniser finds in each text by itself."""
         for document in self._pipeline.pipe(self._short(texts), batch_size=_BATCH):
             named = ((ent.start_char, ent.end_char, category_named(ent.label_)) for ent in document.ents)
             yield [Span(start, end, category) for start, end, category in named if category is not None]
@@ -87,13 +87,13 @@ class Function:
         return text_sha256("function", self.name)
 
     def spans(self, texts: Iterable[Text]) -> Iterator[list[Span]]:
-        """What the function finds. Raises InputError for a span outside the text."""
+        """Yield the mentions that the function finds. Raises InputError for a span outside the text."""
         seen, searched = tee(texts)
-        for text, found in zip(seen, (list(self.find(text.text)) for text in searched), strict=True):
-            for span in found:
+        for text, spans in zip(seen, (list(self.find(text.text)) for text in searched), strict=True):
+            for span in spans:
                 if not 0 <= span.start < span.end <= len(text.text):
                     raise InputError(
                         f"{self.name}: span {span.start}..{span.end} lies outside record {text.id}, which has"
                         f" {len(text.text)} characters"
                     )
-            yield found
+            yield spans

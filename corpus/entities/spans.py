@@ -48,7 +48,6 @@ class Span:
     Attributes:
         start: first character.
         end: behind the last character.
-        category: one of CATEGORIES.
     """
 
     start: int
@@ -58,11 +57,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What a source of mentions sees of a record: nothing of any other record.
+    """The view of a record that a source of mentions gets: nothing of any other record.
 
     Attributes:
         id: record id, by which gold annotation is found.
-        text: the text.
     """
 
     id: str
@@ -87,8 +85,8 @@ class EntitySource(Protocol):
 def category_named(label: str) -> Category | None:
     """The category of a label such as "PER", "PERSON" or "Org"; None if Table I has none for it."""
     name = label.strip().lower()
-    found = _OTHER_NAMES.get(name, name)
-    return next((category for category in CATEGORIES if category == found), None)
+    canonical = _OTHER_NAMES.get(name, name)
+    return next((category for category in CATEGORIES if category == canonical), None)
 
 
 def without_overlaps(spans: Iterable[Span]) -> list[Span]:

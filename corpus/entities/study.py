@@ -1,18 +1,80 @@
-"""What a source of mentions finds in a corpus: statistics, and recall where the corpus is annotated."""
+"""The answer of ``heldin corpus entities``: which source is asked, what it finds in a corpus, and how well.
+
+Recall and precision are measured where the corpus is annotated (gold columns). No name is printed.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+import duckdb
+
+from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
-from heldin.corpus.entities.agreement import Agreement, agreement
 from heldin.corpus.entities.exposure import EntityStatistics, entity_statistics
 from heldin.corpus.entities.gold import Gold
 from heldin.corpus.entities.mentions import Mentions, find_mentions
-from heldin.corpus.entities.sources import gold_of
+from heldin.corpus.entities.patterns import PATTERNS, Patterns
+from heldin.corpus.entities.pipelines import SpacyPipeline
 from heldin.corpus.entities.spans import CATEGORIES, Category, EntitySource
-from heldin.corpus.sources.rows import Source
+from heldin.corpus.entities.word_list import WordList
+from heldin.corpus.sources.iob import Iob
+from heldin.corpus.sources.rows import Source, existing
 from heldin.corpus.store import CorpusStore
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Found mentions against annotated ones.
+
+    Attributes:
+        category: of both, or "all".
+        annotated: mentions in the gold columns.
+        found: mentions that the source found.
+        matched: found mentions with the start, end and category of an annotated one.
+        covered: annotated mentions of which a found one, of any category, holds at least a character.
+    """
+
+    category: str
+    annotated: int
+    found: int
+    matched: int
+    covered: int
+
+    @property
+    def recall(self) -> float | None:
+        """Share of annotated mentions that were matched; None if there are none."""
+        return self.matched / self.annotated if self.annotated else None
+
+    @property
+    def precision(self) -> float | None:
+        """Share of found mentions that were matched; None if there are none."""
+        return self.matched / self.found if self.found else None
+
+
+def agreement(mentions_found: Mentions, gold: Mentions) -> tuple[Agreement, ...]:
+    """For all categories together, then for each that either has. Both tables are of one store."""
+    with duckdb.connect() as database:
+        for name, mentions in (("found", mentions_found), ("gold", gold)):
+            database.register(f"all_{name}", mentions.table())
+            database.execute(f"CREATE VIEW {name} AS SELECT * FROM all_{name} WHERE longest")
+        database.execute(
+            'CREATE TABLE exact AS SELECT gold.category FROM gold JOIN found USING (row, start, "end", category)'
+        )
+        database.execute(
+            "CREATE TABLE touched AS SELECT category FROM gold WHERE EXISTS (SELECT 1 FROM found WHERE found.row ="
+            ' gold.row AND found.start < gold."end" AND gold.start < found."end")'
+        )
+        counts = [
+            dict(database.execute(f"SELECT category, count(*) FROM {table} GROUP BY 1").fetchall())
+            for table in ("gold", "found", "exact", "touched")
+        ]
+    rows = [Agreement("all", *(sum(count.values()) for count in counts))]
+    for place, category in enumerate(CATEGORIES):
+        if any(place in count for count in counts):
+            rows.append(Agreement(category, *(count.get(place, 0) for count in counts)))
+    return tuple(rows)
 
 
 @dataclass(frozen=True)
@@ -53,9 +115,102 @@ def study_entities(
     Raises:
         InputError: a source that cannot be used.
     """
-    found = find_mentions(store, source, reporter)
-    statistics = entity_statistics(found, categories=categories, aliases=aliases)
+    mentions = find_mentions(store, source, reporter)
+    statistics = entity_statistics(mentions, categories=categories, aliases=aliases)
     gold = gold_of(corpus)
     if gold is None or isinstance(source, Gold):
-        return EntityStudy(found, statistics, ())
-    return EntityStudy(found, statistics, agreement(found, find_mentions(store, gold, reporter)))
+        return EntityStudy(mentions, statistics, ())
+    return EntityStudy(mentions, statistics, agreement(mentions, find_mentions(store, gold, reporter)))
+
+
+BAR = 40
+
+
+def entity_table(stats: EntityStatistics, agreement: Sequence[Agreement] = ()) -> str:
+    """Counts by category, records and authors per entity, the most exposed entities by rank, and recall if measured."""
+    share = stats.records_with_any / stats.records if stats.records else 0.0
+    lines = [
+        f"records                      {stats.records:,}",
+        f"  that name any entity       {stats.records_with_any:,} ({share:.1%})",
+        f"entities                     {stats.entities:,}",
+        "records per entity           P0 {} | P25 {} | P50 {} | P75 {} | P100 {}".format(*stats.records_per_entity),
+        "authors per entity           P0 {} | P25 {} | P50 {} | P75 {} | P100 {}".format(*stats.authors_per_entity),
+        f"users named by other users   {stats.users_named:,} of {stats.users:,}",
+        "records of or about a user   P0 {} | P25 {} | P50 {} | P75 {} | P100 {}".format(*stats.records_per_user),
+        "",
+        f"{'category':<14}{'mentions':>12}{'entities':>12}{'records':>12}",
+    ]
+    for count in stats.categories:
+        lines.append(f"{count.category:<14}{count.mentions:>12,}{count.entities:>12,}{count.records:>12,}")
+    if stats.histogram:
+        lines += ["", "entities by number of records"]
+        most = max(entities for _, _, entities in stats.histogram)
+        for low, high, entities in stats.histogram:
+            lines.append(f"  {low:>7,} to {high:>7,}  {entities:>7,}  {'#' * round(BAR * entities / most)}")
+        lines += ["", f"{'most exposed':<14}{'category':<12}{'records':>10}{'authors':>10}"]
+        for entity in stats.most_exposed:
+            lines.append(f"{entity.pseudonym:<14}{entity.category:<12}{entity.records:>10,}{entity.authors:>10,}")
+    if agreement:
+        lines += ["", f"{'against gold':<14}{'annotated':>10}{'found':>10}{'recall':>9}{'precision':>11}{'touched':>9}"]
+        for row in agreement:
+            touched = row.covered / row.annotated if row.annotated else None
+            lines.append(
+                f"{row.category:<14}{row.annotated:>10,}{row.found:>10,}{_share(row.recall):>9}{_share(row.precision):>11}"
+                f"{_share(touched):>9}"
+            )
+    return "\n".join(lines)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def chosen_source(
+    corpus: Source,
+    *,
+    gold: bool = False,
+    words: Path | None = None,
+    patterns: Sequence[str] = (),
+    pipeline: str | None = None,
+) -> EntitySource:
+    """The one source that was asked for.
+
+    Args:
+        corpus: what the records come from.
+        gold: the annotation of the corpus itself, a CoNLL file.
+        words: file of names.
+        patterns: presidio's recognisers by name.
+        pipeline: spaCy pipeline by name or folder.
+
+    Raises:
+        InputError: none or several were asked for, or one that is not there.
+    """
+    asked = [gold, words is not None, bool(patterns), pipeline is not None]
+    if sum(asked) != 1:
+        raise InputError("give one source of entities: --gold, --words FILE, --pattern NAME or --pipeline NAME")
+    if words is not None:
+        return WordList(existing(words))
+    if pipeline is not None:
+        return SpacyPipeline(pipeline)
+    if gold:
+        annotated = gold_of(corpus)
+        if annotated is None:
+            raise InputError("--gold reads the last column of one CoNLL file, and the corpus is none")
+        return annotated
+    unknown = [name for name in patterns if name not in PATTERNS]
+    if unknown:
+        raise InputError(f"--pattern {unknown[0]} is unknown: use {', '.join(PATTERNS)}")
+    return Patterns(tuple(name for name in PATTERNS if name in patterns))
+
+
+def gold_of(corpus: Source) -> Gold | None:
+    """The annotation of a corpus that is one CoNLL file; None for any other."""
+    return Gold(corpus.path) if isinstance(corpus, Iob) else None
+
+
+def known_categories(names: Sequence[str]) -> tuple[Category, ...]:
+    """The categories named, all of them for none. Raises InputError for a name that is no category."""
+    unknown = [name for name in names if name not in CATEGORIES]
+    if unknown:
+        raise InputError(f"category '{unknown[0]}' is unknown: use one of {', '.join(CATEGORIES)}")
+    return tuple(category for category in CATEGORIES if not names or category in names)

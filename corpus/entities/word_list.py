@@ -37,13 +37,13 @@ class WordList:
         names = self._names
         for text in texts:
             words = words_of(text.text)
-            found = []
+            spans = []
             for at, (start, _, word) in enumerate(words):
                 for rest, category in names.get(word, ()):
                     end = _end(text.text, words, at, rest)
                     if end is not None:
-                        found.append(Span(start, end, category))
-            yield found
+                        spans.append(Span(start, end, category))
+            yield spans
 
     @cached_property
     def _names(self) -> dict[str, list[tuple[tuple[str, ...], Category]]]:
@@ -75,7 +75,7 @@ class WordList:
 
 
 def _end(text: str, words: list[tuple[int, int, str]], at: int, rest: tuple[str, ...]) -> int | None:
-    """Where a name ends whose first word is ``words[at]``; None if the further words do not follow."""
+    """Return the end of a name whose first word is ``words[at]``; None if the further words do not follow."""
     end = words[at][1]
     following = words[at + 1 : at + 1 + len(rest)]
     if len(following) < len(rest):

@@ -135,8 +135,8 @@ def draw(chain: Chain, count: int, length: int, rng: np.random.Generator) -> Tok
     for t in range(1, length):
         last = tokens[:, t - 1]
         # A number in row ``last`` of the array, minus the places of the rows before it, is the next word.
-        found = np.searchsorted(ends, last + rng.random(count), side="right") - last * size
-        tokens[:, t] = np.clip(found, 0, size - 1)  # a row's sum may be an ulp off one
+        words = np.searchsorted(ends, last + rng.random(count), side="right") - last * size
+        tokens[:, t] = np.clip(words, 0, size - 1)  # a row's sum may be an ulp off one
     return tokens
 
 

@@ -197,7 +197,7 @@ class _Style:
 
 @dataclass(frozen=True)
 class _Person:
-    """What sets one user apart: of no effect at dial 0, and of more the higher the dial."""
+    """The traits that set one user apart: no effect at dial 0, and more the higher the dial."""
 
     facts: Mapping[str, str]  # name, address, signature
     topics: tuple[float, ...]  # cumulative chances, shape (topics,)

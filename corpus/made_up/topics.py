@@ -1,4 +1,4 @@
-"""What the made-up company Northgate writes about: one block of tables a topic, as plain data for ``synthetic``.
+"""The topics of the made-up company Northgate: one block of tables a topic, as plain data for ``synthetic``.
 
 The form of a table is that of ``corpus.made_up.lexicon``.
 """

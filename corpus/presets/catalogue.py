@@ -273,5 +273,5 @@ def _content(source: PresetSource) -> list[str]:
         return [enron_fingerprint(source.path) or file_sha256(existing(source.path))]
     if source.preset.read is stackoverflow:
         return [file_sha256(posts_file(source.path))]
-    found = table_files(source.path)
-    return [HuggingFace(str(file)).fingerprint() if file.is_dir() else file_sha256(file) for file in found]
+    tables = table_files(source.path)
+    return [HuggingFace(str(file)).fingerprint() if file.is_dir() else file_sha256(file) for file in tables]

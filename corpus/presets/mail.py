@@ -53,12 +53,12 @@ def owner_of(account: str, senders: Counter[str]) -> str | None:
 
 
 def is_forwarded(subject: str, text: str) -> bool:
-    """Whether a mail is marked as forwarded: FW: or Fwd: in the subject, or the line above a forwarded message."""
+    """Return whether a mail is marked as forwarded: FW: or Fwd: in the subject, or a line above the message."""
     return bool(FORWARDED_SUBJECT.match(subject) or FORWARDED_BODY.search(text))
 
 
 def repeats_ngram(text: str, tokens: Tokens, n: int = NGRAM) -> bool:
-    """Whether some n-gram occurs in the text more than once."""
+    """Return whether some n-gram occurs in the text more than once."""
     parts = tokens.split(text)
     # A text of fewer than n tokens has no n-gram, and repeats none.
     grams = [tuple(parts[i : i + n]) for i in range(len(parts) - n + 1)]
@@ -125,8 +125,8 @@ def _messages(path: Path) -> Iterator[tuple[str, EmailMessage]]:
         archive = tarfile.open(existing(path), "r|*")  # noqa: SIM115
     except tarfile.ReadError as error:
         with path.open("rb") as stream:
-            found = repr(stream.read(40))
-        raise another_format(path, ENRON, f"a file that begins {found}") from error
+            beginning = repr(stream.read(40))
+        raise another_format(path, ENRON, f"a file that begins {beginning}") from error
     try:
         with archive:
             yield from _archived(path, archive)
@@ -135,14 +135,14 @@ def _messages(path: Path) -> Iterator[tuple[str, EmailMessage]]:
 
 
 def _archived(path: Path, archive: tarfile.TarFile) -> Iterator[tuple[str, EmailMessage]]:
-    found = False
+    any_message = False
     for member in archive:
         parts = Path(member.name).parts
         stream = (
             archive.extractfile(member) if member.isfile() and parts[:1] == ("maildir",) and len(parts) > 3 else None
         )
         if stream is not None:
-            found = True
+            any_message = True
             yield parts[1], parse_message(stream.read())
-    if not found:
+    if not any_message:
         raise another_format(path, ENRON, "a tarball without maildir/ACCOUNT/FOLDER/MESSAGE")

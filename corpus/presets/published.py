@@ -1,4 +1,4 @@
-"""What presets share: tables in a dataset's published format, token counts, errors for other formats."""
+"""The parts that presets share: tables in a dataset's published format, token counts, errors for other formats."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ TABLE_ENDINGS = (".parquet", ".csv", ".jsonl", ".json", ".ndjson", ".gz", ".bz2"
 
 @dataclass(frozen=True)
 class Tokens:
-    """What a preset's lengths and n-grams count: ``split`` cuts a text; ``name`` goes into the store's fingerprint."""
+    """The unit of a preset's lengths and n-grams: ``split`` cuts a text; ``name`` goes into the store's fingerprint."""
 
     name: str
     split: Callable[[str], Sequence[Hashable]]
@@ -51,15 +51,15 @@ class Published:
         if not isinstance(first[1], dict):
             raise another_format(file, self.words, f"a JSON {type(first[1]).__name__}")
         if missing := [name for name in self.columns if name not in first[1]]:
-            found = f"the columns {', '.join(map(str, first[1]))}, and no {', '.join(missing)}"
-            raise another_format(file, self.words, found)
+            contents = f"the columns {', '.join(map(str, first[1]))}, and no {', '.join(missing)}"
+            raise another_format(file, self.words, contents)
         yield first
         yield from rows
 
 
-def another_format(path: Path, expected: str, found: str) -> InputError:
+def another_format(path: Path, expected: str, contents: str) -> InputError:
     """The error for files of another format: what was expected and what was found."""
-    return InputError(f"'{path}' should be {expected}; found {found}")
+    return InputError(f"'{path}' should be {expected}; found {contents}")
 
 
 def table_files(path: Path) -> list[Path]:

@@ -103,7 +103,7 @@ def booksum(path: Path, _tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatc
 
 
 def is_person(author: object) -> bool:
-    """Whether an author's name contains neither "bot" nor "mod" in any case, and the account is not deleted."""
+    """Return whether an author's name contains neither "bot" nor "mod" in any case, and the account is not deleted."""
     if not isinstance(author, str) or author in ("", "[deleted]"):
         return False
     return "bot" not in author.lower() and "mod" not in author.lower()
@@ -120,7 +120,7 @@ def arxiv_year(identifier: str) -> int | None:
 
 
 class _Unusable(Exception):
-    """What is wrong with a row."""
+    """The fault of a row."""
 
 
 def _second(row: Row) -> float | None:

@@ -118,9 +118,9 @@ def sentences(path: Path) -> Iterator[Sentence]:
 
 
 def is_iob(path: Path) -> bool:
-    """Whether a file begins with the line that begins a document in CoNLL files."""
+    """Return whether a file begins with the line that begins a document in CoNLL files."""
     try:
         with open_binary(path) as stream:
             return stream.read(len(DOCUMENT) + len(BOM)).removeprefix(BOM).startswith(DOCUMENT.encode())
     except BROKEN:
-        return False  # whoever reads it by another name says what is wrong with it
+        return False  # its reader says what is wrong with it

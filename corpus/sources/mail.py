@@ -51,7 +51,6 @@ class Maildir:
     """A folder with a folder per account and one file per message: ACCOUNT/FOLDER/1.
 
     Attributes:
-        path: the folder.
         user: "sender": the user is the sender's address; "account": the name of the account's folder, which is the
             writer only if ``folders`` selects folders of sent mail.
         folders: names of the mail folders to read, such as ("sent", "sent_items", "_sent_mail"); empty: all.
@@ -92,7 +91,7 @@ class Maildir:
 
 
 def is_maildir(folder: Path) -> bool:
-    """Whether the first file below an account's folder begins like a message."""
+    """Return whether the first file below an account's folder begins like a message."""
     for file in Maildir(folder).files():
         with file.open("rb") as stream:
             first = stream.readline(1000)
@@ -161,10 +160,10 @@ def addresses(message: EmailMessage, *names: str) -> list[str]:
     # One header at a time, and none that is empty: some releases of Python 3.11 refuse all of several that are not each
     # one address.
     try:
-        found = [address for text in texts if text for _, address in email.utils.getaddresses([text])]
+        in_headers = [address for text in texts if text for _, address in email.utils.getaddresses([text])]
     except _BROKEN:
         return []
-    return list(dict.fromkeys(address.lower() for address in found if address))
+    return list(dict.fromkeys(address.lower() for address in in_headers if address))
 
 
 def body(message: EmailMessage) -> str:

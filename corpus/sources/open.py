@@ -70,16 +70,16 @@ class Several:
 
 def require_named_once(source: Source) -> None:
     """Raises InputError if two of several sources have the same records."""
-    found: dict[str, Source] = {}
-    for one in parts_of(source):
-        fingerprint = one.fingerprint()
-        other = found.get(fingerprint)
-        found[fingerprint] = one
+    by_content: dict[str, Source] = {}
+    for part in parts_of(source):
+        fingerprint = part.fingerprint()
+        other = by_content.get(fingerprint)
+        by_content[fingerprint] = part
         # Parts without a record, as some programs write them, are alike too.
-        if other is not None and any(batch.num_rows for batch in one.batches(BadRows(skip=True))):
+        if other is not None and any(batch.num_rows for batch in part.batches(BadRows(skip=True))):
             # Ids that are made from user and text would number its records anew, as texts that were written twice.
             raise InputError(
-                f"{source_name(other)} and {source_name(one)} have the same content: name it once, or each of its"
+                f"{source_name(other)} and {source_name(part)} have the same content: name it once, or each of its"
                 " records counts twice"
             )
 
@@ -91,7 +91,7 @@ def parts_of(source: Source) -> tuple[Source, ...]:
 
 
 def source_name(source: Source) -> str:
-    """What a source reads from, in quotes, for errors."""
+    """Name the files of a source, in quotes, for errors."""
     where = source.name if isinstance(source, HuggingFace) else getattr(source, "path", type(source).__name__)
     return f"'{where}'"
 

@@ -21,7 +21,7 @@ BATCH_ROWS = 8192
 
 @dataclass(frozen=True)
 class Columns:
-    """Which column holds what.
+    """The columns by their role.
 
     Without an ``id`` column, a record's id is made from its user, its text, and how often that user wrote that text
     before, never from its place in the file (docs/theory.md#rules-of-the-data).
@@ -46,7 +46,7 @@ class Columns:
 
 @dataclass
 class BadRows:
-    """What to do with a row that cannot be used: raise at the first one, or count them and go on.
+    """The treatment of rows that cannot be used: raise at the first one, or count them and go on.
 
     Attributes:
         skip: count bad rows instead of raising.
@@ -60,12 +60,12 @@ class BadRows:
     skipped: int = 0
     first: str = ""
 
-    def report(self, where: str, what: str) -> None:
+    def report(self, where: str, fault: str) -> None:
         """Note one bad row. Raises InputError unless bad rows are skipped."""
         if not self.skip:
-            raise InputError(f"{where}: {what}; mend the row or {self.to_skip} to count and skip such rows")
+            raise InputError(f"{where}: {fault}; mend the row or {self.to_skip} to count and skip such rows")
         self.skipped += 1
-        self.first = self.first or f"{where}: {what}"
+        self.first = self.first or f"{where}: {fault}"
 
 
 class Source(Protocol):
@@ -139,8 +139,8 @@ def usable_record(row: dict[str, Any], roles: dict[str, str]) -> tuple[dict[str,
             record["date"] = None if value is None else str(value)
         elif role == "text":
             if not isinstance(value, str):
-                found = "nothing" if value is None else type(value).__name__
-                return record, f"column '{column}' holds {found}, not text"
+                kind = "nothing" if value is None else type(value).__name__
+                return record, f"column '{column}' holds {kind}, not text"
             if not value.strip():
                 return record, f"empty text in column '{column}'"
             record["text"] = value
@@ -154,7 +154,7 @@ def usable_record(row: dict[str, Any], roles: dict[str, str]) -> tuple[dict[str,
 
 
 def is_unicode(text: str) -> bool:
-    """Whether ``text`` can be written as UTF-8, that is, has no lone surrogate."""
+    """Return whether ``text`` can be written as UTF-8, that is, has no lone surrogate."""
     if text.isascii():  # known of every string, so that most are not encoded to find out
         return True
     # With ``errors="surrogateescape"`` a byte that is not UTF-8 becomes a lone surrogate too.

@@ -222,10 +222,10 @@ def _csv_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
 
 def _require_commas(names: Sequence[str], path: Path) -> None:
     """Raises InputError where the header, one field with another sign in it, shows how fields are separated."""
-    sign = next((its for its in ";\t|" if len(names) == 1 and its in names[0]), None)
+    sign = next((mark for mark in ";\t|" if len(names) == 1 and mark in names[0]), None)
     if sign is not None:
-        said = "tabs" if sign == "\t" else f"'{sign}'"
-        raise InputError(f"{path.name}: fields are separated by {said}, as its header shows: save it with commas")
+        separator = "tabs" if sign == "\t" else f"'{sign}'"
+        raise InputError(f"{path.name}: fields are separated by {separator}, as its header shows: save it with commas")
 
 
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}

@@ -1,1 +1,1 @@
-"""What a mechanism promises: epsilon, noise, and a ceiling on every attack."""
+"""The guarantee of a mechanism: epsilon, noise, and a ceiling on every attack."""

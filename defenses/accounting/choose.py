@@ -1,4 +1,4 @@
-"""Which mechanism to run at a compute budget: ULS cohorts and group sizes, and ELS, by the noise that each adds.
+"""The choice of a mechanism at a compute budget: ULS cohorts and group sizes, and ELS, by the noise that each adds.
 
 Heuristics of Charles et al. (2024), section 6 and Appendices E, F; none is part of a guarantee. Splits of the budget
 and ELS are compared at equal compute, B gradients per step; what Estimate-and-Double passes on its way costs less.
@@ -45,13 +45,12 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Choice:
+class MechanismChoice:
     """The answer of ``heldin account choose``.
 
     Attributes:
         users: public number of users.
         budget: expected gradients per step.
-        steps: optimizer steps.
         target_epsilon: of every option.
         delta: of every option.
         clip_norms_estimated: whether clip norms come from public users; otherwise they are 1.
@@ -85,7 +84,7 @@ def choose(
     delta: float | None = None,
     els_group_size: int | None = None,
     clip_norm: Callable[[int], float] | None = None,
-) -> Choice:
+) -> MechanismChoice:
     """Calibrate every split of the budget into group size and cohort by powers of two, and ELS at the same cost.
 
     Args:
@@ -133,10 +132,10 @@ def choose(
         # ELS clips single records, whatever its cap: its clip norm is that of group size 1.
         deviation = heuristics.els_noise_variance(s, norm(1), budget) ** 0.5
         options.append(Option("els", els_group_size, budget, s, norm(1), deviation))
-    return Choice(users, budget, steps, target_epsilon, delta, clip_norm is not None, tuple(options))
+    return MechanismChoice(users, budget, steps, target_epsilon, delta, clip_norm is not None, tuple(options))
 
 
-def table(choice: Choice) -> str:
+def table(choice: MechanismChoice) -> str:
     """The options as plain text; the last line names the one that adds the least noise."""
     least = choice.least
     lines = [

@@ -21,11 +21,10 @@ from heldin.defenses.accounting.events import (
     check_count,
     check_noise,
     check_rate,
-    mixture,
-    to_dp_event,
 )
 from heldin.defenses.accounting.guarantees import SMALLEST_DELTA, check_delta, epsilon, loss_distribution
 from heldin.defenses.accounting.loss_pmf import Array, LossPmf, deltas_on_grid, pair_delta, rounding_mass
+from heldin.defenses.accounting.step_pld import mixture, to_dp_event
 
 # Orders a of the Renyi divergences that are tried. Fewer orders only loosen the bound.
 _ORDERS = np.concatenate([np.arange(1.05, 11.0, 0.05), np.arange(11.0, 64.0), [80.0, 96.0, 128.0, 192.0, 256.0]])
@@ -162,7 +161,7 @@ def _mixture_rdp(event: PoissonGaussian, orders: Array) -> Array | None:
     at_zero = np.log(parts.weights) - c**2 / (2.0 * s**2)
     # A few points at a time: all of them times all components may be more than fits into memory.
     pieces = np.array_split(x, math.ceil(x.size * c.size / _TILTS))
-    loss = np.concatenate([special.logsumexp(np.multiply.outer(its, c / s**2) + at_zero, axis=1) for its in pieces])
+    loss = np.concatenate([special.logsumexp(np.multiply.outer(piece, c / s**2) + at_zero, axis=1) for piece in pieces])
     # With p = q e^L: the integrals of p^a q^(1 - a) and of q^a p^(1 - a).
     remove = [float(special.logsumexp(log_q + a * loss)) / (a - 1.0) for a in orders]
     add = [float(special.logsumexp(log_q - (a - 1.0) * loss)) / (a - 1.0) for a in orders]

@@ -7,25 +7,27 @@ s (s + 1) h^2 / 12 on average, so T steps raise epsilon by
 
 which matches the measured bias to a few percent (docs/theory.md#loss-grid). A coarse grid gives s; the grid is
 then refined until this bias is below PRECISION times epsilon.
+
+One-step distributions are kept in a cache on disk, which only saves time: on any problem they are computed again.
 """
 
+import contextlib
 import dataclasses
 import functools
+import hashlib
+import json
 import math
+import zipfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
 from scipy import special
 
 from heldin.base.errors import InputError
-from heldin.defenses.accounting.events import (
-    GridEvent,
-    PoissonGaussian,
-    TwoLevelGaussian,
-    absence_loss,
-    one_step,
-    one_step_range,
-)
+from heldin.base.files import cache_directory, cache_root, private_directory, whole_file
+from heldin.defenses.accounting.events import GridEvent, PoissonGaussian, TwoLevelGaussian
 from heldin.defenses.accounting.loss_pmf import (
     TAIL_MASS,
     LossPair,
@@ -40,8 +42,7 @@ from heldin.defenses.accounting.loss_pmf import (
     pair_epsilon,
     rounding_mass,
 )
-from heldin.defenses.accounting.mixture_pld import GridError
-from heldin.defenses.accounting.pld_cache import cached_pair
+from heldin.defenses.accounting.step_pld import GridError, absence_loss, one_step, one_step_range
 
 PRECISION = 1e-4  # relative overestimate of epsilon that the grid may cause
 AREA_PRECISION = 5e-4  # of the area under the highest ROC curve
@@ -88,12 +89,12 @@ def check_rounding(delta: float, steps: int) -> None:
 def grid_delta(event: GridEvent, steps: int, epsilon: float) -> float:
     """delta(epsilon), from the whole pair or a tilted one, chosen as in ``grid_epsilon``."""
     bias = functools.partial(_delta_bias, steps, epsilon)
-    found = pair_delta(refined(event, _whole(steps), bias), epsilon)
-    if TAIL_MASS + rounding_mass(steps) <= VISIBLE * found or not isinstance(event, _TILTED_EVENTS):
-        return found
+    delta = pair_delta(refined(event, _whole(steps), bias), epsilon)
+    if TAIL_MASS + rounding_mass(steps) <= VISIBLE * delta or not isinstance(event, _TILTED_EVENTS):
+        return delta
     step, _ = _coarsest(event, _whole(steps))
     orders = [order_at(pmf, steps, epsilon) for pmf in (step.remove, step.add)]
-    return min(found, pair_delta(refined(event, _tilted(steps, orders), bias), epsilon))  # both are bounds
+    return min(delta, pair_delta(refined(event, _tilted(steps, orders), bias), epsilon))  # both are bounds
 
 
 def refined(event: GridEvent, compose: Compose, bias: Bias) -> LossPair:
@@ -162,16 +163,16 @@ def area_pair(event: GridEvent, steps: int, start: LossPair, area: Callable[[Los
             best = compose_pair(_stored_step(event, width, floor), steps)
         except (GridError, WindowError):
             return best
-        found = area(best)
+        size = area(best)
         # If a few steps do not add up to anything smooth, the first estimate is far too high; comparing two grids, one
         # four times finer, then tells.
-        if before - found <= 0.5 * AREA_PRECISION or _smooth_excess(found, steps, width) <= AREA_PRECISION:
+        if before - size <= 0.5 * AREA_PRECISION or _smooth_excess(size, steps, width) <= AREA_PRECISION:
             return best
-        before, width = found, 0.25 * width
+        before, width = size, 0.25 * width
 
 
 def _smooth_excess(area: float, steps: int, width: float) -> float:
-    """How much the grid adds to an area: compare the Gaussian of this area with one whose mu^2 is T h^2 / 6 less."""
+    """Return the area that the grid adds: compare the Gaussian of this area with one whose mu^2 is T h^2 / 6 less."""
     mu = math.sqrt(2.0) * float(special.ndtri(min(area, 1.0 - 2.0**-53)))  # an area of 1 would have mu infinite
     return area - float(special.ndtr(math.sqrt(max(0.0, mu * mu - steps * width * width / 6.0) / 2.0)))
 
@@ -201,7 +202,7 @@ def _one_tilted(step: LossPmf, steps: int, order: float) -> LossPmf:
 
 
 def _epsilon_bias(steps: int, delta: float, pair: LossPair) -> tuple[float, float]:
-    """How much the grid raises epsilon(delta), and how much is allowed."""
+    """Return the amount by which the grid raises epsilon(delta), and the largest allowed amount."""
     spent = pair_epsilon(pair, delta)
     # 0 bounds from above, so it is exact; infinity comes from mass at infinite loss, which no finer grid moves.
     if spent == 0.0 or math.isinf(spent):
@@ -212,7 +213,7 @@ def _epsilon_bias(steps: int, delta: float, pair: LossPair) -> tuple[float, floa
 
 
 def _delta_bias(steps: int, epsilon: float, pair: LossPair) -> tuple[float, float]:
-    """How much the grid raises ln(delta(epsilon)), and how much is allowed."""
+    """Return the amount by which the grid raises ln(delta(epsilon)), and the largest allowed amount."""
     nearby = 0.01 * max(epsilon, EPSILON_FLOOR)
     near, further = pair_delta(pair, epsilon), pair_delta(pair, epsilon + nearby)
     order = math.log(near / further) / nearby if further < near else 0.0
@@ -233,3 +234,57 @@ def _stored_step(event: GridEvent, width: float, offset: float = 0.0) -> LossPai
         value = getattr(event, field.name)
         parameters[field.name] = float(value).hex() if isinstance(value, float) else str(value)
     return cached_pair(parameters, lambda: one_step(event, width, offset))
+
+
+_VERSION = 1  # of the stored numbers; another one makes every older file a miss
+
+
+def cached_pair(parameters: dict[str, str], build: Callable[[], LossPair]) -> LossPair:
+    """The pair stored under these parameters, or the result of ``build``, which is then stored.
+
+    A file that is damaged, or whose stored parameters differ, is overwritten. A folder that cannot be written to is
+    ignored.
+    """
+    key = json.dumps({"version": _VERSION, **parameters}, sort_keys=True)
+    path = cache_root() / "pld" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
+    stored = _read(path, key)
+    if stored is not None:
+        return stored
+    pair = build()
+    with contextlib.suppress(OSError, InputError):
+        _write(path, key, pair)
+    return pair
+
+
+def _read(path: Path, key: str) -> LossPair | None:
+    try:
+        # Without pickle: a file in the cache folder must not be able to run code.
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            # The file's name is a hash of 128 bits; the parameters inside settle that it is the right pair.
+            if str(file["key"]) != key:
+                return None
+            pair = LossPair(*(_unpack(file[f"{side}_grid"], file[f"{side}_masses"]) for side in ("remove", "add")))
+    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile):
+        return None
+    return pair
+
+
+def _unpack(grid: np.ndarray, masses: np.ndarray) -> LossPmf:
+    width, lowest, infinity, *offset = (float(value) for value in grid)
+    # A damaged array can move epsilon either way, also below the truth, so that it is refused rather than trusted.
+    total = float(masses.sum()) + infinity
+    if masses.ndim != 1 or masses.dtype != np.float64 or not (masses >= 0).all() or not 1 - 1e-9 < total < 1 + 1e-9:
+        raise ValueError("not a probability mass function")
+    return LossPmf(width, int(lowest), masses, infinity, *offset)
+
+
+def _write(path: Path, key: str, pair: LossPair) -> None:
+    cache_directory()
+    private_directory(path.parent)
+    arrays = {"key": np.array(key)}
+    for side, pmf in (("remove", pair.remove), ("add", pair.add)):
+        # (3,), or (4,) on a grid with an offset.
+        arrays[f"{side}_grid"] = np.array([pmf.width, pmf.lowest, pmf.infinity, *([pmf.offset] if pmf.offset else [])])
+        arrays[f"{side}_masses"] = pmf.masses
+    with whole_file(path, private=True) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]

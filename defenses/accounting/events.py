@@ -1,27 +1,16 @@
-"""What one training step does to one privacy unit, as small frozen classes that the accountant reads.
+"""The effect of one training step on one privacy unit, as small frozen classes that the accountant reads.
 
 Each class has a one-step dominating pair, or a theorem of its own. There is no accountant for anything else.
 """
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, assert_never
+from typing import Literal, TypeAlias
 
 import numpy as np
-from dp_accounting import dp_event
-from dp_accounting.pld import privacy_loss_distribution
 
 from heldin.base.arguments import MANY, MOST
 from heldin.base.errors import InputError
-from heldin.defenses.accounting.loss_pmf import Array, LossPair, from_dp_accounting
-from heldin.defenses.accounting.mixture_pld import (
-    Mixture,
-    binomial_mixture,
-    loss_range,
-    mixture_step,
-    public_average,
-    two_level_mixtures,
-)
 
 MOST_NOISE, LEAST_RATE = 1e9, 1e-15  # beyond these, losses are below what a double resolves
 
@@ -200,97 +189,6 @@ def participations(population: int, cohort: int, steps: int, *, drop_incomplete:
     if drop_incomplete:
         return -(-steps // (population // cohort))
     return -(-steps * cohort // population)
-
-
-def one_step(event: GridEvent, width: float, offset: float = 0.0) -> LossPair:
-    """The event's one-step dominating pair on a grid of ``width`` nats (for UnamplifiedGaussian: of the whole run).
-
-    ``offset`` is that of the grid (mixture_pld.mixture_step); it is ignored for a hard cohort cap. Raises
-    mixture_pld.GridError if the grid is too fine.
-    """
-    match event:
-        case PoissonGaussian() | UnamplifiedGaussian():
-            return mixture_step(mixture(event), width, offset)
-        case TwoLevelGaussian():
-            return public_average(*_two_level(event), width, offset)
-        case CappedPoissonGaussian():
-            pld = privacy_loss_distribution.from_truncated_subsampled_gaussian_mechanism(
-                event.population, event.rate, event.cap, event.noise_multiplier, value_discretization_interval=width
-            )
-            # dp-accounting has no public name for the two directions' masses.
-            return LossPair(from_dp_accounting(pld._pmf_remove), from_dp_accounting(pld._pmf_add))
-        case _:
-            assert_never(event)
-
-
-def mixture(event: PoissonGaussian | UnamplifiedGaussian) -> Mixture:
-    """The event's step as a mixture of Gaussians. Noise must be positive."""
-    match event:
-        case PoissonGaussian():
-            return binomial_mixture(event.noise_multiplier, event.group_size, event.rate)
-        case UnamplifiedGaussian():
-            return Mixture(1.0 / event.mu, np.ones(1), np.ones(1))  # N(1, 1 / mu^2) against N(0, 1 / mu^2)
-        case _:
-            assert_never(event)
-
-
-def one_step_range(event: GridEvent) -> float:
-    """Width in nats of the interval that contains the one-step loss, for a first grid."""
-    if isinstance(event, TwoLevelGaussian):
-        low, high = loss_range(_two_level(event)[0][-1])  # of the most holders at once
-        return high - low
-    # Only the width of a first grid hangs on it, so that the uncapped twin of a capped event is near enough.
-    twin = (
-        event if not isinstance(event, CappedPoissonGaussian) else PoissonGaussian(event.noise_multiplier, event.rate)
-    )
-    low, high = loss_range(mixture(twin))
-    return high - low
-
-
-def _two_level(event: TwoLevelGaussian) -> tuple[list[Mixture], Array, float]:
-    return two_level_mixtures(
-        event.noise_multiplier, event.user_rate, event.entity_rate, event.holders, event.entity_sensitivity
-    )
-
-
-def absence_loss(event: GridEvent) -> float:
-    """ln of the probability that the unit takes no part in a step, at which much of the one-step loss lies.
-
-    It is 0 if the unit always takes part, or if the one-step distribution is not built here.
-    """
-    if not isinstance(event, PoissonGaussian) or event.rate == 1.0:
-        return 0.0
-    return event.group_size * math.log1p(-event.rate)
-
-
-def to_dp_event(event: Event, steps: int) -> dp_event.DpEvent:
-    """The whole run as a dp-accounting event for its PLD accountant under add/remove.
-
-    Two-level sampling and the filter have none there.
-    """
-    match event:
-        case PoissonGaussian(noise_multiplier=s, rate=rate, group_size=1):
-            single = dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(s))
-        case PoissonGaussian():
-            # A mixture without noise has no loss; its weights, all that is read here, do not depend on the deviation.
-            parts = (
-                mixture(event) if event.noise_multiplier > 0 else binomial_mixture(1.0, event.group_size, event.rate)
-            )
-            weights = parts.weights / parts.weights.sum()  # dp-accounting refuses a sum that is not one
-            single = dp_event.MixtureOfGaussiansDpEvent(
-                event.noise_multiplier, parts.sensitivities.tolist(), weights.tolist()
-            )
-        case CappedPoissonGaussian():
-            single = dp_event.TruncatedSubsampledGaussianDpEvent(
-                event.population, event.rate, event.cap, event.noise_multiplier
-            )
-        case UnamplifiedGaussian():
-            return dp_event.GaussianDpEvent(1.0 / event.mu)  # of the whole run: not composed again
-        case TwoLevelGaussian() | FilteredGaussian():
-            return dp_event.UnsupportedDpEvent()
-        case _:
-            assert_never(event)
-    return dp_event.SelfComposedDpEvent(single, steps)
 
 
 def check_noise(noise_multiplier: float) -> None:

@@ -1,6 +1,6 @@
-"""What text sampling promises to whoever wrote a text or is named in one: epsilon by the number of texts.
+"""The guarantee of text sampling for people who wrote a text or are named in one: epsilon by the number of texts.
 
-Every text has a Poisson coin of its own and is clipped alone. Whoever wrote or is named in m texts is a group of m
+Every text has a Poisson coin of its own and is clipped alone. A person who wrote or is named in m texts is a group of m
 sampled members, whether a recogniser found the name or not (docs/theory.md#text-sampling).
 """
 
@@ -22,7 +22,7 @@ EXPOSED = (1, 2, 4, 8, 16, 32, 64)  # texts at which a curve is shown if nobody 
 
 @dataclass(frozen=True)
 class ExposurePoint:
-    """What holds for whoever is exposed in at most so many texts.
+    """The guarantee for people who are exposed in at most so many texts.
 
     Attributes:
         exposed: m, texts that the person wrote or is named in.
@@ -42,7 +42,6 @@ class ExposureCurve(Tabular):
     Attributes:
         noise_multiplier: noise standard deviation over clip norm.
         sampling_rate: probability of each text in a step.
-        steps: optimizer steps.
         delta: of every epsilon.
         curve: by ascending number of texts.
         group_size: G, most texts of a user that are trained on; None without caps.
@@ -75,7 +74,7 @@ class ExposureCurve(Tabular):
         )
 
     def notes(self) -> Sequence[str]:
-        """What the numbers rest on."""
+        """State the assumptions behind the numbers."""
         notes = ["a name that the recogniser missed has the epsilon of the number of texts that hold it"]
         if self.epsilon_pair is not None:
             notes.append(

@@ -1,7 +1,7 @@
 """Epsilon and delta of a run, computed from its event; no other module turns a mechanism into these numbers.
 
 Every number is an upper bound on the true value: discretisation, truncation and FFT rounding are all charged
-(loss_pmf.py, mixture_pld.py); composition.py chooses the grid.
+(loss_pmf.py, step_pld.py); composition.py chooses the grid.
 """
 
 import math
@@ -19,7 +19,7 @@ from heldin.defenses.accounting.events import (
     with_noise,
 )
 from heldin.defenses.accounting.loss_pmf import LossPair, rounding_mass
-from heldin.defenses.accounting.mixture_pld import STEP_TAIL
+from heldin.defenses.accounting.step_pld import STEP_TAIL
 from heldin.words import Statement
 from heldin.words.guarantee import PromiseCaution
 
@@ -186,7 +186,7 @@ def check_delta(delta: float, steps: int) -> None:
 
 
 def delta_caution(delta: float, units: int) -> Statement | None:
-    """What to print with epsilon if delta exceeds 1 / units, else None; ``units`` is a public constant."""
+    """Return the caution beside epsilon if delta exceeds 1 / units, else None; ``units`` is a public constant."""
     if delta <= 1.0 / units:
         return None
     return PromiseCaution.LARGE_DELTA(delta=delta, units=units, most=units**-1.1)

@@ -1,4 +1,4 @@
-"""How to choose a mechanism before training: compute budgets, noise variances, group and cohort sizes, delta.
+"""Heuristics to choose a mechanism before training: compute budgets, noise variances, group and cohort sizes, delta.
 
 None of these is part of a guarantee. Any data they read must come from public users, or be charged for.
 """

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from dp_accounting.pld import pld_privacy_accountant
 
-from heldin.defenses.accounting.events import Event, to_dp_event
+from heldin.defenses.accounting.events import Event
 from heldin.defenses.accounting.guarantees import epsilon
+from heldin.defenses.accounting.step_pld import to_dp_event
 from heldin.defenses.mechanism import Mechanism
 
 MOST = 100.0  # sum of the epsilons: beyond it no number says anything, and the grid would not fit into memory
@@ -20,7 +21,6 @@ def composed_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float | N
 
     Args:
         mechanisms: each with a guarantee for users; they may have trained on the same users, each under its own key.
-        delta: of the statement.
 
     Returns:
         An upper bound; None if one of them promises users nothing, has no event that dp-accounting composes, or their
@@ -29,13 +29,13 @@ def composed_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float | N
     total = 0.0
     # Equal steps of several trainings are one long training: composed once, in seconds and not minutes.
     steps: dict[Event, int] = {}
-    for its in mechanisms:
-        if its.user_event is None or its.reasons():
+    for mechanism in mechanisms:
+        if mechanism.user_event is None or mechanism.reasons():
             return None
-        total += epsilon(its.user_event, its.steps, delta)
+        total += epsilon(mechanism.user_event, mechanism.steps, delta)
         if total > MOST:
             return None
-        steps[its.user_event] = steps.get(its.user_event, 0) + its.steps
+        steps[mechanism.user_event] = steps.get(mechanism.user_event, 0) + mechanism.steps
     accountant = pld_privacy_accountant.PLDAccountant(value_discretization_interval=WIDTH)
     for event, count in steps.items():
         composed = to_dp_event(event, count)

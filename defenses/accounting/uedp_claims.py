@@ -1,4 +1,4 @@
-"""What Lai et al. claim for UeDP-Alg, and what holds of the same algorithm: the numbers of ``heldin account uedp``.
+"""The claims of Lai et al. for UeDP-Alg, and its actual guarantee: the numbers of ``heldin account uedp``.
 
 The claim is the classical moments accountant at the rate at which a random *record* is used. What holds is two-level
 sampling, whose other side removes a record's author and an entity (docs/theory.md#claims-of-user-entity-dp).
@@ -28,7 +28,7 @@ HOLDERS = (1, 2, 4, 8, 16, 64)  # other users who name the entity, at which the 
 
 @dataclass(frozen=True)
 class HolderPoint:
-    """What holds for an entity that at most so many other users name.
+    """The guarantee for an entity that at most so many other users name.
 
     Attributes:
         holders: K, other users whose records name the entity.
@@ -51,7 +51,6 @@ class UedpAccount(Tabular):
         entity_rate: of a recognised entity in a step.
         noise_multiplier: z.
         noise_on_sum: deviation of the noise on the sum of clipped updates, over the clip norm.
-        steps: optimizer steps.
         delta: of every epsilon.
         claimed_sensitive: the paper's epsilon for f_E.
         claimed: the paper's epsilon for f_E+; None where the share of sensitive records is not given.
@@ -83,7 +82,7 @@ class UedpAccount(Tabular):
         )
 
     def notes(self) -> Sequence[str]:
-        """What the numbers rest on."""
+        """State the assumptions behind the numbers."""
         return (
             ASSUMED,
             f"a name that the recogniser missed, in one text of another user: {self.missed:.4g}, which is included",
@@ -172,11 +171,11 @@ def account_uedp(
         check_count("holders", k, MANY)
     rate = cohort / users
     noise = noise_multiplier * (cohort + 1.0) if noise_scale == "cohort" else noise_multiplier
-    one = TwoLevelGaussian(noise, rate, entity_rate, 1)
-    missed = missed_epsilon(one, steps, delta)
+    event = TwoLevelGaussian(noise, rate, entity_rate, 1)
+    missed = missed_epsilon(event, steps, delta)
     points = []
     for k in counts:
-        points.append(HolderPoint(k, *(two_level_epsilon(replace(one, holders=k), steps, delta, r) for r in RULES)))
+        points.append(HolderPoint(k, *(two_level_epsilon(replace(event, holders=k), steps, delta, r) for r in RULES)))
     share = sensitive_share
     return UedpAccount(
         users=users,
@@ -188,7 +187,7 @@ def account_uedp(
         delta=delta,
         claimed_sensitive=moments_epsilon(noise_multiplier, rate * entity_rate, steps, delta),
         claimed=None if share is None else moments_epsilon(noise_multiplier, rate * entity_rate * share, steps, delta),
-        user=two_level_epsilon(replace(one, holders=0), steps, delta, "all"),
+        user=two_level_epsilon(replace(event, holders=0), steps, delta, "all"),
         missed=missed,
         strict=tuple(points),
     )

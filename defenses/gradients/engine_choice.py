@@ -16,8 +16,8 @@ from typing import Literal, get_args
 
 import torch
 
-from heldin.base.memory import main_memory
-from heldin.defenses.gradients.layer_rules import Layout
+from heldin.base.machine import main_memory
+from heldin.defenses.gradients.layer_rules import RecordLayout
 from heldin.models.devices import kind_of
 
 MatrixWay = Literal["materialise", "ghost", "stream"]
@@ -31,7 +31,7 @@ OCCUPYING = 4096  # tokens of a pass that occupy a GPU; a guess that no GPU has 
 
 
 def choose_ways(
-    matrices: Mapping[str, torch.Size], layout: Layout, positions: int, device: torch.device, budget: int | None
+    matrices: Mapping[str, torch.Size], layout: RecordLayout, positions: int, device: torch.device, budget: int | None
 ) -> dict[str, MatrixWay]:
     """The fastest way for each weight matrix by the module's table, with at most ``budget`` bytes of kept gradients.
 
@@ -59,8 +59,8 @@ def choose_ways(
     return ways
 
 
-def unit_by_unit(ways: Mapping[str, Way], layout: Layout, positions: int, device: torch.device) -> bool:
-    """Whether a plain backward pass for each unit is faster than these ways.
+def unit_by_unit(ways: Mapping[str, Way], layout: RecordLayout, positions: int, device: torch.device) -> bool:
+    """Return whether a plain backward pass for each unit is faster than these ways.
 
     It is where gradients would be computed twice for want of memory, and each unit has tokens enough to occupy a GPU.
 

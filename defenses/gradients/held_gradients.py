@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from heldin.defenses.gradients.layer_rules import Block, Layout, Product, Rows, Total, Use
+from heldin.defenses.gradients.layer_rules import Product, RecordLayout, Rows, Total, UnitBlock, Use
 from heldin.defenses.gradients.products import add_scaled, multiply_into, piece_floats, product
 from heldin.models.devices import kind_of
 
@@ -31,10 +31,8 @@ class Workspace:
         """A float32 tensor of arbitrary content, valid until the next call with this name.
 
         Args:
-            name: of the parameter.
             units: first dimension.
             size: second dimension.
-            device: where it is.
         """
         if kind_of(device) != "cpu":  # the GPU's allocator reuses memory itself
             return torch.empty(units, size, device=device)
@@ -68,7 +66,7 @@ class UnitGradients(Protocol):
 class Materialised:
     """Each unit's gradient of a matrix is kept, in ``kept`` (U, numel); norm and sum use exactly these numbers."""
 
-    def __init__(self, name: str, shape: torch.Size, layout: Layout, kept: Tensor, *, looked_up: bool) -> None:
+    def __init__(self, name: str, shape: torch.Size, layout: RecordLayout, kept: Tensor, *, looked_up: bool) -> None:
         self._name, self._shape, self._layout, self._kept = name, shape, layout, kept
         # On a CPU a tall matrix that is not looked up is kept transposed: products with long rows are faster.
         self._transposed = shape[0] > shape[1] and not looked_up and kind_of(kept.device) == "cpu"
@@ -81,9 +79,9 @@ class Materialised:
             out = self._kept[block.first : block.last].view(block.units, -1, self._length)
             match use:
                 case Product(left, right):
-                    one, other = (right, left) if self._transposed else (left, right)
+                    first, other = (right, left) if self._transposed else (left, right)
                     # The first use overwrites whatever the workspace held; later ones, of a tied weight, add to it.
-                    multiply_into(out, block.tokens(one), block.tokens(other), keep=not self._empty)
+                    multiply_into(out, block.tokens(first), block.tokens(other), keep=not self._empty)
                 case Rows(ids, values):
                     _scatter(out.zero_() if self._empty else out, block, ids, values)
                 case Total():
@@ -117,15 +115,15 @@ class Materialised:
 class Vectors:
     """Each unit's gradients of all vectors are kept side by side, in rows of ``_ROW`` numbers."""
 
-    # Together: a model has more vectors than matrices, and a GPU waits for whoever gives it many small tasks.
+    # Together: a model has more vectors than matrices, and a GPU idles between many small tasks.
 
     def __init__(
-        self, shapes: Mapping[str, torch.Size], layout: Layout, workspace: Workspace, device: torch.device
+        self, shapes: Mapping[str, torch.Size], layout: RecordLayout, workspace: Workspace, device: torch.device
     ) -> None:
         self._shapes, self._layout = shapes, layout
         sizes = [shape.numel() for shape in shapes.values()]
         ends = list(itertools.accumulate(sizes, initial=0))
-        self._places = {name: slice(*its) for name, its in zip(shapes, itertools.pairwise(ends), strict=True)}
+        self._places = {name: slice(*span) for name, span in zip(shapes, itertools.pairwise(ends), strict=True)}
         self._end = ends[-1]
         self._kept = workspace.take("", layout.units, -(-self._end // _ROW) * _ROW, device)
         self._met: set[str] = set()
@@ -170,7 +168,9 @@ class Deferred:
     that of the norm, and a contribution could exceed the clip norm.
     """
 
-    def __init__(self, name: str, shape: torch.Size, layout: Layout, *, ghost: bool, device: torch.device) -> None:
+    def __init__(
+        self, name: str, shape: torch.Size, layout: RecordLayout, *, ghost: bool, device: torch.device
+    ) -> None:
         self._name, self._shape, self._layout, self.ghost, self._device = name, shape, layout, ghost, device
         self._products: list[Product] = []
         self._rows: list[Rows] = []
@@ -207,7 +207,7 @@ class Deferred:
             squares[piece.first : piece.last] = _row_norms(self._dense(piece)).double().square().sum(1)
         return squares
 
-    def _dense_pieces(self, only: Tensor | None) -> Iterator[Block]:
+    def _dense_pieces(self, only: Tensor | None) -> Iterator[UnitBlock]:
         """Pieces whose gradients fit into memory, of which a unit is marked in only (U,); None: all of them."""
         for piece in self._pieces(self._shape.numel()):
             if only is None or bool(only[piece.first : piece.last].any()):
@@ -250,13 +250,13 @@ class Deferred:
 
     def _add_product(self, total: Tensor, of_record: Tensor) -> None:
         """Add the gradients of all records times their factors of_record (B,) to total."""
-        for its in self._products:
-            add_scaled(total, its.left, its.right, of_record)
+        for pair in self._products:
+            add_scaled(total, pair.left, pair.right, of_record)
         for use in self._rows:
             values = use.values.float() * of_record.view(-1, *[1] * (use.values.dim() - 1))
             total.index_add_(0, use.ids.flatten(), values.flatten(0, -2))
 
-    def _pieces(self, floats_per_unit: int) -> Iterator[Block]:
+    def _pieces(self, floats_per_unit: int) -> Iterator[UnitBlock]:
         most = piece_floats(self._device)
         for block in self._layout.blocks:
             yield from block.pieces(floats_per_unit, most)
@@ -265,10 +265,10 @@ class Deferred:
         sizes = [p.left[0, ..., 0].numel() for p in self._products] + [r.ids[0].numel() for r in self._rows]
         return max(sizes, default=0)
 
-    def _dense(self, piece: Block) -> Tensor:
+    def _dense(self, piece: UnitBlock) -> Tensor:
         dense = torch.zeros(piece.units, *self._shape, device=self._device)
-        for its in self._products:
-            multiply_into(dense, piece.tokens(its.left), piece.tokens(its.right), keep=True)
+        for pair in self._products:
+            multiply_into(dense, piece.tokens(pair.left), piece.tokens(pair.right), keep=True)
         for use in self._rows:
             _scatter(dense, piece, use.ids, use.values)
         return dense
@@ -277,7 +277,7 @@ class Deferred:
 class RowSums:
     """An embedding that is only looked up: each unit's gradient is kept as the rows it touched."""
 
-    def __init__(self, name: str, shape: torch.Size, layout: Layout, device: torch.device) -> None:
+    def __init__(self, name: str, shape: torch.Size, layout: RecordLayout, device: torch.device) -> None:
         self._name, self._shape, self._layout, self._device = name, shape, layout, device
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
@@ -323,15 +323,15 @@ class RowSums:
 def norm_of_all(tensors: Iterable[Tensor]) -> Tensor:
     """The norm of tensors together, float64, shape (); rows in float32, and rows among each other in float64."""
     # Of each tensor's own copy in float64 nothing is made, which would be twice as large.
-    norms = [_row_norms(rows) for its in tensors for rows in _in_rows(its)]
+    norms = [_row_norms(rows) for tensor in tensors for rows in _in_rows(tensor)]
     return torch.linalg.vector_norm(torch.cat(norms).double()) if norms else torch.zeros((), dtype=torch.float64)
 
 
-def _in_rows(its: Tensor) -> list[Tensor]:
+def _in_rows(tensor: Tensor) -> list[Tensor]:
     """A tensor's numbers as one or two matrices, with short rows: in float32 a norm loses digits with its length."""
-    if its.dim() > 1:
-        return [its.flatten(0, -2)]
-    flat = its.flatten()
+    if tensor.dim() > 1:
+        return [tensor.flatten(0, -2)]
+    flat = tensor.flatten()
     whole = len(flat) // _ROW * _ROW
     return [flat[:whole].view(-1, _ROW), flat[whole:].unsqueeze(0)]
 
@@ -342,7 +342,7 @@ def _row_norms(dense: Tensor) -> Tensor:
     return norms
 
 
-def _scatter(dense: Tensor, block: Block, ids: Tensor, values: Tensor) -> None:
+def _scatter(dense: Tensor, block: UnitBlock, ids: Tensor, values: Tensor) -> None:
     """Add the block's values (B, ..., d) to the rows ids (B, ...) of dense (units, V, d)."""
     row = block.tokens(ids.unsqueeze(-1)).squeeze(-1)  # (units, T)
     # (units, T), as rows of all units' weights one below another.
@@ -352,7 +352,7 @@ def _scatter(dense: Tensor, block: Block, ids: Tensor, values: Tensor) -> None:
 
 
 def _ghost(
-    piece: Block, products: Sequence[Product], rows: Sequence[Rows], device: torch.device
+    piece: UnitBlock, products: Sequence[Product], rows: Sequence[Rows], device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """(u,) ||sum of left^T right + scattered values||^2 without forming it, and (sum of the tokens' norms)^2."""
     squares = torch.zeros(piece.units, dtype=torch.float64, device=device)

@@ -1,4 +1,4 @@
-"""What each use of a layer in a pass adds to the gradient of each unit, by layer type.
+"""The gradient of each unit from each use of a layer in a pass, by layer type.
 
 A linear layer that maps a to y adds to a unit's gradient the sum over its tokens of (dl/dy)^T a; an embedding adds
 dl/dy to the rows that were looked up; a bias or a norm's scale adds a sum over tokens. All of this follows from the
@@ -51,7 +51,7 @@ class Total:
 
 
 @dataclass(frozen=True)
-class Block:
+class UnitBlock:
     """A run of units with equally many records.
 
     Attributes:
@@ -77,16 +77,16 @@ class Block:
         part = x if records == x.shape[0] else x[self.start : self.start + records]
         return part.reshape(self.units, -1, x.shape[-1])
 
-    def pieces(self, floats_per_unit: int, most: int) -> Iterator["Block"]:
+    def pieces(self, floats_per_unit: int, most: int) -> Iterator["UnitBlock"]:
         """The block in pieces that need at most so many floats each, but have at least one unit."""
         size = max(1, most // max(1, floats_per_unit))
         for first in range(self.first, self.last, size):
             start = self.start + (first - self.first) * self.rows
-            yield Block(start, self.rows, first, min(first + size, self.last))
+            yield UnitBlock(start, self.rows, first, min(first + size, self.last))
 
 
 @dataclass(frozen=True)
-class Layout:
+class RecordLayout:
     """An order of the records in which each unit is contiguous and units with equally many records are adjacent.
 
     Attributes:
@@ -101,7 +101,7 @@ class Layout:
     unit: Tensor
     present: Tensor
     sizes: Tensor
-    blocks: tuple[Block, ...]
+    blocks: tuple[UnitBlock, ...]
 
     @property
     def units(self) -> int:
@@ -109,7 +109,7 @@ class Layout:
         return len(self.present)
 
 
-def lay_out(unit: Tensor, units: int, device: torch.device) -> Layout:
+def lay_out(unit: Tensor, units: int, device: torch.device) -> RecordLayout:
     """The layout for the unit numbers (B,) of the records, for passes on this device."""
     # On the CPU: runs are found by looking at the numbers, for which a GPU would have to be waited for.
     unit = unit.cpu()
@@ -120,14 +120,14 @@ def lay_out(unit: Tensor, units: int, device: torch.device) -> Layout:
     rank = torch.empty_like(by_count)
     rank[by_count] = torch.arange(-(units - len(present)), len(present))
     order = torch.argsort(rank[unit], stable=True)
-    blocks: list[Block] = []
+    blocks: list[UnitBlock] = []
     start = first = 0
     sizes, numbers = torch.unique_consecutive(counts[present], return_counts=True)
     for rows, number in zip(sizes.tolist(), numbers.tolist(), strict=True):
-        blocks.append(Block(start, rows, first, first + number))
+        blocks.append(UnitBlock(start, rows, first, first + number))
         start, first = start + rows * number, first + number
-    of_records, there, sizes = (moved(its, device) for its in (rank[unit][order], present, counts[present]))
-    return Layout(order, of_records, there, sizes, tuple(blocks))
+    of_records, there, sizes = (moved(tensor, device) for tensor in (rank[unit][order], present, counts[present]))
+    return RecordLayout(order, of_records, there, sizes, tuple(blocks))
 
 
 Use = Product | Rows | Total
@@ -136,7 +136,7 @@ Uses = Iterator[tuple[str, Use]]
 
 @dataclass(frozen=True)
 class LayerRule:
-    """How the gradients of one layer type are found.
+    """The rule for the gradients of one layer type.
 
     Attributes:
         read: (layer, arguments, keyword arguments) -> what ``uses`` needs from the forward pass.
@@ -179,18 +179,16 @@ def watch(
     records: int,
     positions: int,
     anchor: Tensor,
-    found: Callable[[nn.Parameter, Use], None],
+    report: Callable[[nn.Parameter, Use], None],
 ) -> torch.utils.hooks.RemovableHandle:
-    """Report every use of the layer's trainable parameters to ``found`` during the backward pass.
+    """Report every use of the layer's trainable parameters to ``report`` during the backward pass.
 
     Args:
-        layer: the layer.
-        rule: its rule.
         name: its name, for messages.
         trainable: its own parameters whose uses are reported, by their names in it.
         records: B.
         anchor: a scalar that requires a gradient, so that the graph begins at the first trainable layer.
-        found: called with (parameter, use).
+        report: called with (parameter, use).
 
     Raises:
         NoRule: during the forward pass, if the output's first dimension is not the records.
@@ -205,7 +203,7 @@ def watch(
         with torch.autocast(device, enabled=False) if autocast else contextlib.nullcontext():
             for key, use in rule.uses(layer, read, delta):
                 if key in trainable:
-                    found(trainable[key], use)
+                    report(trainable[key], use)
 
     def hook(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor:
         read = rule.read(layer, args, kwargs).detach()
@@ -297,7 +295,7 @@ _RMS_NORMS: dict[type[nn.Module], bool] = {}
 
 
 def _is_rms_norm(layer: nn.Module) -> bool:
-    """Whether the layer computes w * x / rms(x), or (1 + w) instead of w as in Gemma."""
+    """Return whether the layer computes w * x / rms(x), or (1 + w) instead of w as in Gemma."""
     # Each model of transformers has its own class for it, so each type is tried once rather than known by name.
     weight = getattr(layer, "weight", None)
     if not type(layer).__name__.endswith("RMSNorm") or not isinstance(weight, nn.Parameter) or weight.dim() != 1:
@@ -307,13 +305,13 @@ def _is_rms_norm(layer: nn.Module) -> bool:
         x, w = torch.randn(5, len(weight), generator=generator).to(weight.device).tensor_split([4])
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             try:
-                found = torch.func.functional_call(layer, {"weight": w[0].to(weight.dtype)}, (x.to(weight.dtype),))
+                output = torch.func.functional_call(layer, {"weight": w[0].to(weight.dtype)}, (x.to(weight.dtype),))
             # A forward of another signature or shape: NaN is close to nothing, so that there is no rule.
             except (TypeError, RuntimeError):
-                found = torch.full_like(x, torch.nan)
+                output = torch.full_like(x, torch.nan)
             expected = _rms_normalised(layer, x.to(weight.dtype))
         tolerance = 1e-4 if weight.dtype == torch.float32 else 3e-2
         _RMS_NORMS[type(layer)] = any(
-            torch.allclose(found.float(), scale * expected, rtol=tolerance, atol=tolerance) for scale in (w, 1 + w)
+            torch.allclose(output.float(), scale * expected, rtol=tolerance, atol=tolerance) for scale in (w, 1 + w)
         )
     return _RMS_NORMS[type(layer)] and len(list(layer.parameters())) == 1

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from heldin.base.errors import InputError
-from heldin.defenses.gradients.layer_rules import LayerRule, Layout, rule_of
-from heldin.models.packing import unpacked
+from heldin.defenses.gradients.layer_rules import LayerRule, RecordLayout, rule_of
+from heldin.models.attention import unpacked
 
 IGNORED = -100  # torch's own mark of a position without target
 
@@ -20,8 +20,6 @@ class Layer:
     """A module with trainable parameters of its own.
 
     Attributes:
-        name: of the module.
-        module: the module.
         own: its trainable parameters, by their names in it.
         rule: how its gradients are found; None: there is no rule.
     """
@@ -37,8 +35,6 @@ class Parts:
     """The parts of a model.
 
     Attributes:
-        model: the model.
-        modules: all its modules.
         layers: those with trainable parameters of their own.
         trainable: trainable parameters by name, tied ones once.
         dropping: (module, what it drops with which probability) of modules with dropout, whether they are on or not.
@@ -52,7 +48,7 @@ class Parts:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """Return the model's device."""
         return next(iter(self.trainable.values())).device
 
 
@@ -82,7 +78,7 @@ def take_apart(model: nn.Module) -> Parts:
     return Parts(model, modules, tuple(layers), trainable, dropping)
 
 
-def unit_losses(model: nn.Module, inputs: Tensor, targets: Tensor, layout: Layout) -> Tensor:
+def unit_losses(model: nn.Module, inputs: Tensor, targets: Tensor, layout: RecordLayout) -> Tensor:
     """Losses of the units, shape (U,); none depends on another unit's records or padding.
 
     Args:

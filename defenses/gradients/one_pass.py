@@ -17,7 +17,7 @@ from heldin.defenses.gradients.held_gradients import (
     Vectors,
     Workspace,
 )
-from heldin.defenses.gradients.layer_rules import Layout, NoRule, Use, watch
+from heldin.defenses.gradients.layer_rules import NoRule, RecordLayout, Use, watch
 from heldin.defenses.gradients.model_parts import Parts, unit_losses, without_gradients
 
 Engine = Literal["auto", "materialise", "ghost", "loop"]
@@ -26,7 +26,7 @@ _WORKSPACES: "weakref.WeakKeyDictionary[nn.Module, Workspace]" = weakref.WeakKey
 
 
 def one_pass(
-    parts: Parts, inputs: Tensor, targets: Tensor, layout: Layout, ways: Mapping[str, Way]
+    parts: Parts, inputs: Tensor, targets: Tensor, layout: RecordLayout, ways: Mapping[str, Way]
 ) -> tuple[list[UnitGradients], Tensor]:
     """The gradients of all units, and the losses (U,).
 
@@ -42,19 +42,19 @@ def one_pass(
     # By identity, so that both uses of a tied weight add up in one gradient: the norm of their sum is what is clipped.
     by_parameter = {id(p): (name, gradients[name]) for name, p in parts.trainable.items()}
 
-    def found(parameter: nn.Parameter, use: Use) -> None:
-        name, its = by_parameter[id(parameter)]
-        its.add(name, use)
+    def take_in(parameter: nn.Parameter, use: Use) -> None:
+        name, held = by_parameter[id(parameter)]
+        held.add(name, use)
 
     # Token ids carry no gradient and the parameters' are off below: without the anchor there would be no graph.
     anchor = torch.zeros((), device=inputs.device, requires_grad=True)
     records, positions = inputs.shape
     handles: list[RemovableHandle] = []
     try:
-        for its in parts.layers:
-            if its.rule is None:
-                raise NoRule(f"layer '{its.name}' ({type(its.module).__name__}) has no rule")
-            handles.append(watch(its.module, its.rule, its.name, its.own, records, positions, anchor, found))
+        for layer in parts.layers:
+            if layer.rule is None:
+                raise NoRule(f"layer '{layer.name}' ({type(layer.module).__name__}) has no rule")
+            handles.append(watch(layer.module, layer.rule, layer.name, layer.own, records, positions, anchor, take_in))
         # Autograd's own parameter gradients are off: the backward pass is only for the deltas.
         with without_gradients(parts.trainable), torch.enable_grad():
             losses = unit_losses(parts.model, inputs, targets, layout)
@@ -66,10 +66,12 @@ def one_pass(
     return list(dict.fromkeys(gradients.values())), losses.detach()
 
 
-def _held(parts: Parts, layout: Layout, ways: Mapping[str, Way]) -> dict[str, UnitGradients]:
-    """Where the gradients of each parameter are held; all vectors are held together."""
+def _held(parts: Parts, layout: RecordLayout, ways: Mapping[str, Way]) -> dict[str, UnitGradients]:
+    """Choose a holder for the gradients of each parameter; all vectors share one."""
     workspace = _WORKSPACES.setdefault(parts.model, Workspace())
-    looked_up = {id(p) for its in parts.layers if its.rule and its.rule.weight == "rows" for p in its.own.values()}
+    looked_up = {
+        id(p) for layer in parts.layers if layer.rule and layer.rule.weight == "rows" for p in layer.own.values()
+    }
     vectors = {name: p.shape for name, p in parts.trainable.items() if ways[name] == "total"}
     together = Vectors(vectors, layout, workspace, parts.device)
 
@@ -89,18 +91,18 @@ def _held(parts: Parts, layout: Layout, ways: Mapping[str, Way]) -> dict[str, Un
     return {name: hold(name, parameter) for name, parameter in parts.trainable.items()}
 
 
-def ways_of(parts: Parts, layout: Layout, positions: int, engine: Engine, budget: int | None) -> dict[str, Way]:
-    """How each parameter's gradients are held: "rows" if it is only looked up, "total" if it is a vector.
+def ways_of(parts: Parts, layout: RecordLayout, positions: int, engine: Engine, budget: int | None) -> dict[str, Way]:
+    """Choose how each parameter's gradients are held: "rows" if it is only looked up, "total" if it is a vector.
 
     Args:
         engine: "auto" chooses for each matrix; any other is used for all.
         budget: bytes that kept gradients may take under "auto"; None: the default of ``choose_ways``.
     """
     kinds: dict[int, set[str]] = {}
-    for its in parts.layers:
-        for key, parameter in its.own.items():
-            if its.rule is not None:
-                kinds.setdefault(id(parameter), set()).add(its.rule.weight if key == "weight" else "total")
+    for layer in parts.layers:
+        for key, parameter in layer.own.items():
+            if layer.rule is not None:
+                kinds.setdefault(id(parameter), set()).add(layer.rule.weight if key == "weight" else "total")
     ways: dict[str, Way] = {}
     for name, parameter in parts.trainable.items():
         kind = kinds.get(id(parameter), {"total"})

@@ -31,7 +31,7 @@ from heldin.base.errors import InputError
 from heldin.defenses.choices import LEAST_CLIP_NORM
 from heldin.defenses.gradients.engine_choice import in_words, unit_by_unit
 from heldin.defenses.gradients.held_gradients import Deferred, Sums, UnitGradients, norm_of_all
-from heldin.defenses.gradients.layer_rules import Layout, lay_out
+from heldin.defenses.gradients.layer_rules import RecordLayout, lay_out
 from heldin.defenses.gradients.model_parts import Parts, evaluating, take_apart
 from heldin.defenses.gradients.one_pass import Engine, one_pass, ways_of
 from heldin.defenses.gradients.rule_check import plain_gradient, why_not_rules
@@ -44,7 +44,7 @@ CANCELLATION = 1.2e-3
 
 
 @dataclass(frozen=True)
-class Units:
+class UnitBatch:
     """One micro-batch of whole units, on any device; a pass on a GPU need not wait for it if they are on the CPU.
 
     Attributes:
@@ -73,7 +73,7 @@ class Units:
 
 @dataclass(frozen=True)
 class ClippedSum:
-    """What a batch contributes.
+    """The contribution of a batch.
 
     Attributes:
         gradients: by parameter name, the sum over units of the clipped gradients, float32.
@@ -94,7 +94,7 @@ class ClippedSum:
 
 def clipped_gradient_sum(
     model: nn.Module,
-    units: Units,
+    units: UnitBatch,
     *,
     clip_norm: float,
     engine: Engine = "auto",
@@ -151,13 +151,13 @@ def clipped_gradient_sum(
             if engine == "auto" and unit_by_unit(ways, layout, inputs.shape[1], device):
                 ways, used = None, "auto: unit by unit"
         if ways is None:
-            found = _loop(parts, inputs, targets, layout, clip, most_records)
+            result = _loop(parts, inputs, targets, layout, clip, most_records)
         else:
             gradients, losses = one_pass(parts, moved(inputs, device), moved(targets, device), layout, ways)
             with torch.autocast(device.type, enabled=False):  # or the sum would be in half precision
-                found = _clipped(gradients, losses, clip)
+                result = _clipped(gradients, losses, clip)
     notices = (["dropout is off"] if dropout_off else []) + ([f"one backward pass per unit: {why}"] if why else [])
-    total, norms, losses, masked = found
+    total, norms, losses, masked = result
     return ClippedSum(
         gradients={name: total[name] for name in parts.trainable},
         norms=_spread(norms, layout, units.units),
@@ -188,7 +188,7 @@ def _clipped(gradients: Sequence[UnitGradients], losses: Tensor, clip: _Clip) ->
         for gradient in gradients:
             gradient.discard(masked)  # a weight of zero would not do: zero times NaN is NaN
     weights = clip_factors(norms, masked, clip.norm)
-    sums = {name: its for gradient in gradients for name, its in gradient.weighted_sums(weights, clip.onto).items()}
+    sums = {name: total for gradient in gradients for name, total in gradient.weighted_sums(weights, clip.onto).items()}
     return sums, norms.float(), losses, masked
 
 
@@ -197,13 +197,13 @@ def _norms(gradients: Sequence[UnitGradients], none: Tensor, waits: bool) -> tup
 
     ``none`` (U, 0) are the norms of no parameter.
     """
-    ghosts = [its for its in gradients if isinstance(its, Deferred) and its.ghost]
-    others = [its.norms() for its in gradients if its not in ghosts]
+    ghosts = [gradient for gradient in gradients if isinstance(gradient, Deferred) and gradient.ghost]
+    others = [gradient.norms() for gradient in gradients if gradient not in ghosts]
     squares = torch.cat([*others, none], 1).double().square().sum(1)
     shaky = torch.zeros_like(squares, dtype=torch.bool)
     if ghosts:
-        found = [ghost.squares_and_bounds() for ghost in ghosts]
-        of_ghosts, bounds = (torch.stack(its).sum(0) for its in zip(*found, strict=True))
+        estimates = [ghost.squares_and_bounds() for ghost in ghosts]
+        of_ghosts, bounds = (torch.stack(column).sum(0) for column in zip(*estimates, strict=True))
         # A norm that is too small by cancellation would let a unit contribute more than C: these are computed again.
         shaky = squares + of_ghosts < CANCELLATION * bounds
         # The answer waits until a GPU has done all that it was given.
@@ -229,7 +229,7 @@ def clip_factors(norms: Tensor, masked: Tensor, clip_norm: float) -> Tensor:
 
 
 def _loop(
-    parts: Parts, inputs: Tensor, targets: Tensor, layout: Layout, clip: _Clip, most_records: int | None
+    parts: Parts, inputs: Tensor, targets: Tensor, layout: RecordLayout, clip: _Clip, most_records: int | None
 ) -> Found:
     """Plain backward passes, one unit after the other."""
     total = _zeros(parts) if clip.onto is None else clip.onto
@@ -250,7 +250,7 @@ def _loop(
     return total, norms, losses, bad > 0
 
 
-def _spread(values: Tensor, layout: Layout, units: int) -> Tensor:
+def _spread(values: Tensor, layout: RecordLayout, units: int) -> Tensor:
     """Values (U,) of the present units at the caller's unit numbers; zero for units without records."""
     out = torch.zeros(units, dtype=values.dtype, device=values.device)
     out[layout.present] = values
@@ -261,6 +261,6 @@ def _zeros(parts: Parts) -> Sums:
     return {name: torch.zeros(p.shape, device=p.device) for name, p in parts.trainable.items()}
 
 
-def _nothing(parts: Parts, units: Units, onto: Sums | None) -> ClippedSum:
+def _nothing(parts: Parts, units: UnitBatch, onto: Sums | None) -> ClippedSum:
     zeros = torch.zeros(units.units, device=parts.device)
     return ClippedSum(_zeros(parts) if onto is None else onto, zeros, zeros.clone(), zeros > 0, "no records")

@@ -63,12 +63,12 @@ def add_scaled(total: Tensor, left: Tensor, right: Tensor, factors: Tensor) -> N
     narrow, other = (left, right) if left.shape[-1] < right.shape[-1] else (right, left)
     scaled = narrow.float() * factors.view(-1, *[1] * (narrow.dim() - 1))
     for term in terms(scaled, other.dtype):
-        one, two = (term, other) if narrow is left else (other, term)
-        one, two = one.flatten(0, -2).t(), two.flatten(0, -2)
-        if _stays_half(one, two):
-            total.add_(torch.mm(one, two, out_dtype=torch.float32))
+        first, second = (term, other) if narrow is left else (other, term)
+        first, second = first.flatten(0, -2).t(), second.flatten(0, -2)
+        if _stays_half(first, second):
+            total.add_(torch.mm(first, second, out_dtype=torch.float32))
         else:
-            total.addmm_(one.float(), two.float())
+            total.addmm_(first.float(), second.float())
 
 
 def terms(scaled: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:

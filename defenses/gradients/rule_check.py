@@ -42,9 +42,9 @@ def plain_gradient(
         for start in range(0, records, most_records or records):
             some = slice(start, start + (most_records or records))
             of_pass = inputs[some]
-            one = lay_out(torch.zeros(len(of_pass), dtype=torch.long), 1, device)
+            layout = lay_out(torch.zeros(len(of_pass), dtype=torch.long), 1, device)
             with torch.enable_grad():
-                part = unit_losses(parts.model, of_pass, targets[some], one)[0]
+                part = unit_losses(parts.model, of_pass, targets[some], layout)[0]
                 if len(of_pass) < records:
                     # The mean over this pass's records counts as their share of the unit's.
                     part = part * (len(of_pass) / records)
@@ -95,7 +95,9 @@ def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
         with torch.autocast(device.type, enabled=False):
             for gradient in gradients:
                 gradient.norms()
-            sums = {name: its for gradient in gradients for name, its in gradient.weighted_sums(first, None).items()}
+            sums = {
+                name: total for gradient in gradients for name, total in gradient.weighted_sums(first, None).items()
+            }
             known[key] = _difference(expected, {name: sums[name] for name in parts.trainable}, half=half)
     except (NoRule, RuntimeError) as error:  # from autograd, for instance if a layer writes into another's output
         if is_out_of_memory(error):  # says nothing about the rules: the caller retries with fewer records
@@ -104,12 +106,12 @@ def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
     return known[key]
 
 
-def _difference(expected: list[Tensor], found: dict[str, Tensor], *, half: bool) -> str | None:
+def _difference(expected: list[Tensor], sums: dict[str, Tensor], *, half: bool) -> str | None:
     whole = math.sqrt(sum(float(g.double().square().sum()) for g in expected))
     # Relative to the tensor's own norm, but not below a share of the whole gradient's: a tensor that hardly counts may
     # consist of rounding.
     share, floor = (1e-1, 1e-2) if half else (1e-3, 1e-4)
-    for (name, gradient), plain in zip(found.items(), expected, strict=True):
+    for (name, gradient), plain in zip(sums.items(), expected, strict=True):
         if float((gradient - plain).norm()) > share * max(float(plain.norm()), floor * whole):
             return f"the rules for '{name}' do not give the gradient that autograd gives"
     return None

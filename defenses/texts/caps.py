@@ -19,7 +19,7 @@ from heldin.corpus.entities.spans import CATEGORIES, Category
 
 @dataclass(frozen=True)
 class CapsOutcome:
-    """What caps would leave of a corpus.
+    """The part of a corpus that caps would leave.
 
     Attributes:
         group_size: G, most records of a user.

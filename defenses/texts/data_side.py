@@ -2,10 +2,13 @@
 
 They act on training records after the set-asides, in the order given, report what they removed or changed, and declare
 what they look at (docs/theory.md#rules-of-the-data). Kandpal et al. (2024), section 4.2.
+
+De-identification replaces mentions of entities by the name of their category (the baseline of Lai et al. 2021): a name
+that the source of mentions misses stays.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias, assert_never
 
@@ -16,9 +19,8 @@ from heldin.base.progress import Reporter, SilentReporter
 from heldin.base.section import Count, Few
 from heldin.base.wording import counted
 from heldin.corpus.entities.config import EntitySourceConfig
-from heldin.corpus.entities.spans import CATEGORIES, Category, Text
+from heldin.corpus.entities.spans import CATEGORIES, Category, EntitySource, Span, Text
 from heldin.defenses.choices import Choice, DataStep
-from heldin.defenses.texts.deidentify import deidentified_texts
 from heldin.defenses.texts.near_duplicates import first_of_similar
 from heldin.defenses.texts.selection import select_records
 
@@ -70,13 +72,12 @@ DataDefense: TypeAlias = Annotated[Deduplicate | Cap | DeIdentify, Field(discrim
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """What a data-side defense sees of a record.
+    """The view of a record that a data-side defense gets.
 
     Attributes:
         row: row number in the corpus.
         user: who wrote the text.
         id: unique id.
-        text: the text.
     """
 
     row: int
@@ -87,10 +88,9 @@ class TrainingRecord:
 
 @dataclass(frozen=True)
 class Removal:
-    """What a step removed or changed.
+    """The records that a step removed or changed.
 
     Attributes:
-        name: of the step.
         before: records before the step.
         removed: records that it removed.
         users: users who lost records, or whose texts changed.
@@ -104,7 +104,7 @@ class Removal:
     changed: int | None = None
 
     def line(self) -> str:
-        """What the step did, for the terminal."""
+        """Describe the step's effect, for the terminal."""
         number, did = (self.removed, "left out") if self.changed is None else (self.changed, "changed")
         records, users = counted(self.before, "training record"), counted(self.users, "user")
         return f"{self.name}: {number:,} of {records} {did}, of {users}"
@@ -148,7 +148,7 @@ def named(defense: DataDefense) -> str:
 
 
 def entities_named(kind: str, categories: Sequence[Category]) -> str:
-    """What counts as an entity: the source's kind, and categories unless all count."""
+    """Describe the entities: the source's kind, and the categories unless all count."""
     return kind if set(categories) == set(CATEGORIES) else f"{kind}: {', '.join(categories)}"
 
 
@@ -265,7 +265,59 @@ def _capped(
 
 def by_user(records: Iterable[TrainingRecord]) -> Mapping[str, list[TrainingRecord]]:
     """Records by user, both in the order given."""
-    found: dict[str, list[TrainingRecord]] = {}
+    records_of: dict[str, list[TrainingRecord]] = {}
     for record in records:
-        found.setdefault(record.user, []).append(record)
-    return found
+        records_of.setdefault(record.user, []).append(record)
+    return records_of
+
+
+def deidentified(text: str, spans: Iterable[Span]) -> str:
+    """The text with every mention replaced, such as "[PERSON] called".
+
+    Mentions that overlap are replaced as one, by the category of the longest: nothing of either is left.
+    """
+    pieces, at = [], 0
+    for start, end, category in _merged(spans):
+        pieces += [text[at:start], f"[{category.upper()}]"]
+        at = end
+    return "".join([*pieces, text[at:]])
+
+
+def deidentified_texts(
+    texts: Sequence[Text], source: EntitySource, categories: Collection[Category], reporter: Reporter
+) -> list[str]:
+    """Each text without the mentions that the source finds in it.
+
+    Args:
+        texts: what is searched, each by itself.
+        categories: those that are replaced.
+
+    Raises:
+        InputError: the source cannot be used.
+    """
+    cleaned = []
+    with reporter.track("de-identification", len(texts), "texts") as advance:
+        for text, spans in zip(texts, source.spans(texts), strict=True):
+            cleaned.append(deidentified(text.text, (span for span in spans if span.category in categories)))
+            advance(1)
+    return cleaned
+
+
+def _merged(spans: Iterable[Span]) -> list[tuple[int, int, Category]]:
+    """Spans that overlap as one, by start."""
+    groups: list[list[Span]] = []
+    end = -1
+    for span in sorted(spans):
+        if span.start < end:
+            groups[-1].append(span)
+        else:
+            groups.append([span])
+        end = max(end, span.end)
+    return [
+        (
+            group[0].start,
+            max(span.end for span in group),
+            max(group, key=lambda span: (span.end - span.start, -span.start)).category,
+        )
+        for group in groups
+    ]

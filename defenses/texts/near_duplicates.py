@@ -32,7 +32,7 @@ Sketches: TypeAlias = npt.NDArray[np.uint32]  # (texts, PERMUTATIONS)
 
 
 def first_of_similar(shingles: Iterable[Sequence[str]], threshold: float) -> npt.NDArray[np.bool_]:
-    """Which texts stay, shape (texts,): those that are not similar to an earlier text that stays.
+    """Mark the texts that stay, shape (texts,): those that are not similar to an earlier text that stays.
 
     Args:
         shingles: those of each text; iterated once.
@@ -134,15 +134,15 @@ def _first_of_buckets(buckets: _Buckets, texts: int, threshold: float, path: Pat
 
 def _low_bytes(path: Path, texts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
     """The low byte of every entry of these texts' sketches, shape (texts, PERMUTATIONS)."""
-    found = np.empty((len(texts), PERMUTATIONS), dtype=np.uint8)
+    low = np.empty((len(texts), PERMUTATIONS), dtype=np.uint8)
     first = 0
     with path.open("rb") as stream:
         while read := stream.read(_SKETCH_BYTES * CHUNK):
             chunk = np.frombuffer(read, dtype=np.uint32).reshape(-1, PERMUTATIONS)
             start, end = np.searchsorted(texts, [first, first + len(chunk)])
-            found[start:end] = (chunk[texts[start:end] - first] & 0xFF).astype(np.uint8)
+            low[start:end] = (chunk[texts[start:end] - first] & 0xFF).astype(np.uint8)
             first += len(chunk)
-    return found
+    return low
 
 
 def _equal_bytes(row: npt.NDArray[np.uint8], others: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
@@ -153,17 +153,17 @@ def _equal_bytes(row: npt.NDArray[np.uint8], others: npt.NDArray[np.uint8]) -> n
 
 
 def _any_like(file: int, text: int, others: Sequence[int], threshold: float) -> bool:
-    """Whether the share of equal entries, which estimates the Jaccard similarity, reaches the threshold for any."""
+    """Return whether any share of equal entries, which estimates the Jaccard similarity, reaches the threshold."""
     own, sketches = _read(file, [text]), _read(file, others)
     return bool(((sketches == own).sum(axis=1) >= threshold * PERMUTATIONS).any())
 
 
 def _hashes(rows: Sketches) -> npt.NDArray[np.uint64]:
     """One 64-bit hash of each row (FNV-1a over its entries); a collision only costs a comparison."""
-    found = np.full(len(rows), 0xCBF29CE484222325, dtype=np.uint64)
+    hashes = np.full(len(rows), 0xCBF29CE484222325, dtype=np.uint64)
     for column in rows.T:
-        found = (found ^ column) * np.uint64(0x100000001B3)
-    return found
+        hashes = (hashes ^ column) * np.uint64(0x100000001B3)
+    return hashes
 
 
 def _sketches(shingles: Sequence[Sequence[str]]) -> Sketches:

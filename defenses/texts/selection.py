@@ -1,4 +1,4 @@
-"""Which of a user's records are used: the same rules for the trainer's choice and for caps.
+"""The choice of a user's records: the same rules for the trainer's choice and for caps.
 
 Only "random" is a trainer's choice of its own, drawn anew in each step (``finetune.units.choose_records``).
 

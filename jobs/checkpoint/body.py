@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from heldin.attacks.protocol import Dial
 from heldin.attacks.scoring import AttackTexts
-from heldin.attacks.table import Dial
 from heldin.audit.coarse import coarse_percentiles
 from heldin.audit.panels import judge_panels
-from heldin.audit.preregistration import Preregistration
-from heldin.audit.sides import Sides
+from heldin.audit.preregistration import Preregistration, Sides
 from heldin.base.coins import seed_key
 from heldin.base.files import text_sha256
 from heldin.base.progress import Reporter

@@ -9,14 +9,13 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from heldin.attacks.config import AttackConfig, one_of
 from heldin.attacks.protocol import AGGREGATIONS
 from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS
-from heldin.audit.config import AuditConfig
-from heldin.audit.decision import DecisionConfig
+from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.base.config_errors import checked
-from heldin.base.precision import ScoringPrecision
 from heldin.base.section import Count, ExpandedName, ExpandedPath, Few, Many, NotNegative, Positive, Section, Seed
 from heldin.bounds.claims import parse_claim, plan_claim
 from heldin.bounds.design import Assignment
 from heldin.corpus.sources.rows import Columns
+from heldin.models.model_config import ScoringPrecision
 from heldin.record.release import Release
 from heldin.stages.measures.keys import MeasureKeys
 

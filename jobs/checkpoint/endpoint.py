@@ -10,7 +10,6 @@ from heldin.attacks.scoring import AttackTexts
 from heldin.attacks.statistics import get_attack, needs_token_ids, needs_vocabulary
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
-from heldin.base.precision import ScoringPrecision
 from heldin.base.progress import Reporter
 from heldin.jobs.checkpoint.config import AT_ENDPOINT
 from heldin.jobs.checkpoint.models import OpenedModels
@@ -26,6 +25,7 @@ from heldin.models.endpoint import (
 )
 from heldin.models.endpoint_client import Connection, Endpoint
 from heldin.models.loading import load_language_model
+from heldin.models.model_config import ScoringPrecision
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.record.facts import LARGEST_DRIFT, EndpointFacts, ModelFacts
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from heldin.attacks.config import AttackConfig
-from heldin.audit.config import AuditConfig
-from heldin.audit.decision import DecisionConfig
+from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.base.errors import InputError
 from heldin.bounds.claims import plan_claim
 from heldin.bounds.design import Assignment

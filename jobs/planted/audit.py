@@ -5,13 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from heldin.attacks.table import TextStatistic
+from heldin.attacks.protocol import TextStatistic
 from heldin.audit.canary_groups import kinds_of
 from heldin.audit.control import ControlFacts, ControlOutcome
 from heldin.audit.exposure import PEOPLE, write_people
-from heldin.audit.preregistration import Preregistration
+from heldin.audit.preregistration import Preregistration, Sides
 from heldin.audit.results import Results
-from heldin.audit.sides import Sides
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, private_directory, whole_directory
 from heldin.base.log_file import logged

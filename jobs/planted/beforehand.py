@@ -72,7 +72,7 @@ def forecast_lines(config: PlantConfig, users: int, canaries: int, kinds: Collec
     if users:
         lines += forecast(users, config.audit.delta, sharing=sharing)
     if canaries:
-        lines += forecast(canaries, config.audit.delta, units="canary users", one="canary user", sharing=sharing)
+        lines += forecast(canaries, config.audit.delta, units="canary users", unit="canary user", sharing=sharing)
     if sharing > 1:
         lines.append(
             f"power: this is at each of {counted(config.looks, 'look')}: looks and groups of people share the error"

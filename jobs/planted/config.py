@@ -7,8 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from heldin.attacks.config import AttackConfig, NamedReference
-from heldin.audit.config import AuditConfig
-from heldin.audit.decision import DecisionConfig
+from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.audit.randomisation import least_redraws
 from heldin.base.config_errors import checked
 from heldin.base.errors import InputError

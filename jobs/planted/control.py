@@ -17,7 +17,7 @@ from heldin.base.progress import Reporter
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted.folder import CONTROL
 from heldin.models.score_cache import ScoreCache
-from heldin.models.scored_parts import scored_tokens
+from heldin.models.tokens import scored_tokens
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded_here
 from heldin.stages.sides.data import RunData
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import yaml
 
-from heldin.base.artefacts import read_document, stamped, unstamped, write_document
+from heldin.base.artefacts import read_document, require_not_purged, stamped, unstamped, write_document
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, kept_text, private_directory, text_sha256, whole_file, write_text
-from heldin.base.purged import require_not_purged
 from heldin.base.yaml_files import read_yaml
 from heldin.jobs.planted.config import PlantConfig, parse_plant
 from heldin.record.planted import FormFacts

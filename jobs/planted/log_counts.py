@@ -10,7 +10,7 @@ from heldin.base.progress import Reporter
 from heldin.jobs.planted.folder import Manifest
 from heldin.record.planted import Reason, TrainingCounts
 from heldin.stages.sides.data import RunData
-from heldin.watch.given_rows import Row, count_given
+from heldin.watch.given_rows import PlantedRow, count_given
 from heldin.watch.training_log import DamagedLogError, history_of, read_log
 
 _ROWS_AT_ONCE = 1000
@@ -52,7 +52,7 @@ def counts_of_log(
         return None, Reason.LOG_OF_OTHER_SET
     with reporter.track("comparing the training log", data.training_rows.size, "rows") as advance:
 
-        def rows() -> Iterator[Row]:
+        def rows() -> Iterator[PlantedRow]:
             for block in _rows(data, tokenizer, late):
                 yield from block
                 advance(len(block))
@@ -60,13 +60,13 @@ def counts_of_log(
         return count_given(history, rows(), length), None
 
 
-def _rows(data: RunData, tokenizer: PreTrainedTokenizerBase, late: frozenset[str]) -> Iterator[list[Row]]:
+def _rows(data: RunData, tokenizer: PreTrainedTokenizerBase, late: frozenset[str]) -> Iterator[list[PlantedRow]]:
     canary_of = {row: user for user in data.canaries for row in data.store.rows(user)}
     for first in range(0, data.training_rows.size, _ROWS_AT_ONCE):
         numbers = data.training_rows[first : first + _ROWS_AT_ONCE]
         texts = data.store.texts_at(numbers)
         encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
         yield [
-            Row(tokens, text_digest(text) not in late, canary_of.get(number))
+            PlantedRow(tokens, text_digest(text) not in late, canary_of.get(number))
             for number, text, tokens in zip(numbers.tolist(), texts, encoded, strict=True)
         ]

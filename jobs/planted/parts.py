@@ -16,7 +16,7 @@ from heldin.base.files import file_sha256, text_digest, whole_file
 from heldin.canaries.kinds import Kind
 from heldin.corpus.sources.rows import BATCH_ROWS, BadRows
 from heldin.jobs.planted.training_set import TrainingSet
-from heldin.models.scored_parts import Spans
+from heldin.models.tokens import Spans
 from heldin.stages.sides.data import RunData
 
 PARTS = "parts.parquet"

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from heldin.attacks.config import NamedReference
+from heldin.base.artefacts import require_not_purged
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, whole_directory
 from heldin.base.progress import Reporter
-from heldin.base.purged import require_not_purged
 from heldin.jobs.planted.beforehand import control_lines, said_beforehand
 from heldin.jobs.planted.config import PlantConfig, is_dataset
 from heldin.jobs.planted.control import ControlSample

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from heldin.attacks.scoring import DEFAULT_MAX_CHARACTERS
 from heldin.base.errors import InputError
 from heldin.jobs.planted.config import PlantColumns
-from heldin.models.scored_parts import Spans, token_places
+from heldin.models.tokens import Spans, token_places
 
 Row = dict[str, Any]
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")

@@ -12,7 +12,7 @@ from heldin.corpus.sources.rows import BadRows
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.control import MOST_ROWS
 from heldin.jobs.planted.training_set import TrainingSet
-from heldin.models.scored_parts import Spans
+from heldin.models.tokens import Spans
 
 _FILE = "unseen.json"
 _FIRST = 20 * MOST_ROWS  # rows from which the sample is drawn

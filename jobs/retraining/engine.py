@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from heldin.audit.trainings import SCORE
-from heldin.base.artefacts import read_document, write_document
+from heldin.base.artefacts import read_document, require_not_purged, write_document
 from heldin.base.coins import KEY_BYTES, new_key
 from heldin.base.errors import InputError
 from heldin.base.files import kept_text, one_process_at_a_time, private_directory, write_text
 from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
-from heldin.base.purged import require_not_purged
 from heldin.bounds.claims import claims_of
 from heldin.bounds.trainings import forecast, reach_line
 from heldin.bounds.verdict import Claim, stated_claim

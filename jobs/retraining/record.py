@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from heldin.audit.preregistration import Preregistration
+from heldin.audit.preregistration import COINS, Preregistration
 from heldin.audit.results import Results
-from heldin.audit.sides import COINS
 from heldin.audit.trainings import TrainingScores, results_of_trainings
 from heldin.base.files import text_sha256
 from heldin.bounds.verdict import Claim

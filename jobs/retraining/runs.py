@@ -26,7 +26,7 @@ from heldin.base.artefacts import read_document, write_document
 from heldin.base.coins import fair_coin, keyed_digest
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import private_directory, text_sha256
-from heldin.base.workers import start_worker
+from heldin.base.machine import start_worker
 from heldin.defenses.choices import NoiseGenerator
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.clipping import PlainClipping

@@ -15,11 +15,11 @@ import numpy as np
 from heldin.audit.blocks import Summary, over_blocks
 from heldin.audit.coarse import LEAST_IN_GROUP
 from heldin.audit.utility import DIGITS, mean_difference
+from heldin.base.artefacts import require_not_purged
 from heldin.base.coins import keyed_order, seed_key
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time
 from heldin.base.progress import Reporter
-from heldin.base.purged import require_not_purged
 from heldin.corpus.split import Part, Role
 from heldin.corpus.store import Corpus, texts_of
 from heldin.finetune.batches import encode

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from heldin.audit.utility import UserLoss, Utility, utility_of
+from heldin.base.artefacts import read_table
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, text_sha256
 from heldin.base.progress import Reporter
-from heldin.base.table_files import read_table
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded
 
 if TYPE_CHECKING:

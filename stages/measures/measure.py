@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cas
 
 import pyarrow as pa
 
+from heldin.base.artefacts import read_table, write_table
 from heldin.base.errors import InputError
-from heldin.base.facts import Facts
 from heldin.base.progress import Reporter
-from heldin.base.section import Section
-from heldin.base.table_files import read_table, write_table
+from heldin.base.section import Facts, Section
 from heldin.canaries.kinds import Canary
 from heldin.record.facts import ModelFacts
 

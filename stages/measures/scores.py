@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from heldin.attacks.config import AttackConfig
-from heldin.attacks.table import REFERENCE_ALONE, Dial, TextStatistic
+from heldin.attacks.protocol import REFERENCE_ALONE, Dial, TextStatistic
+from heldin.base.artefacts import read_table
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, text_sha256
 from heldin.base.progress import Reporter
-from heldin.base.table_files import read_table
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded
 from heldin.words import Statement
 from heldin.words.texts import ScoredTokens, ScoringRule

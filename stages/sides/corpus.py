@@ -11,9 +11,8 @@ from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.canaries.config import check_enough_users
-from heldin.corpus.aliases import load_aliases
 from heldin.corpus.build import build_store
-from heldin.corpus.names import missing_names_line
+from heldin.corpus.names import load_aliases, missing_names_line
 from heldin.corpus.sorting import ROWS_PER_BATCH
 from heldin.corpus.split import Audited, Selection, check_pool, select_users
 from heldin.corpus.store import CorpusStore

@@ -153,7 +153,7 @@ def save_ledger(ledger: Ledger, folder: Path) -> None:
     """Write the ledger to ``folder`` (owner-only); ``ledger.json`` is written last and marks it complete."""
     private_directory(folder)
     users = [(user, role.value) for user, role in ledger.roles.items()]
-    ledger.parts.save(folder / ROWS, of=ledger.drawn_from)
+    ledger.parts.save(folder / ROWS, origin=ledger.drawn_from)
     with artefact_file(folder / "users.parquet") as temporary:
         table: dict[str, list[Any]] = {"user": [u for u, _ in users], "role": [r for _, r in users]}
         if ledger.entities:

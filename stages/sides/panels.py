@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heldin.attacks.table import TextStatistic
+from heldin.attacks.protocol import TextStatistic
 from heldin.audit.canary_groups import PlantedUsers, kinds_of
 from heldin.audit.exposure import Exposed, ExposureFacts, correlations, exposure_groups
 from heldin.audit.panels import judge_panels
-from heldin.audit.preregistration import Panel, Preregistration
+from heldin.audit.preregistration import Panel, Preregistration, sides_of_run
 from heldin.audit.results import Results
-from heldin.audit.sides import sides_of_run
 from heldin.base.progress import Reporter
 from heldin.bounds.claims import claims_of, exposed_claims
 from heldin.bounds.verdict import Claim

@@ -24,7 +24,7 @@ def people_of(fixed: Preregistration, data: RunData, table: ScoredUsers) -> list
     number = {name: i for i, name in enumerate(wrote.names)}
     # An audited entity's records are its own here, whoever wrote them.
     of_entities = {name: len(number) + i for i, name in enumerate(sorted(set(owners.values())))}
-    whose = wrote.of.astype(np.int64)
+    whose = wrote.places.astype(np.int64)
     if owners:
         entity = np.array([of_entities.get(owners.get(row, ""), -1) for row in data.training_rows.tolist()])
         whose = np.where(entity >= 0, entity, whose)

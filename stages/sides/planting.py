@@ -72,7 +72,7 @@ def plant(
     visible = repr((config.finetune.sequence_length, config.attack.max_characters))
     formed = ["formed"] if forms else []
     of = text_sha256(store.fingerprint, base.fingerprint, split, visible, *formed, *recipe, "users", *audited)
-    kept = load_canaries(store, folder, of=of)
+    kept = load_canaries(store, folder, origin=of)
     if kept is not None:
         return kept
     made: list[CanaryUser] = []
@@ -90,9 +90,9 @@ def plant(
         raise InputError(f"the corpus has a user named '{clash}', which is a canary user's name: rename that user")
     if forms:
         made = _formed(made, config, forms)
-    save_canaries(made, folder, of=of)
+    save_canaries(made, folder, origin=of)
     # Read back rather than used as made: the first call of a run and a resumed one have the same store and fingerprint.
-    planted = load_canaries(store, folder, of=of)
+    planted = load_canaries(store, folder, origin=of)
     assert planted is not None
     return planted
 

@@ -5,9 +5,8 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
-from heldin.base.made_sequence import MadeSequence
 from heldin.corpus.store import Corpus
-from heldin.finetune.sampled_units import Writers
+from heldin.finetune.sampled_units import MadeSequence, Writers
 
 ROWS_A_BATCH = 2**20
 

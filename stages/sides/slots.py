@@ -14,10 +14,10 @@ from heldin.base.coins import seed_key
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
-from heldin.corpus.aliases import load_aliases
 from heldin.corpus.entities.incidence import Incidence, incidence
 from heldin.corpus.entities.mentions import find_mentions, with_rows_beyond
 from heldin.corpus.entities.spans import Text
+from heldin.corpus.names import load_aliases
 from heldin.corpus.row_parts import RowParts
 from heldin.corpus.split import Part
 from heldin.corpus.store import Corpus, CorpusStore

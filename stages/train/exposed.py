@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heldin.audit.coarse import brief
-from heldin.base.strict_json import finite
+from heldin.base.files import finite
 from heldin.defenses.mechanism import Mechanism
 from heldin.record.facts import ExposedShare
 from heldin.stages.sides.slots import Slots

@@ -10,7 +10,7 @@ from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
 from heldin.finetune.precision import arithmetic_of
 from heldin.finetune.pretraining import pretrain, pretrained_folder
-from heldin.finetune.ranks import told
+from heldin.finetune.ranks import same_as_first
 from heldin.models.devices import default_device, spreads
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.stages.config import RunConfig
@@ -30,7 +30,7 @@ def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tup
     recipe = config.model.pretrain.recipe
     folder = pretrained_folder(texts, config.model.pretrain.shape, recipe, cache_directory())
     # A folder with a config is whole: it is renamed into place when training has ended (``train_once``).
-    if told(is_whole(folder, say=reporter.say)):
+    if same_as_first(is_whole(folder, say=reporter.say)):
         reporter.say("base model: already pre-trained on the same public texts")
         return str(folder), load_language_model(str(folder))
     with reporter.track("pre-training", recipe.steps(len(texts)) if texts else 0, "steps") as advance:

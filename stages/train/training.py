@@ -18,13 +18,12 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.batches import encoded
 from heldin.finetune.checkpoints import finished_state
 from heldin.finetune.clipping import PlainClipping
-from heldin.finetune.job_name import job_name
 from heldin.finetune.loop import TrainingResult, train
 from heldin.finetune.ranks import first_process_first, rank
 from heldin.finetune.recipe import Select
 from heldin.finetune.sharding import spread
 from heldin.finetune.token_store import TokenStore, token_store
-from heldin.finetune.training import discard_model
+from heldin.finetune.training import discard_model, job_name
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
@@ -184,7 +183,7 @@ def training_tokens(
         return token_store(
             folder,
             encoded(base.tokenizer, data.training_texts(), length),
-            of=of,
+            origin=of,
             vocabulary=base.model.get_input_embeddings().num_embeddings,
             verify=rank() == 0,
             advance=advance,

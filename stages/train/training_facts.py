@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from heldin.audit.coarse import brief
-from heldin.base.strict_json import finite
+from heldin.base.files import finite
 from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.mechanism import Mechanism
@@ -33,7 +33,7 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
         **promise_facts(mechanism),
         removals=[RemovalFacts(**asdict(removal)) for removal in data.removals],
         records=data.training_rows.size,
-        users=np.unique(writers(data.store, data.training_rows).of).size,
+        users=np.unique(writers(data.store, data.training_rows).places).size,
         steps=result.steps,
         chosen_step=result.chosen_step,
         selection=config.finetune.select.value,

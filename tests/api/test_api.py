@@ -20,7 +20,7 @@ from heldin.stages.config import load_config
 from heldin.stages.sides.data import prepare_data
 from heldin.white_box import engine
 from heldin.words.evidence import ClaimLabel
-from heldin.words.guarantee import NoGuaranteeReason, Promise
+from heldin.words.guarantee import GuaranteeText, NoGuaranteeReason
 from tests.pdf_pages import text_of
 
 MEMBER = np.arange(400) % 2 == 0
@@ -106,7 +106,7 @@ def test_what_cannot_be_bounded_is_one_line(changed, message):
 def test_a_private_run_shows_that_it_has_no_guarantee_where_it_has_none(finished, tmp_path):
     record = heldin.load_record(finished).record
     training = record.training.model_copy(
-        update={"defense": "clip", "promise": Promise.NO_GUARANTEE(reasons=[NoGuaranteeReason.NO_NOISE()])}
+        update={"defense": "clip", "promise": GuaranteeText.NO_GUARANTEE(reasons=[NoGuaranteeReason.NO_NOISE()])}
     )
     shown = heldin.AuditResult(record.model_copy(update={"training": training}), finished)._repr_html_()
     assert "The defense &#x27;clip&#x27; ran, with no DP guarantee" in shown

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from heldin.audit.blocks import over_blocks
-from heldin.audit.paired import auroc_difference
+from heldin.audit.limits import auroc_difference
 from heldin.audit.utility import UserLoss, mean_difference, utility_of
 
 

@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 
 from heldin.attacks.config import AttackConfig
-from heldin.attacks.table import REFERENCE_ALONE, TextStatistic
+from heldin.attacks.protocol import REFERENCE_ALONE, TextStatistic
 from heldin.audit.assessment import results_of
 from heldin.audit.canary_groups import PlantedUsers, kinds_of
-from heldin.audit.config import AuditConfig
-from heldin.audit.decision import DecisionConfig
+from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.audit.judge import judge
 from heldin.audit.panels import judge_panels
-from heldin.audit.preregistration import Panel, Preregistration
+from heldin.audit.preregistration import COINS, Panel, Preregistration
 from heldin.audit.scored_users import scored_users
-from heldin.audit.sides import COINS
 from heldin.base.coins import fair_coin
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
@@ -139,8 +137,8 @@ def _store(tmp_path, canaries=40, text="canary text"):
         for i in range(canaries)
     ]
     folder = tmp_path / text.replace(" ", "-")
-    save_canaries(made, folder, of="x")
-    return load_canaries(store, folder, of="x")
+    save_canaries(made, folder, origin="x")
+    return load_canaries(store, folder, origin="x")
 
 
 def _layout(store, split):

@@ -6,11 +6,9 @@ import pytest
 from heldin.attacks.config import AttackConfig
 from heldin.audit.attack_results import attack_results
 from heldin.audit.coarse import LEAST_IN_GROUP, brief, coarse_percentiles, grouped, significant
-from heldin.audit.config import AuditConfig
-from heldin.audit.decision import DecisionConfig
-from heldin.audit.family import Variant, evaluate_family
-from heldin.audit.preregistration import Preregistration
-from heldin.audit.sides import COINS
+from heldin.audit.decision import AuditConfig, DecisionConfig
+from heldin.audit.family import ScoreVariant, evaluate_family
+from heldin.audit.preregistration import COINS, Preregistration
 from heldin.bounds.roc import roc_curve, tpr_at_fpr
 
 
@@ -102,7 +100,7 @@ def _family(users, scores, seed):
     rng = np.random.default_rng(seed)
     member = rng.random(users) < 0.5
     values = np.sqrt(0.7) * rng.normal(size=users) + np.sqrt(0.3) * rng.normal(size=(scores, users))
-    variants = [Variant(f"attack {k}", "mean") for k in range(scores)]
+    variants = [ScoreVariant(f"attack {k}", "mean") for k in range(scores)]
     fixed = Preregistration(AttackConfig(), AuditConfig(resamples=100), DecisionConfig(redraws=199), COINS, seed=seed)
     return evaluate_family(dict(zip(variants, values, strict=True)), member, fixed)
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from heldin.attacks.table import REFERENCE_ALONE, REFERENCE_DIVERGENCE, TextStatistic
+from heldin.attacks.protocol import REFERENCE_ALONE, REFERENCE_DIVERGENCE, TextStatistic
 from heldin.audit.exposure import (
     LEAST_IN_GROUP,
     PROPERTIES,

@@ -7,11 +7,9 @@ import pytest
 
 from heldin.attacks.config import AttackConfig
 from heldin.audit.blind import Blind
-from heldin.audit.config import AuditConfig
-from heldin.audit.decision import DecisionConfig
+from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.audit.judge import judge
-from heldin.audit.preregistration import Panel, Preregistration
-from heldin.audit.sides import COINS, Sides
+from heldin.audit.preregistration import COINS, Panel, Preregistration, Sides
 from heldin.base.errors import InputError
 from heldin.bounds.design import Assignment
 from heldin.bounds.judgement import joined, nothing_judged

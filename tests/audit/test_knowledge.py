@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from heldin.attacks.table import TextStatistic
+from heldin.attacks.protocol import TextStatistic
 from heldin.audit.knowledge import attacker_knowledge
 from heldin.audit.scored_users import scored_users
 from heldin.bounds.roc import auroc

@@ -5,7 +5,7 @@ import pytest
 from scipy import special
 
 from heldin.audit.bootstrap import bootstrap
-from heldin.audit.paired import auroc_difference, independent_difference
+from heldin.audit.limits import auroc_difference, independent_difference
 from heldin.bounds.roc import auroc
 
 

@@ -42,11 +42,11 @@ def _sets(draw, repeats=20_000):
 
 
 def test_every_set_of_positions_is_equally_likely_and_a_biased_choice_is_rejected():
-    assert _sets(lambda purpose: keyed_positions(KEY, purpose, "ann", count=3, of=6)) > 1e-6
+    assert _sets(lambda purpose: keyed_positions(KEY, purpose, "ann", count=3, total=6)) > 1e-6
 
     def without_the_last(purpose):
         # Floyd's rule with the replaced draw dropped wrongly: the last position too seldom.
-        chosen = keyed_positions(KEY, purpose, "ann", count=3, of=6)
+        chosen = keyed_positions(KEY, purpose, "ann", count=3, total=6)
         return (
             chosen if 5 not in chosen or keyed_digest(KEY, purpose, "x")[0] > 40 else sorted({0, 1, *chosen[:1], 2})[:3]
         )
@@ -56,7 +56,7 @@ def test_every_set_of_positions_is_equally_likely_and_a_biased_choice_is_rejecte
 
 def test_positions_depend_on_key_purpose_and_identity_alone():
     def choice(**changes):
-        its = {"key": KEY, "purpose": "records 1", "identity": "ann", "count": 16, "of": 400, **changes}
+        its = {"key": KEY, "purpose": "records 1", "identity": "ann", "count": 16, "total": 400, **changes}
         return keyed_positions(its.pop("key"), its.pop("purpose"), its.pop("identity"), **its)
 
     assert choice() == choice()

@@ -8,11 +8,11 @@ from rich.console import Console
 
 import heldin.base.progress as progress
 from heldin.base.log_file import logged
-from heldin.base.progress import LineReporter, SilentReporter, Standing, TerminalReporter
+from heldin.base.progress import LineReporter, SilentReporter, TerminalReporter, WorkOverview
 
 
 def standing(rows):
-    return Standing(
+    return WorkOverview(
         columns=("cell", "state", "last line"),
         rows=rows,
         caption="1 of 3 cells done, about 60 s left",

@@ -6,7 +6,7 @@ import sys
 SCRIPT = """
 import multiprocessing, sys
 from concurrent.futures import ProcessPoolExecutor
-from heldin.base.workers import start_worker
+from heldin.base.machine import start_worker
 
 class Held:
     def __del__(self):

@@ -10,6 +10,7 @@ from heldin.bounds import estimates
 from heldin.bounds.thresholds import Counts, clopper_pearson
 from heldin.defenses.accounting.guarantees import gaussian_epsilon
 from tests.oracles import bounds as slow
+from tests.oracles.two_gaussians import two_gaussian_epsilon
 
 M = (100, 200, 500, 1000, 2000, 5000, 10000)
 
@@ -19,10 +20,10 @@ def test_andrew_is_near_the_truth_where_two_variances_are_not():
     for seed in range(50):
         observed = np.random.default_rng(seed).normal(1 / math.sqrt(1.01), 1.0, 200)
         pooled.append(estimates.andrew_estimate(observed, 1e-5, resamples=50).epsilon)
-        own.append(estimates.two_gaussian_epsilon(observed.mean(), observed.std(ddof=1), 1e-5))
+        own.append(two_gaussian_epsilon(observed.mean(), observed.std(ddof=1), 1e-5))
     assert np.median(pooled) == pytest.approx(4.38, rel=0.05)
     assert np.median(own) > np.median(pooled)
-    assert estimates.two_gaussian_epsilon(0.99, 0.913, 1e-5) > 6.5
+    assert two_gaussian_epsilon(0.99, 0.913, 1e-5) > 6.5
 
 
 def test_andrew_with_scored_controls_and_its_warnings():
@@ -41,10 +42,10 @@ def test_andrew_with_scored_controls_and_its_warnings():
 
 def test_two_gaussians():
     for mu in (0.3, 1.0, 3.0):
-        assert estimates.two_gaussian_epsilon(mu, 1.0, 1e-5) == pytest.approx(gaussian_epsilon(mu, 1e-5), abs=1e-6)
+        assert two_gaussian_epsilon(mu, 1.0, 1e-5) == pytest.approx(gaussian_epsilon(mu, 1e-5), abs=1e-6)
     x = np.linspace(-30, 30, 600_001)
     for mean, deviation in ((1.0, 0.8), (0.5, 1.4)):
-        epsilon = estimates.two_gaussian_epsilon(mean, deviation, 1e-3)
+        epsilon = two_gaussian_epsilon(mean, deviation, 1e-3)
         p = np.exp(-0.5 * ((x - mean) / deviation) ** 2) / deviation / math.sqrt(2 * math.pi)
         q = np.exp(-0.5 * x**2) / math.sqrt(2 * math.pi)
         one = np.trapezoid(np.maximum(p - math.exp(epsilon) * q, 0), x)

@@ -18,7 +18,7 @@ from heldin.canaries.inject import canary_of_user
 from heldin.canaries.kinds import keyed_dice
 from heldin.canaries.people import named_people
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
-from heldin.corpus.store import Record
+from heldin.corpus.store import CorpusRecord
 from heldin.models.logprobs import score_texts
 
 RARE = 1e-6
@@ -62,7 +62,9 @@ def marks_of(kind, lm, pool, corpus):
             made = named_people(NAMES, documents=1, records=1, seed=0)
         case _:
             users = sorted(corpus)[:MARKS]
-            rows = [[Record(i, user, str(i), text, None) for i, text in enumerate(corpus[user])] for user in users]
+            rows = [
+                [CorpusRecord(i, user, str(i), text, None) for i, text in enumerate(corpus[user])] for user in users
+            ]
             options = {"documents": None, "visible_tokens": 48, "visible_characters": 200, "seed": 0}
             made = [canary_of_user(lm.tokenizer, its, length=kind, **options) for its in rows]
     return [its.canary.mark for its in made]

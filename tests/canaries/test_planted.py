@@ -37,12 +37,12 @@ def store(tmp_path):
 
 @pytest.fixture
 def folder(tmp_path):
-    save_canaries(USERS, tmp_path / "canaries", of="x")
+    save_canaries(USERS, tmp_path / "canaries", origin="x")
     return tmp_path / "canaries"
 
 
 def test_what_was_planted_is_read_and_who_was_replaced_is_gone(store, folder):
-    planted = load_canaries(store, folder, of="x")
+    planted = load_canaries(store, folder, origin="x")
     assert planted.users == ["ann", "canary/a", "canary/b", "cyd", "zoe"]
     assert planted.canaries == {user.canary.user: user.canary for user in USERS}
     assert len(planted) == 3 * 3 + 3 + 4
@@ -62,7 +62,7 @@ def test_what_was_planted_is_read_and_who_was_replaced_is_gone(store, folder):
 
 
 def test_rows_are_read_together_as_one_by_one(store, folder):
-    planted = load_canaries(store, folder, of="x")
+    planted = load_canaries(store, folder, origin="x")
     rows = np.array([15, 2, 18, 12, 0, 9])
     assert planted.texts_at(rows) == [planted.text(row) for row in rows.tolist()]
     assert planted.ids_at(rows) == [planted.id(row) for row in rows.tolist()]
@@ -72,19 +72,19 @@ def test_rows_are_read_together_as_one_by_one(store, folder):
 
 
 def test_another_content_has_another_fingerprint(store, folder, tmp_path):
-    planted = load_canaries(store, folder, of="x")
+    planted = load_canaries(store, folder, origin="x")
     assert planted.fingerprint != store.fingerprint
-    assert load_canaries(store, folder, of="x").fingerprint == planted.fingerprint
-    save_canaries(USERS[:1], tmp_path / "other", of="x")
-    assert load_canaries(store, tmp_path / "other", of="x").fingerprint != planted.fingerprint
+    assert load_canaries(store, folder, origin="x").fingerprint == planted.fingerprint
+    save_canaries(USERS[:1], tmp_path / "other", origin="x")
+    assert load_canaries(store, tmp_path / "other", origin="x").fingerprint != planted.fingerprint
 
 
 def test_files_are_owner_only_and_an_unfinished_or_foreign_folder_is_not_taken(store, folder, tmp_path):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(p.stat().st_mode) for p in folder.iterdir()} == {0o600}
-    assert load_canaries(store, tmp_path / "nothing", of="x") is None
+    assert load_canaries(store, tmp_path / "nothing", origin="x") is None
     with pytest.raises(InputError, match="holds canary users of another corpus, base model or configuration"):
-        load_canaries(store, folder, of="y")
+        load_canaries(store, folder, origin="y")
     (folder / "records.parquet").write_bytes(b"PAR1")
     with pytest.raises(InputError, match="is not as it was written: start a new run folder"):
-        load_canaries(store, folder, of="x")
+        load_canaries(store, folder, origin="x")

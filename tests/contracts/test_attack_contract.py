@@ -8,10 +8,9 @@ import pytest
 
 import heldin.attacks as attacks
 from heldin.attacks.joint import JointAttack
-from heldin.attacks.protocol import AGGREGATIONS, UserScores, Uses, lift_to_users
+from heldin.attacks.protocol import AGGREGATIONS, UserScores, Uses, lift_to_users, user_scores
 from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.attacks.statistics import ATTACKS, get_attack
-from heldin.attacks.table import user_scores
 from heldin.base.errors import InputError
 from heldin.models.logprobs import score_texts
 from heldin.models.score_cache import ScoreCache

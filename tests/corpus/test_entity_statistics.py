@@ -4,13 +4,13 @@ import pytest
 
 from heldin.base.errors import InputError
 from heldin.corpus.build import build_store
-from heldin.corpus.entities.agreement import agreement
 from heldin.corpus.entities.exposure import entity_statistics
 from heldin.corpus.entities.gold import Gold
 from heldin.corpus.entities.incidence import incidence
 from heldin.corpus.entities.mentions import find_mentions
 from heldin.corpus.entities.pipelines import Function
 from heldin.corpus.entities.spans import Span, Text
+from heldin.corpus.entities.study import agreement
 from heldin.corpus.sources.iob import Iob
 from heldin.defenses.texts.caps import caps_outcome
 from tests.corpus.conftest import CONLL, Quiet

@@ -107,7 +107,7 @@ def test_they_are_saved_whole_and_a_change_is_found(tmp_path):
     parts = set_asides(Toy([5, 8]), ["u0", "u1"], **_sides())
     with pytest.raises(InputError, match="is missing"):
         saved_parts(tmp_path / "there")
-    parts.save(tmp_path / "there", of="this")
+    parts.save(tmp_path / "there", origin="this")
     of, again = saved_parts(tmp_path / "there")
     assert (of, again) == ("this", parts)
     assert isinstance(again.rows, np.memmap)

@@ -10,8 +10,7 @@ from heldin.corpus.build import build_store
 from heldin.corpus.names import missing_names_line
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import JsonLines
-from heldin.corpus.statistics import corpus_statistics, records_histogram
-from heldin.corpus.statistics_table import statistics_table
+from heldin.corpus.statistics import corpus_statistics, records_histogram, statistics_table
 
 
 def _store(tmp_path, pairs):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import heldin.corpus.build
 from heldin.base.errors import InputError
 from heldin.base.files import whole_directory, whole_file
-from heldin.corpus.aliases import load_aliases
 from heldin.corpus.build import build_store
+from heldin.corpus.names import load_aliases
 from heldin.corpus.sources.open import Several
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import JsonLines

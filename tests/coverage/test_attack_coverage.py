@@ -13,11 +13,9 @@ from heldin.attacks.config import AttackConfig
 from heldin.attacks.joint import JointAttack
 from heldin.attacks.protocol import Uses, lift_to_users
 from heldin.attacks.statistics import ATTACKS
-from heldin.audit.config import AuditConfig
-from heldin.audit.decision import DecisionConfig
+from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.audit.judge import judge
-from heldin.audit.preregistration import Preregistration
-from heldin.audit.sides import Sides
+from heldin.audit.preregistration import Preregistration, Sides
 from heldin.bounds import one_run
 from heldin.bounds.design import Assignment
 from heldin.bounds.scores import LabelledScores

@@ -9,11 +9,9 @@ from scipy import stats
 from heldin.attacks.config import AttackConfig
 from heldin.audit.answer import decision_facts
 from heldin.audit.bootstrap import bootstrap
-from heldin.audit.config import AuditConfig
-from heldin.audit.decision import Answer, DecisionConfig
-from heldin.audit.family import Variant, evaluate_family
-from heldin.audit.preregistration import Preregistration
-from heldin.audit.sides import COINS
+from heldin.audit.decision import Answer, AuditConfig, DecisionConfig
+from heldin.audit.family import ScoreVariant, evaluate_family
+from heldin.audit.preregistration import COINS, Preregistration
 
 pytestmark = pytest.mark.slow  # a statistical suite, or whole runs: minutes
 
@@ -21,7 +19,7 @@ ATTACKS = 7
 CORRELATION = 0.7
 BY = DecisionConfig(redraws=499)
 AUDIT = AuditConfig(resamples=200, fprs=(0.01, 0.05, 0.1))
-VARIANTS = [Variant(f"attack {k}", "mean") for k in range(ATTACKS)]
+VARIANTS = [ScoreVariant(f"attack {k}", "mean") for k in range(ATTACKS)]
 
 
 def _audit(seed, users, leaking=None, auroc=0.5):

@@ -5,11 +5,9 @@ import pytest
 from scipy import stats
 
 from heldin.attacks.config import AttackConfig
-from heldin.audit.config import AuditConfig
-from heldin.audit.decision import DecisionConfig
+from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.audit.judge import judge
-from heldin.audit.preregistration import Preregistration
-from heldin.audit.sides import Sides
+from heldin.audit.preregistration import Preregistration, Sides
 from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import stated_claim
 

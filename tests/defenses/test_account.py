@@ -9,8 +9,14 @@ import numpy as np
 import pytest
 
 from heldin.base.errors import InputError
-from heldin.defenses.accounting.account import account_els, account_example, account_group, account_plan, account_uls
-from heldin.defenses.accounting.account_table import account_table
+from heldin.defenses.accounting.account import (
+    account_els,
+    account_example,
+    account_group,
+    account_plan,
+    account_table,
+    account_uls,
+)
 from heldin.defenses.choices import NoClip, ShuffledSampler
 from tests.made_facts import private_plan
 from tests.theory_tables import numbers

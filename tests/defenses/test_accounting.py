@@ -20,7 +20,7 @@ from heldin.defenses.accounting.events import (
 )
 from heldin.defenses.accounting.guarantees import calibrate, delta_of, epsilon, loss_distribution
 from heldin.defenses.accounting.loss_pmf import LossPair, LossPmf, compose_pair, epsilon_at, mix, pair_epsilon
-from heldin.defenses.accounting.mixture_pld import Mixture, binomial_mixture, mixture_step
+from heldin.defenses.accounting.step_pld import Mixture, binomial_mixture, mixture_step
 from tests.oracles import contour_accountant
 from tests.theory_tables import numbers, rows
 
@@ -270,7 +270,7 @@ def test_grid_error_rule_predicts_the_bias():
 
 def test_imports_stay_light():
     code = (
-        "import sys; from heldin.defenses import asi_liu, mechanism, plan_file; "
+        "import sys; from heldin.defenses import mechanism, plan_file; "
         "from heldin.defenses.accounting import account, ceiling, comparison_accountants, guarantees, heuristics; "
         "heavy = {'torch', 'matplotlib', 'pandas', 'transformers', 'sklearn'} & set(sys.modules); "
         "assert not heavy, heavy"

@@ -10,7 +10,7 @@ from heldin.defenses.accounting.comparison_accountants import black_box_epsilon,
 from heldin.defenses.accounting.events import CappedPoissonGaussian, PoissonGaussian, UnamplifiedGaussian
 from heldin.defenses.accounting.guarantees import calibrate, delta_of, epsilon
 from heldin.defenses.accounting.heuristics import BudgetChoice, estimate_and_double
-from heldin.defenses.asi_liu import concentration_threshold
+from heldin.finetune.filtered import concentration_threshold
 from tests.theory_tables import numbers
 
 T, RATE, DELTA = 2000, 0.01, 1e-6

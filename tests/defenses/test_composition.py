@@ -10,7 +10,7 @@ import pytest
 from heldin.base.errors import InputError
 from heldin.defenses.accounting import composition, loss_pmf
 from heldin.defenses.accounting import guarantees as accounting
-from heldin.defenses.accounting.events import CappedPoissonGaussian, PoissonGaussian, absence_loss, one_step
+from heldin.defenses.accounting.events import CappedPoissonGaussian, PoissonGaussian
 from heldin.defenses.accounting.guarantees import SMALLEST_DELTA, calibrate, delta_of, epsilon
 from heldin.defenses.accounting.loss_pmf import (
     LossPmf,
@@ -22,7 +22,7 @@ from heldin.defenses.accounting.loss_pmf import (
     order_at,
     rounding_mass,
 )
-from heldin.defenses.accounting.mixture_pld import binomial_mixture, mixture_step
+from heldin.defenses.accounting.step_pld import absence_loss, binomial_mixture, mixture_step, one_step
 from tests.oracles import contour_accountant
 from tests.oracles.composition import extended_delta, integer_power
 

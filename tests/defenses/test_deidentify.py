@@ -14,8 +14,8 @@ from heldin.defenses.texts.data_side import (
     apply_defenses,
     as_trained,
     declared,
+    deidentified,
 )
-from heldin.defenses.texts.deidentify import deidentified
 
 SPANS = st.lists(
     st.builds(

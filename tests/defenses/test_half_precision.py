@@ -10,7 +10,7 @@ from heldin.defenses.gradients import held_gradients, products
 from heldin.defenses.gradients.engine_choice import choose_ways, unit_by_unit
 from heldin.defenses.gradients.held_gradients import Deferred
 from heldin.defenses.gradients.layer_rules import lay_out
-from heldin.defenses.gradients.per_unit_gradients import Units, clipped_gradient_sum
+from heldin.defenses.gradients.per_unit_gradients import UnitBatch, clipped_gradient_sum
 from tests.defenses.test_per_unit_gradients import Toy
 from tests.oracles.per_unit_gradients import clipped_sum, norm_of, unit_gradients
 from tests.tiny_models import ENGINES, MODELS, assert_same, batch, checkpoint, new_model, people, run, worst_error
@@ -48,7 +48,7 @@ def cancelling():
     layer = nn.Linear(8, 8, bias=False)
     zeros = torch.zeros(1, 16, dtype=torch.long)
     signs = 1e3 * torch.tensor([1.0, -1.0]).repeat(8)
-    return Toy(layer, x.float(), signs), Units(zeros, zeros, torch.zeros(1, dtype=torch.long), 1)
+    return Toy(layer, x.float(), signs), UnitBatch(zeros, zeros, torch.zeros(1, dtype=torch.long), 1)
 
 
 def contribution(engine, bound):
@@ -91,7 +91,7 @@ def nearly_nothing(scale, rest, seed):
     sizes = scale * torch.randn(4, generator=generator)
     zeros = torch.zeros(1, 8, dtype=torch.long)
     toy = Toy(nn.Linear(64, 64, bias=False), x, torch.cat([sizes, -sizes]))
-    return toy, Units(zeros, zeros, torch.zeros(1, dtype=torch.long), 1)
+    return toy, UnitBatch(zeros, zeros, torch.zeros(1, dtype=torch.long), 1)
 
 
 def worst_of_cancelling(engine):
@@ -117,7 +117,7 @@ def test_a_cancelling_unit_beside_one_that_does_not_cancel():
     toy, one = nearly_nothing(1e3, 1e-2, 0)
     targets = one.targets.repeat(2, 1)
     targets[1, 4:] = -100  # the first half alone
-    units = Units(one.inputs.expand(2, -1), targets, torch.tensor([0, 1]), 2)
+    units = UnitBatch(one.inputs.expand(2, -1), targets, torch.tensor([0, 1]), 2)
     for bound in (1e-3, 1e9):
         expected = run(toy, units, "loop", clip_norm=bound).gradients
         for engine in ENGINES:

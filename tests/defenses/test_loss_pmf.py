@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from heldin.defenses.accounting import composition, mixture_pld
+from heldin.defenses.accounting import composition, step_pld
 from heldin.defenses.accounting import guarantees as accounting
+from heldin.defenses.accounting.composition import cached_pair
 from heldin.defenses.accounting.events import PoissonGaussian
 from heldin.defenses.accounting.loss_pmf import (
     LossPair,
@@ -25,8 +26,7 @@ from heldin.defenses.accounting.loss_pmf import (
     rounding_mass,
     to_dp_accounting,
 )
-from heldin.defenses.accounting.mixture_pld import GridError, Mixture, binomial_mixture, mixture_step
-from heldin.defenses.accounting.pld_cache import cached_pair
+from heldin.defenses.accounting.step_pld import GridError, Mixture, binomial_mixture, mixture_step
 
 
 @functools.cache
@@ -90,7 +90,7 @@ def one_step_deltas(sigma, group, rate, target):
 )
 def test_discretisation_is_pessimistic_in_both_directions(sigma, group, rate, width, target):
     mixture = binomial_mixture(sigma, group, rate)
-    low, high = mixture_pld.loss_range(mixture)
+    low, high = step_pld.loss_range(mixture)
     pair = mixture_step(mixture, max(width, (high - low) / 2**16))
     for pmf, exact in zip((pair.remove, pair.add), one_step_deltas(sigma, group, rate, target), strict=True):
         assert delta_at(pmf, target) >= exact - 1e-12
@@ -152,7 +152,7 @@ def test_rare_atoms_are_dropped_upwards():
 @pytest.mark.parametrize("target", [-1.0, 0.0, 0.3, 2.0])
 def test_what_is_cut_is_charged(monkeypatch, target):
     """With a coarse cut every tail is visible: nothing of it may be lost, in either direction."""
-    monkeypatch.setattr(mixture_pld, "STEP_TAIL", 1e-2)
+    monkeypatch.setattr(step_pld, "STEP_TAIL", 1e-2)
     for sigma, group, rate in ((0.5, 40, 0.05), (2.0, 1, 1.0), (1.0, 6, 0.3)):
         pair = mixture_step(binomial_mixture(sigma, group, rate), 0.01)
         for pmf, exact in zip((pair.remove, pair.add), one_step_deltas(sigma, group, rate, target), strict=True):

@@ -22,7 +22,7 @@ from heldin.defenses.choices import (
 )
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.mechanism import Mechanism
-from heldin.words.guarantee import NoGuaranteeReason, Promise
+from heldin.words.guarantee import GuaranteeText, NoGuaranteeReason
 from tests.made_mechanisms import els, example, shuffled, uls
 
 
@@ -116,7 +116,7 @@ def test_plain_run():
     promise = plain.guarantee()
     assert isinstance(promise, NoGuarantee)
     assert promise.reasons[0].states(NoGuaranteeReason.NO_UNIT)
-    assert promise.statement.states(Promise.NO_PROTECTION)
+    assert promise.statement.states(GuaranteeText.NO_PROTECTION)
     assert promise.assumed_epsilon is None
     assert plain.epsilon() == math.inf
     assert plain.sensitivity == math.inf

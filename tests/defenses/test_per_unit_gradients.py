@@ -12,7 +12,7 @@ from heldin.defenses.gradients import layer_rules, per_unit_gradients, rule_chec
 from heldin.defenses.gradients.engine_choice import choose_ways
 from heldin.defenses.gradients.held_gradients import norm_of_all
 from heldin.defenses.gradients.layer_rules import lay_out
-from heldin.defenses.gradients.per_unit_gradients import Units, clip_factors, clipped_gradient_sum
+from heldin.defenses.gradients.per_unit_gradients import UnitBatch, clip_factors, clipped_gradient_sum
 from tests.oracles.per_unit_gradients import clipped_sum, norm_of, unit_gradients
 from tests.tiny_models import (
     ENGINES,
@@ -143,7 +143,7 @@ def test_a_ghost_norm_that_cancels_is_taken_again(monkeypatch):
     x = torch.randn(1, 2, 8)
     x[0, 1] = x[0, 0] + 1e-4 * torch.randn(8)
     model = Toy(layer, x, torch.tensor([1e3, -1e3]))
-    units = Units(
+    units = UnitBatch(
         torch.zeros(1, 2, dtype=torch.long), torch.zeros(1, 2, dtype=torch.long), torch.zeros(1, dtype=torch.long), 1
     )
     exact = clipped_gradient_sum(model, units, clip_norm=math.inf, engine="materialise")
@@ -215,7 +215,9 @@ def test_clip_norms_below_what_float32_squares_hold_are_refused():
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_records(engine):
     model = new_model()
-    empty = Units(torch.zeros(0, 5, dtype=torch.long), torch.zeros(0, 5, dtype=torch.long), torch.zeros(0).long(), 0)
+    empty = UnitBatch(
+        torch.zeros(0, 5, dtype=torch.long), torch.zeros(0, 5, dtype=torch.long), torch.zeros(0).long(), 0
+    )
     found = run(model, empty, engine, clip_norm=1.0)
     assert found.norms.shape == found.losses.shape == found.masked.shape == (0,)
     assert {n: g.shape for n, g in found.gradients.items()} == {n: p.shape for n, p in model.named_parameters()}
@@ -331,9 +333,9 @@ def test_bad_input():
     with pytest.raises(InputError, match="no trainable parameter"):
         run(new_model().requires_grad_(False), units, clip_norm=1.0)
     with pytest.raises(InputError, match=r"unit numbers must lie in 0\.\.1"):
-        Units(units.inputs, units.targets, units.unit, 2)
+        UnitBatch(units.inputs, units.targets, units.unit, 2)
     with pytest.raises(InputError, match="must be of one shape"):
-        Units(units.inputs, units.targets[:, 1:], units.unit, units.units)
+        UnitBatch(units.inputs, units.targets[:, 1:], units.unit, units.units)
 
 
 @pytest.mark.parametrize("name", ["gpt-neo", "gpt-neo untied", "llama", "lora"])

@@ -17,7 +17,8 @@ from heldin.defenses.accounting.composition import AREA_PRECISION
 from heldin.defenses.accounting.events import PoissonGaussian, UnamplifiedGaussian
 from heldin.defenses.accounting.guarantees import epsilon, gaussian_delta, gaussian_mu, loss_distribution
 from heldin.defenses.accounting.loss_pmf import LossPair, compose_pair
-from heldin.defenses.accounting.mixture_pld import Mixture, mixture_step
+from heldin.defenses.accounting.step_pld import Mixture, mixture_step
+from tests.oracles import ceilings
 from tests.theory_tables import numbers
 
 DELTA = 1e-6
@@ -41,10 +42,10 @@ def test_reference_table(row):
         assert ceiling.tpr_at(fpr) == pytest.approx(tpr, abs=5e-4)
     spent = epsilon(event, steps, DELTA)
     assert spent == pytest.approx(eps, rel=2e-3)
-    assert tradeoff.epsilon_delta_auroc(eps, DELTA) == pytest.approx(loose, abs=1e-4)
-    assert ceiling.auroc < tradeoff.epsilon_delta_auroc(spent, DELTA)
+    assert ceilings.epsilon_delta_auroc(eps, DELTA) == pytest.approx(loose, abs=1e-4)
+    assert ceiling.auroc < ceilings.epsilon_delta_auroc(spent, DELTA)
     for fpr in (1e-4, 1e-2, 0.3, 0.9):
-        assert ceiling.tpr_at(fpr) <= tradeoff.epsilon_delta_tpr(spent, DELTA, fpr) + 1e-9
+        assert ceiling.tpr_at(fpr) <= ceilings.epsilon_delta_tpr(spent, DELTA, fpr) + 1e-9
 
 
 def exact_step(sigma, group, rate):
@@ -126,12 +127,12 @@ def test_one_direction_alone_is_looser_or_equal():
 @pytest.mark.parametrize("mu", [0.1, 0.5, 1.0, 2.0, 5.0])
 def test_gaussian_closed_forms(mu):
     ceiling = ceiling_of(UnamplifiedGaussian(1 / mu, 1), 1, DELTA)
-    assert tradeoff.gaussian_auroc(mu) <= ceiling.auroc <= tradeoff.gaussian_auroc(mu) + 2e-5
+    assert ceilings.gaussian_auroc(mu) <= ceiling.auroc <= ceilings.gaussian_auroc(mu) + 2e-5
     for fpr in (1e-6, 1e-4, 1e-2, 0.1, 0.5, 0.9, 0.999):
-        exact = tradeoff.gaussian_tpr(mu, fpr)
+        exact = ceilings.gaussian_tpr(mu, fpr)
         assert exact - 1e-12 <= ceiling.tpr_at(fpr) <= exact + 3e-5
     composed = ceiling_of(PoissonGaussian(20 / mu, 1.0), 400, DELTA)
-    assert composed.auroc == pytest.approx(tradeoff.gaussian_auroc(mu), abs=5e-5)
+    assert composed.auroc == pytest.approx(ceilings.gaussian_auroc(mu), abs=5e-5)
 
 
 def test_an_optimal_attacker_stays_under_the_ceiling_and_close_to_it():
@@ -163,9 +164,9 @@ def test_an_optimal_attacker_stays_under_the_ceiling_and_close_to_it():
 @example(mu=1.25, fpr=1.27e-14, width=0.125)  # 1 - U held four digits here and the ceiling was 2 % too low
 def test_ceiling_is_never_below_the_truth_on_any_grid(mu, fpr, width):
     pair = mixture_step(Mixture(1 / mu, np.ones(1), np.ones(1)), width)
-    assert pld_ceiling(pair).tpr_at(fpr) >= tradeoff.gaussian_tpr(mu, fpr) - 1e-12
+    assert pld_ceiling(pair).tpr_at(fpr) >= ceilings.gaussian_tpr(mu, fpr) - 1e-12
     twice = pld_ceiling(compose_pair(pair, 2))
-    assert twice.tpr_at(fpr) >= tradeoff.gaussian_tpr(math.sqrt(2) * mu, fpr) - 1e-9
+    assert twice.tpr_at(fpr) >= ceilings.gaussian_tpr(math.sqrt(2) * mu, fpr) - 1e-9
 
 
 def test_curves_are_concave_monotone_and_end_in_the_corner():
@@ -206,15 +207,15 @@ def test_symmetrised_hull():
 
 
 def test_epsilon_delta_region():
-    assert tradeoff.epsilon_delta_tpr(1.0, 0.0, 0.0) == 0.0
-    assert tradeoff.epsilon_delta_tpr(1.0, 0.01, 0.0) == pytest.approx(0.01)
-    assert tradeoff.epsilon_delta_tpr(1e9, 0.0, 1e-3) == 1.0
+    assert ceilings.epsilon_delta_tpr(1.0, 0.0, 0.0) == 0.0
+    assert ceilings.epsilon_delta_tpr(1.0, 0.01, 0.0) == pytest.approx(0.01)
+    assert ceilings.epsilon_delta_tpr(1e9, 0.0, 1e-3) == 1.0
     x = np.linspace(0, 1, 200_001)
-    y = [tradeoff.epsilon_delta_tpr(1.5, 0.05, v) for v in x]
-    assert np.trapezoid(y, x) == pytest.approx(tradeoff.epsilon_delta_auroc(1.5, 0.05), abs=1e-6)
+    y = [ceilings.epsilon_delta_tpr(1.5, 0.05, v) for v in x]
+    assert np.trapezoid(y, x) == pytest.approx(ceilings.epsilon_delta_auroc(1.5, 0.05), abs=1e-6)
     mu = gaussian_mu(1.5, 0.05)
     assert gaussian_delta(mu, 1.5) == pytest.approx(0.05)
-    assert tradeoff.gaussian_auroc(mu) < tradeoff.epsilon_delta_auroc(1.5, 0.05)
+    assert ceilings.gaussian_auroc(mu) < ceilings.epsilon_delta_auroc(1.5, 0.05)
 
 
 def test_interactive_from_a_cached_plan():

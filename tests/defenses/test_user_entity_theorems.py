@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from heldin.defenses.accounting.events import PoissonGaussian, TwoLevelGaussian, one_step
+from heldin.defenses.accounting.events import PoissonGaussian, TwoLevelGaussian
 from heldin.defenses.accounting.loss_pmf import pair_delta
+from heldin.defenses.accounting.step_pld import one_step
 from heldin.defenses.texts.caps import kept_under_caps
 from tests.oracles.enumerated_coins import Text, divergence, text_sampling, two_level
 

@@ -178,7 +178,7 @@ def _moved(model, to):
 
 
 def _planted(root):
-    from heldin.models.shape import TinyModel
+    from heldin.models.model_config import TinyModel
     from heldin.models.tiny import new_tiny_model, train_tokenizer
 
     rows = made_rows(users=30)

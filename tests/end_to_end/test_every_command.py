@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from heldin.base.strict_json import strict_json
+from heldin.base.files import strict_json
 from heldin.commands import cli
 from heldin.sweeps.load import load_sweep
 

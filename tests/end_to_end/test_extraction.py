@@ -22,7 +22,7 @@ from heldin.jobs.purge import purge
 from heldin.jobs.verify import OF_EXTRACTION, verify
 from heldin.models.endpoint_client import Endpoint
 from heldin.models.loading import LanguageModel, load_language_model
-from heldin.models.shape import TinyModel
+from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 from heldin.record.document import read_record
 from heldin.reports.extraction import NEITHER

@@ -1,4 +1,4 @@
-"""``finetune.checkpointing``: the same training with fewer activations kept, for every kind of step."""
+"""``finetune.preparation``: the same training with fewer activations kept, for every kind of step."""
 
 from dataclasses import replace
 
@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import load_file
 
 from heldin.base.errors import InputError
-from heldin.finetune.checkpointing import use_checkpointing
 from heldin.finetune.clipping import PlainClipping
 from heldin.finetune.loop import train
+from heldin.finetune.preparation import use_checkpointing
 from heldin.finetune.recipe import Lora, Precision, Recipe, Select
 from heldin.models.loading import LanguageModel
 from tests.finetune.test_private import _training

@@ -11,13 +11,12 @@ from heldin.base.errors import InputError
 from heldin.defenses.gradients import engine_choice
 from heldin.finetune.checkpoints import finished_state
 from heldin.finetune.effort import KEPT_WAYS, Effort, Memory
-from heldin.finetune.job_name import job_name
 from heldin.finetune.loop import train
-from heldin.finetune.optimizers import fused_on
 from heldin.finetune.precision import arithmetic_of, autocast
+from heldin.finetune.preparation import fused_on
 from heldin.finetune.recipe import Lora, Precision, Recipe, Select
-from heldin.models.copies import copy_on
-from heldin.models.devices import device_name
+from heldin.finetune.training import job_name
+from heldin.models.devices import copy_on, device_name
 from heldin.stages.train.training_facts import effort_facts
 from tests.finetune.test_private import _training
 from tests.tiny_models import lora

@@ -12,12 +12,19 @@ from heldin.base.coins import keyed_uniform, seed_key
 from heldin.base.errors import InputError
 from heldin.defenses.accounting.events import FilteredGaussian
 from heldin.defenses.accounting.guarantees import calibrate, delta_of, epsilon, gaussian_mu
-from heldin.defenses.asi_liu import SCORE_SENSITIVITY, above_threshold, keep_probability
 from heldin.defenses.choices import ConcentrationFilter, ConstantDivisor, FlatClip, FullBatchSampler, NoiseGenerator
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.noise import gaussian
-from heldin.finetune.filtered import Halted, filtered_gradient, kept_users, neighbours
+from heldin.finetune.filtered import (
+    SCORE_SENSITIVITY,
+    Halted,
+    above_threshold,
+    filtered_gradient,
+    keep_probability,
+    kept_users,
+    neighbours,
+)
 from heldin.finetune.loop import train
 from heldin.finetune.recipe import Recipe, Select
 from heldin.finetune.units import plan_private_training
@@ -77,7 +84,7 @@ def test_above_threshold_compares_two_laplace_numbers_of_the_stated_scales():
 
 @pytest.mark.parametrize("u", [0.0, 1.0 - 2.0**-53])
 def test_no_coin_gives_an_infinite_laplace_number(u, monkeypatch):
-    monkeypatch.setattr("heldin.defenses.asi_liu.keyed_uniform", lambda *_: u)
+    monkeypatch.setattr("heldin.finetune.filtered.keyed_uniform", lambda *_: u)
     assert above_threshold(1e9, 100, 2.0, KEY, 0)
     assert not above_threshold(-1e9, 100, 2.0, KEY, 0)
 

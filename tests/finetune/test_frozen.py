@@ -7,9 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 from heldin.finetune import training
-from heldin.finetune.frozen import halve_frozen
 from heldin.finetune.loop import train
-from heldin.finetune.optimizers import with_adapters
+from heldin.finetune.preparation import halve_frozen, with_adapters
 from heldin.finetune.recipe import Lora, Precision, Recipe, Select
 from tests.finetune.test_private import _training
 

@@ -20,14 +20,14 @@ from transformers import (
 )
 
 from heldin.defenses.choices import LocalUpdates
+from heldin.finetune.batches import plain_batch_gradient
 from heldin.finetune.clipped_sums import clipped_sum, put_gradient
 from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
 from heldin.finetune.local_updates import LocalWork, clipped_difference_sum
 from heldin.finetune.memory import EVALUATION, Step, arithmetic_on, fitting_peak, scoring_peak, training_peak
-from heldin.finetune.optimizers import optimizer_of, with_adapters
 from heldin.finetune.passes import Passes
-from heldin.finetune.plain import plain_batch_gradient
 from heldin.finetune.precision import autocast
+from heldin.finetune.preparation import optimizer_of, with_adapters
 from heldin.finetune.recipe import Lora, Optimizer, Precision, Recipe
 from heldin.finetune.rehearsal import Rehearsal, tensors_in
 from heldin.finetune.sharded_gradients import clipped_shards, put_shards, sharded_batch_gradient
@@ -133,7 +133,7 @@ def measured(config, recipe, step: Step, memory) -> int:
 def allocated(model, recipe, step: Step, its, memory=2**34) -> int:
     """What two real steps take beside the weights."""
     if recipe.checkpointing:
-        from heldin.finetune.checkpointing import use_checkpointing
+        from heldin.finetune.preparation import use_checkpointing
 
         use_checkpointing(model, without_dropout=True)
     passes = Passes(step.most, splits=step.splits, budget=memory // 4)

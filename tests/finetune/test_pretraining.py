@@ -12,7 +12,7 @@ from heldin.finetune.loop import TrainingResult
 from heldin.finetune.pretraining import pretrain, train_once
 from heldin.finetune.recipe import Recipe, Select
 from heldin.models.logprobs import score_texts
-from heldin.models.shape import TinyModel
+from heldin.models.model_config import TinyModel
 
 SHAPE = TinyModel(vocabulary=300, context=32, hidden=16, layers=2, heads=2, window=8)
 RECIPE = Recipe(epochs=2, batch_size=8, learning_rate=1e-2, sequence_length=32, select=Select.LAST)

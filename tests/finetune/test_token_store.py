@@ -13,7 +13,7 @@ SEQUENCES = [[1, 2, 3], [70000, 5], [9] * 40, [4, 4]]
 
 
 def _made(folder, batches=(SEQUENCES[:2], SEQUENCES[2:]), *, of="this", vocabulary=70001):
-    return token_store(folder, batches, of=of, vocabulary=vocabulary)
+    return token_store(folder, batches, origin=of, vocabulary=vocabulary)
 
 
 def test_it_holds_what_was_encoded_in_owner_only_files(tmp_path):
@@ -44,7 +44,7 @@ def test_the_hash_is_that_of_lists_however_they_were_batched_and_changes_with_ev
 def test_small_vocabularies_take_two_bytes_a_token(tmp_path, make_lm):
     lm = make_lm()
     texts = ["The river.", "The market counts the story on day 7."]
-    store = token_store(tmp_path / "t", encoded(lm.tokenizer, [texts], 9), of="x", vocabulary=len(lm.tokenizer))
+    store = token_store(tmp_path / "t", encoded(lm.tokenizer, [texts], 9), origin="x", vocabulary=len(lm.tokenizer))
     assert [list(its) for its in store] == encode(lm.tokenizer, texts, 9)
     assert (tmp_path / "t" / "ids.bin").stat().st_size == 2 * store.lengths.sum()
 
@@ -56,7 +56,7 @@ def test_it_is_made_once_and_refused_for_anything_else(tmp_path):
         raise AssertionError
         yield
 
-    again = token_store(tmp_path / "tokens", never(), of="this", vocabulary=70001)
+    again = token_store(tmp_path / "tokens", never(), origin="this", vocabulary=70001)
     assert [list(its) for its in again] == SEQUENCES
     with pytest.raises(InputError, match="holds the tokens of other records, another tokenizer or another finetune"):
         _made(tmp_path / "tokens", of="that")
@@ -102,7 +102,7 @@ def test_a_text_without_tokens_is_named_by_its_number_of_all(tmp_path, make_lm):
     lm = make_lm()
     batches = encoded(lm.tokenizer, [["a", "b"], [""]], 9)
     with pytest.raises(InputError, match="training text number 3 has no tokens"):
-        token_store(tmp_path / "t", batches, of="x", vocabulary=len(lm.tokenizer))
+        token_store(tmp_path / "t", batches, origin="x", vocabulary=len(lm.tokenizer))
 
 
 def test_what_was_not_finished_is_made_again(tmp_path):
@@ -111,7 +111,7 @@ def test_what_was_not_finished_is_made_again(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        token_store(tmp_path / "tokens", broken(), of="this", vocabulary=9)
+        token_store(tmp_path / "tokens", broken(), origin="this", vocabulary=9)
     assert not (tmp_path / "tokens").exists()
     assert len(_made(tmp_path / "tokens")) == 4
     about = json.loads((tmp_path / "tokens" / "about.json").read_text(encoding="utf-8"))

@@ -26,8 +26,7 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.batches import collate, record_losses
 from heldin.finetune.local_updates import LocalWork, clipped_difference_sum
 from heldin.finetune.private import private_gradient
-from heldin.finetune.units import PrivateRecords, plan_private_training
-from heldin.finetune.usable import record_weights, usable
+from heldin.finetune.units import PrivateRecords, plan_private_training, record_weights, usable
 from tests.mean_model import MeanModel
 from tests.oracles.gap_coins import coins
 from tests.oracles.private_step import naive_private_gradient

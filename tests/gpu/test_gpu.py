@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from heldin.defenses.choices import NoiseGenerator
 from heldin.defenses.gradients import engine_choice, per_unit_gradients, products
-from heldin.defenses.gradients.per_unit_gradients import Units, clipped_gradient_sum
+from heldin.defenses.gradients.per_unit_gradients import UnitBatch, clipped_gradient_sum
 from heldin.defenses.noise import gaussian
 from heldin.defenses.noise_blocks import BLOCK
 from heldin.finetune import private
@@ -29,7 +29,7 @@ from heldin.finetune.recipe import Lora, Precision, Recipe, Select
 from heldin.models import logprobs
 from heldin.models.arithmetic import true_float32
 from heldin.models.attention import use_exact_attention
-from heldin.models.copies import copies_on_other_gpus
+from heldin.models.devices import copies_on_other_gpus
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 from tests.finetune.test_private import _training
@@ -66,7 +66,7 @@ def refusing_to_wait():
 
 
 def on(device, units):
-    return Units(units.inputs.to(device), units.targets.to(device), units.unit.to(device), units.units)
+    return UnitBatch(units.inputs.to(device), units.targets.to(device), units.unit.to(device), units.units)
 
 
 def on_gpu(lm, device):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import heldin
-from heldin.attacks.table import TextStatistic
+from heldin.attacks.protocol import TextStatistic
 from heldin.audit.canary_groups import centred_statistics
 from heldin.audit.scored_users import scored_users
 from heldin.base.errors import InputError

@@ -10,20 +10,17 @@ import torch
 import yaml
 
 from heldin.attacks.config import AttackConfig
+from heldin.attacks.protocol import Dial, TextStatistic
 from heldin.attacks.statistics import ATTACKS, get_attack, per_text
-from heldin.attacks.table import Dial, TextStatistic
 from heldin.audit.assessment import results_of
 from heldin.audit.attack_results import dial_settings
-from heldin.audit.config import AuditConfig
-from heldin.audit.decision import DecisionConfig
+from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.audit.family import family_of
-from heldin.audit.preregistration import Preregistration
+from heldin.audit.preregistration import COINS, Preregistration
 from heldin.audit.scored_users import scored_users
-from heldin.audit.sides import COINS
-from heldin.base.artefacts import INDEX
+from heldin.base.artefacts import INDEX, read_table, write_table
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
-from heldin.base.table_files import read_table, write_table
 from heldin.corpus.split import Part, Role
 from heldin.corpus.store import texts_of
 from heldin.jobs.run import run

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from heldin.attacks.table import REFERENCE_ALONE, TextStatistic
+from heldin.attacks.protocol import REFERENCE_ALONE, TextStatistic
 from heldin.audit.exposure import exposed_users
-from heldin.audit.preregistration import Preregistration
+from heldin.audit.preregistration import Preregistration, sides_of_run
 from heldin.audit.scored_users import scored_users
-from heldin.audit.sides import sides_of_run
 from heldin.base.progress import LineReporter
 from heldin.defenses.texts.data_side import TrainingRecord
 from heldin.stages.config import load_config

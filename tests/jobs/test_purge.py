@@ -6,10 +6,10 @@ import socket
 
 import pytest
 
+from heldin.base.artefacts import PURGED
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time
 from heldin.base.progress import LineReporter
-from heldin.base.purged import MARK
 from heldin.jobs.purge import lines, plan_purge, purge
 from heldin.jobs.run import run
 from heldin.jobs.user_scores import leading_scores
@@ -37,9 +37,9 @@ def test_weights_scores_ledger_and_keys_go_and_record_and_report_stay(folder):
     write_report(folder)
     (folder / "notes.txt").write_text("mine", encoding="utf-8")
     found = purge(folder, DEFAULT)
-    stay = {"record.json", "plan.json", "config.yaml", "seconds.json", "report.pdf", "notes.txt", MARK}
+    stay = {"record.json", "plan.json", "config.yaml", "seconds.json", "report.pdf", "notes.txt", PURGED}
     assert names(folder) == stay & names(folder)
-    assert {"record.json", "report.pdf", "notes.txt", MARK} <= names(folder)
+    assert {"record.json", "report.pdf", "notes.txt", PURGED} <= names(folder)
     assert found.others == ("notes.txt",)
     assert set(found.removed) >= {"ledger", "scores.parquet", "checkpoints"}
     assert len(found.unverifiable) == 3
@@ -117,7 +117,7 @@ def test_of_a_sweep_the_coins_and_every_cell_are_purged(folder, tmp_path):
     assert len(found.folders) == 3
     assert not list(swept.rglob("ledger")) + list(swept.rglob("*.safetensors")) + list(swept.rglob("*.parquet"))
     assert (swept / "comparison.json").is_file()
-    assert len(list(swept.rglob(MARK))) == 3
+    assert len(list(swept.rglob(PURGED))) == 3
     assert "in 3 folders: artefacts.json, checkpoints" in lines(found, done=True)[0]
     # Even where the plan of the sweep was not kept, a second call finds the cells again.
     purge(swept, ())
@@ -215,7 +215,7 @@ def test_a_sweep_that_was_killed_while_it_was_tuned_can_be_purged(folder, tmp_pa
 
 
 def test_a_damaged_mark_is_still_one_line(folder):
-    (folder / MARK).write_text("{", encoding="utf-8")
+    (folder / PURGED).write_text("{", encoding="utf-8")
     with pytest.raises(InputError, match="was purged"):
         verify(folder, QUIET)
     assert json.loads((folder / "record.json").read_text(encoding="utf-8"))["name"]

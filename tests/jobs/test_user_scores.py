@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from heldin.base.csv_text import csv_text
+from heldin.base.tabular import csv_text
 from heldin.record.document import read_record
 from heldin.stages.sides.ledger import load_ledger
 

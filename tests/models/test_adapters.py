@@ -31,12 +31,12 @@ from heldin.base.errors import InputError
 from heldin.models.adapters import load_target_and_reference
 from heldin.models.loading import load_language_model
 from heldin.models.logprobs import score_texts
+from heldin.models.model_config import TinyModel
 from heldin.models.model_names import fingerprint_of, require_model
 from heldin.models.reading import quiet_transformers
 from heldin.models.score_cache import ScoreCache
-from heldin.models.shape import TinyModel
 from heldin.models.tiny import new_tiny_model
-from heldin.stages.train.models import model_facts
+from heldin.stages.measures.measure import model_facts
 
 TEXTS = ["The quick brown fox met 12 people on Tuesday.", "Falcon closes on Friday, said Ms Adams twice."]
 

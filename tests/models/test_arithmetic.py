@@ -5,7 +5,7 @@ import torch
 
 from heldin.base.errors import InputError
 from heldin.defenses.gradients import per_unit_gradients
-from heldin.defenses.gradients.per_unit_gradients import Units, clipped_gradient_sum
+from heldin.defenses.gradients.per_unit_gradients import UnitBatch, clipped_gradient_sum
 from heldin.models.arithmetic import true_float32
 from heldin.models.devices import default_device, seed_generators
 from heldin.models.logprobs import score_texts
@@ -73,7 +73,7 @@ def test_scoring_and_clipping_do_not_follow_the_environment(settings, make_lm, e
         real = per_unit_gradients.clip_factors
         patch.setattr(per_unit_gradients, "clip_factors", lambda *a: (seen.append(found()), real(*a))[1])
         ids = torch.arange(12).view(2, 6)
-        units = Units(ids, ids + 1, torch.arange(2), 2)
+        units = UnitBatch(ids, ids + 1, torch.arange(2), 2)
         for engine in ("materialise", "ghost", "loop"):
             clipped_gradient_sum(lm.model, units, clip_norm=0.1, engine=engine)
     assert len(seen) > 9

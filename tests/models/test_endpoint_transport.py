@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from heldin.base.errors import InputError, ResumableError
-from heldin.models.endpoint import open_endpoint_model, score_endpoint_texts
+from heldin.models.endpoint import open_endpoint_model
 from heldin.models.endpoint_client import Connection, Endpoint, _Pace
 from heldin.models.logprobs import score_texts
 from tests.completions_server import opened, tiny_server
@@ -24,7 +24,7 @@ def test_what_passes_is_tried_again(make_lm, folder, fault):
     with opened(server, timeout=0.3 if fault == "slow" else 5.0) as connection:
         model = open_endpoint_model(connection, "tiny", tokenizer=folder)
         server.faults = {len(server.times) + n: fault for n in (1, 2, 4)}
-        found = score_endpoint_texts(model, TEXTS)
+        found = model.score(TEXTS)
     for scores, local in zip(found, score_texts(lm, TEXTS), strict=True):
         np.testing.assert_allclose(scores.logprobs, local.logprobs, atol=1e-5)
 
@@ -37,7 +37,7 @@ def test_retry_after_is_honoured_by_all_threads(make_lm, as_date):
         asked = len(server.times)
         server.faults = {asked + 1: 429}
         server.fault_headers = {"Retry-After": formatdate(time.time() + 3, usegmt=True) if as_date else "1"}
-        score_endpoint_texts(model, SHORT * 10)
+        model.score(SHORT * 10)
     late = [moment - server.times[asked] for moment in server.times[asked + 1 :]]
     assert sum(moment < 0.9 for moment in late) <= 2 * 3  # those that were on their way, and no more
     assert max(late) >= 0.9
@@ -83,7 +83,7 @@ def test_the_key_comes_from_the_environment_and_is_repeated_nowhere(make_lm, mon
         assert "sk-do-not-tell" not in repr(connection.endpoint) + repr(model)
         server.complete = lambda body: (422, {"error": {"message": "key sk-do-not-tell is not entitled"}})
         with pytest.raises(InputError, match=r"key \*\*\* is not entitled"):
-            score_endpoint_texts(model, ["x"])
+            model.score(["x"])
     for name in ("sk-do-not-tell", "NOT_SET_ANYWHERE"):
         with pytest.raises(InputError) as caught, Connection(Endpoint("http://127.0.0.1:9/v1", key_variable=name)):
             pass
@@ -132,7 +132,7 @@ def test_requests_are_paced_and_several_are_in_flight(make_lm):
     server = tiny_server(make_lm(context=64))
     with opened(server, requests_per_minute=1200, concurrency=3) as connection:
         model = open_endpoint_model(connection, "tiny")
-        score_endpoint_texts(model, SHORT * 6)
+        model.score(SHORT * 6)
     gaps = np.diff(server.times)
     assert server.times[-1] - server.times[0] >= 0.05 * (len(gaps) - 1)
     assert np.median(gaps) > 0.04
@@ -140,5 +140,5 @@ def test_requests_are_paced_and_several_are_in_flight(make_lm):
     complete = server.complete
     server.complete = lambda body: time.sleep(0.05) or complete(body)
     with opened(server, concurrency=3) as connection:
-        score_endpoint_texts(open_endpoint_model(connection, "tiny"), SHORT * 6)
+        open_endpoint_model(connection, "tiny").score(SHORT * 6)
     assert server.busiest == 3

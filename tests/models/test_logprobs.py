@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import heldin.models.score_cache
 from heldin.base.errors import InputError
-from heldin.models.copies import copies_on_other_gpus, copy_on
+from heldin.models.devices import copies_on_other_gpus, copy_on
 from heldin.models.logprobs import MAX_PADDING, batches_by_length, score_texts
 from heldin.models.score_cache import MOMENTS, ScoreCache
 from heldin.models.token_scores import TokenScores

@@ -5,7 +5,7 @@ import threading
 import torch
 from transformers import masking_utils
 
-from heldin.models.packing import unpacked
+from heldin.models.attention import unpacked
 from tests.tiny_models import new_model
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from heldin.base.errors import InputError
-from heldin.models.scored_parts import scored_tokens
 from heldin.models.token_scores import TokenScores
+from heldin.models.tokens import scored_tokens
 
 
 class _Tokenizer:

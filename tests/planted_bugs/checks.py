@@ -26,9 +26,9 @@ from heldin.bounds.design import Assignment, Design
 from heldin.bounds.judgement import Judgement, evaluate
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import Claim, Standing, rejects
-from heldin.corpus.aliases import load_aliases
 from heldin.corpus.build import build_store
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
+from heldin.corpus.names import load_aliases
 from heldin.corpus.sources.text_files import JsonLines
 from heldin.corpus.statistics import corpus_statistics
 from heldin.defenses.choices import FlatClip, NoiseGenerator, PoissonSampler
@@ -37,17 +37,17 @@ from heldin.finetune.batches import collate, record_losses
 from heldin.finetune.private import private_gradient
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.models.loading import LanguageModel
-from heldin.models.shape import TinyModel
+from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 from heldin.white_box import engine as white_box
 from heldin.white_box.canaries import Array
 from heldin.white_box.check import Check, exact
 from heldin.white_box.coins import flat, observe
+from heldin.white_box.engine import SECTIONS, clip_norms
 from heldin.white_box.power import claim_of, quiet_places, trainer_mechanism
 from heldin.white_box.process_checks import Part, jobs
 from heldin.white_box.process_checks import checks_of as checks_of_part
 from heldin.white_box.processes import together
-from heldin.white_box.sections import SECTIONS, clip_norms
 from heldin.white_box.stage import Stage, set_stage
 from heldin.white_box.trainers import PrivateStep, Trainer, stepwise
 from tests.planted_bugs.trainers import by_sgd, changed, noise_times

@@ -8,7 +8,7 @@ import pytest
 
 from heldin.base.progress import LineReporter
 from heldin.jobs.planted.plant import plant
-from heldin.models.shape import TinyModel
+from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 from heldin.record.planted import ConditionName, Known, Reason
 from tests.planted_bugs.trainings import CASES, LENGTH, Place, table

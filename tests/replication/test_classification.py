@@ -12,7 +12,7 @@ import yaml
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.defenses.gradients.model_parts import IGNORED
-from heldin.defenses.gradients.per_unit_gradients import Units, clipped_gradient_sum
+from heldin.defenses.gradients.per_unit_gradients import UnitBatch, clipped_gradient_sum
 from heldin.finetune.batches import Asked, collate
 from replication.classification.config import (
     ClassificationConfig,
@@ -162,7 +162,7 @@ def test_clipping_an_encoder_is_exact_and_padding_is_not_read(kind, tokenizer, t
         with torch.no_grad():
             together = model(input_ids=ids, use_cache=False).logits[0, len(inputs[0]) - 1]
             torch.testing.assert_close(together, model(input_ids=alone).logits[0, -1])
-        units = Units(ids, targets, torch.tensor([0, 0, 1, 1, 2, 2, 2, 3]), 4)
+        units = UnitBatch(ids, targets, torch.tensor([0, 0, 1, 1, 2, 2, 2, 3]), 4)
         fast, slow = (clipped_gradient_sum(model, units, clip_norm=0.5, engine=e) for e in ("auto", "loop"))
         assert fast.engine.startswith("auto")
         assert fast.notice is None

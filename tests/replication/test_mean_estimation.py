@@ -56,7 +56,10 @@ def _trainer_and_simulation(kind, *, noise_factor=1.0, rounds=12):
     for step in range(rounds):
         if kind == "uls":
             drawn = [
-                [u * examples + i for i in keyed_positions(KEY, f"records {step}", names[u], count=group, of=examples)]
+                [
+                    u * examples + i
+                    for i in keyed_positions(KEY, f"records {step}", names[u], count=group, total=examples)
+                ]
                 for u in draw(mechanism.sampler, KEY, step, names)
             ]
         else:

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 import heldin.sweeps.processes as processes
-from heldin.audit.paired import independent_difference
+from heldin.audit.limits import independent_difference
 from heldin.audit.utility import UserLoss
 from heldin.base.errors import InputError
 from heldin.sweeps.finished import Finished, finished_cells

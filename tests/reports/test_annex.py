@@ -16,7 +16,7 @@ from heldin.reports.annex_parts import NOT_ANONYMITY
 from heldin.reports.next_steps import TERMS
 from heldin.reports.pdf import write_report
 from heldin.reports.promise_words import promise_pairs
-from heldin.words.guarantee import GuaranteeCondition, Promise, Relation
+from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, Relation
 from tests.made_facts import canary_facts, changed_record, decided_record, estimate, evidence, score, stated
 from tests.pdf_pages import pages
 
@@ -143,8 +143,8 @@ def test_weights_cannot_be_called_back_so_that_the_next_audit_comes_before(recor
 
 
 def _epsilon(unit, relation):
-    promise = Promise.EPSILON(epsilon=2.0, delta=1e-5, unit=unit, relation=relation())
-    return Promise.HOLDS(promise=promise, conditions=[GuaranteeCondition.NOISE(generator="Philox")])
+    promise = GuaranteeText.EPSILON(epsilon=2.0, delta=1e-5, unit=unit, relation=relation())
+    return GuaranteeText.HOLDS(promise=promise, conditions=[GuaranteeCondition.NOISE(generator="Philox")])
 
 
 def test_unit_delta_and_neighbours_in_sentences_that_follow_from_the_guarantee(record):
@@ -173,7 +173,7 @@ def test_unit_delta_and_neighbours_in_sentences_that_follow_from_the_guarantee(r
     assert dict(promise_pairs(its))["unit"].endswith(
         " An entity here is what Presidio's patterns find (email, credit card), and names of people are none of them."
     )
-    assert record.training.promise.states(Promise.NO_PROTECTION)
+    assert record.training.promise.states(GuaranteeText.NO_PROTECTION)
     assert dict(promise_pairs(record))["unit"] == "No protection was applied. The audit counts by user."
     assert dict(promise_pairs(changed_record(record, training=None)))["unit"].startswith(
         "Not known: the model was trained elsewhere."

@@ -17,7 +17,7 @@ from heldin.reports.figures import figures
 from heldin.reports.findings import findings
 from heldin.reports.pdf import write_report
 from heldin.reports.retraining_figure import trainings_histogram
-from heldin.words.guarantee import GuaranteeCondition, Promise, Relation
+from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, Relation
 from tests.drafts import typesetting
 from tests.made_facts import attack_result, canary_facts, decided_record, decision_of, estimate, evidence, score, stated
 from tests.pdf_pages import FORM, lines_lie_apart, pages, text_of
@@ -36,8 +36,8 @@ def record(finished):
 def _ceiling(record):
     fpr = np.linspace(0, 1, 121)
     ceiling = Ceiling(auroc=0.83, fpr=fpr.tolist(), tpr=np.minimum(1, 3 * fpr**0.7).tolist())
-    guarantee = Promise.HOLDS(
-        promise=Promise.EPSILON(epsilon=8.0, delta=1e-5, unit="user", relation=Relation.ADD_REMOVE()),
+    guarantee = GuaranteeText.HOLDS(
+        promise=GuaranteeText.EPSILON(epsilon=8.0, delta=1e-5, unit="user", relation=Relation.ADD_REMOVE()),
         conditions=[GuaranteeCondition.NOISE(generator="Philox keyed per step")],
     )
     return record.training.model_copy(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import heldin.sweeps.processes as processes
-from heldin.audit.paired import auroc_difference
+from heldin.audit.limits import auroc_difference
 from heldin.bounds.one_run import fdp_bound
 from heldin.bounds.p_values import holm
 from heldin.bounds.scores import LabelledScores

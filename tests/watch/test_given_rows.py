@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from heldin.watch.given_rows import Row, count_given
-from heldin.watch.joined_rows import grams_of
+from heldin.watch.given_rows import PlantedRow, count_given, grams_of
 from heldin.watch.training_log import READ, History, hash_of, own_bounds, tensor_hashes
 
 ENDS = frozenset({0})
@@ -26,7 +25,7 @@ def _counts(examples, rows=ROWS, *, epochs=None, loss=None, late=(), canary=(), 
             reads.append((hash_of(tokens), len(tokens), bears, len(parts), edges))
     history = History(np.array(reads, dtype=READ), ENDS, frozenset("s"), 1, 1, 1, epochs, 0)
     given = [
-        Row(tokens, number not in late, f"canary {number}" if number in canary else None)
+        PlantedRow(tokens, number not in late, f"canary {number}" if number in canary else None)
         for number, tokens in enumerate(rows)
     ]
     return count_given(history, given, length)
@@ -148,7 +147,7 @@ def test_reads_of_canary_rows_are_counted_apart():
 
 def test_nothing_read_is_everything_missing():
     history = History(np.zeros(0, dtype=READ), ENDS, frozenset("s"), 1, 1, 0, 0.0, 0)
-    counts = count_given(history, [Row(tokens) for tokens in ROWS], 3)
+    counts = count_given(history, [PlantedRow(tokens) for tokens in ROWS], 3)
     assert (counts.missing, counts.foreign, counts.sequences) == (4, 0, 0)
 
 

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from heldin.watch.joined_rows import GRAM, grams_of, joined_rows
+from heldin.watch.given_rows import GRAM, grams_of, joined_rows
 
 _CANARY, _REAL = 60, 600
 

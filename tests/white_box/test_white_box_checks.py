@@ -22,13 +22,12 @@ from heldin.white_box.cohorts import EMPTY_STEPS, SMALL_STEPS, empty_runs, lone_
 from heldin.white_box.coins import coin_checks, observe
 from heldin.white_box.coordinate_checks import _most_deviant_part, _most_deviant_step, checks_of_empty_steps
 from heldin.white_box.draw_checks import checks_of_draws, drawing, steps_to_see_one_coin
-from heldin.white_box.engine import audit_trainer, parts
+from heldin.white_box.engine import SECTIONS, audit_trainer, clip_norms, parts
 from heldin.white_box.laws import SEEN
 from heldin.white_box.outcome import AlarmKind, TrainerOutcome
 from heldin.white_box.power import claim_of, trainer_mechanism
 from heldin.white_box.processes import Job, NotRun, together
-from heldin.white_box.runs import Draws, Run, changed, draws, readings, releases
-from heldin.white_box.sections import SECTIONS, clip_norms
+from heldin.white_box.runs import ObservedDraws, Run, changed, draws, readings, releases
 from heldin.white_box.stage import set_stage
 from heldin.white_box.step_checks import norms_of_units, unlike_checks
 from heldin.white_box.trainers import loop_trainer, stepwise, watched
@@ -75,7 +74,7 @@ def test_a_gradient_that_differs_in_its_last_bit_changes_no_draw(stage, section,
             seen.append((training.key, training.mechanism.steps))
             STEPWISE(base, training, sequences)
 
-        monkeypatch.setattr("heldin.white_box.sections.norms_of_units", lambda *its: factor * norms_of_units(*its))
+        monkeypatch.setattr("heldin.white_box.engine.norms_of_units", lambda *its: factor * norms_of_units(*its))
         SECTIONS[section](stage, trainer, seed_key(0), 1)
         return seen
 
@@ -309,7 +308,7 @@ def _drawn(rng, stage, steps=150, rates=None, keys=2, columns=11):
     rate = stage.mechanism.sampler.rate
     names = (*((f"writer {i}",) for i in range(columns)), ("one", "two"))
     return [
-        Draws(
+        ObservedDraws(
             np.column_stack(
                 [rng.random((steps, columns)) < (rate if rates is None else rates), rng.binomial(2, rate, steps)]
             ).astype(float),

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from heldin.words.evidence import ClaimLabel, Finding, Flaw, delta_of
-from heldin.words.guarantee import Promise
+from heldin.words.guarantee import GuaranteeText
 from heldin.words.statement import Statement, all_codes, joined
 
 CODES = list(all_codes())
@@ -36,7 +36,7 @@ def test_a_document_returns_statements_within_statements():
     assert len({again, finding}) == 1
     assert again.values["flaws"][0].states(Flaw.SPLIT_FIXED)
     assert str(again).startswith(f"{Flaw.SPLIT_FIXED()}; {Flaw.COINS_ASSERTED()}; ")
-    infinite = Promise.OF_RECORDS(epsilon=math.inf, exposed=2)
+    infinite = GuaranteeText.OF_RECORDS(epsilon=math.inf, exposed=2)
     assert Statement.model_validate_json(infinite.model_dump_json()) == infinite
     assert joined([]) == ""
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from heldin.base.made_sequence import MadeSequence
+from heldin.finetune.sampled_units import MadeSequence
 
 
 class _Squares(MadeSequence[int]):

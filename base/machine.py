@@ -1,6 +1,13 @@
-"""Main memory that this process may use: the machine's, or less where a container or a job has a limit."""
+"""This machine: its main memory, and processes that work for this one."""
 
+import atexit
+import multiprocessing
+import os
+import signal
+import sys
+import threading
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import psutil
@@ -43,3 +50,27 @@ def _beginnings(path: str) -> Iterator[list[str]]:
     parts = [part for part in path.split("/") if part]
     for length in range(1, len(parts) + 1):
         yield parts[:length]
+
+
+def start_worker() -> None:
+    """Prepare a worker process: only its parent handles Ctrl-C, it does not outlive its parent, and it ends quietly."""
+    # Ctrl-C reaches every process of the terminal's group: each worker would print a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    # If the parent is killed, nobody else ends a worker in the middle of its work.
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    # Its work is done and sent. While Python takes itself apart, libraries would print what they still hold.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _end_with(parent: BaseProcess) -> None:
+    parent.join()
+    # sys.exit in a thread ends that thread alone.
+    os._exit(1)

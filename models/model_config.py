@@ -1,12 +1,17 @@
-"""Shapes of the tiny models that are pre-trained when none can be downloaded."""
+"""The part of a config about models: the precision in which they are scored, and the shape of tiny models.
+
+Imports no torch, so that configs are read quickly.
+"""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from heldin.base.errors import InputError
 from heldin.base.section import DATACLASS_SECTION, Few, Many
+
+ScoringPrecision = Literal["fp32", "bf16", "int8", "nf4"]
 
 
 @dataclass(frozen=True)

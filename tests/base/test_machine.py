@@ -3,8 +3,8 @@
 import psutil
 import pytest
 
-from heldin.base import memory
-from heldin.base.memory import main_memory
+from heldin.base import machine
+from heldin.base.machine import main_memory
 
 TOTAL = int(psutil.virtual_memory().total)
 
@@ -14,8 +14,8 @@ def groups(tmp_path, monkeypatch):
     """A function that writes what the process is in, and the limits by file."""
 
     def write(lines, **limits):
-        monkeypatch.setattr(memory, "CGROUPS", tmp_path / "cgroup")
-        monkeypatch.setattr(memory, "OF_THIS_PROCESS", tmp_path / "self")
+        monkeypatch.setattr(machine, "CGROUPS", tmp_path / "cgroup")
+        monkeypatch.setattr(machine, "OF_THIS_PROCESS", tmp_path / "self")
         (tmp_path / "self").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         for name, limit in limits.items():
             file = tmp_path / "cgroup" / name
@@ -48,5 +48,5 @@ def test_the_tightest_limit_counts(groups, lines, limits, least):
 
 
 def test_without_control_groups_it_is_the_machines(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "OF_THIS_PROCESS", tmp_path / "none")
+    monkeypatch.setattr(machine, "OF_THIS_PROCESS", tmp_path / "none")
     assert main_memory() == TOTAL

@@ -1,0 +1,129 @@
+"""The preparation of a model for training: adapters, frozen weights, gradient checkpointing and the optimizer.
+
+Frozen weights of linear layers can be kept in half precision beside trained adapters: half the memory, and no other
+number. Autocast rounds the weights of a linear layer to bfloat16 in each pass, so the products have the same operands.
+Other weights, such as embeddings, are used in float32 and stay.
+
+Gradient checkpointing computes activations again in the backward pass instead of keeping them.
+"""
+
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from heldin.base.errors import InputError
+from heldin.finetune.recipe import Optimizer, Recipe
+from heldin.models.devices import kind_of
+from heldin.models.reading import quiet_transformers
+
+
+def with_adapters(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
+    """The model with the recipe's adapters, or the model itself. Raises InputError if they do not fit it."""
+    if recipe.lora is None:
+        return model
+    from peft import LoraConfig, get_peft_model  # slow to import, and only adapters need it
+
+    targets = recipe.lora.targets
+    config = LoraConfig(
+        r=recipe.lora.rank,
+        lora_alpha=recipe.lora.alpha,
+        lora_dropout=0.0,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        task_type="CAUSAL_LM",
+    )
+    with quiet_transformers():
+        try:
+            return get_peft_model(model, config)
+        except ValueError as error:
+            raise InputError(
+                f"finetune.lora.targets = {targets!r} does not fit the model: {str(error)[:120]}"
+            ) from error
+
+
+def optimizer_of(model: PreTrainedModel, recipe: Recipe) -> torch.optim.Optimizer:
+    """The recipe's optimizer of everything trainable in the model."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    rate, decay, fused = recipe.learning_rate, recipe.weight_decay, fused_on(model.device)
+    match recipe.optimizer:
+        case Optimizer.ADAM:
+            return torch.optim.Adam(parameters, rate, weight_decay=decay, fused=fused)
+        case Optimizer.ADAMW:
+            return torch.optim.AdamW(parameters, rate, weight_decay=decay, fused=fused)
+        case Optimizer.SGD:
+            return torch.optim.SGD(parameters, rate, momentum=0.9, weight_decay=decay, fused=fused)
+        case Optimizer.ADAFACTOR:
+            return torch.optim.Adafactor(parameters, rate, weight_decay=decay)
+
+
+def fused_on(device: torch.device) -> bool | None:
+    """Return whether an optimizer's step is one kernel there; None: torch's own choice, as on a CPU.
+
+    On a GPU the other forms hold several temporary copies of all weights.
+    """
+    return True if kind_of(device) == "cuda" else None
+
+
+_WHOLE: "weakref.WeakKeyDictionary[nn.Module, dict[str, Tensor]]" = weakref.WeakKeyDictionary()
+
+
+def halve_frozen(model: PreTrainedModel, *, keep: bool = True) -> None:
+    """Keep the frozen weights of linear layers in bfloat16.
+
+    Args:
+        model: with adapters.
+        keep: keep what they were in main memory, for ``restore``.
+    """
+    shared = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    kept = _WHOLE.setdefault(model, {})
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.Linear | Conv1D):
+            continue
+        weight = module.weight
+        if not weight.requires_grad and weight.dtype == torch.float32 and id(weight) not in shared:
+            if keep:
+                kept[f"{name}.weight"] = weight.detach().to("cpu", copy=True)
+            weight.data = weight.data.to(torch.bfloat16)
+
+
+def restore(copy: nn.Module, model: nn.Module) -> None:
+    """Give a copy of a model, on the CPU, the float32 weights that ``halve_frozen`` took from the model."""
+    parameters = dict(copy.named_parameters())
+    for name, weight in _WHOLE.get(model, {}).items():
+        parameters[name].data = weight.clone()
+
+
+def use_checkpointing(
+    model: PreTrainedModel, *, without_dropout: bool, again: Callable[[], AbstractContextManager[object]] = nullcontext
+) -> None:
+    """Let training passes of the model compute activations again.
+
+    Args:
+        model: with adapters, if it gets any.
+        without_dropout: set every dropout to 0. Per-unit passes have none, but transformers computes activations again
+            in training mode only, in which the model's own would be on.
+        again: makes the block in which they are computed again.
+
+    Raises:
+        InputError: the model has no layers that can do it.
+    """
+    # Its newer name, where there is one.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    with quiet_transformers():
+        try:
+            # Not reentrant: that one gives no gradients where the first layers are frozen.
+            enable({"use_reentrant": False, "context_fn": lambda: (nullcontext(), again())})
+        except (ValueError, NotImplementedError) as error:
+            raise InputError(
+                f"finetune.checkpointing is true, but a {type(model).__name__} cannot compute activations again"
+            ) from error
+    if without_dropout:
+        for module in model.modules():
+            if isinstance(module, nn.modules.dropout._DropoutNd):
+                module.p = 0.0
+            for key in [key for key, value in vars(module).items() if "drop" in key and isinstance(value, float)]:
+                setattr(module, key, 0.0)
