@@ -38,7 +38,7 @@ def annex(record: Record) -> dict[str, Any]:
             " enough to say that all keep it; intervals of all scores at once are wider, since they let a reader pick"
             " one."
         ),
-        "release": parts.release_pairs(release, [its.attack for its in record.attacks]),
+        "release": parts.release_pairs(release, [result.attack for result in record.attacks]),
         "promise": promise_pairs(record),
         "others": other_releases(record),
         "quality": quality_pairs(record),
@@ -72,7 +72,7 @@ def _extraction(record: Record) -> Scenario:
 
 
 def _membership(record: Record) -> list[Scenario]:
-    what, result = audited_by(record), record.named()  # the attack of the headline
+    words, result = audited_by(record), record.named()  # the attack of the headline
     unreal = Scenario(
         "Membership of real users",
         "not run",
@@ -93,16 +93,16 @@ def _membership(record: Record) -> list[Scenario]:
     area = result.auroc
     if headline_of_a_dial(record):
         # The leading attack, which was fixed beforehand: its own interval holds.
-        found = f"{result.attack}: AUROC {area.value:.3f}, {area.lower:.3f} to {area.upper:.3f}; with another setting"
-        found += f" of a dial, {answer.value}: page one."
+        outcome = f"{result.attack}: AUROC {area.value:.3f}, {area.lower:.3f} to {area.upper:.3f}; with another setting"
+        outcome += f" of a dial, {answer.value}: page one."
     else:
-        found = f"{result.attack}: AUROC {area.value:.3f}, {_together(record, area)}; {answer.value}."
+        outcome = f"{result.attack}: AUROC {area.value:.3f}, {_together(record, area)}; {answer.value}."
     rows = [
         Scenario(
-            f"Membership of {what.unit}: was this {what.one} in training?",
+            f"Membership of {words.unit}: was this {words.one} in training?",
             "run, not valid" if answer is Answer.NOT_VALID else "run",
             f"{attacker_asks(result.attack)}; texts of theirs, {texts_of(record.scored_texts.kind)}",
-            found if answer is not Answer.NOT_VALID else "The groups, or the model, do not support a comparison.",
+            outcome if answer is not Answer.NOT_VALID else "The groups, or the model, do not support a comparison.",
         )
     ]
     if record.split.audited == "canaries":
@@ -111,7 +111,7 @@ def _membership(record: Record) -> list[Scenario]:
         areas = [g.auroc for g in record.canaries.groups if g.auroc]
         most = "too few on a side"
         if areas:
-            best = max(areas, key=lambda its: its.value)
+            best = max(areas, key=lambda area: area.value)
             most = (
                 f"the highest AUROC of {counted(len(areas), 'group')} is {best.value:.3f} ({best.lower:.3f} to"
                 f" {best.upper:.3f}, of this group alone)"
@@ -139,35 +139,35 @@ def _together(record: Record, area: Estimate) -> str:
 
 def other_releases(record: Record) -> list[str]:
     """What the record knows of other models of the same people."""
-    said = []
+    lines = []
     if record.cell is not None:
-        said.append(
+        lines.append(
             f"This model is one of a sweep (block {record.cell.block}, {record.cell.variant}): other models of its"
             " block had the same held-in people. The sweep's report states what all of them together promise."
         )
     if record.planted is not None:
-        said.append(
+        lines.append(
             f"Of the models trained on the planted set this is look {record.planted.look} of"
             f" {record.planted.looks} that were paid for; what else was trained on it, heldin does not know."
         )
     attack = record.config.get("attack")
     shadows = attack.get("shadow_models", 0) if isinstance(attack, dict) else 0
     if shadows:
-        said.append(f"{counted(int(shadows), 'shadow model')} were trained on draws of the same people; keep them in.")
+        lines.append(f"{counted(int(shadows), 'shadow model')} were trained on draws of the same people; keep them in.")
     if record.trainings is not None:
-        said.append(f"{counted(record.trainings.runs, 'model')} were trained, scored and thrown away.")
-    if not said:
-        said.append("The record knows of none; heldin looks at no model or statistic but those of this audit.")
-    return said
+        lines.append(f"{counted(record.trainings.runs, 'model')} were trained, scored and thrown away.")
+    if not lines:
+        lines.append("The record knows of none; heldin looks at no model or statistic but those of this audit.")
+    return lines
 
 
 def quality_pairs(record: Record) -> list[list[str]]:
     """(what, value) on how much was tested, and how well."""
     d, s = record.decision, record.split
-    what = TRAININGS if record.trainings is not None else audited_by(record)
-    blind = [its.name for its in record.blind if its.separates]
+    words = TRAININGS if record.trainings is not None else audited_by(record)
+    blind = [baseline.name for baseline in record.blind if baseline.separates]
     rows = [
-        ["how many were tested", f"{s.held_in:,} {what.member} and {s.held_out:,} {what.other}"],
+        ["how many were tested", f"{s.held_in:,} {words.member} and {s.held_out:,} {words.other}"],
         ["with how much", f"{record.attacker_texts:,} texts; {counted(d.scores, 'score')} of {_attacks(record)}"],
         ["who is on which side", f"{s.standing_reason} ({'certifiable' if s.certifiable else 'indicative only'})"],
         ["by chance alone", _false_alarms(record)],
@@ -185,36 +185,36 @@ def _false_alarms(record: Record) -> str:
     d = record.decision
     if not d.decision.exact:
         return 'nothing bounds how often "leaks" is false: the p-values are indicative'
-    said = f'a false "leaks" by the attacks in {100 * (d.by.auroc_level + d.by.tpr_level):g} % of audits at most'
-    verdicts = [its for its in record.judgement.verdicts if its.claim != NO_CLAIM]
-    claims = len({its.claim for its in verdicts})
+    alarms = f'a false "leaks" by the attacks in {100 * (d.by.auroc_level + d.by.tpr_level):g} % of audits at most'
+    verdicts = [verdict for verdict in record.judgement.verdicts if verdict.claim != NO_CLAIM]
+    claims = len({verdict.claim for verdict in verdicts})
     if not claims:
-        return said
+        return alarms
     which = "the tested claim" if claims == 1 else f"each of the {claims} tested claims"
     # One verdict for each group of people on whom a claim is tested.
     shared = ", which groups of people share" if len(verdicts) > claims else ""
-    return f"{said}; {which} has a level of its own{shared}"
+    return f"{alarms}; {which} has a level of its own{shared}"
 
 
 def _attacks(record: Record) -> str:
-    return counted(len({its.attack for its in record.attacks}), "attack")
+    return counted(len({result.attack for result in record.attacks}), "attack")
 
 
 def when_to_repeat(record: Record) -> list[str]:
     """When this audit no longer speaks for the model."""
-    said = parts.when_to_repeat(release_of(record.config))
+    lines = parts.when_to_repeat(release_of(record.config))
     decided = record.decision.decision
     if decided.answer is Answer.INCONCLUSIVE:
         needed = at_most_counted(decided.users_needed, before="about ")
-        what = TRAININGS if record.trainings is not None else audited_by(record)
-        said.append(
-            f"Before anything is decided: {needed} {what.unit} would settle what this audit left open, in four of"
+        words = TRAININGS if record.trainings is not None else audited_by(record)
+        lines.append(
+            f"Before anything is decided: {needed} {words.unit} would settle what this audit left open, in four of"
             " five audits if nothing leaks."
         )
     if record.planted is not None and record.planted.look < record.planted.looks:
         left = record.planted.looks - record.planted.look
-        said.append(f"{counted(left, 'further look')} at checkpoints of this planted set {_are(left)} paid for.")
-    return said
+        lines.append(f"{counted(left, 'further look')} at checkpoints of this planted set {_are(left)} paid for.")
+    return lines
 
 
 def _are(number: int) -> str:
@@ -231,8 +231,8 @@ def _each_person(record: Record) -> str:
 
 def residual_risk(record: Record) -> list[str]:
     """What is left after what was found."""
-    decided, what = record.decision.decision, audited_by(record)
-    found = {
+    decided, words = record.decision.decision, audited_by(record)
+    left = {
         Answer.LEAKS: "Membership leaks to the attacker described; an attacker who knows more may do better.",
         Answer.NO_LEAK: (
             f"These attacks leave room for an AUROC of up to {decided.excluded_auroc:.2f}, and others were not tried."
@@ -242,11 +242,11 @@ def residual_risk(record: Record) -> list[str]:
         ),
         Answer.NOT_VALID: "Nothing follows about membership.",
     }
-    said = [found[decided.answer] if record.trainings is None else "One user was tested; others may be hit harder."]
-    said += filter(None, [most_left(record)])
-    said.append(parts.nothing_known(scenarios(record)))
+    lines = [left[decided.answer] if record.trainings is None else "One user was tested; others may be hit harder."]
+    lines += filter(None, [most_left(record)])
+    lines.append(parts.nothing_known(scenarios(record)))
     if record.training is not None and record.training.epsilon is not None:
-        said.append("The promise rests on its conditions (facts, guarantee), and on code that was not proved right.")
+        lines.append("The promise rests on its conditions (facts, guarantee), and on code that was not proved right.")
     elif record.training is not None:
-        said.append(f"No promise bounds attacks that were not tried on {what.unit}.")
-    return said
+        lines.append(f"No promise bounds attacks that were not tried on {words.unit}.")
+    return lines

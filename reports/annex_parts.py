@@ -82,12 +82,12 @@ EXTRACTION_NOT_RUN = Scenario(
 
 def rows_of_tests(scenarios: Sequence[Scenario]) -> list[list[str]]:
     """A row for each kind of attack: name, status, what the attacker has, what was found."""
-    return [[its.name, its.status, its.attacker, its.found] for its in scenarios]
+    return [[scenario.name, scenario.status, scenario.attacker, scenario.found] for scenario in scenarios]
 
 
 def nothing_known(scenarios: Sequence[Scenario]) -> str:
     """The kinds of attack that were not tried, in a sentence."""
-    untried = [its.short for its in scenarios if its.status in ("not run", "out of scope")]
+    untried = [scenario.short for scenario in scenarios if scenario.status in ("not run", "out of scope")]
     return f"Nothing is known about: {', '.join(untried)}."
 
 
@@ -129,13 +129,13 @@ def release_pairs(
 
 def when_to_repeat(release: Release | None) -> list[str]:
     """When an audit no longer speaks for its model, whatever it found."""
-    said = [
+    lines = [
         "After any further training, or any change of the texts, the defense or the base model.",
         "When stronger attacks are known: an audit is evidence against the attacks that were run.",
     ]
     if release is None or release.access != "weights":
-        return [*said, "When more people get the model, or more of it."]
-    return [*said, "Before the weights are given away: afterwards no audit can change who has them."]
+        return [*lines, "When more people get the model, or more of it."]
+    return [*lines, "Before the weights are given away: afterwards no audit can change who has them."]
 
 
 def opinion_rows(
@@ -150,11 +150,11 @@ def opinion_rows(
         documents: where the model, data and versions stand.
     """
     by_status = {
-        status: ", ".join(its.short for its in scenarios if its.status == status)
+        status: ", ".join(scenario.short for scenario in scenarios if scenario.status == status)
         for status in ("run", "run, not valid", "not run", "out of scope")
     }
     covered = "; ".join(f"{status}: {names}" for status, names in by_status.items() if names)
-    extraction = next(its.status for its in scenarios if its.name == EXTRACTION)
+    extraction = next(scenario.status for scenario in scenarios if scenario.name == EXTRACTION)
     return [
         [
             "34, 43",

@@ -22,7 +22,7 @@ def bounds_that_follow(record: Record) -> list[Bound]:
     """The lower bounds that the design supports; of those audited none where their comparison is not valid."""
     # Canary users' bounds stand, whatever the groups of real users are.
     void = record.decision.decision.answer is Answer.NOT_VALID
-    return [its for its in record.judgement.bounds if not (void and its.subjects == audited_by(record).subjects)]
+    return [bound for bound in record.judgement.bounds if not (void and bound.subjects == audited_by(record).subjects)]
 
 
 def certified(record: Record) -> str:
@@ -30,22 +30,26 @@ def certified(record: Record) -> str:
 
     "No claim was tested." without one.
     """
-    tested = [its for its in record.judgement.verdicts if its.claim != NO_CLAIM]
-    claims = dict.fromkeys(its.claim for its in tested)  # in their order, each once
-    said = [_of_claim(record, str(claim), [its for its in tested if its.claim == claim]) for claim in claims]
+    tested = [verdict for verdict in record.judgement.verdicts if verdict.claim != NO_CLAIM]
+    claims = dict.fromkeys(verdict.claim for verdict in tested)  # in their order, each once
+    sentences = [
+        _of_claim(record, str(claim), [verdict for verdict in tested if verdict.claim == claim]) for claim in claims
+    ]
     declared = declared_line(record.planted) if record.planted else None
-    return " ".join(filter(None, [*(said or ["No claim was tested."]), _of_bounds(record), declared]))
+    return " ".join(filter(None, [*(sentences or ["No claim was tested."]), _of_bounds(record), declared]))
 
 
 def _of_claim(record: Record, claim: str, verdicts: list[Verdict]) -> str:
     whom: dict[str, list[str]] = {}
-    for its in verdicts:
+    for verdict in verdicts:
         # Canary users are judged by themselves, whatever the groups of real users are.
-        void = record.decision.decision.answer is Answer.NOT_VALID and its.subjects == audited_by(record).subjects
-        whom.setdefault(_found(its, void=void), []).append(str(its.subjects))
+        void = record.decision.decision.answer is Answer.NOT_VALID and verdict.subjects == audited_by(record).subjects
+        whom.setdefault(_found(verdict, void=void), []).append(str(verdict.subjects))
     # Whom a verdict is about is only in question where canary users are judged beside real ones.
-    said = [f"{found} ({', '.join(of)})" if record.canaries else found for found, of in whom.items()]
-    return sentence(f"{claim}: {'; '.join(said)}")
+    outcomes = [
+        f"{outcome} ({', '.join(subjects)})" if record.canaries else outcome for outcome, subjects in whom.items()
+    ]
+    return sentence(f"{claim}: {'; '.join(outcomes)}")
 
 
 def _found(verdict: Verdict, *, void: bool) -> str:
@@ -56,24 +60,24 @@ def _found(verdict: Verdict, *, void: bool) -> str:
 
 
 def _of_bounds(record: Record) -> str:
-    judgement, one = record.judgement, audited_by(record).one
+    judgement, unit = record.judgement, audited_by(record).one
     for standing in (Standing.CERTIFIED, Standing.INDICATIVE):
-        bounds = [its for its in bounds_that_follow(record) if its.standing is standing]
+        bounds = [bound for bound in bounds_that_follow(record) if bound.standing is standing]
         if not bounds:
             continue
-        best = max(bounds, key=lambda its: its.epsilon_lower)
+        best = max(bounds, key=lambda bound: bound.epsilon_lower)
         # As it is printed: a bound of 0.004 is none that a reader could see.
         if f"{best.epsilon_lower:.2f}" == "0.00":
-            return f"No {standing} lower bound on epsilon per {one} is above 0."
-        of = f", on {best.subjects}" if record.canaries else ""
+            return f"No {standing} lower bound on epsilon per {unit} is above 0."
+        subjects = f", on {best.subjects}" if record.canaries else ""
         only = "" if standing is Standing.CERTIFIED else " only"
         how = f"with {percent(best.level, 0)} confidence"
         # Picked after looking: each holds on its own, not the highest of several at the same level.
         if len(bounds) > 1:
             how += f" on its own, the highest of {len(bounds)} bounds"
-        return f"Epsilon per {one} is at least {best.epsilon_lower:.2f}{of} ({how}), {standing}{only}."
+        return f"Epsilon per {unit} is at least {best.epsilon_lower:.2f}{subjects} ({how}), {standing}{only}."
     if len(bounds_that_follow(record)) < len(judgement.bounds):
-        return NONE_FOLLOWS.format(one=one)
+        return NONE_FOLLOWS.format(one=unit)
     if judgement.refused:
         return f"No lower bound on epsilon can be given: {judgement.refused[0].reason}."
     return "No lower bound on epsilon is certified."

@@ -22,10 +22,12 @@ def extraction_line(record: Record) -> str:
     canaries = record.split.audited == "canaries"
     groups = [facts.of("canary users held in" if canaries else "held in")]
     groups.append(facts.of("canary users held out" if canaries else "held out"))
-    sides = [f"{_of_group(record, its)} {its.emitted[-1].users:,} of {its.measured:,}" for its in groups if its]
-    seen = [its.emitted[-1].reference for its in groups if its]
+    sides = [
+        f"{_of_group(record, group)} {group.emitted[-1].users:,} of {group.measured:,}" for group in groups if group
+    ]
+    seen = [group.emitted[-1].reference for group in groups if group]
     # The second control: what any model would write, trained on these people or not.
-    also = "" if None in seen else f" Under the reference model: {' and '.join(f'{its:,}' for its in seen)}."
+    also = "" if None in seen else f" Under the reference model: {' and '.join(f'{count:,}' for count in seen)}."
     return (
         f"People with at least one text whose {counted(facts.suffix, 'token')} after {counted(facts.prefix, 'token')}"
         f" of it would be emitted with probability {facts.probability:g} or more within"
@@ -45,12 +47,12 @@ def most_left(record: Record) -> str:
     """How many held-in people could still be hit, by the limit at the largest number of queries; "" where not asked."""
     facts = record.extraction
     canaries = record.split.audited == "canaries"
-    its = None if facts is None else facts.of("canary users held in" if canaries else "held in")
-    if its is None or its.emitted[-1].upper is None:
+    group = None if facts is None else facts.of("canary users held in" if canaries else "held in")
+    if group is None or group.emitted[-1].upper is None:
         return ""
     return (
-        f"By these queries, up to {100 * its.emitted[-1].upper:.3g} % of {_of_group(record, its)} may have a text that"
-        " the model writes out; other beginnings, near copies and longer attacks were not tried."
+        f"By these queries, up to {100 * group.emitted[-1].upper:.3g} % of {_of_group(record, group)} may have a text"
+        " that the model writes out; other beginnings, near copies and longer attacks were not tried."
     )
 
 
@@ -59,7 +61,7 @@ def extraction_table(record: Record) -> dict[str, Any]:
     facts = record.extraction
     if facts is None:
         return {}
-    queries = [its.queries for its in facts.groups[0].emitted]
+    queries = [emitted.queries for emitted in facts.groups[0].emitted]
     return {
         "asked": _asked(record, facts),
         "head": ["", "people", "measured", "texts", "too short", *map(_queries, queries)],
@@ -83,29 +85,29 @@ def _asked(record: Record, facts: ExtractionFacts) -> str:
 
 
 def _rows(record: Record, group: ExtractionGroup) -> list[list[str]]:
-    numbers = [f"{its:,}" for its in (group.users, group.measured, group.texts, group.too_short)]
+    numbers = [f"{number:,}" for number in (group.users, group.measured, group.texts, group.too_short)]
     rows = [[_of_group(record, group), *numbers, *map(_share, group.emitted)]]
     more: tuple[tuple[str, Callable[[Emitted], int | None]], ...] = (
-        ("by words of nobody else", lambda its: its.only_theirs),
-        ("under the reference", lambda its: its.reference),
+        ("by words of nobody else", lambda emitted: emitted.only_theirs),
+        ("under the reference", lambda emitted: emitted.reference),
     )
     for name, count in more:
-        counts = [count(its) for its in group.emitted]
+        counts = [count(emitted) for emitted in group.emitted]
         # An empty cell would look like a zero: what was not measured has no row.
         if None not in counts:
-            rows.append([f"– {name}", "", "", "", "", *(f"{its:,}" for its in counts)])
+            rows.append([f"– {name}", "", "", "", "", *(f"{count:,}" for count in counts)])
     return rows
 
 
-def _share(its: Emitted) -> str:
-    if its.lower is None or its.upper is None:
+def _share(emitted: Emitted) -> str:
+    if emitted.lower is None or emitted.upper is None:
         return "N/A"
-    return f"{its.users:,} ({100 * its.lower:.4g} to {100 * its.upper:.4g}\u00a0%)"
+    return f"{emitted.users:,} ({100 * emitted.lower:.4g} to {100 * emitted.upper:.4g}\u00a0%)"
 
 
 def _note(record: Record, facts: ExtractionFacts) -> str:
-    texts = sum(its.texts for its in facts.groups)
-    said = [
+    texts = sum(group.texts for group in facts.groups)
+    sentences = [
         "Measured: people with a text long enough, one window of each of these texts. In brackets: exact 95 % limits of"
         " the share among them (Clopper-Pearson)."
         " Held-out people's texts were not trained on under their names: what is emitted of them is the control, as is"
@@ -115,27 +117,28 @@ def _note(record: Record, facts: ExtractionFacts) -> str:
         kind = record.scored_texts.kind
         trained_on = {"training": "were trained on", "mixed": "were trained on in part"}
         held_in = trained_on.get(kind, "are not known to have been trained on" if kind == "not known" else "are fresh")
-        said.append(f"The held-in texts {held_in} ({record.scored_texts.known_by}).")
+        sentences.append(f"The held-in texts {held_in} ({record.scored_texts.known_by}).")
     for name, counts in (
-        ("another person's training text", [its.in_others for its in facts.groups]),
-        ("a public text", [its.in_public for its in facts.groups]),
+        ("another person's training text", [group.in_others for group in facts.groups]),
+        ("a public text", [group.in_public for group in facts.groups]),
     ):
         if None not in counts:
-            said.append(
-                f"Of {counted(texts, 'text')}, the words of {sum(its or 0 for its in counts):,} also stand in {name}."
+            sentences.append(
+                f"Of {counted(texts, 'text')}, the words of {sum(count or 0 for count in counts):,} also stand in"
+                f" {name}."
             )
         else:
-            said.append(f"Whether words also stand in {name} is not known.")
-    said.append(
+            sentences.append(f"Whether words also stand in {name} is not known.")
+    sentences.append(
         "Only these very words after these very prefixes are counted: other prefixes, paraphrase and near copies were"
         " not tested."
     )
-    return " ".join(said)
+    return " ".join(sentences)
 
 
 def _of_group(record: Record, group: ExtractionGroup) -> str:
-    what = audited_by(record)
-    return {"held in": what.member, "held out": what.other}.get(group.group, _CANARIES.get(group.group, ""))
+    words = audited_by(record)
+    return {"held in": words.member, "held out": words.other}.get(group.group, _CANARIES.get(group.group, ""))
 
 
 _CANARIES = {"canary users held in": "held-in canary users", "canary users held out": "held-out canary users"}

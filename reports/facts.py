@@ -13,7 +13,7 @@ from heldin.words.people import Wording
 
 def facts(record: Record) -> list[list[str]]:
     """(what, value) rows of data, split, models, training and environment."""
-    c, s, e, what = record.corpus, record.split, record.environment, audited_by(record)
+    c, s, e, words = record.corpus, record.split, record.environment, audited_by(record)
     # Other rows, not empty ones: an audit of trainings has no held-in users, no overlaps and no audited model.
     if record.trainings:
         return _training_facts(record, record.trainings)
@@ -31,11 +31,12 @@ def facts(record: Record) -> list[list[str]]:
         ("public users, their records", f"{c.public_users:,}, {c.public_records:,}"),
         (
             "held in, held out, always in",
-            f"{s.held_in:,} and {s.held_out:,} {what.unit}, {counted(s.always_in, 'user')} ({_ASSIGNED[s.assignment]})",
+            f"{s.held_in:,} and {s.held_out:,} {words.unit}, {counted(s.always_in, 'user')}"
+            f" ({_ASSIGNED[s.assignment]})",
         ),
         ("records by part", ", ".join(f"{k} {v:,}" for k, v in s.records_by_part.items())),
         ("how the sides are known", "heldin drew them" if s.known_by == "measured" else s.known_by),
-        *_overlaps(s.overlaps, what, record.scored_texts.kind),
+        *_overlaps(s.overlaps, words, record.scored_texts.kind),
         ("what is scored", str(record.scoring_rule)),
         # 16 of 64 hexadecimal digits: enough to compare by eye; the whole hash is in record.json.
         ("target", f"{breakable(record.target.name)}; {record.target.fingerprint[:16]}"),
@@ -88,7 +89,7 @@ def facts(record: Record) -> list[list[str]]:
         ("the answer is decided by", decided_by(record)),
         (
             "interval",
-            f"{record.primary().auroc.method}, {record.resamples:,} resamples of {what.unit}, an"
+            f"{record.primary().auroc.method}, {record.resamples:,} resamples of {words.unit}, an"
             f" {record.primary().auroc.label}; of all scores at once by DeLong's covariance",
         ),
         ("heldin, Python, source", f"{e.heldin}, {e.python}, {e.git_revision or 'not a checkout'}"),
@@ -169,15 +170,15 @@ def _records(percentiles: list[int], whose: str) -> tuple[str, str]:
     return f"records per {whose}, P10 / P25 / P50 / P75 / P90", " / ".join(f"{n:,}" for n in percentiles)
 
 
-def _overlaps(overlaps: Overlaps, what: Wording, scored: str) -> list[tuple[str, str]]:
+def _overlaps(overlaps: Overlaps, words: Wording, scored: str) -> list[tuple[str, str]]:
     """Texts on both sides, by exact match, as far as it was checked."""
     # Those that are in training by design, where they are scored, are not counted.
     texts = "texts set aside for the attacker" if scored in ("training", "mixed") else "scored texts"
     return [
-        (f"{texts} in the same {what.one}'s training", known(overlaps.scored_texts_in_same_users_training)),
+        (f"{texts} in the same {words.one}'s training", known(overlaps.scored_texts_in_same_users_training)),
         (f"{texts} in another's training", known(overlaps.scored_texts_in_other_users_training)),
-        (f"texts of {what.other} in training", known(overlaps.held_out_texts_in_training)),
-        (f"{what.other} in training, by name", known(overlaps.held_out_users_in_training)),
+        (f"texts of {words.other} in training", known(overlaps.held_out_texts_in_training)),
+        (f"{words.other} in training, by name", known(overlaps.held_out_users_in_training)),
         ("held-out scored texts among held-in ones", known(overlaps.held_out_texts_in_held_in)),
         ("audited texts among the public ones", known(overlaps.audited_texts_in_public)),
     ]

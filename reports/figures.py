@@ -21,41 +21,41 @@ from heldin.words.people import Wording
 
 def figures(record: Record) -> dict[str, str]:
     """SVG by name: "roc", "histogram"; "curves", "knowledge", "canaries" and "norms" where the record holds such."""
-    what = audited_by(record)
+    words = audited_by(record)
     # Of the attack that the headline names, since it stands beneath the headline.
-    histogram = trainings_histogram(record) if record.trainings else _histogram(record.named(), what)
-    found = {"roc": _roc(record), "histogram": histogram}
+    histogram = trainings_histogram(record) if record.trainings else _histogram(record.named(), words)
+    drawn = {"roc": _roc(record), "histogram": histogram}
     # A single evaluation is a point, which draws nothing as a line.
     if record.training and len(record.training.curve) > 1:
-        found["curves"] = _curves(record)
+        drawn["curves"] = _curves(record)
     if record.gradient_norms:
-        found["norms"] = _gradient_norms(record.gradient_norms)
+        drawn["norms"] = _gradient_norms(record.gradient_norms)
     if len(record.knowledge) > 1:
-        found["knowledge"] = _knowledge(record.knowledge, what.one)
+        drawn["knowledge"] = _knowledge(record.knowledge, words.one)
     if record.canaries and any(group.auroc for group in record.canaries.groups):
-        found["canaries"] = _canaries(record.canaries, record.primary().auroc, what)
-    return found
+        drawn["canaries"] = _canaries(record.canaries, record.primary().auroc, words)
+    return drawn
 
 
 def alternatives(record: Record, drawn: Collection[str]) -> dict[str, str]:
     """What each of the figures that were drawn shows, for whoever cannot see it."""
-    what, area = audited_by(record), record.primary().auroc
+    words, area = audited_by(record), record.primary().auroc
     curve = record.training.curve if record.training else []
-    said = {
-        "histogram": f"Two histograms of scores, of {what.member} and of {what.other}.{_ends(record)}",
+    texts = {
+        "histogram": f"Two histograms of scores, of {words.member} and of {words.other}.{_ends(record)}",
         "roc": f"ROC curves of the attacks; the leading one has an AUROC of {area.value:.2f}.",
         "norms": "Two histograms of gradient norms, of canary users' records and of real users'.",
         "canaries": "AUROC of groups of canary users with intervals; the table below has the same numbers.",
     }
     if curve:
         ends = f"{curve[0].auroc:.2f} to {curve[-1].auroc:.2f}"
-        said["curves"] = f"Validation losses and AUROC by step; the AUROC goes from {ends}."
+        texts["curves"] = f"Validation losses and AUROC by step; the AUROC goes from {ends}."
     if record.knowledge:
         first, last = record.knowledge[0], record.knowledge[-1]
-        said["knowledge"] = (
+        texts["knowledge"] = (
             f"AUROC by number of texts: {first.mean:.2f} with {first.texts}, {last.mean:.2f} with {last.texts}."
         )
-    return {name: said[name] for name in drawn}
+    return {name: texts[name] for name in drawn}
 
 
 def _ends(record: Record) -> str:
@@ -130,15 +130,15 @@ def _roc(record: Record) -> str:
     return saved[0]
 
 
-def _histogram(result: AttackResult, what: Wording) -> str:
+def _histogram(result: AttackResult, words: Wording) -> str:
     assert result.curve is not None
     with figure(6.3, 1.9) as (drawn, saved):
         axes = drawn.subplots()
-        two_sides(axes, result.curve.histogram, what.member, what.other)
+        two_sides(axes, result.curve.histogram, words.member, words.other)
         how = how_aggregated(result.attack, result.aggregation)
         label(
             axes,
-            f"score of one {what.one} ({result.attack}, {how}; higher: more likely held in)",
+            f"score of one {words.one} ({result.attack}, {how}; higher: more likely held in)",
             "share per unit",
         )
         axes.set_yticks([])
@@ -148,11 +148,11 @@ def _histogram(result: AttackResult, what: Wording) -> str:
 
 def _curves(record: Record) -> str:
     assert record.training is not None
-    points, what = record.training.curve, audited_by(record)
+    points, words = record.training.curve, audited_by(record)
     steps = [p.step for p in points]
     with figure(6.3, 2.3) as (drawn, saved):
         losses, areas = drawn.subplots(1, 2)
-        shown = (("held_in_loss", "o-", BLUE, what.member), ("held_out_loss", "s--", ORANGE, what.other))
+        shown = (("held_in_loss", "o-", BLUE, words.member), ("held_out_loss", "s--", ORANGE, words.other))
         for name, mark, colour, side in shown:
             # None where those of a side have no validation texts.
             if (values := [getattr(p, name) for p in points])[0] is not None:
@@ -169,7 +169,7 @@ def _curves(record: Record) -> str:
     return saved[0]
 
 
-def _knowledge(points: list[Knowledge], one: str) -> str:
+def _knowledge(points: list[Knowledge], unit: str) -> str:
     """AUROC by the number of texts per user that the attacker has (Kandpal et al. 2024, Figure 10)."""
     with figure(6.3, 2.0) as (drawn, saved):
         axes = drawn.subplots()
@@ -181,11 +181,11 @@ def _knowledge(points: list[Knowledge], one: str) -> str:
         axes.set_xscale("log", base=2)
         axes.set_xticks(counts, [*map(str, counts[:-1]), f"{counts[-1]}\n(all)"])
         axes.minorticks_off()
-        label(axes, f"texts of each {one} that the attacker has, at most", "attack AUROC")
+        label(axes, f"texts of each {unit} that the attacker has, at most", "attack AUROC")
     return saved[0]
 
 
-def _canaries(canaries: CanaryFacts, real: Estimate, what: Wording) -> str:
+def _canaries(canaries: CanaryFacts, real: Estimate, words: Wording) -> str:
     """AUROC by substring length and by training documents (Kandpal et al. 2024, Figure 5); real users as a band."""
     shown = [group for group in canaries.groups if group.auroc]
     by_length = [group for group in shown if group.length is not None]
@@ -196,7 +196,7 @@ def _canaries(canaries: CanaryFacts, real: Estimate, what: Wording) -> str:
         for axes, (groups, title) in zip(drawn.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             # Real users under the same attack: how much easier canary users are to find.
             axes.axhspan(real.lower, real.upper, color=GREY, alpha=0.15, linewidth=0)
-            axes.axhline(real.value, color=GREY, linewidth=0.8, linestyle="--", label=what.subjects)
+            axes.axhline(real.value, color=GREY, linewidth=0.8, linestyle="--", label=words.subjects)
             axes.axhline(0.5, color=GREY, linewidth=0.6)
             _canary_lines(axes, groups, of_length=groups is by_length)
             label(axes, title, "attack AUROC")

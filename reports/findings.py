@@ -67,7 +67,7 @@ def findings(record: Record) -> Findings:
 
 def _warnings(record: Record) -> list[str]:
     """Disagreement of attacks first, then whatever weakens or voids the answer."""
-    training, split, what = record.training, record.split, audited_by(record)
+    training, split, words = record.training, record.split, audited_by(record)
     # Notes of the decision first: attacks that disagree, and a promise that is broken.
     warnings = list(record.decision.notes)
     warnings += [
@@ -85,7 +85,7 @@ def _warnings(record: Record) -> list[str]:
     warnings += [sentence(w) for w in (training.warnings if training else [])]
     if not split.certifiable:
         warnings.append(sentence(f"Indicative only: {split.standing_reason}"))
-    verbatim = sorted(FOR_TRAINING_DOCUMENTS & {its.attack for its in record.attacks})
+    verbatim = sorted(FOR_TRAINING_DOCUMENTS & {result.attack for result in record.attacks})
     if verbatim and record.scored_texts.kind == "fresh":
         warnings.append(
             f"Made for the documents of training: {', '.join(verbatim)}. The scored texts are fresh, and there such a"
@@ -101,18 +101,18 @@ def _warnings(record: Record) -> list[str]:
     ):
         warnings.append(
             f"{overlaps.scored_texts_in_same_users_training.count:,} of {record.attacker_texts:,} scored texts are"
-            f" word for word in the same {what.one}'s training texts: for them the attack is not on fresh text."
+            f" word for word in the same {words.one}'s training texts: for them the attack is not on fresh text."
         )
     if overlaps.held_out_texts_in_training.count and not record.trainings:
         warnings.append(
-            f"{what.other.capitalize()} share {counted(overlaps.held_out_texts_in_training.count, 'text')} word for"
+            f"{words.other.capitalize()} share {counted(overlaps.held_out_texts_in_training.count, 'text')} word for"
             " word with training: to that extent they were trained on, and the difference between the sides looks too"
             " small."
         )
     if overlaps.held_out_texts_in_held_in.count and not record.trainings:
         warnings.append(
-            f"{what.other.capitalize()} share {counted(overlaps.held_out_texts_in_held_in.count, 'text')} word for word"
-            f" with {what.member}."
+            f"{words.other.capitalize()} share {counted(overlaps.held_out_texts_in_held_in.count, 'text')} word for"
+            f" word with {words.member}."
         )
     if overlaps.audited_texts_in_public.count:
         whose = "Audited users" if split.audited == "users" else "Users who take part"
@@ -124,7 +124,7 @@ def _warnings(record: Record) -> list[str]:
 
 
 def _audited(record: Record) -> str:
-    split, target, what = record.split, record.target, audited_by(record)
+    split, target, words = record.split, record.target, audited_by(record)
     size = "unknown size" if target.parameters is None else f"{target.parameters / 1e6:,.1f} million parameters"
     origin = _origin(record)
     if target.endpoint:
@@ -139,7 +139,7 @@ def _audited(record: Record) -> str:
         )
     return (
         f"A {target.architecture} of {size} ({target.name}).{origin} {_texts(record)} of {split.held_in:,} held-in and"
-        f" {split.held_out:,} {what.other} were scored under it and under the reference model"
+        f" {split.held_out:,} {words.other} were scored under it and under the reference model"
         f" ({record.reference.name}).{per_text} Sides: {split.standing_reason}.{always}{_made_up(record)}"
     )
 
@@ -157,7 +157,7 @@ def _origin(record: Record) -> str:
     """How the target was trained here; empty for a model trained elsewhere."""
     t, planted = record.training, record.planted
     if planted is not None:
-        given = next(its for its in planted.conditions if its.name is ConditionName.GIVEN_EVERY_ROW)
+        given = next(condition for condition in planted.conditions if condition.name is ConditionName.GIVEN_EVERY_ROW)
         by = f"declared by {planted.declared_by}" if given.known_by is Known.DECLARED else given.known_by.value
         return (
             f" It was trained elsewhere, on {counted(planted.rows, 'row')} that heldin wrote for it ({by})."
@@ -173,14 +173,14 @@ def _origin(record: Record) -> str:
         which = f"the best of {t.steps:,} steps, step {t.chosen_step:,}"
     # the conditions of the promise are in the table of facts
     promised = t.guarantee_alone if t.epsilon is not None else t.guarantee
-    said = (
+    trained = (
         f" It was fine-tuned on {counted(t.records, 'text')} of {counted(t.users, 'user')} ({which}; defense:"
         f" {t.defense}; {promised})."
     )
-    said += "".join(f" The {r.name} had {r.did} of {r.before:,} of them." for r in t.removals)
+    trained += "".join(f" The {r.name} had {r.did} of {r.before:,} of them." for r in t.removals)
     if record.canaries:
-        said += f" {record.canaries.held_in} of these users are canary users, planted by the auditor."
-    return said
+        trained += f" {record.canaries.held_in} of these users are canary users, planted by the auditor."
+    return trained
 
 
 def _texts(record: Record) -> str:
@@ -199,30 +199,30 @@ def _texts(record: Record) -> str:
 
 
 def _success(record: Record) -> str:
-    result, facts, what = record.primary(), record.decision, audited_by(record)
+    result, facts, words = record.primary(), record.decision, audited_by(record)
     how = "redrawing the coins" if facts.law.value.endswith("coins") else "redrawing the two groups"
-    said = (
+    text = (
         f"The leading attack, {result.attack} ({how_aggregated(result.attack, result.aggregation)}), reached an AUROC"
         f" of {interval(result.auroc)}; 0.5 is guessing, 1 is certainty."
     )
     shown = [t for t in record.curve().tpr_at if t.estimate is not None]
     if shown and shown[0].estimate is not None:
-        said += (
-            f" When {percent(shown[0].fpr)} of {what.other} may be named wrongly, it names"
-            f" {percent(shown[0].estimate.value)} of the {what.member}."
+        text += (
+            f" When {percent(shown[0].fpr)} of {words.other} may be named wrongly, it names"
+            f" {percent(shown[0].estimate.value)} of the {words.member}."
         )
     # The highest of many is too high by selection: quoted with the interval that holds for all scores at once, and with
     # its adjusted p-value (docs/theory.md#randomisation-test).
     best = max(record.attacks, key=lambda a: a.auroc.value)
     if best is not result and best.simultaneous is not None:
         low, high = best.simultaneous
-        said += (
+        text += (
             f" The highest of all {facts.scores} scores is {best.attack},"
             f" {how_aggregated(best.attack, best.aggregation)}: {best.auroc.value:.3f}"
             f" ({low:.3f} to {high:.3f}, simultaneous over all scores; adjusted p = {best.adjusted_p:.2g})."
         )
     return (
-        f"{said} By {how} {facts.by.redraws:,} times, chance gives AUROCs as high as these with probability"
+        f"{text} By {how} {facts.by.redraws:,} times, chance gives AUROCs as high as these with probability"
         f" {facts.auroc_p:.2g} (leaks at {facts.by.auroc_level:g} or below), and true-positive rates as high at low"
         f" false-positive rates with {facts.tpr_p:.2g} (at {facts.by.tpr_level:g})."
     )
@@ -233,35 +233,35 @@ def _canaries(record: Record) -> str:
     c = record.canaries
     assert c is not None
     replaced = f" {c.replaced} of them took the place of real users, who are not audited." if c.replaced else ""
-    said = f"{c.decision.headline} " if c.decision else ""
+    text = f"{c.decision.headline} " if c.decision else ""
     # Of a training of somebody else's only what it was given is known.
     took_part = "took part like any user" if record.planted is None else "stand in the planted training set"
-    said += (
+    text += (
         f"{counted(c.users, 'canary user')}, planted for this audit, {took_part}: {c.held_in} were held in"
         f" and {c.held_out} held out, each by its own fair coin.{replaced}"
     )
     if c.trained_on < c.training_texts:
-        said += (
+        text += (
             f" Of the {c.training_texts:,} training texts of those held in, defenses on the data side left"
             f" {c.trained_on:,}; numbers of documents are those before."
         )
     if record.planted is not None:
-        said += _planted_rows(record.planted)
+        text += _planted_rows(record.planted)
     # Canary users of one kind are few, and fair coins may leave a side empty: then there is nothing to compare.
     for kind in sorted({g.kind for g in c.groups}):
         sides = [sum(s) for s in zip(*((g.held_in, g.held_out) for g in c.groups if g.kind == kind), strict=True)]
         if 0 in sides:
-            said += (
+            text += (
                 f" The coins left no {kind.replace('_', '-')} canary user on one side: nothing is concluded about them."
             )
     measured = sorted((g for g in c.groups if g.auroc), key=lambda g: g.auroc.value if g.auroc else 0.0)
     if not measured:
-        return f"{said} Too few of them are on each side to say how well the attack did on them."
+        return f"{text} Too few of them are on each side to say how well the attack did on them."
     # Highest and lowest, so that the group on which the attack does best is not taken for all.
     ends = [measured[-1]] if len(measured) == 1 else [measured[-1], measured[0]]
     reached = "; the least on ".join(f"{group_name(g)}: {interval(g.auroc)}" for g in ends if g.auroc)
     most = "The leading attack did best on" if len(measured) > 1 else "The leading attack's AUROC on"
-    return f"{said} {most} {reached}. " + (
+    return f"{text} {most} {reached}. " + (
         "Each has rows of one real user: they show what leaks about users with as few rows."
         if of_real_rows(record)
         else "They are made to be found: they show what can leak, not what leaks about real users."
@@ -270,13 +270,13 @@ def _canaries(record: Record) -> str:
 
 def _planted_rows(planted: PlantedFacts) -> str:
     """Whether planted rows were learned, whether they bore a loss, and how they differ from real rows by text."""
-    said = ""
+    text = ""
     if planted.training is not None and planted.training.silent_canary_users:
         number = counted(planted.training.silent_canary_users, "held-in canary user")
-        said += f" {number} had no row on which training counted a loss."
+        text += f" {number} had no row on which training counted a loss."
     if planted.control is not None:
-        said += f" Positive control {control_line(planted.control)}."
-    return f"{said} {form_line(planted.form)}" if planted.form is not None else said
+        text += f" Positive control {control_line(planted.control)}."
+    return f"{text} {form_line(planted.form)}" if planted.form is not None else text
 
 
 def _of_whom(record: Record, verdict: Verdict) -> str:
@@ -286,35 +286,35 @@ def _of_whom(record: Record, verdict: Verdict) -> str:
 def _bounds(record: Record) -> str:
     """The verdict on each claim, the reason for its standing first, and the best bound with its name."""
     judgement = record.judgement
-    said = _in_plain_words(judgement.verdicts)
+    sentences = _in_plain_words(judgement.verdicts)
     for v in judgement.verdicts:
         reason = sentence(v.reason)
         whom = _of_whom(record, v)
         # The reason becomes the end of a sentence that begins with whom it is about.
         stated = f"{whom.capitalize()}{reason[0].lower()}{reason[1:]}" if whom else reason
-        found = f"{v.outcome}{in_parentheses(v.outcome, v.standing)}"
-        said.append(stated if v.claim == NO_CLAIM else f"On {v.claim}: {whom}{found}. {reason}")
-    said += [sentence(w) for v in judgement.verdicts for w in v.warnings]
+        outcome = f"{v.outcome}{in_parentheses(v.outcome, v.standing)}"
+        sentences.append(stated if v.claim == NO_CLAIM else f"On {v.claim}: {whom}{outcome}. {reason}")
+    sentences += [sentence(w) for v in judgement.verdicts for w in v.warnings]
     # Estimates, and bounds under a condition that nobody checks (docs/theory.md#noise-family), are in the table only:
     # the best of all would often be one of them.
     bounds = [b for b in bounds_that_follow(record) if b.standing in ("certified", "indicative")]
     if bounds:
         best = max(bounds, key=lambda b: b.epsilon_lower)
-        of = f"on {best.subjects}, " if record.canaries else ""
+        subjects = f"on {best.subjects}, " if record.canaries else ""
         together = len({bound.subjects for bound in bounds}) > 1
         paid = "; all groups are corrected for together" if together else ""
-        said.append(
+        sentences.append(
             f"Of the {len(bounds)} lower bounds on epsilon per {audited_by(record).one} (at delta {judgement.delta:g})"
-            f" that this design supports, the highest is {best.epsilon_lower:.2f} ({of}{best.name},"
+            f" that this design supports, the highest is {best.epsilon_lower:.2f} ({subjects}{best.name},"
             f" {percent(best.level, 0)}, {best.standing}); it was picked after looking, each bound holds on its"
             f" own{paid}."
         )
     elif len(bounds_that_follow(record)) < len(judgement.bounds):
-        said.append(NONE_FOLLOWS.format(one=audited_by(record).one))
+        sentences.append(NONE_FOLLOWS.format(one=audited_by(record).one))
     # One reason: the other bounds are refused for the same design.
     elif judgement.refused:
-        said.append(f"No bound on epsilon can be given: {judgement.refused[0].reason}.")
-    return " ".join(said)
+        sentences.append(f"No bound on epsilon can be given: {judgement.refused[0].reason}.")
+    return " ".join(sentences)
 
 
 def _in_plain_words(verdicts: Sequence[Verdict]) -> list[str]:
@@ -325,24 +325,24 @@ def _in_plain_words(verdicts: Sequence[Verdict]) -> list[str]:
         return []
     violated = len({v.claim for v in verdicts if v.outcome is Outcome.VIOLATED})
     if len(tested) == 1:
-        one = "is violated" if violated else "is not contradicted, which does not show it to be true"
-        return [f"The claim that was tested {one}."]
-    said = f"{violated} {'is' if violated == 1 else 'are'} violated"
+        outcome = "is violated" if violated else "is not contradicted, which does not show it to be true"
+        return [f"The claim that was tested {outcome}."]
+    outcome = f"{violated} {'is' if violated == 1 else 'are'} violated"
     if not violated:
-        said = "none is contradicted, which does not show them to be true"
-    return [f"Of the {len(tested)} claims that were tested {said}."]
+        outcome = "none is contradicted, which does not show them to be true"
+    return [f"Of the {len(tested)} claims that were tested {outcome}."]
 
 
 def _limits(record: Record) -> str:
     tested = any(v.claim != NO_CLAIM for v in record.judgement.verdicts)
     guarantee = "" if tested else " No differential-privacy guarantee was claimed or tested."
-    t, what = record.training, audited_by(record)
+    t, words = record.training, audited_by(record)
     if t and t.epsilon is not None:
         guarantee = f" The accountant promises {t.guarantee_alone}."
         # Only where something is promised to those who are audited: an example's epsilon says nothing of users' AUROC.
         if ceiling := record.ceiling():
             guarantee += (
-                f" If that holds, no attack on {what.unit} is expected to exceed an AUROC of {ceiling.auroc:.3f}."
+                f" If that holds, no attack on {words.unit} is expected to exceed an AUROC of {ceiling.auroc:.3f}."
             )
     alone = ""
     if record.split.audited == "canaries":
@@ -360,8 +360,8 @@ def _limits(record: Record) -> str:
         )
     return (
         "An audit bounds what an attacker can do from below: these attacks did this well; another may do better."
-        f" Intervals are estimates: they treat {what.unit} as independent, while all scores share one model.{guarantee}"
-        f"{alone}{learned}"
+        f" Intervals are estimates: they treat {words.unit} as independent, while all scores share one"
+        f" model.{guarantee}{alone}{learned}"
     )
 
 

@@ -16,9 +16,9 @@ def marks_line(record: Record) -> str:
         return ""
     sides = []
     for name in ("held-in", "held-out"):
-        its: list[MarkSide] = [getattr(group, name.replace("-", "_")) for group in groups]
-        found, users = sum(side.target.first_percent for side in its), sum(side.users for side in its)
-        sides.append(f"{name} canary users {found:,} of {users:,}")
+        group_sides: list[MarkSide] = [getattr(group, name.replace("-", "_")) for group in groups]
+        first, users = sum(side.target.first_percent for side in group_sides), sum(side.users for side in group_sides)
+        sides.append(f"{name} canary users {first:,} of {users:,}")
     return (
         "Canary users whose mark the model finds likelier than at least 99 % of"
         f" {_candidates(groups)} that were drawn alike and never planted: {'; '.join(sides)} (by chance 1 %)."
@@ -30,7 +30,14 @@ def marks_table(record: Record) -> dict[str, Any]:
     groups = _ranked(record)
     if not groups:
         return {}
-    chance = ["by chance", "", f"{100 / (1 + min(its.candidates for its in groups)):.2g}\u00a0%", "1\u00a0%", "1.0", ""]
+    chance = [
+        "by chance",
+        "",
+        f"{100 / (1 + min(group.candidates for group in groups)):.2g}\u00a0%",
+        "1\u00a0%",
+        "1.0",
+        "",
+    ]
     return {
         "head": list(HEAD),
         "rows": [row for group in groups for row in _rows(group)] + [chance],
@@ -51,25 +58,25 @@ def _rows(group: MarkGroup) -> list[list[str]]:
     return [_row(f"{name}, held in", group.held_in), _row("– held out", group.held_out)]
 
 
-def _row(name: str, its: MarkSide) -> list[str]:
-    highest = f"{its.target.highest:,}"
-    if its.lower is not None and its.upper is not None:
-        highest += f" ({100 * its.lower:.4g} to {100 * its.upper:.4g}\u00a0%)"
-    first, beside = (f"{side.first_percent:,}" for side in (its.target, its.reference))
-    return [name, f"{its.users:,}", highest, first, _median(its.target), beside]
+def _row(name: str, side: MarkSide) -> list[str]:
+    highest = f"{side.target.highest:,}"
+    if side.lower is not None and side.upper is not None:
+        highest += f" ({100 * side.lower:.4g} to {100 * side.upper:.4g}\u00a0%)"
+    first, beside = (f"{side.first_percent:,}" for side in (side.target, side.reference))
+    return [name, f"{side.users:,}", highest, first, _median(side.target), beside]
 
 
-def _median(its: Exposed) -> str:
-    return "N/A" if its.median is None else f"{its.median:.1f}"
+def _median(exposed: Exposed) -> str:
+    return "N/A" if exposed.median is None else f"{exposed.median:.1f}"
 
 
 def _candidates(groups: list[MarkGroup]) -> str:
-    fewest, most = (bound(its.candidates for its in groups) for bound in (min, max))
+    fewest, most = (bound(group.candidates for group in groups) for bound in (min, max))
     return f"{most:,} marks" if fewest == most else f"{fewest:,} to {most:,} marks"
 
 
 def _note(record: Record, groups: list[MarkGroup]) -> str:
-    said = (
+    text = (
         "Exposure of canary users (Carlini et al. 2019): the probability of what all texts of a canary user share is"
         f" ranked among that of {_candidates(groups)} drawn by the same recipe, with a key, and planted nowhere; one"
         " that is as likely counts as likelier. Exposure is log2 of their number and one, less log2 of the rank: the"
@@ -78,8 +85,8 @@ def _note(record: Record, groups: list[MarkGroup]) -> str:
         " reference are the control."
     )
     if any(group.kind == "substring" for group in groups):
-        said += (
+        text += (
             " The words of substrings are some user's own, so that likely ones rank before a planted one whatever was"
             " trained; their candidates are words that other users' training did not see."
         )
-    return said
+    return text

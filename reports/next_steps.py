@@ -101,7 +101,7 @@ def glossary(text: str) -> list[tuple[str, str]]:
 
 def next_step(record: Record, facts: DecisionFacts) -> str:
     """What follows from the answer, for whoever decides what to do with the model."""
-    what = audited_by(record)
+    words = audited_by(record)
     match facts.decision.answer:
         case Answer.LEAKS:
             return _after_a_leak(record, facts)
@@ -129,7 +129,7 @@ def next_step(record: Record, facts: DecisionFacts) -> str:
                     "as many as the headline names do in four of five audits if nothing leaks; heldin power plans other"
                     " numbers"
                 )
-            more = f"Audit more {what.unit} ({enough})"
+            more = f"Audit more {words.unit} ({enough})"
             of_each = "let the attacker have more texts of each"
             # Of an audit of two files it is the files that decide.
             how = "--texts training, and files of them" if record.kind == "audit" else "attack.documents: [training]"
@@ -148,7 +148,7 @@ def next_step(record: Record, facts: DecisionFacts) -> str:
             )
         case Answer.NOT_VALID:
             check = ""
-            if any(its.name == REFERENCE and its.separates for its in record.blind):
+            if any(baseline.name == REFERENCE and baseline.separates for baseline in record.blind):
                 check = (
                     "First check that the reference model never saw these users, and that it is not exchanged with the"
                     " audited one. Then, or if that is so: "

@@ -68,48 +68,48 @@ class Promised:
 
 def promise_pairs(record: Record) -> list[list[str]]:
     """(term, up to three sentences) of unit, delta and neighbours."""
-    t, one = record.training, audited_by(record).one
+    t, unit = record.training, audited_by(record).one
     if t is None:
         return [
-            ["unit", f"Not known: the model was trained elsewhere. The audit counts by {one}."],
+            ["unit", f"Not known: the model was trained elsewhere. The audit counts by {unit}."],
             ["delta", _delta_of_bounds(record)],
             ["neighbours", "Not known: a promise would have to say which training sets count as neighbours."],
         ]
-    unit, *others = in_words(Promised(t.promise, t.unit, t.protected, t.epsilon, t.delta, t.users), one)
-    return [[unit[0], unit[1] + _entities(record)], *others]
+    first, *others = in_words(Promised(t.promise, t.unit, t.protected, t.epsilon, t.delta, t.users), unit)
+    return [[first[0], first[1] + _entities(record)], *others]
 
 
 def _entities(record: Record) -> str:
     """What an entity is to a promise that names entities; nothing for the others."""
     source = record.config.get("defense", {}).get("entities") or {}
-    found = _FOUND_BY.get(source.get("kind", ""))
-    if found is None or record.training is None or record.training.unit != "user_entity":
+    recognised = _FOUND_BY.get(source.get("kind", ""))
+    if recognised is None or record.training is None or record.training.unit != "user_entity":
         return ""
-    return f" An entity here is {found.format(which=', '.join(source.get('which', ())).replace('_', ' '))}."
+    return f" An entity here is {recognised.format(which=', '.join(source.get('which', ())).replace('_', ' '))}."
 
 
 def _delta_of_bounds(record: Record) -> str:
     labels = dict.fromkeys(verdict.claim for verdict in record.judgement.verdicts)
     claims = [str(label) for label in labels if delta_of(label) == record.judgement.delta]
-    of = "chosen for the audit" if not claims else f"as it was claimed: {', '.join(claims)}"
-    return f"That of the bounds in this report is {record.judgement.delta:g}, {of}."
+    source = "chosen for the audit" if not claims else f"as it was claimed: {', '.join(claims)}"
+    return f"That of the bounds in this report is {record.judgement.delta:g}, {source}."
 
 
-def in_words(its: Promised, one: str) -> list[list[str]]:
+def in_words(promise: Promised, unit: str) -> list[list[str]]:
     """(term, up to three sentences) of unit, delta and neighbours; ``one`` is whom the audit counts by."""
-    if its.epsilon is None or its.delta is None:
+    if promise.epsilon is None or promise.delta is None:
         nothing = "There is none: it belongs to a promise."
         return [
-            ["unit", f"{sentence(str(its.guarantee))} The audit counts by {one}."],
+            ["unit", f"{sentence(str(promise.guarantee))} The audit counts by {unit}."],
             ["delta", nothing],
             ["neighbours", nothing],
         ]
-    return [["unit", _unit(its)], ["delta", _delta(its)], ["neighbours", _neighbours(its)]]
+    return [["unit", _unit(promise)], ["delta", _delta(promise)], ["neighbours", _neighbours(promise)]]
 
 
-def _unit(its: Promised) -> str:
+def _unit(promise: Promised) -> str:
     same = "Compare this epsilon only with one for the same unit."
-    match its.unit:
+    match promise.unit:
         case "user":
             return f"The unit is a user. Whatever one user wrote is protected as a whole, however much it is. {same}"
         case "example":
@@ -118,33 +118,33 @@ def _unit(its: Promised) -> str:
                 f" them together less. {same}"
             )
         case _:
-            if its.protected == "user and entity":
+            if promise.protected == "user and entity":
                 unit, others = "one user together with one entity", "a user alone and an entity alone have their own"
             else:
-                unit, others = f"a {its.protected}", "whoever has more or fewer has another"
-            return f"The unit is {unit}: epsilon {its.epsilon:.3g} is for that, and {others} (facts). {same}"
+                unit, others = f"a {promise.protected}", "whoever has more or fewer has another"
+            return f"The unit is {unit}: epsilon {promise.epsilon:.3g} is for that, and {others} (facts). {same}"
 
 
-def _delta(its: Promised) -> str:
-    assert its.delta is not None
+def _delta(promise: Promised) -> str:
+    assert promise.delta is not None
     times = ""
-    if its.users is not None:
+    if promise.users is not None:
         times = (
-            f" Times the {counted(its.users, 'user')} trained on it is {its.delta * its.users:.2g}, and should be far"
-            " below 1."
+            f" Times the {counted(promise.users, 'user')} trained on it is {promise.delta * promise.users:.2g}, and"
+            " should be far below 1."
         )
     return (
-        f"delta is {its.delta:g}: by that much the probability of an outcome may exceed what epsilon allows.{times} An"
-        " epsilon at a larger delta looks smaller: compare only at the same delta."
+        f"delta is {promise.delta:g}: by that much the probability of an outcome may exceed what epsilon allows.{times}"
+        " An epsilon at a larger delta looks smaller: compare only at the same delta."
     )
 
 
-def _neighbours(its: Promised) -> str:
-    key = None if its.guarantee is None else relation_of(its.guarantee)
+def _neighbours(promise: Promised) -> str:
+    key = None if promise.guarantee is None else relation_of(promise.guarantee)
     if key is None:
         return (
             "Two training sets count as neighbours as the guarantee says (facts). Compare only with an epsilon for the"
             " same relation."
         )
-    unit = {"user": "user", "example": "record"}.get(its.unit, its.protected)
+    unit = {"user": "user", "example": "record"}.get(promise.unit, promise.protected)
     return " ".join(_NEIGHBOURS[key]).format(unit=unit)

@@ -17,7 +17,11 @@ _ASKED = (("auroc", True), ("epsilon_per_user", True), ("loss_gain_over_base", F
 
 def recommendation(record: Record) -> str:
     """A sentence or two: release or not, by the limits of ``decision.require``, or what a limit would have to say."""
-    violated = [its for its in record.judgement.verdicts if its.claim != NO_CLAIM and its.outcome is Outcome.VIOLATED]
+    violated = [
+        verdict
+        for verdict in record.judgement.verdicts
+        if verdict.claim != NO_CLAIM and verdict.outcome is Outcome.VIOLATED
+    ]
     if violated:
         return f"Do not release: {violated[0].claim} is violated ({violated[0].standing.value}), whatever limits say."
     if record.decision.decision.answer is Answer.NOT_VALID:
@@ -28,13 +32,13 @@ def recommendation(record: Record) -> str:
         return (
             f"None: a condition of the audit is not met ({statement(unmet[0])}), so it may speak of another training."
         )
-    held = held_against(record, [its.requirement() for its in record.decision.by.require])
+    held = held_against(record, [limit.requirement() for limit in record.decision.by.require])
     if not held:
         return _without_limits(record)
-    broken = [its for its in held if its.outcome == "broken"]
+    broken = [limit for limit in held if limit.outcome == "broken"]
     if broken:
         return f"Do not release: {_listed(broken, 'is broken')}."
-    left = [its for its in held if its.outcome != "kept"]
+    left = [limit for limit in held if limit.outcome != "kept"]
     if left:
         others = len(held) - len(left)
         rest = "" if not others else " The other limit is kept." if others == 1 else f" The other {others} are kept."
@@ -52,44 +56,44 @@ def recommendation(record: Record) -> str:
 
 
 def _standing(record: Record, held: list[Held]) -> str:
-    if all(its.exact for its in held):
+    if all(limit.exact for limit in held):
         return ""
-    said = " What was measured is an estimate from this one training, its interval included"
-    return f"{said}." if record.split.certifiable else f"{said}, and indicative only: {record.split.standing_reason}."
+    text = " What was measured is an estimate from this one training, its interval included"
+    return f"{text}." if record.split.certifiable else f"{text}, and indicative only: {record.split.standing_reason}."
 
 
 def limit_rows(record: Record) -> list[list[str]]:
     """(limit, value, end of its 95 % interval, outcome) of each limit of ``decision.require``."""
     return [
         [
-            with_names(its.requirement.words()),
-            "-" if its.value is None else f"{its.value:.4g}",
+            with_names(held.requirement.words()),
+            "-" if held.value is None else f"{held.value:.4g}",
             # A promise is stated, not measured: it has no interval.
-            "-" if its.reach is None or its.exact else f"{its.reach:.4g}",
-            its.outcome,
+            "-" if held.reach is None or held.exact else f"{held.reach:.4g}",
+            held.outcome,
         ]
-        for its in held_against(record, [limit.requirement() for limit in record.decision.by.require])
+        for held in held_against(record, [limit.requirement() for limit in record.decision.by.require])
     ]
 
 
 def _listed(held: list[Held], how: str) -> str:
-    return "; ".join(f'the limit "{with_names(its.requirement.words())}" {how}{_seen(its)}' for its in held)
+    return "; ".join(f'the limit "{with_names(limit.requirement.words())}" {how}{_seen(limit)}' for limit in held)
 
 
-def _seen(its: Held) -> str:
-    if its.outcome == "not measured":
+def _seen(limit: Held) -> str:
+    if limit.outcome == "not measured":
         return " (not measured)"
-    if its.exact:
-        return " (there is no such promise)" if its.value is None else f" (the plan's: {its.value:.3g})"
-    upper = its.requirement.at_most is not None
+    if limit.exact:
+        return " (there is no such promise)" if limit.value is None else f" (the plan's: {limit.value:.3g})"
+    upper = limit.requirement.at_most is not None
     # A broken limit by the near end of the interval, any other by the far one.
-    if its.outcome == "broken":
-        return f" (measured {its.value:.3f}, and {'at least' if upper else 'at most'} {its.reach:.3f} with 95 %)"
-    return f" (measured {its.value:.3f}, and {'up' if upper else 'down'} to {its.reach:.3f} with 95 %)"
+    if limit.outcome == "broken":
+        return f" (measured {limit.value:.3f}, and {'at least' if upper else 'at most'} {limit.reach:.3f} with 95 %)"
+    return f" (measured {limit.value:.3f}, and {'up' if upper else 'down'} to {limit.reach:.3f} with 95 %)"
 
 
 def _more(left: list[Held]) -> str:
-    if any(its.outcome == "not shown" for its in left):
+    if any(limit.outcome == "not shown" for limit in left):
         return "More users would narrow the interval."
     return "This audit did not measure it."
 
@@ -100,10 +104,10 @@ def _without_limits(record: Record) -> str:
     for measure, upper in _ASKED:
         # A limit that anything keeps: what counts is the end of the interval that it would be held against.
         asked = Requirement(measure, at_most=math.inf) if upper else Requirement(measure, at_least=-math.inf)
-        (its,) = held_against(record, [asked])
-        if its.reach is not None:
-            what = with_names(f"{measure} at {'most' if upper else 'least'}")
-            shown.append(f"{what} ... ({_here(its, upper=upper)} {its.reach:.3g})")
+        (limit,) = held_against(record, [asked])
+        if limit.reach is not None:
+            words = with_names(f"{measure} at {'most' if upper else 'least'}")
+            shown.append(f"{words} ... ({_here(limit, upper=upper)} {limit.reach:.3g})")
     would = f" {sentence('; '.join(shown))}" if shown else ""
     return (
         "None: no limit was set before the audit (decision.require). A limit would have to say what this organisation"
@@ -111,7 +115,7 @@ def _without_limits(record: Record) -> str:
     )
 
 
-def _here(its: Held, *, upper: bool) -> str:
-    if its.exact:
+def _here(limit: Held, *, upper: bool) -> str:
+    if limit.exact:
         return "this plan:"
     return "here, with 95 %, up to" if upper else "here, with 95 %, down to"

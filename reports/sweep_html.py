@@ -59,17 +59,17 @@ def charts(result: SweepResult) -> dict[str, Any]:
     """Altair's charts by name: "frontier"; "roc"; "canaries" and "exposure" where there is something to show."""
     alt = altair()
     marks = words.letters(result.variants)
-    found = {"frontier": _frontier(alt, result, marks), "roc": _rocs(alt, result)}
+    drawn = {"frontier": _frontier(alt, result, marks), "roc": _rocs(alt, result)}
     canaries = [
         {
-            "variant": its.name,
+            "variant": variant.name,
             "kind": point.kind.replace("_", " "),
             "tokens": point.length or 0,
             "documents": "all" if point.documents is None else str(point.documents),
             **_limits("AUROC", point.auroc),
         }
-        for its in result.variants
-        for point in its.canaries
+        for variant in result.variants
+        for point in variant.canaries
     ]
     if canaries:
         base = alt.Chart(_data(alt, canaries)).encode(
@@ -79,16 +79,16 @@ def charts(result: SweepResult) -> dict[str, Any]:
             detail=["kind:N", "documents:N"],
             tooltip=_hover(alt, canaries),
         )
-        found["canaries"] = (base.mark_line() + base.mark_point(filled=True)).properties(
+        drawn["canaries"] = (base.mark_line() + base.mark_point(filled=True)).properties(
             title="Canary users", width=420, height=220
         )
     bands = [
-        {"variant": its.name, "by": band.of, "third": band.third, "typical": band.typical, "above": band.above}
-        for its in result.variants
-        for band in its.bands
+        {"variant": variant.name, "by": band.of, "third": band.third, "typical": band.typical, "above": band.above}
+        for variant in result.variants
+        for band in variant.bands
     ]
     if bands:
-        found["exposure"] = (
+        drawn["exposure"] = (
             alt.Chart(_data(alt, bands))
             .mark_point(filled=True, size=60)
             .encode(
@@ -101,25 +101,27 @@ def charts(result: SweepResult) -> dict[str, Any]:
             )
             .properties(width=260)
         )
-    return found
+    return drawn
 
 
 def _frontier(alt: Any, result: SweepResult, marks: Mapping[str, str]) -> Any:
-    infinite = 4.0 * max((its.epsilon_per_user for its in result.variants if its.epsilon_per_user), default=4.0)
+    infinite = 4.0 * max(
+        (variant.epsilon_per_user for variant in result.variants if variant.epsilon_per_user), default=4.0
+    )
     rows = [
         {
-            "mark": marks[its.name],
-            "variant": its.name,
-            "promise": words.promise(its),
-            "epsilon": infinite if its.epsilon_per_user is None else its.epsilon_per_user,
-            "gradients": its.gradients,
-            "seconds": its.seconds,
-            "beaten by": ", ".join(its.dominated_by) or "none of them",
-            **_limits("AUROC", its.auroc),
-            **_limits("gain", its.gain),
+            "mark": marks[variant.name],
+            "variant": variant.name,
+            "promise": words.promise(variant),
+            "epsilon": infinite if variant.epsilon_per_user is None else variant.epsilon_per_user,
+            "gradients": variant.gradients,
+            "seconds": variant.seconds,
+            "beaten by": ", ".join(variant.dominated_by) or "none of them",
+            **_limits("AUROC", variant.auroc),
+            **_limits("gain", variant.gain),
         }
-        for its in result.variants
-        if its.auroc is not None
+        for variant in result.variants
+        if variant.auroc is not None
     ]
     panels = []
     for x, y, title, scale in (
@@ -184,10 +186,10 @@ def _variants(alt: Any) -> Any:
     return alt.Color("variant:N", sort=None, title=None)
 
 
-def _limits(name: str, its: Summary | None) -> dict[str, float | None]:
-    if its is None:
+def _limits(name: str, summary: Summary | None) -> dict[str, float | None]:
+    if summary is None:
         return {name: None, f"{name} from": None, f"{name} to": None}
-    return {name: its.value, f"{name} from": its.lower, f"{name} to": its.upper}
+    return {name: summary.value, f"{name} from": summary.lower, f"{name} to": summary.upper}
 
 
 def _data(alt: Any, rows: Sequence[Mapping[str, Any]]) -> Any:

@@ -32,7 +32,7 @@ def typeset_sweep(result: SweepResult, path: Path) -> Path:
 
 
 def _content(result: SweepResult, figures: list[str]) -> dict[str, Any]:
-    panels = {(point.kind, point.documents) for its in result.variants for point in its.canaries}
+    panels = {(point.kind, point.documents) for variant in result.variants for point in variant.canaries}
     content = {
         "title": words.title(result),
         "name": breakable(result.name),
@@ -51,7 +51,7 @@ def _content(result: SweepResult, figures: list[str]) -> dict[str, Any]:
         "figures": figures,
         "alt": {name: _alternative(name, result) for name in figures},
         "over": words.over(result),
-        "planted": any(its.canaries for its in result.variants),
+        "planted": any(variant.canaries for variant in result.variants),
         "candidates": words.candidate_rows(result),
         "differences": words.difference_rows(result),
         "canaries": _canary_tables(result),
@@ -74,15 +74,15 @@ def _content(result: SweepResult, figures: list[str]) -> dict[str, Any]:
 
 def _canary_tables(result: SweepResult) -> list[dict[str, Any]]:
     """A row for each variant and a column for each kind of canary users, a few columns at a time."""
-    kinds = list(dict.fromkeys(_kind(point) for its in result.variants for point in its.canaries))
+    kinds = list(dict.fromkeys(_kind(point) for variant in result.variants for point in variant.canaries))
     tables = []
     for first in range(0, len(kinds), _COLUMNS):
         part = kinds[first : first + _COLUMNS]
         rows = []
-        for its in result.variants:
-            areas = {_kind(point): point.auroc for point in its.canaries}
+        for variant in result.variants:
+            areas = {_kind(point): point.auroc for point in variant.canaries}
             if areas:
-                rows.append([breakable(its.name), *(words.summary(areas.get(kind), digits=2) for kind in part)])
+                rows.append([breakable(variant.name), *(words.summary(areas.get(kind), digits=2) for kind in part)])
         tables.append({"head": ["variant", *part], "rows": rows})
     return tables
 
@@ -95,7 +95,7 @@ def _kind(point: CanaryPoint) -> str:
 
 def _tests(result: SweepResult) -> list[str]:
     """What each statement rests on, with the coverage that simulations measured."""
-    said = [
+    lines = [
         "Intervals over three blocks or more: Student's t on one number a block; of 2,000 simulated sweeps 94 to 96 %"
         " covered the truth at three and at five blocks.",
         "Verdicts of all cells: Holm over all planned cells and groups of people, which holds under any dependence of"
@@ -105,31 +105,33 @@ def _tests(result: SweepResult) -> list[str]:
         " group. Of 2,000 simulated sweeps of variants that are all alike at most 5 % named one.",
     ]
     if result.rule is not None:
-        said.append(
+        lines.append(
             "The rule: one-sided t tests over the blocks, all of a candidate's must reject (intersection-union), Holm"
             " over the candidates. Of 2,000 simulated sweeps whose candidates barely break a limit at most 5 % shipped"
             " one."
         )
-    return said
+    return lines
 
 
 def _alternative(name: str, result: SweepResult) -> str:
     """What a figure shows, for whoever cannot see it."""
-    done = [its for its in result.variants if its.auroc is not None]
+    done = [variant for variant in result.variants if variant.auroc is not None]
     if name == "frontier":
-        points = "; ".join(_point(its) for its in done)
+        points = "; ".join(_point(variant) for variant in done)
         return f"Scatter plots of promise, AUROC, utility and compute. {points}."
     if name.startswith("roc"):
         return "A panel of ROC curves for each variant; their AUROCs stand in the table on page one."
     if name == "canaries":
         return "AUROC of canary users by substring length for each variant; the table below has the same numbers."
     if name == "exposure":
-        thirds = "; ".join(f"{its.name} {', '.join(f'{band.above:.2f}' for band in its.bands)}" for its in done)
+        thirds = "; ".join(
+            f"{variant.name} {', '.join(f'{band.above:.2f}' for band in variant.bands)}" for variant in done
+        )
         return f"Mean share of held-out users with a lower score, thirds by records and then by words: {thirds}."
     return "Held-out users' validation loss and AUROC over the training of each variant's model."
 
 
-def _point(its: VariantResult) -> str:
-    gain = "not measured" if its.gain is None else f"{its.gain.value:+.3f}"
-    area = "-" if its.auroc is None else f"{its.auroc.value:.2f}"
-    return f"{its.name}: {words.promise(its)}, AUROC {area}, gain {gain}"
+def _point(variant: VariantResult) -> str:
+    gain = "not measured" if variant.gain is None else f"{variant.gain.value:+.3f}"
+    area = "-" if variant.auroc is None else f"{variant.auroc.value:.2f}"
+    return f"{variant.name}: {words.promise(variant)}, AUROC {area}, gain {gain}"

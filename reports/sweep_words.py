@@ -31,7 +31,7 @@ def letters(variants: Sequence[VariantResult]) -> dict[str, str]:
     """A short mark for each variant: a to z, then aa, ab and so on."""
     single = string.ascii_lowercase
     marks = [*single, *(first + second for first in single for second in single)]
-    return {its.name: mark for its, mark in zip(variants, marks, strict=False)}
+    return {variant.name: mark for variant, mark in zip(variants, marks, strict=False)}
 
 
 def title(result: SweepResult) -> str:
@@ -43,51 +43,51 @@ def answer(result: SweepResult) -> str:
     """The answer in a sentence."""
     if result.shipping is not None:
         return sentence(result.shipping.said)
-    measured = [its for its in result.variants if its.cells]
-    beaten = [its.name for its in measured if its.dominated_by]
-    said = f"No variant is named: the sweep's file has no rule. {counted(len(measured), 'variant')} were measured"
+    measured = [variant for variant in result.variants if variant.cells]
+    beaten = [variant.name for variant in measured if variant.dominated_by]
+    text = f"No variant is named: the sweep's file has no rule. {counted(len(measured), 'variant')} were measured"
     if result.blocks < LEAST_BLOCKS:
-        return f"{said}, in {counted(result.blocks, 'block')}: what differs, differs between these models."
+        return f"{text}, in {counted(result.blocks, 'block')}: what differs, differs between these models."
     if not beaten:
-        return f"{said}, and none is shown to be beaten by another."
+        return f"{text}, and none is shown to be beaten by another."
     return (
-        f"{said}; {', '.join(beaten)} {'is' if len(beaten) == 1 else 'are'} beaten by another, which is better in AUROC"
+        f"{text}; {', '.join(beaten)} {'is' if len(beaten) == 1 else 'are'} beaten by another, which is better in AUROC"
         " or loss and in nothing worse as measured."
     )
 
 
 def attacker(result: SweepResult) -> str:
     """Who attacks, with what, and what being named means."""
-    its = result.attacker
-    if its is None:
+    attacker = result.attacker
+    if attacker is None:
         done = any(cell.state == "done" for cell in result.cells)
         return "Cells are attacked in different ways, as each one's report says." if done else "No cell has a result."
-    what = AUDITED[its.audited]
-    wrongly = f"{1000 * its.fpr:,.0f}"
+    words = AUDITED[attacker.audited]
+    wrongly = f"{1000 * attacker.fpr:,.0f}"
     return (
-        f"Somebody who can ask for {attacker_asks(its.attack)}, and who has"
-        f" texts of theirs, {texts_of(its.texts)}. The leading attack is {its.attack}"
-        f" ({how_aggregated(its.attack, its.aggregation)})."
-        f" Named is whoever scores above the threshold that {wrongly} of 1,000 {what.other} exceed, who are named"
+        f"Somebody who can ask for {attacker_asks(attacker.attack)}, and who has"
+        f" texts of theirs, {texts_of(attacker.texts)}. The leading attack is {attacker.attack}"
+        f" ({how_aggregated(attacker.attack, attacker.aggregation)})."
+        f" Named is whoever scores above the threshold that {wrongly} of 1,000 {words.other} exceed, who are named"
         " wrongly; with a lower threshold more are named, rightly and wrongly."
     )
 
 
 def next_step(result: SweepResult) -> str:
     """What follows, for whoever decides."""
-    its = result.shipping
-    if its is None:
+    shipping = result.shipping
+    if shipping is None:
         return (
             "To have a variant named, put a decision rule into the file and run it in a new folder: a rule that is"
             " chosen after looking picks what happened to look well. Until then the table shows what each defense"
             " cost and left."
         )
-    if its.answer == "ship":
+    if shipping.answer == "ship":
         return (
-            f"heldin export OUT/cells/{its.block}/{its.variant} --to FOLDER writes the model with its card. Its report"
-            " lies in the same folder. Audit again after any further training on these texts."
+            f"heldin export OUT/cells/{shipping.block}/{shipping.variant} --to FOLDER writes the model with its card."
+            " Its report lies in the same folder. Audit again after any further training on these texts."
         )
-    if its.answer == "none passes":
+    if shipping.answer == "none passes":
         return (
             "Ship none of these. What can change the answer is another defense, more users or records, or limits that"
             " somebody is willing to sign; each in a sweep with a folder, and coins, of its own."
@@ -107,27 +107,27 @@ def next_step(result: SweepResult) -> str:
 def notes(result: SweepResult) -> list[str]:
     """What a reader must know first: violations, then what the comparison rests on."""
     violated = [
-        f"{cell.block}/{cell.variant} ({its.subjects}, {its.claim}, {its.standing},"
-        f" {'and for all cells at once' if its.jointly_violated else 'in this cell alone'})"
+        f"{cell.block}/{cell.variant} ({verdict.subjects}, {verdict.claim}, {verdict.standing},"
+        f" {'and for all cells at once' if verdict.jointly_violated else 'in this cell alone'})"
         for cell in result.cells
-        for its in cell.verdicts
-        if its.outcome == "violated"
+        for verdict in cell.verdicts
+        if verdict.outcome == "violated"
     ]
     more = f" and {len(violated) - _MOST_NAMED} more" if len(violated) > _MOST_NAMED else ""
-    said = [f"A claim is violated in {'; '.join(violated[:_MOST_NAMED])}{more}."] if violated else []
-    return [*said, *(sentence(note) for note in result.notes)]
+    violations = [f"A claim is violated in {'; '.join(violated[:_MOST_NAMED])}{more}."] if violated else []
+    return [*violations, *(sentence(note) for note in result.notes)]
 
 
 def rule(result: SweepResult) -> str:
     """The rule in a sentence or two."""
-    its = result.rule
-    if its is None:
+    rule = result.rule
+    if rule is None:
         return "None: the sweep's file names no decision."
-    needs = [with_names(words) for words in its.require]
+    needs = [with_names(words) for words in rule.require]
     return (
-        f"{'; '.join(needs)}. Of those that pass, the best in {_PREFERRED.get(its.prefer, its.prefer)} is shipped."
-        f" Candidates: {', '.join(its.candidates)}. A variant that breaks a limit is recommended with a probability of"
-        f" at most {percent(its.level, 0)}."
+        f"{'; '.join(needs)}. Of those that pass, the best in {_PREFERRED.get(rule.prefer, rule.prefer)} is shipped."
+        f" Candidates: {', '.join(rule.candidates)}. A variant that breaks a limit is recommended with a probability of"
+        f" at most {percent(rule.level, 0)}."
     )
 
 
@@ -142,62 +142,62 @@ def main_rows(result: SweepResult) -> list[list[str]]:
     marks = letters(result.variants)
     return [
         [
-            f"{marks[its.name]}  {breakable(its.name)}",
-            promise(its),
-            summary(its.auroc, digits=2),
-            summary(its.named, digits=0),
-            "-" if its.epsilon_at_least is None else f"{its.epsilon_at_least:.2f}",
-            summary(its.gain, signed=True),
-            *_cost(its),
-            outcome(result, its),
+            f"{marks[variant.name]}  {breakable(variant.name)}",
+            promise(variant),
+            summary(variant.auroc, digits=2),
+            summary(variant.named, digits=0),
+            "-" if variant.epsilon_at_least is None else f"{variant.epsilon_at_least:.2f}",
+            summary(variant.gain, signed=True),
+            *_cost(variant),
+            outcome(result, variant),
         ]
-        for its in result.variants
+        for variant in result.variants
     ]
 
 
-def promise(its: VariantResult) -> str:
+def promise(variant: VariantResult) -> str:
     """The promise in a few words: epsilon, delta, and whom they protect."""
-    if its.promise is None:
+    if variant.promise is None:
         return "not known"
-    if its.epsilon is None:
+    if variant.epsilon is None:
         return "none"
-    return f"{its.epsilon:.3g} ({its.delta:g}), {its.unit}"
+    return f"{variant.epsilon:.3g} ({variant.delta:g}), {variant.unit}"
 
 
-def summary(its: Summary | None, *, digits: int = 3, signed: bool = False) -> str:
+def summary(summary: Summary | None, *, digits: int = 3, signed: bool = False) -> str:
     """A number with its interval."""
-    if its is None:
+    if summary is None:
         return "-"
     sign = "+" if signed else ""
-    value = f"{its.value:{sign}.{digits}f}"
-    if its.lower is None or its.upper is None:
+    value = f"{summary.value:{sign}.{digits}f}"
+    if summary.lower is None or summary.upper is None:
         return value
-    return f"{value} ({its.lower:{sign}.{digits}f} to {its.upper:{sign}.{digits}f})"
+    return f"{value} ({summary.lower:{sign}.{digits}f} to {summary.upper:{sign}.{digits}f})"
 
 
-def _cost(its: VariantResult) -> tuple[str, str]:
-    gradients = "-" if its.gradients is None else f"{its.gradients:,.0f}"
-    return gradients, "-" if its.seconds is None else f"{its.seconds:,.0f}"
+def _cost(variant: VariantResult) -> tuple[str, str]:
+    gradients = "-" if variant.gradients is None else f"{variant.gradients:,.0f}"
+    return gradients, "-" if variant.seconds is None else f"{variant.seconds:,.0f}"
 
 
-def outcome(result: SweepResult, its: VariantResult) -> str:
+def outcome(result: SweepResult, variant: VariantResult) -> str:
     """Passes, or why not; and who beats it, by their marks."""
     marks = letters(result.variants)
-    said = ["a claim is violated"] if its.jointly_violated else []
+    outcomes = ["a claim is violated"] if variant.jointly_violated else []
     if result.shipping is not None:
-        mine = next((candidate for candidate in result.shipping.candidates if candidate.name == its.name), None)
-        named = result.rule is not None and its.name in result.rule.candidates
+        mine = next((candidate for candidate in result.shipping.candidates if candidate.name == variant.name), None)
+        named = result.rule is not None and variant.name in result.rule.candidates
         # A variant whose cells are all done and that was not judged has a measure that could not be taken.
-        waits = "not judged yet" if its.cells < result.blocks else "cannot be judged"
-        said.append(_judged(mine, result.shipping) if mine else waits if named else "not a candidate")
-    if its.dominated_by:
-        said.append("beaten by " + ", ".join(marks[name] for name in its.dominated_by))
-    worse = [marks[other.name] for other in result.variants if its.name in other.dominated_by]
+        waits = "not judged yet" if variant.cells < result.blocks else "cannot be judged"
+        outcomes.append(_judged(mine, result.shipping) if mine else waits if named else "not a candidate")
+    if variant.dominated_by:
+        outcomes.append("beaten by " + ", ".join(marks[name] for name in variant.dominated_by))
+    worse = [marks[other.name] for other in result.variants if variant.name in other.dominated_by]
     if worse:
-        said.append("beats " + ", ".join(worse))
-    if its.cells < result.blocks:
-        said.append(f"{its.cells} of {counted(result.blocks, 'cell')}")
-    return "; ".join(said) or "not told apart"
+        outcomes.append("beats " + ", ".join(worse))
+    if variant.cells < result.blocks:
+        outcomes.append(f"{variant.cells} of {counted(result.blocks, 'cell')}")
+    return "; ".join(outcomes) or "not told apart"
 
 
 def _judged(candidate: CandidateResult, shipping: Shipping) -> str:
@@ -209,28 +209,28 @@ def _judged(candidate: CandidateResult, shipping: Shipping) -> str:
         return candidate.disqualified
 
     def names(tests: list[Tested]) -> str:
-        return ", ".join(SHORT.get(name, name) for name in (its.requirement.split(" ")[0] for its in tests))
+        return ", ".join(SHORT.get(name, name) for name in (test.requirement.split(" ")[0] for test in tests))
 
-    broken = [its for its in candidate.tests if its.broken]
-    missed = [its for its in candidate.tests if its.p_value > shipping.level and not its.broken]
-    said = [f"breaks: {names(broken)}"] if broken else []
-    said += [f"not shown to keep: {names(missed)}"] if missed else []
-    return "; ".join(said) or "not shown, corrected for all candidates"
+    broken = [test for test in candidate.tests if test.broken]
+    missed = [test for test in candidate.tests if test.p_value > shipping.level and not test.broken]
+    outcomes = [f"breaks: {names(broken)}"] if broken else []
+    outcomes += [f"not shown to keep: {names(missed)}"] if missed else []
+    return "; ".join(outcomes) or "not shown, corrected for all candidates"
 
 
 def candidate_rows(result: SweepResult) -> list[list[str]]:
     """A row for each requirement of each candidate: value, limit, p-value, and Holm's over the candidates."""
     rows = []
-    for its in result.shipping.candidates if result.shipping else []:
-        for tested in its.tests:
+    for candidate in result.shipping.candidates if result.shipping else []:
+        for tested in candidate.tests:
             rows.append(
                 [
-                    breakable(its.name),
+                    breakable(candidate.name),
                     with_names(tested.requirement),
                     "-" if tested.value is None else f"{tested.value:.4g}",
                     "-" if tested.limit is None else f"{tested.limit:.4g}",
                     f"{tested.p_value:.3f}",
-                    f"{its.adjusted:.3f}",
+                    f"{candidate.adjusted:.3f}",
                 ]
             )
     return rows
@@ -240,12 +240,12 @@ def tried_rows(result: SweepResult) -> list[list[str]]:
     """A row for each combination that tuning tried."""
     return [
         [
-            breakable(its.variant),
-            "; ".join(f"{breakable(key)}: {breakable(_value(value))}" for key, value in its.values.items()),
-            "no model" if its.public_loss is None else f"{its.public_loss:.4f}",
-            "chosen" if its.chosen else "",
+            breakable(trial.variant),
+            "; ".join(f"{breakable(key)}: {breakable(_value(value))}" for key, value in trial.values.items()),
+            "no model" if trial.public_loss is None else f"{trial.public_loss:.4f}",
+            "chosen" if trial.chosen else "",
         ]
-        for its in result.tried
+        for trial in result.tried
     ]
 
 
@@ -253,14 +253,14 @@ def difference_rows(result: SweepResult) -> list[list[str]]:
     """Each variant against the first of its group."""
     return [
         [
-            breakable(its.name),
-            breakable(its.group),
-            summary(its.auroc_difference, signed=True),
-            summary(its.loss_difference, digits=4, signed=True),
-            summary(its.loss, digits=4),
+            breakable(variant.name),
+            breakable(variant.group),
+            summary(variant.auroc_difference, signed=True),
+            summary(variant.loss_difference, digits=4, signed=True),
+            summary(variant.loss, digits=4),
         ]
-        for its in result.variants
-        if its.name != its.group
+        for variant in result.variants
+        if variant.name != variant.group
     ]
 
 
@@ -271,9 +271,9 @@ def cell_rows(result: SweepResult) -> list[list[str]]:
 
 def _cell_row(cell: CellResult) -> list[str]:
     verdicts = [
-        f"{its.subjects}: {its.outcome}{in_parentheses(its.outcome, its.standing)}"
-        + ("" if its.adjusted is None else f", joint p {its.adjusted:.3f}")
-        for its in cell.verdicts
+        f"{verdict.subjects}: {verdict.outcome}{in_parentheses(verdict.outcome, verdict.standing)}"
+        + ("" if verdict.adjusted is None else f", joint p {verdict.adjusted:.3f}")
+        for verdict in cell.verdicts
     ]
     return [
         str(cell.block),
@@ -290,10 +290,10 @@ def setting_rows(result: SweepResult) -> list[list[str]]:
     """What each variant changes of the first one's config."""
     return [
         [
-            breakable(its.name),
-            "; ".join(f"{breakable(key)}: {breakable(_value(value))}" for key, value in its.differs.items()) or "-",
+            breakable(variant.name),
+            "; ".join(f"{breakable(key)}: {breakable(_value(value))}" for key, value in variant.differs.items()) or "-",
         ]
-        for its in result.variants[1:]
+        for variant in result.variants[1:]
     ]
 
 
@@ -303,17 +303,17 @@ def _value(value: object) -> str:
 
 def commitment_rows(result: SweepResult) -> list[list[str]]:
     """The hash that fixes who was held in, for each block and group of variants."""
-    groups = {its.name: its.group for its in result.variants}
-    found: dict[tuple[int, str], str] = {}
+    groups = {variant.name: variant.group for variant in result.variants}
+    ledgers: dict[tuple[int, str], str] = {}
     for cell in result.cells:
         if cell.ledger_commitment is not None:
-            found.setdefault((cell.block, groups[cell.variant]), cell.ledger_commitment)
-    return [[str(block), breakable(group), breakable(its)] for (block, group), its in found.items()]
+            ledgers.setdefault((cell.block, groups[cell.variant]), cell.ledger_commitment)
+    return [[str(block), breakable(group), breakable(ledger)] for (block, group), ledger in ledgers.items()]
 
 
 def over(result: SweepResult) -> str:
     """What the intervals are over."""
-    finished = {its.cells for its in result.variants if its.cells}
+    finished = {variant.cells for variant in result.variants if variant.cells}
     if finished - {result.blocks}:
         return (
             "cells are missing: intervals are over the blocks that a variant has, if these are three or more, or over"

@@ -59,11 +59,12 @@ def dial_rows(record: Record) -> list[list[str]]:
 
 def exposure_sample(record: Record) -> str:
     """Of how many users the groups are, where they are a sample; else empty."""
-    its = record.exposure
-    if its is None or its.of is None:
+    exposure = record.exposure
+    if exposure is None or exposure.of is None:
         return ""
     return (
-        f" A sample of {its.users:,} of {its.of:,}, drawn by name; words are compared with those of a sample of others."
+        f" A sample of {exposure.users:,} of {exposure.of:,}, drawn by name; words are compared with those of a sample"
+        " of others."
     )
 
 
@@ -120,9 +121,9 @@ def promise_table(record: Record) -> dict[str, Any]:
         table["note"] += (
             " The shares were counted in these records: they are facts about private people and stay with this report."
         )
-        shares = {"users with at most that many": [its.users for its in training.exposed]}
-        if all(its.entities is not None for its in training.exposed):
-            shares["entities in at most that many"] = [its.entities or 0.0 for its in training.exposed]
+        shares = {"users with at most that many": [at.users for at in training.exposed]}
+        if all(at.entities is not None for at in training.exposed):
+            shares["entities in at most that many"] = [at.entities or 0.0 for at in training.exposed]
         for name, column in shares.items():
             table["head"].append(name)
             for row, share in zip(table["rows"], column, strict=True):
@@ -185,9 +186,9 @@ def refused_rows(record: Record) -> list[list[str]]:
     whole = record.canaries is not None
     for refused in record.judgement.refused:
         name = f"{refused.name}, {refused.subjects}" if whole and refused.name == "all bounds" else refused.name
-        if name not in (its := names.setdefault(refused.reason, [])):
-            its.append(name)
-    return [[", ".join(its), reason] for reason, its in names.items()]
+        if name not in (same_reason := names.setdefault(refused.reason, [])):
+            same_reason.append(name)
+    return [[", ".join(same_reason), reason] for reason, same_reason in names.items()]
 
 
 def _adjusted(result: AttackResult, record: Record) -> str:

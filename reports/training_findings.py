@@ -24,19 +24,19 @@ def audited(record: Record, facts: TrainingsFacts) -> str:
 def success(record: Record, facts: TrainingsFacts) -> str:
     """How well scores separate trainings, and how many the tested threshold called "with"."""
     result = record.primary()
-    said = (
+    text = (
         f"The score of a training is the mean {result.attack} of that user's own documents under its last model and the"
         f" base model. It tells trainings with the user from those without at an AUROC of {interval(result.auroc)}."
     )
     # The coins may leave fewer than two trainings of a side among those that would pick a threshold
     # (``bounds.trainings.pilot_size``).
     if not record.judgement.bounds:
-        return f"{said} No bound could be tested: {'; '.join(its.reason for its in record.judgement.refused)}."
+        return f"{text} No bound could be tested: {'; '.join(refused.reason for refused in record.judgement.refused)}."
     if facts.threshold is None or facts.members is None or facts.non_members is None:
-        return f"{said} No single threshold was tested; bands over all thresholds were."
+        return f"{text} No single threshold was tested; bands over all thresholds were."
     how = f"picked by the first {facts.pilot} trainings" if facts.pilot else "fixed before looking"
     return (
-        f"{said} At the threshold {facts.threshold:.4g}, {how}, it called {facts.true_positives} of {facts.members}"
+        f"{text} At the threshold {facts.threshold:.4g}, {how}, it called {facts.true_positives} of {facts.members}"
         f' trainings with the user and {facts.false_positives} of {facts.non_members} without it "with".'
     )
 
