@@ -92,7 +92,7 @@ class AuditResult(Tabular):
 
     def write_pdf(self, path: Source) -> Path:
         """Write the PDF report of the record and return its path. Raises OSError if it cannot be written."""
-        from heldin.reports.pdf import typeset
+        from heldin.reports.record_report import typeset
 
         if Path(path).is_dir():
             raise InputError(f"'{path}' is a folder: name the file")
@@ -101,7 +101,7 @@ class AuditResult(Tabular):
     def write_html(self, path: Source) -> Path:
         """Write the report of the record as a web page and return its path. Raises OSError if it cannot be written."""
         from heldin.base.files import write_text
-        from heldin.reports.record_html import record_page
+        from heldin.reports.record_report import record_page
 
         write_text(Path(path), record_page(self.record))
         return Path(path)

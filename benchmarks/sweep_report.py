@@ -4,15 +4,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from heldin.reports.sweep_html import write_sweep_html
-from heldin.reports.sweep_pdf import typeset_sweep
+from heldin.reports.sweep_report import typeset_sweep, write_sweep_page
 from tests.made_sweeps import made_sweep
 
 
 def main() -> None:
     result = made_sweep(names=("none", *(f"variant-{i}" for i in range(9))), shipped="variant-8")
     with tempfile.TemporaryDirectory() as scratch:
-        for what, write in (("report.pdf", typeset_sweep), ("report.html", write_sweep_html)):
+        for what, write in (("report.pdf", typeset_sweep), ("report.html", write_sweep_page)):
             started = time.perf_counter()
             path = write(result, Path(scratch) / what)
             print(f"{what}: {time.perf_counter() - started:.1f} s, {path.stat().st_size / 1e6:.2f} MB")

@@ -55,13 +55,9 @@ def report(
 
         files = write_reports(read_sweep(run), run, html=html)
     else:
-        from heldin.reports.pdf import write_report
+        from heldin.reports.record_report import write_page, write_report
 
-        files = [write_report(run)]
-        if html:
-            from heldin.reports.record_html import write_record_html
-
-            files.append(write_record_html(run))
+        files = [write_report(run), *([write_page(run)] if html else [])]
     if json:
         typer.echo(json_text({"report": str(files[0]), "page": str(files[1]) if html else None}))
     else:

@@ -1,9 +1,4 @@
-"""The annex for whoever signs: what was tested and what was not, for which release, under which promise, what is left.
-
-Every row follows from the record. What the annex of a sweep says alike is in ``annex_parts``.
-"""
-
-from typing import Any
+"""The annex of a run or audit, for those who sign: tests, release, promise, residual risk."""
 
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.coarse import brief
@@ -16,47 +11,73 @@ from heldin.record.release import release_of
 from heldin.record.requirements import epsilon_per_user
 from heldin.reports import annex_parts as parts
 from heldin.reports.annex_parts import Scenario
-from heldin.reports.extraction import extraction_line, most_left
-from heldin.reports.marks import marks_line
+from heldin.reports.attacks import extraction_line, marks_line, most_left
+from heldin.reports.blocks import Block, Facts, Remarks, Table
 from heldin.reports.people import attacker_asks, headline_of_a_dial
-from heldin.reports.promise_words import promise_pairs
 from heldin.reports.recommendation import limit_rows
 from heldin.reports.wording import audited_by, texts_of
+from heldin.words.evidence import delta_of
 from heldin.words.people import TRAININGS
 
+_FOUND_BY = {
+    "patterns": "what Presidio's patterns find ({which}), and names of people are none of them",
+    "words": "the names of a list, where they stand as they are listed",
+    "spacy": "what a spaCy pipeline takes for one",
+    "gold": "what the last column of the CoNLL file marks",
+}
 
-def annex(record: Record) -> dict[str, Any]:
-    """Everything that the annex prints, as text."""
-    release = release_of(record.config)
-    return {
-        "tests": parts.rows_of_tests(scenarios(record)),
-        "tests_note": parts.TESTS_NOTE,
-        "limits": limit_rows(record),
-        "limits_note": (
-            "Set before the audit (decision.require). Value: of the attack whose interval reaches farthest. Not shown:"
-            " the limit lies within the interval. Each attack is held against the limit by its own interval, which is"
-            " enough to say that all keep it; intervals of all scores at once are wider, since they let a reader pick"
-            " one."
-        ),
-        "release": parts.release_pairs(release, [result.attack for result in record.attacks]),
-        "promise": promise_pairs(record),
-        "others": other_releases(record),
-        "quality": quality_pairs(record),
-        "repeat": when_to_repeat(record),
-        "opinion": parts.opinion_rows(
-            scenarios(record),
-            release,
-            each_person=_each_person(record),
-            documents=f"facts and fingerprints ({record.target.fingerprint[:8]})",
-        ),
-        "opinion_note": parts.OPINION,
-        "residual": residual_risk(record),
-        "not_anonymity": parts.NOT_ANONYMITY,
-    }
+
+def limits(record: Record) -> Table | None:
+    """Return the organisation's own limits; None without any."""
+    rows = limit_rows(record)
+    note = (
+        "Set before the audit (decision.require). Value: of the attack whose interval reaches farthest. Not shown: the"
+        " limit lies within the interval. Each attack is held against the limit by its own interval, which is enough to"
+        " say that all keep it; intervals of all scores at once are wider, since they let a reader pick one."
+    )
+    head = ("limit", "value", "end of the 95 % interval", "outcome")
+    return Table(head, rows, note, numeric=(1, 2), widths=(2, 0.7, 1, 0.8)) if rows else None
+
+
+def release(record: Record) -> Facts:
+    """Return the intended release."""
+    return parts.release_facts(release_of(record.config), [result.attack for result in record.attacks])
+
+
+def promise(record: Record) -> Facts:
+    """Return unit, delta and neighbours of the promise."""
+    t, unit = record.training, audited_by(record).one
+    if t is None:
+        pairs = [
+            ["unit", f"Not known: the model was trained elsewhere. The audit counts by {unit}."],
+            ["delta", _delta_of_bounds(record)],
+            ["neighbours", "Not known: a promise would have to say which training sets count as neighbours."],
+        ]
+        return Facts(pairs)
+    first, *others = parts.explain_promise(
+        parts.Promised(t.promise, t.unit, t.protected, t.epsilon, t.delta, t.users), unit
+    )
+    return Facts([[first[0], first[1] + _entities(record)], *others])
+
+
+def _entities(record: Record) -> str:
+    """Return what counts as an entity of a promise that names entities; "" for other promises."""
+    source = record.config.get("defense", {}).get("entities") or {}
+    recognised = _FOUND_BY.get(source.get("kind", ""))
+    if recognised is None or record.training is None or record.training.unit != "user_entity":
+        return ""
+    return f" An entity here is {recognised.format(which=', '.join(source.get('which', ())).replace('_', ' '))}."
+
+
+def _delta_of_bounds(record: Record) -> str:
+    labels = dict.fromkeys(verdict.claim for verdict in record.judgement.verdicts)
+    claims = [str(label) for label in labels if delta_of(label) == record.judgement.delta]
+    source = "chosen for the audit" if not claims else f"as it was claimed: {', '.join(claims)}"
+    return f"That of the bounds in this report is {record.judgement.delta:g}, {source}."
 
 
 def scenarios(record: Record) -> list[Scenario]:
-    """Every kind of attack that a reader may ask for, the tested ones first."""
+    """Return every kind of attack that a reader may ask for, the tested ones first."""
     return [*_membership(record), _extraction(record), *parts.OUT_OF_SCOPE]
 
 
@@ -137,8 +158,8 @@ def _together(record: Record, area: Estimate) -> str:
     return f"and of {scores} scores none above {brief(decision.excluded_auroc):.2f} at 95 %"
 
 
-def other_releases(record: Record) -> list[str]:
-    """What the record knows of other models of the same people."""
+def others(record: Record) -> list[str]:
+    """Return other models of the same people, as far as the record names them."""
     lines = []
     if record.cell is not None:
         lines.append(
@@ -161,8 +182,8 @@ def other_releases(record: Record) -> list[str]:
     return lines
 
 
-def quality_pairs(record: Record) -> list[list[str]]:
-    """(what, value) on how much was tested, and how well."""
+def quality(record: Record) -> Facts:
+    """Return how much was tested, and how well."""
     d, s = record.decision, record.split
     words = TRAININGS if record.trainings is not None else audited_by(record)
     blind = [baseline.name for baseline in record.blind if baseline.separates]
@@ -173,12 +194,12 @@ def quality_pairs(record: Record) -> list[list[str]]:
         ["by chance alone", _false_alarms(record)],
     ]
     if record.trainings is None:
-        rows.append(["controls", parts.controls(len(record.blind), blind)])
+        rows.append(["controls", parts.describe_controls(len(record.blind), blind)])
     if record.planted is not None:
         met = [condition.known_by for condition in record.planted.conditions]
         ways = ", ".join(f"{met.count(way)} {way.value}" for way in Known if way in met)
         rows.append(["conditions of certified statements", ways])
-    return rows
+    return Facts(rows)
 
 
 def _false_alarms(record: Record) -> str:
@@ -200,10 +221,9 @@ def _attacks(record: Record) -> str:
     return counted(len({result.attack for result in record.attacks}), "attack")
 
 
-def when_to_repeat(record: Record) -> list[str]:
-    """When this audit no longer speaks for the model."""
-    lines = parts.when_to_repeat(release_of(record.config))
-    decided = record.decision.decision
+def repeat(record: Record) -> Remarks:
+    """Return when this audit no longer speaks for the model."""
+    lines, decided = [], record.decision.decision
     if decided.answer is Answer.INCONCLUSIVE:
         needed = at_most_counted(decided.users_needed, before="about ")
         words = TRAININGS if record.trainings is not None else audited_by(record)
@@ -214,11 +234,21 @@ def when_to_repeat(record: Record) -> list[str]:
     if record.planted is not None and record.planted.look < record.planted.looks:
         left = record.planted.looks - record.planted.look
         lines.append(f"{counted(left, 'further look')} at checkpoints of this planted set {_are(left)} paid for.")
-    return lines
+    return parts.when_to_repeat(release_of(record.config), more=lines)
 
 
 def _are(number: int) -> str:
     return "is" if number == 1 else "are"
+
+
+def opinion(record: Record) -> Table:
+    """Return the table of the opinion of the European Data Protection Board."""
+    return parts.opinion(
+        scenarios(record),
+        release_of(record.config),
+        each_person=_each_person(record),
+        documents=f"facts and fingerprints ({record.target.fingerprint[:8]})",
+    )
 
 
 def _each_person(record: Record) -> str:
@@ -229,8 +259,8 @@ def _each_person(record: Record) -> str:
     return f"page one: {by}; measured in groups of ten or more, not for single people"
 
 
-def residual_risk(record: Record) -> list[str]:
-    """What is left after what was found."""
+def residual(record: Record) -> list[Block]:
+    """Return the risk that is left."""
     decided, words = record.decision.decision, audited_by(record)
     left = {
         Answer.LEAKS: "Membership leaks to the attacker described; an attacker who knows more may do better.",
@@ -244,9 +274,22 @@ def residual_risk(record: Record) -> list[str]:
     }
     lines = [left[decided.answer] if record.trainings is None else "One user was tested; others may be hit harder."]
     lines += filter(None, [most_left(record)])
-    lines.append(parts.nothing_known(scenarios(record)))
+    lines.append(parts.list_untried(scenarios(record)))
     if record.training is not None and record.training.epsilon is not None:
         lines.append("The promise rests on its conditions (facts, guarantee), and on code that was not proved right.")
     elif record.training is not None:
         lines.append(f"No promise bounds attacks that were not tried on {words.unit}.")
-    return lines
+    return parts.sign(lines, f"made {record.created}, of the model {record.target.fingerprint[:16]}")
+
+
+SECTIONS = parts.entries(
+    tests=scenarios,
+    limits=limits,
+    release=release,
+    promise=promise,
+    others=others,
+    quality=quality,
+    repeat=repeat,
+    opinion=opinion,
+    residual=residual,
+)

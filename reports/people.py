@@ -1,4 +1,4 @@
-"""What an audit found, counted in people, for page one: how many are named, whom it hits hardest, who attacks."""
+"""The result of an audit in people, for page one: how many are named, the worst-affected, and who attacks."""
 
 import math
 from dataclasses import dataclass
@@ -12,6 +12,9 @@ from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.record.release import release_of
 from heldin.record.requirements import epsilon_per_entity, epsilon_per_user
+from heldin.reports.attacks import written_out
+from heldin.reports.blocks import Block, Paragraph, Table
+from heldin.reports.claims import summarise
 from heldin.reports.wording import audited_by, of_real_rows, percent, texts_of
 from heldin.words.guarantee import Promise
 
@@ -46,7 +49,7 @@ class NamedPeople:
 
 
 def named_people(record: Record) -> NamedPeople | None:
-    """People named where ``decision.fpr`` of the others are named wrongly, or the lowest larger rate that can be seen.
+    """Return the people named at the rate ``decision.fpr`` of wrongly named ones, or the lowest larger one.
 
     None for trainings, which are no people; where the comparison is not valid; and where too few are held out to see
     any such rate.
@@ -64,8 +67,23 @@ def named_people(record: Record) -> NamedPeople | None:
     return NamedPeople(1000 * rate.value, 1000 * fpr, 1000 * rate.lower, 1000 * rate.upper, allowed)
 
 
-def people_rows(record: Record) -> list[list[str]]:
-    """(who names, held-in ones of 1,000, held-out ones of 1,000) rows; empty where nobody can be counted."""
+def people(record: Record) -> list[Block]:
+    """Return the answer of page one, counted in people."""
+    words, blocks = audited_by(record), list[Block]()
+    if rows := count_people(record):
+        head = ("", f"of 1,000 {words.member}", f"of 1,000 {words.other}")
+        blocks.append(Table(head, rows, widths=(1.4, 1, 1)))
+    blocks += [
+        Paragraph(explain_people(record)),
+        Paragraph(summarise(record), lead="Claims and bounds."),
+        Paragraph(describe_worst_off(record), lead="Whoever is hit hardest."),
+        Paragraph(written_out(record), lead="What the model would write out."),
+    ]
+    return blocks
+
+
+def count_people(record: Record) -> list[list[str]]:
+    """Return (who names, held-in of 1,000, held-out of 1,000) rows; none if nobody can be counted."""
     people = named_people(record)
     if people is None:
         return []
@@ -79,8 +97,8 @@ def people_rows(record: Record) -> list[list[str]]:
     return rows
 
 
-def in_short(record: Record) -> str:
-    """The words of page one, for whoever reads nothing else."""
+def explain_groups(record: Record) -> str:
+    """Return what the words of page one mean."""
     if record.trainings is not None:
         sides = "Trainings with the user read that user's texts; trainings without are the control."
     else:
@@ -93,8 +111,8 @@ def in_short(record: Record) -> str:
     return f"{sides} AUROC: how well the two are told apart, from 0.5 (guessing) to 1 (certainty)."
 
 
-def people_note(record: Record) -> str:
-    """How the rows are to be read, or why there are none."""
+def explain_people(record: Record) -> str:
+    """Return how the rows are to be read, or why there are none."""
     people = named_people(record)
     if record.trainings is not None:
         return (
@@ -127,7 +145,7 @@ def people_note(record: Record) -> str:
 
 
 def _why_not_stated(record: Record) -> str:
-    """Why nobody is counted at the stated false-positive rate."""
+    """Return why nobody is counted at the stated false-positive rate."""
     stated, curve = record.decision.by.fpr, record.named().curve
     if curve is not None and not any(math.isclose(rate.fpr, stated) for rate in curve.tpr_at):
         return f"the stated rate of {percent(stated)} is not among audit.fprs"
@@ -137,19 +155,19 @@ def _why_not_stated(record: Record) -> str:
 
 
 def _attack(record: Record) -> str:
-    """The attack whose people are counted."""
+    """Return the attack whose people are counted."""
     result = record.named()
     return f"{result.attack} ({how_aggregated(result.attack, result.aggregation)})"
 
 
 def headline_of_a_dial(record: Record) -> bool:
-    """Whether the headline names a score of which the record keeps no curve: a setting of a dial that does not lead."""
+    """Return whether the headline names a score without a curve: a setting of a dial that does not lead."""
     strongest = record.decision.decision.strongest
     return strongest is not None and (strongest >= len(record.attacks) or record.attacks[strongest].curve is None)
 
 
-def worst_off(record: Record) -> str:
-    """The odds of whoever is hit hardest, as far as the record tells."""
+def describe_worst_off(record: Record) -> str:
+    """Return the odds of the worst-affected people, as far as the record has them."""
     return " ".join([_by_promise(record), *_by_group(record), _not_told(record)])
 
 
@@ -180,7 +198,7 @@ def _by_promise(record: Record) -> str:
 
 
 def _of_users_and_entities(record: Record, user: float, pair: float, delta: float) -> str:
-    """The odds that user-entity DP leaves, of whom the audit counts by first."""
+    """Return the odds that user-entity DP leaves, first for the unit that the audit counts by."""
     held = [("what one user wrote", user)]
     if (entity := epsilon_per_entity(record.training)) is not None:
         held.append(("the texts that name one recognised entity", entity))
@@ -209,7 +227,7 @@ def _too_large(epsilon: float) -> bool:
 
 
 def _at_most(epsilon: float) -> str:
-    """The factor of an epsilon, in words."""
+    """Return the factor of an epsilon, in words."""
     if _too_large(epsilon):
         return f"so many times that it says nothing (epsilon {epsilon:.3g})"
     return f"at most {_factor(math.exp(epsilon))} times"
@@ -260,7 +278,7 @@ def _uses(attack: str) -> str:
 
 
 def attacker_asks(attack: str) -> str:
-    """What an attack asks of which models."""
+    """Return what an attack asks of which models."""
     statistic = ATTACKS.get(attack)
     models = (
         "this model" if statistic is not None and not statistic.needs_reference else "this model and a reference model"
@@ -269,8 +287,8 @@ def attacker_asks(attack: str) -> str:
     return f"{'the probabilities of all tokens at each place' if every else 'the probability'} of a text under {models}"
 
 
-def attacker(record: Record) -> str:
-    """Who attacks, with what, and how that compares with what the release gives away."""
+def describe_attacker(record: Record) -> str:
+    """Return who attacks, with what, and how that compares with what the release gives away."""
     words, result, release = audited_by(record), record.named(), release_of(record.config)
     if record.trainings is not None:
         text = (

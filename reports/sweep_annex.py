@@ -1,7 +1,6 @@
-"""The annex of a sweep's report, for whoever signs: it follows from the sweep's document, and from nothing else."""
+"""The annex of a sweep for those who sign, and its section on extraction: all from the sweep's document."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from heldin.audit.blocks import LEAST_BLOCKS
 from heldin.audit.decision import Answer
@@ -12,55 +11,47 @@ from heldin.record.sweep import CellResult, SweepResult, VariantResult
 from heldin.record.sweep_tests import CellTests
 from heldin.reports import annex_parts as parts
 from heldin.reports.annex_parts import Scenario
-from heldin.reports.promise_words import Promised, in_words
-from heldin.reports.sweep_words import letters, summary
-from heldin.reports.wording import breakable, percent, texts_of
+from heldin.reports.blocks import Block, Facts, Remarks, Table
+from heldin.reports.wording import assign_letters, breakable, format_summary, percent, texts_of
 from heldin.words.people import AUDITED, Wording
 
-EXTRACTION_HEAD = (
-    "variant",
-    "cells",
-    "held-in people",
-    "held-out people",
-    "held-in canary users exposed",
-    "held-out ones",
-)
 LEGEND = "(Letters: the variants, as in the table of page one.)"
 VARIES = "Variants state different releases: each cell's own report has its own."
 
 
-def sweep_annex(result: SweepResult) -> dict[str, Any]:
-    """Everything that the annex prints, as text."""
-    release, tests = _release(result), scenarios(result)
-    return {
-        "tests": parts.rows_of_tests(tests),
-        "tests_note": parts.TESTS_NOTE,
-        "limits": [],  # of a sweep they are the rule, and stand with the candidates
-        "release": [["of all variants", VARIES]] if _releases_vary(result) else _release_pairs(result, release),
-        "promise": _promises(result),
-        "others": _others(result),
-        "quality": _quality(result),
-        "repeat": _repeat(result, release),
-        "opinion": parts.opinion_rows(
-            tests,
-            release,
-            each_person=_each_person(result),
-            documents=f"settings and commitments (plan {result.sweep[:8]}); the fingerprints in each cell's record",
-        ),
-        "opinion_note": parts.OPINION,
-        "residual": _residual(result, tests),
-        "not_anonymity": parts.NOT_ANONYMITY,
-    }
+def release(result: SweepResult) -> Facts:
+    """Return the intended release."""
+    if _releases_vary(result):
+        return Facts([("of all variants", VARIES)])
+    # Which other attacks a cell ran stands in its own report.
+    leading = [result.attacker.attack] if result.attacker else []
+    called = "The leading attack" if leading else "The tests of membership"
+    return parts.release_facts(release_of(result.config), leading, called)
 
 
 def scenarios(result: SweepResult) -> list[Scenario]:
-    """Every kind of attack that a reader may ask for, the tested ones first."""
+    """Return every kind of attack that a reader may ask for, the tested ones first."""
     return [*_membership(result), _extraction(result), *parts.OUT_OF_SCOPE]
 
 
-def extraction_rows(result: SweepResult) -> list[list[str]]:
-    """(variant, cells, sides of real users, sides of canary users' marks) at the largest number of queries."""
-    rows, marks = [], letters(result.variants)
+def extraction(result: SweepResult) -> Table | None:
+    """Return what the models would write out; None if no cell tested it."""
+    asked = list(dict.fromkeys(_asked(facts) for _, facts in _extractions(result)))
+    if not asked:
+        return None
+    note = (
+        "People with a text that would be emitted, of those with a text long enough, summed over blocks:"
+        f" {asked[0]}.{'' if len(asked) == 1 else ' Cells ask in different ways: their own reports say how.'} Exposed:"
+        " canary users whose mark is likelier than 99 % of 1,000 that were drawn alike and never planted. Each cell's"
+        " own report has all queries, words that stand elsewhere, and the reference."
+    )
+    head = ("variant", "cells", "held-in people", "held-out people", "held-in canary users exposed", "held-out ones")
+    return Table(head, count_extracted(result), note, numeric=range(1, 6), widths=(1.4, None, 1, 1, 1, 1))
+
+
+def count_extracted(result: SweepResult) -> list[list[str]]:
+    """Return (variant, cells, groups of real users, groups of canary users' marks) at the largest number of queries."""
+    rows, marks = [], assign_letters(result.variants)
     for variant in result.variants:
         extracted = [facts for cell, facts in _extractions(result) if cell.variant == variant.name]
         if not extracted:
@@ -76,19 +67,6 @@ def extraction_rows(result: SweepResult) -> list[list[str]]:
             ]
         )
     return rows
-
-
-def extraction_note(result: SweepResult) -> str:
-    """What the rows of extraction count; empty where none was asked for."""
-    asked = list(dict.fromkeys(_asked(facts) for _, facts in _extractions(result)))
-    if not asked:
-        return ""
-    return (
-        f"People with a text that would be emitted, of those with a text long enough, summed over blocks: {asked[0]}."
-        f"{'' if len(asked) == 1 else ' Cells ask in different ways: their own reports say how.'} Exposed: canary users"
-        " whose mark is likelier than 99 % of 1,000 that were drawn alike and never planted. Each cell's own report has"
-        " all queries, words that stand elsewhere, and the reference."
-    )
 
 
 def _asked(facts: ExtractionFacts) -> str:
@@ -132,19 +110,15 @@ def _what(result: SweepResult) -> Wording:
     return AUDITED["users" if result.attacker is None else result.attacker.audited]
 
 
-def _release_pairs(result: SweepResult, release: Release | None) -> list[list[str]]:
-    # Which other attacks a cell ran stands in its own report.
-    leading = [result.attacker.attack] if result.attacker else []
-    return parts.release_pairs(release, leading, "The leading attack" if leading else "The tests of membership")
-
-
 def _membership(result: SweepResult) -> list[Scenario]:
-    words, done, marks = _what(result), _done(result), letters(result.variants)
+    words, done, marks = _what(result), _done(result), assign_letters(result.variants)
     void = [cell for cell in done if cell.answer == Answer.NOT_VALID.value]
     texts = "texts of theirs" + (f", {texts_of(result.attacker.texts)}" if result.attacker else "")
     outcome = "No cell has a result."
     if done:
-        areas = [f"{marks[variant.name]} {summary(variant.auroc)}" for variant in result.variants if variant.auroc]
+        areas = [
+            f"{marks[variant.name]} {format_summary(variant.auroc)}" for variant in result.variants if variant.auroc
+        ]
         outcome = f"AUROC of the leading attack: {'; '.join(areas)}."
         outcome += f" {LEGEND}"
     if void:
@@ -175,7 +149,7 @@ def _membership(result: SweepResult) -> list[Scenario]:
 
 
 def _extraction(result: SweepResult) -> Scenario:
-    rows, done = extraction_rows(result), _done(result)
+    rows, done = count_extracted(result), _done(result)
     if not rows:
         return parts.EXTRACTION_NOT_RUN
     measured = sum(1 for _ in _extractions(result))
@@ -197,24 +171,24 @@ def _releases_vary(result: SweepResult) -> bool:
     return any(key == "release" or key.startswith("release.") for variant in result.variants for key in variant.differs)
 
 
-def _promises(result: SweepResult) -> list[list[str]]:
-    """(variants, sentences), once for all variants that promise the same."""
-    unit, by_words, marks = _what(result).one, dict[str, list[str]](), letters(result.variants)
+def promises(result: SweepResult) -> Facts:
+    """Return what the variants promise, once for all that promise the same."""
+    unit, by_words, marks = _what(result).one, dict[str, list[str]](), assign_letters(result.variants)
     for variant in result.variants:
         by_words.setdefault(_promise(variant, unit), []).append(f"{marks[variant.name]}  {breakable(variant.name)}")
-    return [[", ".join(names), words] for words, names in by_words.items()]
+    return Facts([[", ".join(names), words] for words, names in by_words.items()])
 
 
 def _promise(variant: VariantResult, unit: str) -> str:
     if variant.promise is None or variant.privacy_unit is None:
         return "Not known: no cell has a result."
     if variant.epsilon is None:
-        return in_words(_promised(variant), unit)[0][1]
-    return " ".join(words for _, words in in_words(_promised(variant), unit))
+        return parts.explain_promise(_promised(variant), unit)[0][1]
+    return " ".join(words for _, words in parts.explain_promise(_promised(variant), unit))
 
 
-def _promised(variant: VariantResult) -> Promised:
-    return Promised(
+def _promised(variant: VariantResult) -> parts.Promised:
+    return parts.Promised(
         variant.promise,
         variant.privacy_unit or "none",
         variant.unit or "",
@@ -224,7 +198,8 @@ def _promised(variant: VariantResult) -> Promised:
     )
 
 
-def _others(result: SweepResult) -> list[str]:
+def others(result: SweepResult) -> list[str]:
+    """Return other models of the same people."""
     done = _done(result)
     lines = [
         f"{counted(len(done), 'model')} of this sweep were trained on the same people, those of a block with the same"
@@ -247,12 +222,13 @@ def _others(result: SweepResult) -> list[str]:
     return lines
 
 
-def _quality(result: SweepResult) -> list[list[str]]:
+def quality(result: SweepResult) -> Facts:
+    """Return how much was tested, and how well."""
     words, done, tests = _what(result), _done(result), _tests(result)
     cells = f"{len(done)} of {counted(len(result.cells), 'cell')}, in {counted(result.blocks, 'block')}"
     rows = [["how many models", cells]]
     if not done or not tests:
-        return rows
+        return Facts(rows)
     first = done[0]
     rows.append(
         [
@@ -264,8 +240,8 @@ def _quality(result: SweepResult) -> list[list[str]]:
     rows.append(["with how much", _spread(much)])
     rows.append(["who is on which side", _spread([_sides(test) for test in tests])])
     rows.append(["by chance alone", _spread([_false_alarms(t) for t in tests])])
-    rows.append(["controls", _spread([parts.controls(t.baselines, t.separating) for t in tests])])
-    return rows
+    rows.append(["controls", _spread([parts.describe_controls(t.baselines, t.separating) for t in tests])])
+    return Facts(rows)
 
 
 def _sides(test: CellTests) -> str:
@@ -281,7 +257,7 @@ def _false_alarms(test: CellTests) -> str:
 
 
 def _spread(texts: Sequence[str]) -> str:
-    """What all cells have alike, or of how many which; sides of different blocks name their block."""
+    """Return what all cells have in common, or how many cells have which; groups of other blocks name their block."""
     counts: dict[str, int] = {}
     for text in texts:
         counts[text] = counts.get(text, 0) + 1
@@ -295,8 +271,9 @@ def _spread(texts: Sequence[str]) -> str:
 _SHOWN = 3  # in one row
 
 
-def _repeat(result: SweepResult, release: Release | None) -> list[str]:
-    lines = parts.when_to_repeat(release)
+def repeat(result: SweepResult) -> Remarks:
+    """Return when to test again."""
+    lines = []
     if result.blocks < LEAST_BLOCKS:
         lines.append(
             f"Before variants are told apart: from {LEAST_BLOCKS} blocks on intervals hold over coins, seeds and"
@@ -304,21 +281,28 @@ def _repeat(result: SweepResult, release: Release | None) -> list[str]:
         )
     if any(cell.state in ("failed", "to do") for cell in result.cells):
         lines.append("When the cells without a result have one.")
-    return lines
+    return parts.when_to_repeat(_release(result), more=lines)
+
+
+def opinion(result: SweepResult) -> Table:
+    """Return the table of the opinion of the European Data Protection Board."""
+    documents = f"settings and commitments (plan {result.sweep[:8]}); the fingerprints in each cell's record"
+    return parts.opinion(scenarios(result), _release(result), each_person=_each_person(result), documents=documents)
 
 
 def _each_person(result: SweepResult) -> str:
-    marks = letters(result.variants)
+    marks = assign_letters(result.variants)
     promised = [marks[variant.name] for variant in result.variants if variant.epsilon_per_user is not None]
     by = f"a promise to every user by {', '.join(promised)}" if promised else "no variant promises it to each person"
     return f"page one: {by}; measured in groups and thirds of the people, not for single ones"
 
 
-def _residual(result: SweepResult, tests: Sequence[Scenario]) -> list[str]:
-    done, marks = _done(result), letters(result.variants)
+def residual(result: SweepResult) -> list[Block]:
+    """Return the risk that is left."""
+    done, marks = _done(result), assign_letters(result.variants)
 
     def cells(answer: Answer) -> str:
-        """How many cells of each variant have this answer, in the order of the variants."""
+        """Return how many cells of each variant have this answer, in the order of the variants."""
         counts = [
             (mark, sum(cell.answer == answer.value for cell in done if cell.variant == name), variant.cells)
             for name, mark, variant in ((variant.name, marks[variant.name], variant) for variant in result.variants)
@@ -343,10 +327,22 @@ def _residual(result: SweepResult, tests: Sequence[Scenario]) -> list[str]:
             f"The rule may name a variant that breaks a limit in {percent(result.rule.level, 0)} of sweeps; it says"
             " nothing beyond its limits."
         )
-    lines.append(parts.nothing_known(tests))
+    lines.append(parts.list_untried(scenarios(result)))
     bare = [marks[variant.name] for variant in result.variants if variant.cells and variant.epsilon_per_user is None]
     if len(bare) < sum(bool(variant.cells) for variant in result.variants):
         lines.append("A promise rests on its conditions (the cell's facts), and on code that was not proved right.")
     if bare:
         lines.append(f"No promise to every user bounds attacks that were not tried on: {', '.join(bare)}.")
-    return lines
+    return parts.sign(lines, f"sweep {result.sweep[:16]}")
+
+
+SECTIONS = parts.entries(
+    tests=scenarios,
+    release=release,
+    promise=promises,
+    others=others,
+    quality=quality,
+    repeat=repeat,
+    opinion=opinion,
+    residual=residual,
+)

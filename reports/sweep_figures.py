@@ -1,7 +1,8 @@
-"""Figures of a sweep, as SVG: frontiers, ROC curves under their ceilings, canary users, exposure, and training."""
+"""The figures of a sweep: frontiers, ROC curves under their ceilings, canary users, exposure, and training."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,8 +10,10 @@ from matplotlib.axes import Axes
 from heldin.audit.blocks import Summary
 from heldin.base.wording import counted
 from heldin.record.sweep import CanaryPoint, RocPoints, SweepResult, VariantResult
-from heldin.reports.drawing import BLUE, GREY, ORANGE, figure, label
-from heldin.reports.sweep_words import letters
+from heldin.reports import sweep_charts
+from heldin.reports.blocks import Figure
+from heldin.reports.figures import BLUE, GREY, ORANGE, figure, label
+from heldin.reports.wording import assign_letters, describe_intervals, format_promise
 
 PANELS = 12  # ROC curves in one figure
 _LOG_FROM = 0.01  # smallest rate of the ROC curves' axes
@@ -20,28 +23,113 @@ _OFFSET = "offset points"
 _NEAR = (0.06, 0.08)  # of each axis: nearer points would hide each other's marks
 _THIRDS = (("v", ORANGE, "lowest third"), ("o", "black", "middle"), ("^", BLUE, "highest"))
 _SORTED_BY = {"records": "by records in training", "word divergence": "by unlikeness of words"}
-Of = Callable[[VariantResult], "Summary | float | None"]
+Measure = Callable[[VariantResult], "Summary | float | None"]
 
 
-def sweep_figures(result: SweepResult) -> dict[str, str]:
-    """SVG by name; those of which there is nothing to show are left out."""
-    done = [variant for variant in result.variants if variant.cells]
+def frontier(result: SweepResult) -> Figure | None:
+    """Return what each defense costs and leaves; None if no variant has a result."""
+    done = _done(result)
     if not done:
-        return {}
-    marks = letters(result.variants)
-    drawn = {"frontier": _frontier(done, marks)}
-    for number, first in enumerate(range(0, len(done), PANELS), start=1):
-        drawn[f"roc-{number}"] = _rocs(result, done[first : first + PANELS], marks)
-    if any(variant.canaries for variant in done):
-        drawn["canaries"] = _canaries(done, marks)
-    if any(variant.bands for variant in done):
-        drawn["exposure"] = _exposure(done, marks)
-    if any(cell.curve for cell in result.cells):
-        drawn["curves"] = _curves(result, done, marks)
-    return drawn
+        return None
+    caption = (
+        f"Each mark is a variant, with 95 % intervals where there are any; {describe_intervals(result)}. First: what"
+        " the leading attack reaches, against what is promised to every user; a dash is the ceiling of the promise."
+        " Second: against what the model learned. Third: what was learned against what it cost."
+    )
+    if any(variant.canaries for variant in result.variants):
+        caption += (
+            " Fourth: the group of canary users that is told apart best under each variant, against what the model"
+            " learned."
+        )
+    points = "; ".join(_describe_point(variant) for variant in done if variant.auroc is not None)
+    return Figure(
+        "frontier",
+        partial(_draw_frontier, done, assign_letters(result.variants)),
+        f"Scatter plots of promise, AUROC, utility and compute. {points}.",
+        f"{caption} Pale marks are beaten by another variant.",
+        chart=partial(sweep_charts.frontier, result),
+    )
 
 
-def _frontier(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
+def _describe_point(variant: VariantResult) -> str:
+    gain = "not measured" if variant.gain is None else f"{variant.gain.value:+.3f}"
+    area = "-" if variant.auroc is None else f"{variant.auroc.value:.2f}"
+    return f"{variant.name}: {format_promise(variant)}, AUROC {area}, gain {gain}"
+
+
+def rocs(result: SweepResult) -> list[Figure]:
+    """Return the ROC curves of all variants, a few to a figure."""
+    done = _done(result)
+    parts = [done[first : first + PANELS] for first in range(0, len(done), PANELS)]
+    return [
+        Figure(
+            f"roc-{number}",
+            partial(_draw_rocs, result, part, assign_letters(result.variants)),
+            "A panel of ROC curves for each variant; their AUROCs stand in the table on page one.",
+            "ROC curves of the leading attack, one for each block, between groups of ten users or more, on logarithmic"
+            " axes. The thin grey line is guessing; the shaded part lies above what a promise leaves to any attack in"
+            " expectation.",
+            chart=partial(sweep_charts.rocs, result, [variant.name for variant in part]),
+        )
+        for number, part in enumerate(parts, start=1)
+    ]
+
+
+def canaries(result: SweepResult) -> Figure | None:
+    """Return AUROC of canary users for each variant; None without canary users."""
+    done = _done(result)
+    panels = {(point.kind, point.documents) for variant in done for point in variant.canaries}
+    if not panels:
+        return None
+    return Figure(
+        "canaries",
+        partial(_draw_canaries, done, assign_letters(result.variants)),
+        "AUROC of canary users by substring length for each variant; the table below has the same numbers.",
+        "Canary users, each held in by its own fair coin: AUROC of the leading attack, means over blocks.",
+        width=100 if len(panels) > 1 else 55,
+        chart=partial(sweep_charts.canaries, result),
+    )
+
+
+def exposure(result: SweepResult) -> Figure | None:
+    """Return who is exposed under each variant; None if it was not measured."""
+    done = _done(result)
+    if not any(variant.bands for variant in done):
+        return None
+    thirds = "; ".join(
+        f"{variant.name} {', '.join(f'{band.above:.2f}' for band in variant.bands)}"
+        for variant in done
+        if variant.auroc is not None
+    )
+    return Figure(
+        "exposure",
+        partial(_draw_exposure, done, assign_letters(result.variants)),
+        f"Mean share of held-out users with a lower score, thirds by records and then by words: {thirds}.",
+        "Thirds of the held-in users, the same people in every row: sorted by how many records of theirs the first"
+        " variant trains on, and by how far their words are from everybody else's. The axis: the mean share of held-out"
+        " users who score lower; half is what chance gives. They are sorted by what they wrote and not by score, so"
+        " that nothing was selected; differences may still be chance.",
+        chart=partial(sweep_charts.exposure, result),
+    )
+
+
+def curves(result: SweepResult) -> Figure | None:
+    """Return loss and AUROC during training; None if no cell measured them."""
+    if not any(cell.curve for cell in result.cells):
+        return None
+    return Figure(
+        "curves",
+        partial(_draw_curves, result, _done(result), assign_letters(result.variants)),
+        "Held-out users' validation loss and AUROC over the training of each variant's model.",
+        "Validation loss of held-out users and AUROC on samples of users, in the first block that measured them.",
+    )
+
+
+def _done(result: SweepResult) -> list[VariantResult]:
+    return [variant for variant in result.variants if variant.cells]
+
+
+def _draw_frontier(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
     """Leakage against what is promised, against utility, and utility against compute; below them canary users."""
     planted = any(variant.canaries for variant in variants)
     with figure(7.0, 5.0 if planted else 2.7) as (drawn, saved):
@@ -68,14 +156,14 @@ def _frontier(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> st
             three.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k")
         label(three, "gradients computed", "loss gained over the base, nats a token")
         for axes in more:
-            _scatter(axes, variants, marks, x=lambda variant: variant.gain, y=_found_best)
+            _scatter(axes, variants, marks, x=lambda variant: variant.gain, y=_best_canaries)
             axes.axhline(0.5, color=GREY, linewidth=0.6)
             label(axes, "loss gained over the base, nats a token", "AUROC of the canary users found best")
     return saved[0]
 
 
-def _found_best(variant: VariantResult) -> Summary | None:
-    """AUROC of the group of canary users that is told apart best under the variant."""
+def _best_canaries(variant: VariantResult) -> Summary | None:
+    """Return the AUROC of the group of canary users that is told apart best under the variant."""
     return max((area.auroc for area in variant.canaries), key=lambda area: area.value, default=None)
 
 
@@ -86,7 +174,9 @@ def _without_promise(variants: Sequence[VariantResult]) -> float:
     )
 
 
-def _scatter(axes: Axes, variants: Sequence[VariantResult], marks: Mapping[str, str], *, x: Of, y: Of) -> None:
+def _scatter(
+    axes: Axes, variants: Sequence[VariantResult], marks: Mapping[str, str], *, x: Measure, y: Measure
+) -> None:
     infinite = _without_promise(variants)
     points = []
     for variant in variants:
@@ -145,7 +235,7 @@ def _reach(summary: Summary) -> np.ndarray | None:
     return np.array([[max(0.0, summary.value - summary.lower)], [max(0.0, summary.upper - summary.value)]])
 
 
-def _rocs(result: SweepResult, variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
+def _draw_rocs(result: SweepResult, variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
     """A panel for each variant: every block's curve, and what its promise leaves to any attack."""
     down = math.ceil(len(variants) / 4)
     across = math.ceil(len(variants) / down)  # five make three and two, not four and one
@@ -186,7 +276,7 @@ def _short(name: str, most: int) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
-def _canaries(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
+def _draw_canaries(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
     """AUROC of canary users: a panel for each kind and number of documents, a line for each variant."""
     kinds = sorted({_kind(point) for variant in variants for point in variant.canaries})
     across = min(2, len(kinds))
@@ -242,7 +332,7 @@ def _kind(point: CanaryPoint) -> tuple[str, int]:
     return point.kind, -1 if point.documents is None else point.documents
 
 
-def _exposure(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
+def _draw_exposure(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
     """For each variant how far thirds of its held-in users stand above held-out ones."""
     shown = [variant for variant in variants if variant.bands]
     with figure(7.0, 1.0 + 0.19 * len(shown)) as (drawn, saved):
@@ -267,7 +357,7 @@ def _exposure(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> st
     return saved[0]
 
 
-def _curves(result: SweepResult, variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
+def _draw_curves(result: SweepResult, variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
     """Held-out loss and AUROC while models of the first block that has them were trained."""
     with figure(7.0, 2.7) as (drawn, saved):
         losses, areas = drawn.subplots(1, 2)

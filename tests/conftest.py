@@ -265,7 +265,7 @@ def finished(small_config: Path, make_once: MakeOnce) -> Path:
         from heldin.base.progress import LineReporter
         from heldin.jobs.config import load_config
         from heldin.jobs.run.pipeline import run
-        from heldin.reports.pdf import write_report
+        from heldin.reports.record_report import write_report
 
         run(
             load_config(small_config),

@@ -20,8 +20,8 @@ from heldin.jobs.run.pipeline import run
 from heldin.jobs.verify import verify
 from heldin.record.document import read_record
 from heldin.reports.annex import scenarios
-from heldin.reports.marks import marks_line, marks_table
-from heldin.reports.pdf import write_report
+from heldin.reports.attacks import marks, marks_line
+from heldin.reports.record_report import write_report
 from tests.conftest import SMALL
 from tests.pdf_pages import pages, squashed
 from tests.planted_sets import made_rows, plan, read_lines, save_base, train, write_lines
@@ -138,7 +138,7 @@ def test_the_report_says_it_of_groups_and_names_nobody(exposed, call):
     assert squashed("unseen token, held in") in said
     (row,) = [its for its in scenarios(record) if its.name.startswith("Extraction")]
     assert line in row.found
-    names = [row[0] for row in marks_table(record)["rows"]]
+    names = [row[0] for row in marks(record).rows]
     assert names[-1] == "by chance"
     assert "substring of 5 tokens, held in" in names
     content = (exposed / "record.json").read_text(encoding="utf-8") + said

@@ -29,8 +29,8 @@ from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.shape import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 from heldin.record.document import read_record
-from heldin.reports.extraction import NEITHER
-from heldin.reports.pdf import write_report
+from heldin.reports.attacks import NEITHER
+from heldin.reports.record_report import write_report
 from tests.pdf_pages import pages, squashed
 from tests.planted_sets import made_rows, plan, read_lines, save_base, train, write_lines
 from tests.relisted import relist

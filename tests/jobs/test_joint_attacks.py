@@ -10,7 +10,7 @@ from heldin.jobs.config import load_config
 from heldin.jobs.run.pipeline import run
 from heldin.record.document import read_record
 from heldin.reports.findings import findings
-from heldin.reports.pdf import typeset
+from heldin.reports.record_report import typeset
 from tests.conftest import SMALL
 from tests.pdf_pages import text_of
 

@@ -13,11 +13,9 @@ from heldin.audit.canary_groups import CanaryGroup
 from heldin.bounds.verdict import Outcome, Standing, Verdict
 from heldin.jobs.run.training_facts import promise_facts
 from heldin.record.document import read_record, write_record
-from heldin.reports.facts import facts
-from heldin.reports.figures import alternatives, figures
 from heldin.reports.findings import BOUNDS, HOW_WELL, answer_line, findings
-from heldin.reports.next_steps import next_step
-from heldin.reports.pdf import write_report
+from heldin.reports.recommendation import next_step
+from heldin.reports.record_report import facts, record_report, write_report
 from heldin.words.evidence import ClaimLabel, Subjects
 from tests.made_facts import (
     attack_result,
@@ -30,6 +28,10 @@ from tests.made_facts import (
     score,
     stated,
 )
+
+
+def figures(record):
+    return {name: figure.draw() for name, figure in record_report(record).figures.items()}
 
 
 @pytest.fixture
@@ -69,7 +71,7 @@ def test_the_headline_is_the_records_and_what_to_do_follows_from_it(record):
     sure = Verdict(outcome=Outcome.VIOLATED, standing=Standing.CERTIFIED, **claim)
     certified = record.model_copy(update={"judgement": replace(record.judgement, verdicts=(sure,))})
     beyond = decided_record(certified, evidence(leak, ceiling=0.7, violated="certified"))
-    assert next_step(beyond, beyond.decision).startswith("Do not release: the training does not keep what is promised")
+    assert next_step(beyond).startswith("Do not release: the training does not keep what is promised")
     within = decided_record(record, evidence(leak, ceiling=0.9)).decision
     assert answer_line(within) == "leaks, by the estimate within the promise"
 
@@ -114,7 +116,8 @@ def test_which_step_was_chosen_reads_as_it_was(record, selection, chosen, said):
 def test_how_sides_came_about_is_said_in_words(record):
     for assignment, words in (("fixed", "a fixed split"), ("unknown", "not stated how")):
         split = record.split.model_copy(update={"assignment": assignment})
-        assert f"users ({words})" in json.dumps(facts(changed_record(record, split=split.model_dump())))
+        rows = dict(facts(changed_record(record, split=split.model_dump())).pairs)
+        assert rows["held in, held out, always in"].endswith(f"users ({words})")
 
 
 def test_the_words_quote_the_records_numbers(record):
@@ -201,11 +204,10 @@ def test_figures_are_the_same_for_the_same_record(record):
 
 
 def test_every_figure_has_words_and_the_histogram_s_are_its_numbers(record):
-    drawn = figures(record)
-    said = alternatives(record, drawn)
-    assert set(said) == set(drawn)
-    its = record.named().curve.histogram
-    assert f"{its.held_in[-1]} of {its.held_in[-1] + its.held_out[-1]} were held in" in said["histogram"]
+    drawn = record_report(record).figures
+    assert all(figure.alt and figure.caption for figure in drawn.values())
+    counts = record.named().curve.histogram
+    assert f"{counts.held_in[-1]} of {counts.held_in[-1] + counts.held_out[-1]}" in drawn["histogram"].alt
 
 
 @pytest.mark.usefixtures("typeset")
