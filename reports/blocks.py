@@ -30,7 +30,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """Running text; ``lead`` comes first, in bold."""
+    """Running text, after a ``lead`` in bold."""
 
     text: str
     lead: str = ""
@@ -229,7 +229,7 @@ def assemble(subject: S, entries: Iterable[Entry[S]]) -> tuple[Section, ...]:
 def texts(content: Any) -> Iterator[str]:
     """Yield every text of sections or blocks that a reader sees or hears."""
     match content:
-        case str():
+        case str() if content:
             yield content
         case Section():
             yield from texts((content.title, content.blocks))

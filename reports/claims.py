@@ -10,7 +10,6 @@ from heldin.record.document import Record
 from heldin.reports.blocks import Block, Small, Table
 from heldin.reports.wording import audited_by, percent, sentence
 
-BOUNDS = "Bounds and verdict"
 _OUTCOMES = {
     Outcome.VIOLATED: "violated",
     # Neither is called certified: a test that rejects nothing shows nothing to be true.

@@ -16,7 +16,7 @@ from heldin.record.condition_words import control_line, form_line
 from heldin.record.document import Record
 from heldin.record.planted import ConditionName, Known, PlantedFacts
 from heldin.reports.blocks import Answer, Block, Entry, Note, Place, Small, assemble
-from heldin.reports.claims import BOUNDS, describe_verdicts
+from heldin.reports.claims import describe_verdicts
 from heldin.reports.people import describe_attacker, explain_groups
 from heldin.reports.recommendation import next_step, recommendation
 from heldin.reports.wording import audited_by, group_name, interval, of_real_rows, percent, sentence
@@ -27,6 +27,7 @@ ATTACKER = "Who attacks"
 HOW_WELL = "How well the attacks did"
 CANARY_USERS = "Canary users"
 AUDITED = "What was audited"
+BOUNDS = "Bounds and verdict"
 NEXT = "What to do next"
 RECOMMENDED = "Recommendation"
 LIMITS = "What this does not say"
