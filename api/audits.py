@@ -101,9 +101,9 @@ class AuditResult(Tabular):
     def write_html(self, path: Source) -> Path:
         """Write the report of the record as a web page and return its path. Raises OSError if it cannot be written."""
         from heldin.base.files import write_text
-        from heldin.reports.record_report import record_page
+        from heldin.reports.record_report import render_record
 
-        write_text(Path(path), record_page(self.record))
+        write_text(Path(path), render_record(self.record))
         return Path(path)
 
 

@@ -27,7 +27,7 @@ _FOUND_BY = {
 }
 
 
-def limits(record: Record) -> Table | None:
+def tabulate_limits(record: Record) -> Table | None:
     """Return the organisation's own limits; None without any."""
     rows = limit_rows(record)
     note = (
@@ -39,12 +39,12 @@ def limits(record: Record) -> Table | None:
     return Table(head, rows, note, numeric=(1, 2), widths=(2, 0.7, 1, 0.8)) if rows else None
 
 
-def release(record: Record) -> Facts:
+def state_release(record: Record) -> Facts:
     """Return the intended release."""
-    return parts.release_facts(release_of(record.config), [result.attack for result in record.attacks])
+    return parts.state_release(release_of(record.config), [result.attack for result in record.attacks])
 
 
-def promise(record: Record) -> Facts:
+def explain_promise(record: Record) -> Facts:
     """Return unit, delta and neighbours of the promise."""
     t, unit = record.training, audited_by(record).one
     if t is None:
@@ -76,7 +76,7 @@ def _delta_of_bounds(record: Record) -> str:
     return f"That of the bounds in this report is {record.judgement.delta:g}, {source}."
 
 
-def scenarios(record: Record) -> list[Scenario]:
+def list_scenarios(record: Record) -> list[Scenario]:
     """Return every kind of attack that a reader may ask for, the tested ones first."""
     return [*_membership(record), _extraction(record), *parts.OUT_OF_SCOPE]
 
@@ -158,7 +158,7 @@ def _together(record: Record, area: Estimate) -> str:
     return f"and of {scores} scores none above {brief(decision.excluded_auroc):.2f} at 95 %"
 
 
-def others(record: Record) -> list[str]:
+def list_other_models(record: Record) -> list[str]:
     """Return other models of the same people, as far as the record names them."""
     lines = []
     if record.cell is not None:
@@ -182,7 +182,7 @@ def others(record: Record) -> list[str]:
     return lines
 
 
-def quality(record: Record) -> Facts:
+def state_quality(record: Record) -> Facts:
     """Return how much was tested, and how well."""
     d, s = record.decision, record.split
     words = TRAININGS if record.trainings is not None else audited_by(record)
@@ -221,7 +221,7 @@ def _attacks(record: Record) -> str:
     return counted(len({result.attack for result in record.attacks}), "attack")
 
 
-def repeat(record: Record) -> Remarks:
+def list_occasions(record: Record) -> Remarks:
     """Return when this audit no longer speaks for the model."""
     lines, decided = [], record.decision.decision
     if decided.answer is Answer.INCONCLUSIVE:
@@ -234,17 +234,17 @@ def repeat(record: Record) -> Remarks:
     if record.planted is not None and record.planted.look < record.planted.looks:
         left = record.planted.looks - record.planted.look
         lines.append(f"{counted(left, 'further look')} at checkpoints of this planted set {_are(left)} paid for.")
-    return parts.when_to_repeat(release_of(record.config), more=lines)
+    return parts.list_occasions(release_of(record.config), more=lines)
 
 
 def _are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def opinion(record: Record) -> Table:
+def answer_opinion(record: Record) -> Table:
     """Return the table of the opinion of the European Data Protection Board."""
-    return parts.opinion(
-        scenarios(record),
+    return parts.answer_opinion(
+        list_scenarios(record),
         release_of(record.config),
         each_person=_each_person(record),
         documents=f"facts and fingerprints ({record.target.fingerprint[:8]})",
@@ -259,7 +259,7 @@ def _each_person(record: Record) -> str:
     return f"page one: {by}; measured in groups of ten or more, not for single people"
 
 
-def residual(record: Record) -> list[Block]:
+def state_residual_risk(record: Record) -> list[Block]:
     """Return the risk that is left."""
     decided, words = record.decision.decision, audited_by(record)
     left = {
@@ -274,7 +274,7 @@ def residual(record: Record) -> list[Block]:
     }
     lines = [left[decided.answer] if record.trainings is None else "One user was tested; others may be hit harder."]
     lines += filter(None, [most_left(record)])
-    lines.append(parts.list_untried(scenarios(record)))
+    lines.append(parts.list_untried(list_scenarios(record)))
     if record.training is not None and record.training.epsilon is not None:
         lines.append("The promise rests on its conditions (facts, guarantee), and on code that was not proved right.")
     elif record.training is not None:
@@ -282,14 +282,14 @@ def residual(record: Record) -> list[Block]:
     return parts.sign(lines, f"made {record.created}, of the model {record.target.fingerprint[:16]}")
 
 
-SECTIONS = parts.entries(
-    tests=scenarios,
-    limits=limits,
-    release=release,
-    promise=promise,
-    others=others,
-    quality=quality,
-    repeat=repeat,
-    opinion=opinion,
-    residual=residual,
+SECTIONS = parts.list_entries(
+    tests=list_scenarios,
+    limits=tabulate_limits,
+    release=state_release,
+    promise=explain_promise,
+    others=list_other_models,
+    quality=state_quality,
+    repeat=list_occasions,
+    opinion=answer_opinion,
+    residual=state_residual_risk,
 )

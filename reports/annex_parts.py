@@ -78,7 +78,7 @@ EXTRACTION_NOT_RUN = Scenario(
 )
 
 
-def entries(
+def list_entries(
     *,
     tests: Callable[[S], Sequence[Scenario]],
     release: Callable[[S], Facts],
@@ -134,7 +134,7 @@ def list_untried(scenarios: Sequence[Scenario]) -> str:
     return f"Nothing is known about: {', '.join(untried)}."
 
 
-def release_facts(release: Release | None, attacks: Sequence[str], tests: str = "The tests of membership") -> Facts:
+def state_release(release: Release | None, attacks: Sequence[str], tests: str = "The tests of membership") -> Facts:
     """Return the config's release block, and what it means for the tests by these attacks."""
     if release is None:
         return Facts([("what they can have of the model", ""), ("how much they can ask", ""), ("who gets it", "")])
@@ -168,7 +168,7 @@ def release_facts(release: Release | None, attacks: Sequence[str], tests: str = 
     )
 
 
-def when_to_repeat(release: Release | None, *, more: Sequence[str]) -> Remarks:
+def list_occasions(release: Release | None, *, more: Sequence[str]) -> Remarks:
     """Return when an audit no longer speaks for its model: always, and in this case."""
     lines = [
         "After any further training, or any change of the texts, the defense or the base model.",
@@ -180,7 +180,9 @@ def when_to_repeat(release: Release | None, *, more: Sequence[str]) -> Remarks:
     return Remarks([*lines, *more])
 
 
-def opinion(scenarios: Sequence[Scenario], release: Release | None, *, each_person: str, documents: str) -> Table:
+def answer_opinion(
+    scenarios: Sequence[Scenario], release: Release | None, *, each_person: str, documents: str
+) -> Table:
     """Return the table of EDPB Opinion 28/2024: paragraphs, what they ask, where the report answers.
 
     Args:

@@ -28,7 +28,7 @@ NEITHER = (
 )
 
 
-def attacks(record: Record) -> Table:
+def tabulate_attacks(record: Record) -> Table:
     """Return all scores: attack, aggregation, AUROC, its intervals alone and of all at once, adjusted p."""
     rows = [
         [
@@ -53,7 +53,7 @@ def _adjusted(result: AttackResult, record: Record) -> str:
     return f"{result.adjusted_p:.2g}{PASSES if result.adjusted_p <= record.decision.by.auroc_level else ''}"
 
 
-def rates(record: Record) -> Table:
+def tabulate_rates(record: Record) -> Table:
     """Return true-positive rates, one row per attack with a curve."""
     level, words = record.decision.by.tpr_level, audited_by(record)
     rows = []
@@ -78,7 +78,7 @@ def rates(record: Record) -> Table:
     return Table(head, rows, note, numeric=range(1, len(head)))
 
 
-def blind(record: Record) -> list[Block]:
+def tabulate_baselines(record: Record) -> list[Block]:
     """Return the blind baselines; nothing for trainings, which have none."""
     if record.trainings is not None:
         return []
@@ -102,7 +102,7 @@ def blind(record: Record) -> list[Block]:
     return [Paragraph(f"None could be run: too few {audited_by(record).unit} on a side."), Small(note)]
 
 
-def dials(record: Record) -> Table | None:
+def tabulate_dials(record: Record) -> Table | None:
     """Return the leading attack with one setting changed; only a leading setting's row names the dial."""
     rows = []
     for dial in record.dials:
@@ -123,7 +123,7 @@ def dials(record: Record) -> Table | None:
     return Table(head, rows, note, numeric=(2, 3, 4, 5))
 
 
-def exposure(record: Record) -> Table | None:
+def tabulate_exposure(record: Record) -> Table | None:
     """Return groups of members, most exposed first; None for an audit, which does not see the training."""
     exposed, words = record.exposure, audited_by(record)
     if exposed is None or not exposed.groups:
@@ -158,7 +158,7 @@ def exposure(record: Record) -> Table | None:
     return Table((*head, "word divergence", "near-duplicates"), rows, note, numeric=range(8))
 
 
-def correlations(record: Record) -> Table | None:
+def tabulate_correlations(record: Record) -> Table | None:
     """Return rank correlations with the score; None if none was computed."""
     rows = [
         [
@@ -172,7 +172,7 @@ def correlations(record: Record) -> Table | None:
     return Table(head, rows, numeric=(1, 2)) if rows else None
 
 
-def canaries(record: Record) -> list[Block]:
+def show_canaries(record: Record) -> list[Block]:
     """Return groups of canary users, below the real users; nothing without canary users."""
     if record.canaries is None:
         return []
@@ -186,13 +186,17 @@ def canaries(record: Record) -> list[Block]:
         rows.append([group_name(group), str(group.held_in), str(group.held_out), *cells])
     note = "Each canary user was held in by its own fair coin. N/A: fewer than two users on a side."
     head = ("group", "held in", "held out", "AUROC", "95 % interval")
-    blocks = [figures.canaries(record), Table(head, rows, note, numeric=(1, 2, 3, 4)), figures.gradient_norms(record)]
+    blocks = [
+        figures.plot_canaries(record),
+        Table(head, rows, note, numeric=(1, 2, 3, 4)),
+        figures.plot_gradient_norms(record),
+    ]
     return [block for block in blocks if block is not None]
 
 
-def curves(record: Record) -> list[Block]:
+def show_curves(record: Record) -> list[Block]:
     """Return the course of training; nothing if it was not measured."""
-    figure = figures.curves(record)
+    figure = figures.plot_curves(record)
     if figure is None or record.training is None:
         return []
     blocks: list[Block] = [figure]
@@ -244,7 +248,7 @@ def most_left(record: Record) -> str:
     )
 
 
-def extraction(record: Record) -> list[Block]:
+def show_extraction(record: Record) -> list[Block]:
     """Return what the model would write out; nothing if extraction was not asked for."""
     facts = record.extraction
     if facts is None:
@@ -257,7 +261,7 @@ def extraction(record: Record) -> list[Block]:
     return [Paragraph(_asked(record, facts)), table, Paragraph(NEITHER)]
 
 
-def marks(record: Record) -> Table | None:
+def tabulate_marks(record: Record) -> Table | None:
     """Return the exposure of canary users; None if no marks were ranked."""
     groups = _ranked(record)
     if not groups:

@@ -134,7 +134,7 @@ def _count_violated(verdicts: Sequence[Verdict]) -> list[str]:
     return [f"Of the {len(tested)} claims that were tested {outcome}."]
 
 
-def conditions(record: Record) -> Table | None:
+def tabulate_conditions(record: Record) -> Table | None:
     """Return what certified statements rest on; None without a planted training set."""
     planted = record.planted
     if planted is None:
@@ -158,7 +158,7 @@ def title_bounds(record: Record) -> str:
     return title if judgement.bounds else ""
 
 
-def bounds(record: Record) -> list[Block]:
+def tabulate_bounds(record: Record) -> list[Block]:
     """Return the lower bounds, and the bounds that the design refuses."""
     judgement = record.judgement
     # Whom a bound is about is only in question where canary users are judged beside real ones.
@@ -209,7 +209,7 @@ def title_promise(record: Record) -> str:
     return f"{what_for}, at delta {training.delta:g}"
 
 
-def promise(record: Record) -> Table | None:
+def tabulate_promise(record: Record) -> Table | None:
     """Return what is promised by how exposed somebody is; None without such a promise."""
     training = record.training
     if training is None or training.by_exposure is None:

@@ -85,7 +85,7 @@ def two_sides(axes: Axes, histogram: Histogram, held_in: str, held_out: str) -> 
 _CURVES = (("-", BLUE), ("--", ORANGE))
 
 
-def histogram(record: Record) -> Figure:
+def plot_histogram(record: Record) -> Figure:
     """Return the histogram of the attack that the headline names: it stands beneath the headline."""
     words = audited_by(record)
     if record.trainings is not None:
@@ -114,7 +114,7 @@ def _outer_groups(record: Record) -> str:
     )
 
 
-def roc(record: Record) -> Figure:
+def plot_roc(record: Record) -> Figure:
     """Return the ROC curves on linear and logarithmic axes."""
     words, area = audited_by(record), record.primary().auroc
     caption = "ROC curves, linear and logarithmic; the thin grey line is guessing"
@@ -132,7 +132,7 @@ def roc(record: Record) -> Figure:
     return Figure("roc", partial(_draw_roc, record), alt, f"{caption}.")
 
 
-def curves(record: Record) -> Figure | None:
+def plot_curves(record: Record) -> Figure | None:
     """Return losses and AUROC by step; None without a training that was evaluated more than once."""
     points = record.training.curve if record.training else []
     # A single evaluation is a point, which draws nothing as a line.
@@ -147,7 +147,7 @@ def curves(record: Record) -> Figure | None:
     )
 
 
-def knowledge(record: Record) -> Figure | None:
+def plot_knowledge(record: Record) -> Figure | None:
     """Return AUROC by the number of texts that the attacker has; None if it was measured for one number only."""
     if len(record.knowledge) < 2:
         return None
@@ -161,7 +161,7 @@ def knowledge(record: Record) -> Figure | None:
     )
 
 
-def canaries(record: Record) -> Figure | None:
+def plot_canaries(record: Record) -> Figure | None:
     """Return AUROC of groups of canary users; None without a group that has one."""
     groups = [group for group in (record.canaries.groups if record.canaries else []) if group.auroc]
     over = [
@@ -180,7 +180,7 @@ def canaries(record: Record) -> Figure | None:
     )
 
 
-def gradient_norms(record: Record) -> Figure | None:
+def plot_gradient_norms(record: Record) -> Figure | None:
     """Return gradient norms of canary users' and real users' records; None if they were not measured."""
     if record.gradient_norms is None:
         return None

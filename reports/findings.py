@@ -54,7 +54,7 @@ def findings(record: Record) -> Findings:
     return Findings(record.decision.headline, tuple(warn(record)), paragraphs)
 
 
-def answer(record: Record) -> list[Block]:
+def state_answer(record: Record) -> list[Block]:
     """Return the answer, and what must be read before."""
     return [Answer(record.decision.headline), Small(explain_groups(record)), *map(Note, warn(record))]
 

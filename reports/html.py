@@ -11,24 +11,8 @@ from html import escape
 from typing import Any
 
 from heldin.base.errors import InputError
-from heldin.reports.blocks import (
-    Answer,
-    Blanks,
-    Block,
-    Facts,
-    Figure,
-    Note,
-    Paragraph,
-    Place,
-    Reference,
-    Remarks,
-    Report,
-    Section,
-    Signature,
-    Small,
-    Table,
-    Verbatim,
-)
+from heldin.reports import blocks
+from heldin.reports.blocks import Block, Figure, Place, Report, Section
 from heldin.reports.wording import breakable
 
 STYLE = """
@@ -81,30 +65,30 @@ def _section(section: Section) -> str:
 
 def _block(block: Block) -> str:
     match block:
-        case Answer(text):
+        case blocks.Answer(text):
             return f'<p class="answer">{escape(text)}</p>'
-        case Note(text):
+        case blocks.Note(text):
             return f'<p class="note">Note. {escape(text)}</p>'
-        case Paragraph(text, lead):
+        case blocks.Paragraph(text, lead):
             return f"<p>{f'<b>{escape(lead)}</b> ' if lead else ''}{escape(text)}</p>"
-        case Small(text):
+        case blocks.Small(text):
             return _small(text)
-        case Table(head, rows, note):
+        case blocks.Table(head, rows, note):
             return _table(head, rows) + (_small(note) if note else "")
-        case Facts(pairs):
+        case blocks.Facts(pairs):
             return f'<table class="terms"><tbody>{"".join(map(_pair, pairs))}</tbody></table>'
-        case Remarks(lines):
+        case blocks.Remarks(lines):
             return f"<ul>{_each('li', lines)}</ul>"
         case Figure():
             return _figure(block)
-        case Reference(text):
+        case blocks.Reference(text):
             return f"<p>{escape(text)}.</p>"
-        case Blanks(label):
+        case blocks.Blanks(label):
             return f'<div class="lines"><small>{escape(label)}:</small><div></div><div></div></div>'
-        case Signature(basis):
+        case blocks.Signature(basis):
             places = _each("div", ("decision", "name", "date"))
             return f'{_small(f"Read and decided, on the strength of {basis}:")}<div class="sign">{places}</div>'
-        case Verbatim(text):
+        case blocks.Verbatim(text):
             return f"<pre>{escape(text)}</pre>"
 
 

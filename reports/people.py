@@ -67,7 +67,7 @@ def named_people(record: Record) -> NamedPeople | None:
     return NamedPeople(1000 * rate.value, 1000 * fpr, 1000 * rate.lower, 1000 * rate.upper, allowed)
 
 
-def people(record: Record) -> list[Block]:
+def describe_people(record: Record) -> list[Block]:
     """Return the answer of page one, counted in people."""
     words, blocks = audited_by(record), list[Block]()
     if rows := count_people(record):

@@ -13,9 +13,9 @@ from heldin.record.effort import EffortFacts
 from heldin.record.facts import Count, Overlaps
 from heldin.reports import annex, attacks, claims, figures, findings, html
 from heldin.reports.blocks import Block, Entry, Facts, Paragraph, Place, Reference, Report, Verbatim, assemble
-from heldin.reports.people import people
+from heldin.reports.people import describe_people
 from heldin.reports.typesetting import write_pdf
-from heldin.reports.wording import audited_by, breakable, glossary
+from heldin.reports.wording import audited_by, breakable, explain_terms
 from heldin.words.people import Wording
 
 
@@ -35,21 +35,21 @@ def write_page(folder: Path) -> Path:
         InputError: no readable record in ``folder``.
     """
     path = folder / "report.html"
-    write_text(path, record_page(read_record(folder / "record.json")))
+    write_text(path, render_record(read_record(folder / "record.json")))
     return path
 
 
 def typeset(record: Record, path: Path) -> Path:
     """Write the PDF report of a record to ``path``, whole or not at all, and return the path."""
-    return write_pdf(record_report(record), path)
+    return write_pdf(report_record(record), path)
 
 
-def record_page(record: Record) -> str:
+def render_record(record: Record) -> str:
     """Return the web page of a record. It needs no network and no script."""
-    return html.render(record_report(record))
+    return html.render(report_record(record))
 
 
-def record_report(record: Record) -> Report:
+def report_record(record: Record) -> Report:
     """Return everything that the report of a record says."""
     body, closing = assemble(record, SECTIONS), assemble(record, CLOSING)
     return Report(
@@ -57,11 +57,11 @@ def record_report(record: Record) -> Report:
         subject=record.name,
         created=record.created,
         notice=record.notice,
-        sections=(*body, glossary((*body, *closing)), *closing),
+        sections=(*body, explain_terms((*body, *closing)), *closing),
     )
 
 
-def facts(record: Record) -> Facts:
+def list_facts(record: Record) -> Facts:
     """Return facts on data, split, models, training and environment."""
     c, s, e, words = record.corpus, record.split, record.environment, audited_by(record)
     # Other rows, not empty ones: an audit of trainings has no held-in users, no overlaps and no audited model.
@@ -243,7 +243,7 @@ def refer_to_annex(_record: Record) -> Reference:
     return Reference(text, "annex")
 
 
-def repeat(record: Record) -> list[Block]:
+def explain_repeat(record: Record) -> list[Block]:
     """Return how to repeat the audit."""
     secrets = {
         "run": "Secrets (the key of the coins and the ledger of who was held in) stay in the run folder until it is"
@@ -256,38 +256,38 @@ def repeat(record: Record) -> list[Block]:
     return [Verbatim(breakable(record.command)), Paragraph(" ".join(filter(None, (secrets.get(kind), text))))]
 
 
-def configuration(record: Record) -> Verbatim:
+def show_configuration(record: Record) -> Verbatim:
     """Return the configuration."""
     return Verbatim(yaml.safe_dump(record.config, sort_keys=False, width=100))
 
 
 # The table of contents. The glossary of their words comes between the two.
 SECTIONS: tuple[Entry[Record], ...] = (
-    Entry("answer", "", findings.answer, place=Place.FRONT),
-    Entry("people", "In people", people, place=Place.FRONT),
+    Entry("answer", "", findings.state_answer, place=Place.FRONT),
+    Entry("people", "In people", describe_people, place=Place.FRONT),
     *findings.BEFORE_FIGURE,
-    Entry("histogram", "", figures.histogram, place=Place.FRONT),
+    Entry("histogram", "", figures.plot_histogram, place=Place.FRONT),
     *findings.AFTER_FIGURE,
     Entry("annex-reference", "", refer_to_annex, place=Place.FRONT),
-    Entry("conditions", "What certified statements rest on", claims.conditions, whole=True),
-    Entry("roc", "How well the attacks separate the groups", figures.roc),
-    Entry("attacks", "", attacks.attacks, whole=True),
-    Entry("rates", "True-positive rate at fixed false-positive rates", attacks.rates, level=2, whole=True),
-    Entry("bounds", claims.title_bounds, claims.bounds, level=2, whole=True),
-    Entry("promise", claims.title_promise, claims.promise, level=2, whole=True),
-    Entry("blind", "Blind baselines", attacks.blind, level=2, whole=True),
-    Entry("knowledge", "What the attacker knows", figures.knowledge, level=2),
-    Entry("dials", "The attacker's dials", attacks.dials, level=2, whole=True),
-    Entry("extraction", "Extraction", attacks.extraction, whole=True),
-    Entry("marks", "How far canary users are exposed", attacks.marks, level=2, whole=True),
-    Entry("exposure", "Who is at risk", attacks.exposure, whole=True),
-    Entry("correlations", "", attacks.correlations, whole=True),
-    Entry("canaries", "Canary users", attacks.canaries),
-    Entry("curves", "While the model was fine-tuned", attacks.curves),
-    Entry("facts", "Facts", facts),
+    Entry("conditions", "What certified statements rest on", claims.tabulate_conditions, whole=True),
+    Entry("roc", "How well the attacks separate the groups", figures.plot_roc),
+    Entry("attacks", "", attacks.tabulate_attacks, whole=True),
+    Entry("rates", "True-positive rate at fixed false-positive rates", attacks.tabulate_rates, level=2, whole=True),
+    Entry("bounds", claims.title_bounds, claims.tabulate_bounds, level=2, whole=True),
+    Entry("promise", claims.title_promise, claims.tabulate_promise, level=2, whole=True),
+    Entry("blind", "Blind baselines", attacks.tabulate_baselines, level=2, whole=True),
+    Entry("knowledge", "What the attacker knows", figures.plot_knowledge, level=2),
+    Entry("dials", "The attacker's dials", attacks.tabulate_dials, level=2, whole=True),
+    Entry("extraction", "Extraction", attacks.show_extraction, whole=True),
+    Entry("marks", "How far canary users are exposed", attacks.tabulate_marks, level=2, whole=True),
+    Entry("exposure", "Who is at risk", attacks.tabulate_exposure, whole=True),
+    Entry("correlations", "", attacks.tabulate_correlations, whole=True),
+    Entry("canaries", "Canary users", attacks.show_canaries),
+    Entry("curves", "While the model was fine-tuned", attacks.show_curves),
+    Entry("facts", "Facts", list_facts),
 )
 CLOSING: tuple[Entry[Record], ...] = (
-    Entry("repeat", "To repeat this", repeat),
+    Entry("repeat", "To repeat this", explain_repeat),
     *annex.SECTIONS,
-    Entry("configuration", "Configuration", configuration, place=Place.COLUMNS),
+    Entry("configuration", "Configuration", show_configuration, place=Place.COLUMNS),
 )

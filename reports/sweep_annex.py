@@ -19,22 +19,22 @@ LEGEND = "(Letters: the variants, as in the table of page one.)"
 VARIES = "Variants state different releases: each cell's own report has its own."
 
 
-def release(result: SweepResult) -> Facts:
+def state_release(result: SweepResult) -> Facts:
     """Return the intended release."""
     if _releases_vary(result):
         return Facts([("of all variants", VARIES)])
     # Which other attacks a cell ran stands in its own report.
     leading = [result.attacker.attack] if result.attacker else []
     called = "The leading attack" if leading else "The tests of membership"
-    return parts.release_facts(release_of(result.config), leading, called)
+    return parts.state_release(release_of(result.config), leading, called)
 
 
-def scenarios(result: SweepResult) -> list[Scenario]:
+def list_scenarios(result: SweepResult) -> list[Scenario]:
     """Return every kind of attack that a reader may ask for, the tested ones first."""
     return [*_membership(result), _extraction(result), *parts.OUT_OF_SCOPE]
 
 
-def extraction(result: SweepResult) -> Table | None:
+def tabulate_extraction(result: SweepResult) -> Table | None:
     """Return what the models would write out; None if no cell tested it."""
     asked = list(dict.fromkeys(_asked(facts) for _, facts in _extractions(result)))
     if not asked:
@@ -171,7 +171,7 @@ def _releases_vary(result: SweepResult) -> bool:
     return any(key == "release" or key.startswith("release.") for variant in result.variants for key in variant.differs)
 
 
-def promises(result: SweepResult) -> Facts:
+def explain_promises(result: SweepResult) -> Facts:
     """Return what the variants promise, once for all that promise the same."""
     unit, by_words, marks = _what(result).one, dict[str, list[str]](), assign_letters(result.variants)
     for variant in result.variants:
@@ -198,7 +198,7 @@ def _promised(variant: VariantResult) -> parts.Promised:
     )
 
 
-def others(result: SweepResult) -> list[str]:
+def list_other_models(result: SweepResult) -> list[str]:
     """Return other models of the same people."""
     done = _done(result)
     lines = [
@@ -222,7 +222,7 @@ def others(result: SweepResult) -> list[str]:
     return lines
 
 
-def quality(result: SweepResult) -> Facts:
+def state_quality(result: SweepResult) -> Facts:
     """Return how much was tested, and how well."""
     words, done, tests = _what(result), _done(result), _tests(result)
     cells = f"{len(done)} of {counted(len(result.cells), 'cell')}, in {counted(result.blocks, 'block')}"
@@ -271,7 +271,7 @@ def _spread(texts: Sequence[str]) -> str:
 _SHOWN = 3  # in one row
 
 
-def repeat(result: SweepResult) -> Remarks:
+def list_occasions(result: SweepResult) -> Remarks:
     """Return when to test again."""
     lines = []
     if result.blocks < LEAST_BLOCKS:
@@ -281,13 +281,15 @@ def repeat(result: SweepResult) -> Remarks:
         )
     if any(cell.state in ("failed", "to do") for cell in result.cells):
         lines.append("When the cells without a result have one.")
-    return parts.when_to_repeat(_release(result), more=lines)
+    return parts.list_occasions(_release(result), more=lines)
 
 
-def opinion(result: SweepResult) -> Table:
+def answer_opinion(result: SweepResult) -> Table:
     """Return the table of the opinion of the European Data Protection Board."""
     documents = f"settings and commitments (plan {result.sweep[:8]}); the fingerprints in each cell's record"
-    return parts.opinion(scenarios(result), _release(result), each_person=_each_person(result), documents=documents)
+    return parts.answer_opinion(
+        list_scenarios(result), _release(result), each_person=_each_person(result), documents=documents
+    )
 
 
 def _each_person(result: SweepResult) -> str:
@@ -297,7 +299,7 @@ def _each_person(result: SweepResult) -> str:
     return f"page one: {by}; measured in groups and thirds of the people, not for single ones"
 
 
-def residual(result: SweepResult) -> list[Block]:
+def state_residual_risk(result: SweepResult) -> list[Block]:
     """Return the risk that is left."""
     done, marks = _done(result), assign_letters(result.variants)
 
@@ -327,7 +329,7 @@ def residual(result: SweepResult) -> list[Block]:
             f"The rule may name a variant that breaks a limit in {percent(result.rule.level, 0)} of sweeps; it says"
             " nothing beyond its limits."
         )
-    lines.append(parts.list_untried(scenarios(result)))
+    lines.append(parts.list_untried(list_scenarios(result)))
     bare = [marks[variant.name] for variant in result.variants if variant.cells and variant.epsilon_per_user is None]
     if len(bare) < sum(bool(variant.cells) for variant in result.variants):
         lines.append("A promise rests on its conditions (the cell's facts), and on code that was not proved right.")
@@ -336,13 +338,13 @@ def residual(result: SweepResult) -> list[Block]:
     return parts.sign(lines, f"sweep {result.sweep[:16]}")
 
 
-SECTIONS = parts.entries(
-    tests=scenarios,
-    release=release,
-    promise=promises,
-    others=others,
-    quality=quality,
-    repeat=repeat,
-    opinion=opinion,
-    residual=residual,
+SECTIONS = parts.list_entries(
+    tests=list_scenarios,
+    release=state_release,
+    promise=explain_promises,
+    others=list_other_models,
+    quality=state_quality,
+    repeat=list_occasions,
+    opinion=answer_opinion,
+    residual=state_residual_risk,
 )

@@ -15,7 +15,7 @@ ROC_POINTS = 200
 Rows = list[dict[str, Any]]
 
 
-def frontier(result: SweepResult) -> dict[str, Any]:
+def chart_frontier(result: SweepResult) -> dict[str, Any]:
     """Return what each defense costs and leaves."""
     alt, marks = load_altair(), assign_letters(result.variants)
     infinite = 4.0 * max(
@@ -58,7 +58,7 @@ def frontier(result: SweepResult) -> dict[str, Any]:
     return _specify(alt.hconcat(*panels))
 
 
-def rocs(result: SweepResult, variants: Sequence[str]) -> dict[str, Any]:
+def chart_rocs(result: SweepResult, variants: Sequence[str]) -> dict[str, Any]:
     """Return the ROC curves of some variants, one for each block."""
     alt, rows = load_altair(), Rows()
     for cell in result.cells:
@@ -82,7 +82,7 @@ def rocs(result: SweepResult, variants: Sequence[str]) -> dict[str, Any]:
     return _specify(chart)
 
 
-def canaries(result: SweepResult) -> dict[str, Any]:
+def chart_canaries(result: SweepResult) -> dict[str, Any]:
     """Return the AUROC of canary users by the length of their substring."""
     alt = load_altair()
     rows = [
@@ -106,7 +106,7 @@ def canaries(result: SweepResult) -> dict[str, Any]:
     return _specify((base.mark_line() + base.mark_point(filled=True)).properties(width=420, height=220))
 
 
-def exposure(result: SweepResult) -> dict[str, Any]:
+def chart_exposure(result: SweepResult) -> dict[str, Any]:
     """Return how far thirds of the held-in users stand above held-out ones."""
     alt = load_altair()
     rows = [

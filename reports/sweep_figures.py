@@ -26,7 +26,7 @@ _SORTED_BY = {"records": "by records in training", "word divergence": "by unlike
 Measure = Callable[[VariantResult], "Summary | float | None"]
 
 
-def frontier(result: SweepResult) -> Figure | None:
+def plot_frontier(result: SweepResult) -> Figure | None:
     """Return what each defense costs and leaves; None if no variant has a result."""
     done = _done(result)
     if not done:
@@ -47,7 +47,7 @@ def frontier(result: SweepResult) -> Figure | None:
         partial(_draw_frontier, done, assign_letters(result.variants)),
         f"Scatter plots of promise, AUROC, utility and compute. {points}.",
         f"{caption} Pale marks are beaten by another variant.",
-        chart=partial(sweep_charts.frontier, result),
+        chart=partial(sweep_charts.chart_frontier, result),
     )
 
 
@@ -57,7 +57,7 @@ def _describe_point(variant: VariantResult) -> str:
     return f"{variant.name}: {format_promise(variant)}, AUROC {area}, gain {gain}"
 
 
-def rocs(result: SweepResult) -> list[Figure]:
+def plot_rocs(result: SweepResult) -> list[Figure]:
     """Return the ROC curves of all variants, a few to a figure."""
     done = _done(result)
     parts = [done[first : first + PANELS] for first in range(0, len(done), PANELS)]
@@ -69,13 +69,13 @@ def rocs(result: SweepResult) -> list[Figure]:
             "ROC curves of the leading attack, one for each block, between groups of ten users or more, on logarithmic"
             " axes. The thin grey line is guessing; the shaded part lies above what a promise leaves to any attack in"
             " expectation.",
-            chart=partial(sweep_charts.rocs, result, [variant.name for variant in part]),
+            chart=partial(sweep_charts.chart_rocs, result, [variant.name for variant in part]),
         )
         for number, part in enumerate(parts, start=1)
     ]
 
 
-def canaries(result: SweepResult) -> Figure | None:
+def plot_canaries(result: SweepResult) -> Figure | None:
     """Return AUROC of canary users for each variant; None without canary users."""
     done = _done(result)
     panels = {(point.kind, point.documents) for variant in done for point in variant.canaries}
@@ -87,11 +87,11 @@ def canaries(result: SweepResult) -> Figure | None:
         "AUROC of canary users by substring length for each variant; the table below has the same numbers.",
         "Canary users, each held in by its own fair coin: AUROC of the leading attack, means over blocks.",
         width=100 if len(panels) > 1 else 55,
-        chart=partial(sweep_charts.canaries, result),
+        chart=partial(sweep_charts.chart_canaries, result),
     )
 
 
-def exposure(result: SweepResult) -> Figure | None:
+def plot_exposure(result: SweepResult) -> Figure | None:
     """Return who is exposed under each variant; None if it was not measured."""
     done = _done(result)
     if not any(variant.bands for variant in done):
@@ -109,11 +109,11 @@ def exposure(result: SweepResult) -> Figure | None:
         " variant trains on, and by how far their words are from everybody else's. The axis: the mean share of held-out"
         " users who score lower; half is what chance gives. They are sorted by what they wrote and not by score, so"
         " that nothing was selected; differences may still be chance.",
-        chart=partial(sweep_charts.exposure, result),
+        chart=partial(sweep_charts.chart_exposure, result),
     )
 
 
-def curves(result: SweepResult) -> Figure | None:
+def plot_curves(result: SweepResult) -> Figure | None:
     """Return loss and AUROC during training; None if no cell measured them."""
     if not any(cell.curve for cell in result.cells):
         return None

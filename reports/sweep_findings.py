@@ -26,7 +26,7 @@ _PREFERRED = {**MEASURES, "auroc": "the largest AUROC of any attack"}
 _MOST_NAMED = 4  # violations on page one
 
 
-def answer(result: SweepResult) -> list[Block]:
+def show_answer(result: SweepResult) -> list[Block]:
     """Return the answer, and what must be read before."""
     notes = list_notes(result)
     return [Answer(state_answer(result)), *([Note(" ".join(notes))] if notes else [])]
@@ -63,7 +63,7 @@ def list_notes(result: SweepResult) -> list[str]:
     return [*violations, *(sentence(note) for note in result.notes)]
 
 
-def rule(result: SweepResult) -> list[Block]:
+def show_rule(result: SweepResult) -> list[Block]:
     """Return the rule, with a row for each variant."""
     return [Paragraph(_state_rule(result)), tabulate_variants(result)]
 

@@ -15,8 +15,8 @@ from heldin.reports.typesetting import write_pdf
 from heldin.reports.wording import (
     breakable,
     describe_intervals,
+    explain_terms,
     format_summary,
-    glossary,
     name_measure,
 )
 
@@ -26,7 +26,7 @@ _COLUMNS = 3  # of canary users in one table
 
 def typeset_sweep(result: SweepResult, path: Path) -> Path:
     """Write the PDF of a sweep to ``path``, whole or not at all, and return the path."""
-    return write_pdf(sweep_report(result), path)
+    return write_pdf(report_sweep(result), path)
 
 
 def write_sweep_page(result: SweepResult, path: Path) -> Path:
@@ -35,16 +35,16 @@ def write_sweep_page(result: SweepResult, path: Path) -> Path:
     Raises:
         InputError: Altair or vl-convert is not installed.
     """
-    write_text(path, sweep_page(result))
+    write_text(path, render_sweep(result))
     return path
 
 
-def sweep_page(result: SweepResult) -> str:
+def render_sweep(result: SweepResult) -> str:
     """Return the web page of a sweep. Raises InputError if Altair or vl-convert is not installed."""
-    return html.render(sweep_report(result))
+    return html.render(report_sweep(result))
 
 
-def sweep_report(result: SweepResult) -> Report:
+def report_sweep(result: SweepResult) -> Report:
     """Return everything that the report of a sweep says."""
     body, closing = assemble(result, SECTIONS), assemble(result, CLOSING)
     return Report(
@@ -52,11 +52,11 @@ def sweep_report(result: SweepResult) -> Report:
         subject=result.name,
         created=result.created,
         notice=result.notice,
-        sections=(*body, glossary((*body, *closing), level=2), *closing),
+        sections=(*body, explain_terms((*body, *closing), level=2), *closing),
     )
 
 
-def candidates(result: SweepResult) -> Table | None:
+def tabulate_candidates(result: SweepResult) -> Table | None:
     """Return each requirement of each candidate: value, limit, p-value, and Holm's over the candidates."""
     rows = []
     for candidate in result.shipping.candidates if result.shipping else []:
@@ -80,7 +80,7 @@ def candidates(result: SweepResult) -> Table | None:
     return Table(head, rows, note, numeric=(2, 3, 4, 5)) if rows else None
 
 
-def differences(result: SweepResult) -> Table | None:
+def tabulate_differences(result: SweepResult) -> Table | None:
     """Return each variant against the first of its group."""
     rows = [
         [
@@ -101,9 +101,9 @@ def differences(result: SweepResult) -> Table | None:
     return Table(head, rows, note, numeric=(2, 3, 4)) if rows else None
 
 
-def canaries(result: SweepResult) -> list[Block]:
+def show_canaries(result: SweepResult) -> list[Block]:
     """Return canary users: a figure, a row for each variant, and a few kinds of canary users to a table."""
-    figure = sweep_figures.canaries(result)
+    figure = sweep_figures.plot_canaries(result)
     if figure is None:
         return []
     kinds = list(dict.fromkeys(_kind(point) for variant in result.variants for point in variant.canaries))
@@ -126,7 +126,7 @@ def _kind(point: CanaryPoint) -> str:
     return f"{point.kind.replace('_', ' ')}{length}{documents}"
 
 
-def cells(result: SweepResult) -> Table:
+def tabulate_cells(result: SweepResult) -> Table:
     """Return a row for each cell."""
     note = (
         "epsilon ≥: a lower bound on the epsilon of those audited that holds for all cells of the plan at once with"
@@ -155,7 +155,7 @@ def _cell_row(cell: CellResult) -> list[str]:
     ]
 
 
-def tests(result: SweepResult) -> Remarks:
+def explain_tests(result: SweepResult) -> Remarks:
     """Return what each statement rests on, with the coverage that simulations measured."""
     lines = [
         "Intervals over three blocks or more: Student's t on one number a block; of 2,000 simulated sweeps 94 to 96 %"
@@ -175,7 +175,7 @@ def tests(result: SweepResult) -> Remarks:
     return Remarks(lines)
 
 
-def tried(result: SweepResult) -> Table | None:
+def tabulate_tried(result: SweepResult) -> Table | None:
     """Return each combination that tuning tried."""
     rows = [
         [
@@ -194,7 +194,7 @@ def tried(result: SweepResult) -> Table | None:
     return Table(head, rows, note, numeric=(2,), widths=(1, 2, None, None)) if rows else None
 
 
-def settings(result: SweepResult) -> Table | None:
+def tabulate_settings(result: SweepResult) -> Table | None:
     """Return what each variant changes of the first one's config."""
     rows = [
         [
@@ -210,7 +210,7 @@ def _value(value: object) -> str:
     return yaml.safe_dump(value, default_flow_style=True, width=1000).replace("\n...", "").strip()
 
 
-def commitments(result: SweepResult) -> list[Block]:
+def show_commitments(result: SweepResult) -> list[Block]:
     """Return the hashes that fix who was held in, for each block and group of variants."""
     groups = {variant.name: variant.group for variant in result.variants}
     ledgers: dict[tuple[int, str], str] = {}
@@ -235,7 +235,7 @@ def state_kept(_result: SweepResult) -> str:
     )
 
 
-def repeat(result: SweepResult) -> list[Block]:
+def explain_repeat(result: SweepResult) -> list[Block]:
     """Return how to repeat the sweep."""
     text = (
         f"Made by heldin {result.version}. The config of the first variant, user-name patterns left out, stands after"
@@ -244,36 +244,36 @@ def repeat(result: SweepResult) -> list[Block]:
     return [Verbatim(breakable(result.command)), Paragraph(text)]
 
 
-def configuration(result: SweepResult) -> Verbatim:
+def show_configuration(result: SweepResult) -> Verbatim:
     """Return the configuration of the first variant."""
     return Verbatim(yaml.safe_dump(result.config, sort_keys=False, width=100))
 
 
 # The table of contents. The glossary of their words comes between the two.
 SECTIONS: tuple[Entry[SweepResult], ...] = (
-    Entry("answer", "", sweep_findings.answer, place=Place.FRONT),
-    Entry("rule", "The rule", sweep_findings.rule, place=Place.FRONT),
+    Entry("answer", "", sweep_findings.show_answer, place=Place.FRONT),
+    Entry("rule", "The rule", sweep_findings.show_rule, place=Place.FRONT),
     Entry("attacker", "Who attacks", sweep_findings.describe_attacker, place=Place.FRONT),
     Entry("next", "What to do next", sweep_findings.advise, place=Place.FRONT),
     Entry("annex-reference", "", sweep_findings.refer_to_annex, place=Place.FRONT),
-    Entry("frontier", "What each defense costs and leaves", sweep_figures.frontier),
-    Entry("candidates", "The candidates against the rule", candidates, level=2, whole=True),
-    Entry("differences", "On the same people", differences, level=2, whole=True),
-    Entry("roc", "How well the leading attack does", sweep_figures.rocs),
-    Entry("canaries", "Canary users", canaries),
-    Entry("extraction", "Extraction", sweep_annex.extraction),
-    Entry("exposure", "Who is exposed", sweep_figures.exposure),
-    Entry("curves", "While models were trained", sweep_figures.curves),
-    Entry("cells", "Every cell", cells),
+    Entry("frontier", "What each defense costs and leaves", sweep_figures.plot_frontier),
+    Entry("candidates", "The candidates against the rule", tabulate_candidates, level=2, whole=True),
+    Entry("differences", "On the same people", tabulate_differences, level=2, whole=True),
+    Entry("roc", "How well the leading attack does", sweep_figures.plot_rocs),
+    Entry("canaries", "Canary users", show_canaries),
+    Entry("extraction", "Extraction", sweep_annex.tabulate_extraction),
+    Entry("exposure", "Who is exposed", sweep_figures.plot_exposure),
+    Entry("curves", "While models were trained", sweep_figures.plot_curves),
+    Entry("cells", "Every cell", tabulate_cells),
     Entry("appendix", "Appendix"),
-    Entry("statistics", "Tests", tests, level=2),
-    Entry("tried", "What was tuned", tried, level=2),
-    Entry("settings", "Settings that differ from the first variant's", settings, level=2),
-    Entry("commitments", "Commitments", commitments, level=2),
+    Entry("statistics", "Tests", explain_tests, level=2),
+    Entry("tried", "What was tuned", tabulate_tried, level=2),
+    Entry("settings", "Settings that differ from the first variant's", tabulate_settings, level=2),
+    Entry("commitments", "Commitments", show_commitments, level=2),
     Entry("kept", "What is kept", state_kept, level=2),
 )
 CLOSING: tuple[Entry[SweepResult], ...] = (
-    Entry("repeat", "To repeat this", repeat, level=2),
+    Entry("repeat", "To repeat this", explain_repeat, level=2),
     *sweep_annex.SECTIONS,
-    Entry("configuration", "Configuration", configuration, place=Place.COLUMNS),
+    Entry("configuration", "Configuration", show_configuration, place=Place.COLUMNS),
 )

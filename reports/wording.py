@@ -21,81 +21,48 @@ MEASURES = {
     "loss": "loss on held-out users' test texts, nats per token",
     "loss_gain_over_base": "loss gained over the base model, nats per token",
 }
-# (term, words of a report that need it: none for those that every report has, meaning); at most twenty of them
-TERMS = (
-    (
-        "held in, held out",
-        (),
-        "those whose texts (of entities: texts that name them) the model was trained on, and comparable ones that"
-        " it was not trained on.",
-    ),
-    (
-        "AUROC",
-        (),
-        "how often one who is held in scores above one who is held out: 0.5 is guessing, 1 is certainty.",
-    ),
-    (
-        "true-positive rate (TPR) at a false-positive rate (FPR)",
-        (),
-        "the share of those held in who are named where that share of those held out is named wrongly, read off a curve"
-        " of groups of ten or more.",
-    ),
-    (
-        "adjusted p-value",
-        (),
-        "how often redrawing who is held in, with the scores as they are, gives a result at least as large,"
-        " corrected for every score that was tried.",
-    ),
-    (
-        "simultaneous, all at once",
-        (),
-        "95 % intervals of all scores together: they stay valid if the largest is picked afterwards.",
-    ),
-    (
-        "epsilon, delta",
-        ("epsilon",),
-        "the privacy-loss bound of differential privacy (DP): whatever an attacker sees is at most e^epsilon times as"
-        " likely with one person's texts as without, plus a probability of delta.",
-    ),
-    ("ceiling", ("ceiling",), "the largest expected AUROC, or TPR, that a DP guarantee leaves to any attack."),
-    (
-        "certified, indicative, estimate",
-        ("certified", "indicative", "estimate"),
-        "valid at the stated level under conditions that heldin checked, or that a person named in the report declared;"
-        " the same number where a condition is only asserted, or not met; a number without such a level.",
-    ),
-    (
-        "one-run bounds",
-        ("one-run",),
-        "lower limits of epsilon from guessing the fair coins of many people in one training (Steinke et al. 2023; the"
-        " f-DP form by Mahloujifar et al. 2024).",
-    ),
-    (
-        "Clopper-Pearson, DKW, ROC band",
-        ("Clopper-Pearson", "DKW", "ROC band"),
-        "lower limits of epsilon from many independent trainings: by exact binomial limits at one threshold, or by a"
-        " band around the whole curve.",
-    ),
-    ("DeLong", ("DeLong",), "the usual large-sample covariance of AUROCs on the same people."),
-    ("nat", (), "the unit of a natural logarithm of a probability; 1 nat is 1.44 bits."),
-    (
-        "commitment",
-        ("commitment",),
-        "a hash that fixes a secret without revealing it: whoever reveals the secret later can be checked.",
-    ),
-    (
-        "canary user",
-        ("canary users",),
-        "a made-up or altered user, planted by the auditor, each held in by its own fair coin.",
-    ),
-    ("token", ("token",), "a word or a part of one: what a model reads and writes at a time."),
-    (
-        "mark, exposure",
-        ("Exposure of canary users",),
-        "what all texts of a canary user share; how far its rank, among marks that were drawn alike and never planted,"
-        " is above the last one, in powers of two (bits).",
-    ),
-)
+# At most twenty terms.
+TERMS = {
+    "held in, held out": "those whose texts (of entities: texts that name them) the model was trained on, and"
+    " comparable ones that it was not trained on.",
+    "AUROC": "how often one who is held in scores above one who is held out: 0.5 is guessing, 1 is certainty.",
+    "true-positive rate (TPR) at a false-positive rate (FPR)": "the share of those held in who are named where that"
+    " share of those held out is named wrongly, read off a curve of groups of ten or more.",
+    "adjusted p-value": "how often redrawing who is held in, with the scores as they are, gives a result at least as"
+    " large, corrected for every score that was tried.",
+    "simultaneous, all at once": "95 % intervals of all scores together: they stay valid if the largest is picked"
+    " afterwards.",
+    "epsilon, delta": "the privacy-loss bound of differential privacy (DP): whatever an attacker sees is at most"
+    " e^epsilon times as likely with one person's texts as without, plus a probability of delta.",
+    "ceiling": "the largest expected AUROC, or TPR, that a DP guarantee leaves to any attack.",
+    "certified, indicative, estimate": "valid at the stated level under conditions that heldin checked, or that a"
+    " person named in the report declared; the same number where a condition is only asserted, or not met; a number"
+    " without such a level.",
+    "one-run bounds": "lower limits of epsilon from guessing the fair coins of many people in one training (Steinke et"
+    " al. 2023; the f-DP form by Mahloujifar et al. 2024).",
+    "Clopper-Pearson, DKW, ROC band": "lower limits of epsilon from many independent trainings: by exact binomial"
+    " limits at one threshold, or by a band around the whole curve.",
+    "DeLong": "the usual large-sample covariance of AUROCs on the same people.",
+    "nat": "the unit of a natural logarithm of a probability; 1 nat is 1.44 bits.",
+    "commitment": "a hash that fixes a secret without revealing it: whoever reveals the secret later can be checked.",
+    "canary user": "a made-up or altered user, planted by the auditor, each held in by its own fair coin.",
+    "token": "a word or a part of one: what a model reads and writes at a time.",
+    "mark, exposure": "what all texts of a canary user share; how far its rank, among marks that were drawn alike and"
+    " never planted, is above the last one, in powers of two (bits).",
+}
+# Terms that a report explains only if it has one of these words.
+_NEEDED_BY: dict[str, tuple[str, ...]] = {
+    "epsilon, delta": ("epsilon",),
+    "ceiling": ("ceiling",),
+    "certified, indicative, estimate": ("certified", "indicative", "estimate"),
+    "one-run bounds": ("one-run",),
+    "Clopper-Pearson, DKW, ROC band": ("Clopper-Pearson", "DKW", "ROC band"),
+    "DeLong": ("DeLong",),
+    "commitment": ("commitment",),
+    "canary user": ("canary users",),
+    "token": ("token",),
+    "mark, exposure": ("Exposure of canary users",),
+}
 
 
 def audited_by(record: Record) -> Wording:
@@ -206,9 +173,10 @@ def describe_intervals(result: SweepResult) -> str:
     return "two blocks give no interval"
 
 
-def glossary(sections: Sequence[Section], level: int = 1) -> Section:
+def explain_terms(sections: Sequence[Section], level: int = 1) -> Section:
     """Make the section of the terms that occur in other sections."""
     text = "\n".join(texts(sections))
     # Substrings of the text, not whole words: a report with "one-run bound" needs the entry for "one-run".
-    pairs = [(term, meaning) for term, words, meaning in TERMS if not words or any(word in text for word in words)]
+    left_out = [term for term, words in _NEEDED_BY.items() if not any(word in text for word in words)]
+    pairs = [(term, meaning) for term, meaning in TERMS.items() if term not in left_out]
     return Section("glossary", "Words", (Facts(pairs),), level)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from heldin.record.document import read_record
 from heldin.reports.blocks import Figure, Paragraph, Report, Section, texts
-from heldin.reports.record_report import record_report
-from heldin.reports.sweep_report import sweep_report
+from heldin.reports.record_report import report_record
+from heldin.reports.sweep_report import report_sweep
 from tests.made_sweeps import made_sweep, with_extraction
 from tests.reports.test_annex import GOLDEN, KINDS
 
@@ -20,8 +20,8 @@ RECORDS = {"run": "limits and release", "trainings": "trainings", "planted": "pl
 def reports() -> dict[str, Report]:
     """A report of each kind, by the name of its page."""
     record = read_record(GOLDEN)
-    made = {name: record_report(KINDS[kind](record)) for name, kind in RECORDS.items()}
-    return {**made, "sweep": sweep_report(with_extraction(made_sweep(shipped="uls", dominated=("cap10",))))}
+    made = {name: report_record(KINDS[kind](record)) for name, kind in RECORDS.items()}
+    return {**made, "sweep": report_sweep(with_extraction(made_sweep(shipped="uls", dominated=("cap10",))))}
 
 
 def page(report: Report) -> str:

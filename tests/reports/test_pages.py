@@ -15,7 +15,7 @@ from heldin.record.facts import Ceiling, GradientNorms
 from heldin.reports.claims import summarise
 from heldin.reports.figures import trainings_histogram
 from heldin.reports.findings import findings
-from heldin.reports.record_report import record_report, write_report
+from heldin.reports.record_report import report_record, write_report
 from heldin.words.guarantee import GuaranteeCondition, Promise, Relation
 from tests.drafts import typesetting
 from tests.made_facts import attack_result, canary_facts, decided_record, decision_of, estimate, evidence, score, stated
@@ -190,7 +190,7 @@ def drawings(monkeypatch):
 
 
 def draw(record):
-    for figure in record_report(record).figures.values():
+    for figure in report_record(record).figures.values():
         figure.draw()
 
 
@@ -245,13 +245,13 @@ def test_the_best_attack_is_always_drawn_and_the_caption_says_which_are(record):
     weak = [attack_result(0.5 + 0.01 * i, 0.4, 0.6, attack=name) for i, name in enumerate(_NAMES)]
     made = decided_record(record, evidence(score()))
     alone = [a if i == 0 else a.model_copy(update={"curve": None}) for i, a in enumerate(weak)]
-    roc = record_report(made.model_copy(update={"attacks": alone})).figures["roc"]
+    roc = report_record(made.model_copy(update={"attacks": alone})).figures["roc"]
     assert "Of 7 scores the leading attack is shown" in roc.caption
     strong = [*weak[:2], attack_result(0.7, 0.6, 0.8, attack="loss"), *weak[3:]]
     named = evidence(score(), score(), score(0.7, name="loss", adjusted_p=0.001))
     made = decided_record(record, named, attacks=[a.model_dump() for a in strong])
     two = [a if i in (0, 2) else a.model_copy(update={"curve": None}) for i, a in enumerate(strong)]
-    roc = record_report(made.model_copy(update={"attacks": two})).figures["roc"]
+    roc = report_record(made.model_copy(update={"attacks": two})).figures["roc"]
     assert "the leading attack and the one that the headline names are shown" in roc.caption
 
 
@@ -262,6 +262,6 @@ def test_a_canary_caption_speaks_of_a_substring_only_where_there_is_one(record):
     ]
     facts = canary_facts(groups, decision=decision_of(evidence(LEAK)))
     made = decided_record(record, evidence(LEAK), canaries=facts.model_dump())
-    caption = record_report(made).figures["canaries"].caption
+    caption = report_record(made).figures["canaries"].caption
     assert "documents" in caption
     assert "substring" not in caption

@@ -12,7 +12,7 @@ from heldin.record.document import read_record
 from heldin.record.facts import ByExposure, Ceiling
 from heldin.record.planted import Condition, Known, PlantedFacts
 from heldin.reports import annex
-from heldin.reports.attacks import attacks, most_left, rates, written_out
+from heldin.reports.attacks import most_left, tabulate_attacks, tabulate_rates, written_out
 from heldin.reports.findings import ATTACKER, BEFORE_FIGURE, NEXT, RECOMMENDED, findings
 from heldin.reports.people import (
     count_people,
@@ -287,8 +287,8 @@ def test_what_stands_before_the_first_figure_is_what_a_reader_decides_by(record)
 def test_one_value_of_each_user_is_not_called_a_mean(record):
     both = [attack_result(0.6, 0.5, 0.7), attack_result(0.7, 0.6, 0.8, attack="pooled", curve=record.attacks[0].curve)]
     its = changed_record(record, attacks=[a.model_dump() for a in both])
-    assert [row[:2] for row in attacks(its).rows] == [["likelihood-ratio", "mean"], ["pooled", "together"]]
-    assert [row[0] for row in rates(its).rows] == ["likelihood-ratio, mean", "pooled, together"]
+    assert [row[:2] for row in tabulate_attacks(its).rows] == [["likelihood-ratio", "mean"], ["pooled", "together"]]
+    assert [row[0] for row in tabulate_rates(its).rows] == ["likelihood-ratio, mean", "pooled, together"]
     led = changed_record(its, primary_attack="pooled", attacks=[both[1].model_dump()])
     said = dict(findings(led).paragraphs)
     assert "The leading attack, pooled (all texts together), reached" in said["How well the attacks did"]

@@ -6,7 +6,7 @@ import pytest
 
 from heldin.record.document import read_record
 from heldin.reports.blocks import Figure, texts
-from heldin.reports.record_report import record_page, record_report
+from heldin.reports.record_report import render_record, report_record
 from tests.made_facts import changed_record
 from tests.reports.test_annex import KINDS
 
@@ -44,15 +44,15 @@ def record(finished):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_record_has_a_page_with_every_text_of_its_report(record, kind):
     made = KINDS[kind](record)
-    page = Page(record_page(made))
-    for section in record_report(made).sections:
+    page = Page(render_record(made))
+    for section in report_record(made).sections:
         figures = [block.alt for block in section.blocks if isinstance(block, Figure)]
         for text in texts(section):
             assert text in page.said or text in figures, (section.key, text)
 
 
 def test_the_page_can_be_read_aloud_and_needs_no_network(record):
-    its = Page(record_page(record))
+    its = Page(render_record(record))
     assert its.headings[0] == 1
     assert its.headings.count(1) == 1
     assert all(later - earlier <= 1 for earlier, later in zip(its.headings, its.headings[1:], strict=False))
@@ -68,11 +68,11 @@ def test_the_page_can_be_read_aloud_and_needs_no_network(record):
 def test_another_record_another_page_and_names_are_never_markup(record):
     release = {"access": "weights", "who": "<b>everybody</b>"}
     made = changed_record(record, name="<i>run</i>", config={**record.config, "release": release})
-    written = record_page(made)
+    written = render_record(made)
     assert "<b>everybody" not in written
     assert "<i>run" not in written
     assert "cannot be called back" in Page(written).said
-    assert "cannot be called back" not in Page(record_page(record)).said
+    assert "cannot be called back" not in Page(render_record(record)).said
 
 
 def test_the_command_writes_both_files_and_the_same_page_again(finished, call, tmp_path):

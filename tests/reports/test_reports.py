@@ -15,7 +15,7 @@ from heldin.jobs.run.training_facts import promise_facts
 from heldin.record.document import read_record, write_record
 from heldin.reports.findings import BOUNDS, HOW_WELL, answer_line, findings
 from heldin.reports.recommendation import next_step
-from heldin.reports.record_report import facts, record_report, write_report
+from heldin.reports.record_report import list_facts, report_record, write_report
 from heldin.words.evidence import ClaimLabel, Subjects
 from tests.made_facts import (
     attack_result,
@@ -31,7 +31,7 @@ from tests.made_facts import (
 
 
 def figures(record):
-    return {name: figure.draw() for name, figure in record_report(record).figures.items()}
+    return {name: figure.draw() for name, figure in report_record(record).figures.items()}
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_which_step_was_chosen_reads_as_it_was(record, selection, chosen, said):
 def test_how_sides_came_about_is_said_in_words(record):
     for assignment, words in (("fixed", "a fixed split"), ("unknown", "not stated how")):
         split = record.split.model_copy(update={"assignment": assignment})
-        rows = dict(facts(changed_record(record, split=split.model_dump())).pairs)
+        rows = dict(list_facts(changed_record(record, split=split.model_dump())).pairs)
         assert rows["held in, held out, always in"].endswith(f"users ({words})")
 
 
@@ -204,7 +204,7 @@ def test_figures_are_the_same_for_the_same_record(record):
 
 
 def test_every_figure_has_words_and_the_histogram_s_are_its_numbers(record):
-    drawn = record_report(record).figures
+    drawn = report_record(record).figures
     assert all(figure.alt and figure.caption for figure in drawn.values())
     counts = record.named().curve.histogram
     assert f"{counts.held_in[-1]} of {counts.held_in[-1] + counts.held_out[-1]}" in drawn["histogram"].alt

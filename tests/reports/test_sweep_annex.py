@@ -8,8 +8,8 @@ from heldin.record.sweep import Composed
 from heldin.reports import sweep_annex
 from heldin.reports.annex_parts import NOT_ANONYMITY
 from heldin.reports.blocks import Signature, texts
-from heldin.reports.sweep_annex import VARIES, count_extracted, scenarios
-from heldin.reports.sweep_report import sweep_page, sweep_report, typeset_sweep
+from heldin.reports.sweep_annex import VARIES, count_extracted, list_scenarios
+from heldin.reports.sweep_report import render_sweep, report_sweep, typeset_sweep
 from tests.drafts import typesetting
 from tests.made_sweeps import made_sweep, with_extraction
 from tests.pdf_pages import pages
@@ -18,7 +18,7 @@ OPEN = ["Attribute inference", "Reconstruction", "Inversion"]
 
 
 def rows(result):
-    return {its.name.split(":")[0]: its for its in scenarios(result)}
+    return {its.name.split(":")[0]: its for its in list_scenarios(result)}
 
 
 def answered(result, answer, blocks=(1,)):
@@ -62,37 +62,39 @@ def test_extraction_is_counted_over_the_blocks_and_says_in_how_many_cells_it_was
     part = with_extraction(made_sweep(), blocks=(2, 3))
     assert rows(part)["Extraction"].found.startswith("Asked in 6 of 15 cells.")
     assert count_extracted(part)[0][1:3] == ["2 of 5", "6 of 120"]
-    assert sweep_annex.opinion(whole).rows[0][2] == "run; see the table of tests"
-    assert sweep_annex.opinion(made_sweep()).rows[0][2] == "not run; see the table of tests"
+    assert sweep_annex.answer_opinion(whole).rows[0][2] == "run; see the table of tests"
+    assert sweep_annex.answer_opinion(made_sweep()).rows[0][2] == "not run; see the table of tests"
 
 
 def test_the_release_is_that_of_the_plan_or_said_to_differ():
     result = made_sweep()
-    assert [value for _, value in sweep_annex.release(result).pairs] == ["", "", ""]
+    assert [value for _, value in sweep_annex.state_release(result).pairs] == ["", "", ""]
     block = {"access": "weights", "who": "the public"}
     released = result.model_copy(update={"config": {**result.config, "release": block}})
-    assert dict(sweep_annex.release(released).pairs)["who gets it"] == "the public"
-    assert any(line.startswith("Before the weights are given away") for line in sweep_annex.repeat(released).lines)
+    assert dict(sweep_annex.state_release(released).pairs)["who gets it"] == "the public"
+    assert any(
+        line.startswith("Before the weights are given away") for line in sweep_annex.list_occasions(released).lines
+    )
     variant = result.variants[1].model_copy(update={"differs": {"release.access": "text"}})
     varies = released.model_copy(update={"variants": [result.variants[0], variant, result.variants[2]]})
-    assert sweep_annex.release(varies).pairs == [("of all variants", VARIES)]
-    assert sweep_annex.opinion(varies).rows[2][2] == "not stated in the config; lines above"
+    assert sweep_annex.state_release(varies).pairs == [("of all variants", VARIES)]
+    assert sweep_annex.answer_opinion(varies).rows[2][2] == "not stated in the config; lines above"
 
 
 def test_promises_in_words_once_for_all_variants_that_promise_the_same():
     result = made_sweep(names=("none", "cap10", "uls", "els"))
-    found = dict(sweep_annex.promises(result).pairs)
+    found = dict(sweep_annex.explain_promises(result).pairs)
     assert set(found) == {"a  none, b  cap10", "c  uls, d  els"}
     assert found["a  none, b  cap10"] == "No protection was applied. The audit counts by user."
     said = found["c  uls, d  els"]
     for part in ("Whatever one user wrote", "delta is 1e-05", "150 users trained on", "(add/remove)"):
         assert part in said
-    assert "a promise to every user by c, d" in sweep_annex.opinion(result).rows[1][2]
+    assert "a promise to every user by c, d" in sweep_annex.answer_opinion(result).rows[1][2]
 
 
 def test_quantity_and_quality_are_the_cells():
     result = made_sweep()
-    its = dict(sweep_annex.quality(result).pairs)
+    its = dict(sweep_annex.state_quality(result).pairs)
     assert its["how many models"] == "15 of 15 cells, in 5 blocks"
     assert "100 held-in users and 100 held-out users" in its["how many were tested in a block"]
     assert its["with how much"] == "1,200 texts; 15 scores of 5 attacks"
@@ -100,7 +102,7 @@ def test_quantity_and_quality_are_the_cells():
     assert its["by chance alone"].startswith('a false "leaks" by the attacks in 5 % of audits of one cell')
     assert "none of which separated" in its["controls"]
     changed = dict(
-        sweep_annex.quality(with_tests(result, certifiable=False, false_alarms=None, separating=["words"])).pairs
+        sweep_annex.state_quality(with_tests(result, certifiable=False, false_alarms=None, separating=["words"])).pairs
     )
     assert "(indicative only)" in changed["who is on which side"]
     assert "nothing bounds how often" in changed["by chance alone"]
@@ -109,39 +111,41 @@ def test_quantity_and_quality_are_the_cells():
         c.model_copy(update={"tests": c.tests.model_copy(update={"texts": 9})}) if c.block == 1 else c
         for c in result.cells
     ]
-    mixed = dict(sweep_annex.quality(result.model_copy(update={"cells": cells})).pairs)["with how much"]
+    mixed = dict(sweep_annex.state_quality(result.model_copy(update={"cells": cells})).pairs)["with how much"]
     assert mixed.startswith("in 12 cells 1,200 texts")
     assert "in 3 cells 9 texts" in mixed
 
 
 def test_what_is_left_names_leaks_promises_and_what_nobody_looked_at():
     result = made_sweep(shipped="uls")
-    calm = sweep_annex.residual(result)[0].lines
+    calm = sweep_annex.state_residual_risk(result)[0].lines
     assert "No leak was found in 15 of 15 cells; other attacks were not tried." in calm
     assert any("in 5 % of sweeps" in line for line in calm)
     assert "Nothing is known about: extraction, attribute inference, reconstruction, inversion." in calm
     assert any(line.endswith("not tried on: a, b.") for line in calm)
-    leaks = sweep_annex.residual(answered(result, "leaks"))[0].lines
+    leaks = sweep_annex.state_residual_risk(answered(result, "leaks"))[0].lines
     assert leaks[0].startswith(
         "Membership leaks to the attacker described in 1 of 5 cells of a, 1 of 5 cells of b, 1 of 5 cells of c."
     )
-    unsure = sweep_annex.residual(answered(result, "inconclusive"))[0].lines
+    unsure = sweep_annex.state_residual_risk(answered(result, "inconclusive"))[0].lines
     assert any("Too little was tested" in line for line in unsure)
-    assert not any("in 5 % of sweeps" in line for line in sweep_annex.residual(made_sweep())[0].lines)
+    assert not any("in 5 % of sweeps" in line for line in sweep_annex.state_residual_risk(made_sweep())[0].lines)
     assert "extraction" not in next(
-        line for line in sweep_annex.residual(with_extraction(result))[0].lines if line.startswith("Nothing is known")
+        line
+        for line in sweep_annex.state_residual_risk(with_extraction(result))[0].lines
+        if line.startswith("Nothing is known")
     )
 
 
 def test_other_models_of_the_same_people_and_what_they_cost_together():
     result = made_sweep()
-    assert sweep_annex.others(result)[0].startswith("15 models of this sweep")
+    assert sweep_annex.list_other_models(result)[0].startswith("15 models of this sweep")
     its = Composed(private=5, others=10, epsilon=21.3, delta=1e-4, adjacency="add_remove")
-    said = sweep_annex.others(result.model_copy(update={"composed": its}))
+    said = sweep_annex.list_other_models(result.model_copy(update={"composed": its}))
     assert "The epsilon of the 5 private trainings together is 21.3 at delta 0.0001." in said
     assert any(line.startswith("10 trainings without a promise") for line in said)
-    assert any("from 3 blocks on" in line for line in sweep_annex.repeat(made_sweep(blocks=1)).lines)
-    assert not any("from 3 blocks on" in line for line in sweep_annex.repeat(result).lines)
+    assert any("from 3 blocks on" in line for line in sweep_annex.list_occasions(made_sweep(blocks=1)).lines)
+    assert not any("from 3 blocks on" in line for line in sweep_annex.list_occasions(result).lines)
 
 
 def test_page_and_pdf_have_the_texts_of_the_annex_and_lines_to_sign(tmp_path):
@@ -149,10 +153,10 @@ def test_page_and_pdf_have_the_texts_of_the_annex_and_lines_to_sign(tmp_path):
     made = with_extraction(made_sweep(shipped="uls"))
     with typesetting():
         printed = pages(typeset_sweep(made, tmp_path / "report.pdf"))
-    written = sweep_page(made)
+    written = render_sweep(made)
     (number,) = [i for i, page in enumerate(printed, start=1) if page.says("Annex for those who sign")]
     assert any(page.says(f"stand in the annex (page {number})") for page in printed[:2])
-    report = sweep_report(made)
+    report = report_sweep(made)
     for key in ("tests", "others", "when-to-repeat", "residual", "promise-terms", "quality", "opinion"):
         for text in texts(report.section(key)):
             assert any(page.says(text) for page in printed[number - 1 :]), text
@@ -166,6 +170,6 @@ def test_page_and_pdf_have_the_texts_of_the_annex_and_lines_to_sign(tmp_path):
     ("made", "tested"), [(with_extraction(made_sweep(shipped="uls")), True), (made_sweep(blocks=1), False)]
 )
 def test_extraction_has_a_section_where_a_cell_tested_it(made, tested):
-    assert (sweep_report(made).section("extraction") is not None) is tested
-    assert sweep_report(made).section("residual").first(Signature).basis == f"this report, sweep {made.sweep[:16]}"
-    assert sweep_report(made).section("residual").text == NOT_ANONYMITY
+    assert (report_sweep(made).section("extraction") is not None) is tested
+    assert report_sweep(made).section("residual").first(Signature).basis == f"this report, sweep {made.sweep[:16]}"
+    assert report_sweep(made).section("residual").text == NOT_ANONYMITY

@@ -13,7 +13,7 @@ from heldin.base.errors import InputError
 from heldin.record.sweep import SweepResult
 from heldin.reports import html, sweep_charts, sweep_findings
 from heldin.reports.blocks import Figure, Report, Section, texts
-from heldin.reports.sweep_report import sweep_page, sweep_report, typeset_sweep, write_sweep_page
+from heldin.reports.sweep_report import render_sweep, report_sweep, typeset_sweep, write_sweep_page
 from heldin.reports.typesetting import write_pdf
 from tests.drafts import typesetting
 from tests.made_sweeps import made_sweep
@@ -159,15 +159,15 @@ def test_unfinished_cells_and_missing_numbers_are_shown_as_such():
     nothing = {"auroc": None, "gain": None, "loss": None, "named": None, "cells": 0, "promise": None}
     bare = [its.model_copy(update=nothing) for its in result.variants]
     failed = result.model_copy(update={"cells": cells, "variants": bare, "attacker": None})
-    assert sweep_report(failed).figures.keys() <= {"curves"}
-    assert "failed: no memory" in "\n".join(texts(sweep_report(failed).section("cells")))
+    assert report_sweep(failed).figures.keys() <= {"curves"}
+    assert "failed: no memory" in "\n".join(texts(report_sweep(failed).section("cells")))
     assert sweep_findings.tabulate_variants(failed).rows[0][-1] == "0 of 5 cells"
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_chart_of_the_page_can_be_drawn_and_hover_shows_the_cell(name):
     vl_convert = pytest.importorskip("vl_convert")
-    charts = {key: figure.chart() for key, figure in sweep_report(CASES[name]).figures.items() if figure.chart}
+    charts = {key: figure.chart() for key, figure in report_sweep(CASES[name]).figures.items() if figure.chart}
     assert set(charts) == {"frontier", "roc-1", "canaries", "exposure"}
     for chart in charts.values():
         specification = json.dumps(chart)
@@ -191,7 +191,7 @@ def test_the_page_needs_no_network_and_is_small(tmp_path):
 def test_names_are_text_and_never_markup():
     pytest.importorskip("vl_convert")
     result = CASES["no rule"].model_copy(update={"name": "<script>alert(1)</script>"})
-    assert "<script>alert(1)" not in sweep_page(result)
+    assert "<script>alert(1)" not in render_sweep(result)
 
 
 def test_without_altair_the_page_is_refused_in_one_line(monkeypatch):
