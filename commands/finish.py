@@ -83,10 +83,11 @@ def _answered(record: "Record", folder: Path) -> str:
 def _report(record: "Record", folder: Path) -> str | None:
     """The path of the report; None, with a line that says why, if it cannot be typeset: the record stands."""
     from heldin.base.errors import InputError
-    from heldin.reports.record_report import typeset
+    from heldin.reports.record_report import report_record
+    from heldin.reports.typesetting import write_pdf
 
     try:
-        return str(typeset(record, folder / "report.pdf"))
+        return str(write_pdf(report_record(record), folder / "report.pdf"))
     except InputError as error:
         typer.echo(f"error: {error}; the record is whole", err=True)
         return None

@@ -110,12 +110,12 @@ def _run(
 
 def write_reports(result: "SweepResult", folder: Path, *, html: bool) -> list[Path]:
     """Write the PDF of a sweep, and the web page if it is asked for; their paths."""
-    from heldin.reports.sweep_report import PAGE, PDF, typeset_sweep, write_sweep_page
+    from heldin.reports.html import write_page
+    from heldin.reports.sweep_report import report_sweep
+    from heldin.reports.typesetting import write_pdf
 
-    written = [typeset_sweep(result, folder / PDF)]
-    if html:
-        written.append(write_sweep_page(result, folder / PAGE))
-    return written
+    report = report_sweep(result)
+    return [write_pdf(report, folder / "report.pdf"), *([write_page(report, folder / "report.html")] if html else [])]
 
 
 def require_html() -> None:

@@ -35,13 +35,13 @@ class Scenario:
         name: what the attack is after.
         status: whether it was run here.
         attacker: what the attacker has.
-        found: what was found, or what follows from not having looked.
+        result: of the test, or what follows if none was run.
     """
 
     name: str
     status: Status
     attacker: str
-    found: str
+    result: str
 
     @property
     def short(self) -> str:
@@ -113,7 +113,7 @@ _OTHERS = Blanks("Known to those who sign: other models, statistics or data abou
 
 
 def _tests(scenarios: Sequence[Scenario]) -> Table:
-    rows = [[scenario.name, scenario.status, scenario.attacker, scenario.found] for scenario in scenarios]
+    rows = [[scenario.name, scenario.status, scenario.attacker, scenario.result] for scenario in scenarios]
     note = (
         "Out of scope: heldin has no such test. No row bounds another: a model that hides membership may write texts"
         " out, and the reverse."

@@ -8,9 +8,11 @@ import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from heldin.base.errors import InputError
+from heldin.base.files import write_text
 from heldin.reports import blocks
 from heldin.reports.blocks import Block, Figure, Place, Report, Section
 from heldin.reports.wording import breakable
@@ -31,6 +33,16 @@ pre { white-space: pre-wrap; font-size: .8em; }
 @media print { .page { page-break-before: always; } }
 """
 _NOT_STATED = '<span>not stated:</span> <span class="line"></span>'
+
+
+def write_page(report: Report, path: Path) -> Path:
+    """Write the page to ``path``, whole or not at all, and return the path.
+
+    Raises:
+        InputError: it has charts, and Altair or vl-convert is not installed.
+    """
+    write_text(path, render(report))
+    return path
 
 
 def render(report: Report) -> str:

@@ -1,4 +1,4 @@
-"""The report of one run or audit, as PDF and as web page."""
+"""The report of one run or audit: its table of contents, and the sections on facts."""
 
 from pathlib import Path
 
@@ -6,12 +6,11 @@ import yaml
 
 from heldin.audit.canary_groups import CanaryFacts
 from heldin.audit.results import TrainingsFacts
-from heldin.base.files import write_text
 from heldin.base.wording import counted
 from heldin.record.document import Record, read_record
 from heldin.record.effort import EffortFacts
 from heldin.record.facts import Count, Overlaps
-from heldin.reports import annex, attacks, claims, figures, findings, html
+from heldin.reports import annex, attacks, claims, figures, findings
 from heldin.reports.blocks import Block, Entry, Facts, Paragraph, Place, Reference, Report, Verbatim, assemble
 from heldin.reports.people import describe_people
 from heldin.reports.typesetting import write_pdf
@@ -25,28 +24,7 @@ def write_report(folder: Path) -> Path:
     Raises:
         InputError: no readable record in ``folder``.
     """
-    return typeset(read_record(folder / "record.json"), folder / "report.pdf")
-
-
-def write_page(folder: Path) -> Path:
-    """Make ``folder``/report.html from ``folder``/record.json, and return its path.
-
-    Raises:
-        InputError: no readable record in ``folder``.
-    """
-    path = folder / "report.html"
-    write_text(path, render_record(read_record(folder / "record.json")))
-    return path
-
-
-def typeset(record: Record, path: Path) -> Path:
-    """Write the PDF report of a record to ``path``, whole or not at all, and return the path."""
-    return write_pdf(report_record(record), path)
-
-
-def render_record(record: Record) -> str:
-    """Return the web page of a record. It needs no network and no script."""
-    return html.render(report_record(record))
+    return write_pdf(report_record(read_record(folder / "record.json")), folder / "report.pdf")
 
 
 def report_record(record: Record) -> Report:

@@ -1,17 +1,13 @@
 """The report of a sweep, from its document alone: page one answers, the rest says why. No number is computed here."""
 
-from pathlib import Path
-
 import yaml
 
 from heldin.audit.blocks import LEAST_BLOCKS
-from heldin.base.files import write_text
 from heldin.base.wording import counted
 from heldin.bounds.verdict import in_parentheses
 from heldin.record.sweep import CanaryPoint, CellResult, SweepResult
-from heldin.reports import html, sweep_annex, sweep_figures, sweep_findings
+from heldin.reports import sweep_annex, sweep_figures, sweep_findings
 from heldin.reports.blocks import Block, Entry, Paragraph, Place, Remarks, Report, Table, Verbatim, assemble
-from heldin.reports.typesetting import write_pdf
 from heldin.reports.wording import (
     breakable,
     describe_intervals,
@@ -20,28 +16,7 @@ from heldin.reports.wording import (
     name_measure,
 )
 
-PDF, PAGE = "report.pdf", "report.html"
 _COLUMNS = 3  # of canary users in one table
-
-
-def typeset_sweep(result: SweepResult, path: Path) -> Path:
-    """Write the PDF of a sweep to ``path``, whole or not at all, and return the path."""
-    return write_pdf(report_sweep(result), path)
-
-
-def write_sweep_page(result: SweepResult, path: Path) -> Path:
-    """Write the web page of a sweep to ``path``, whole or not at all, and return the path.
-
-    Raises:
-        InputError: Altair or vl-convert is not installed.
-    """
-    write_text(path, render_sweep(result))
-    return path
-
-
-def render_sweep(result: SweepResult) -> str:
-    """Return the web page of a sweep. Raises InputError if Altair or vl-convert is not installed."""
-    return html.render(report_sweep(result))
 
 
 def report_sweep(result: SweepResult) -> Report:

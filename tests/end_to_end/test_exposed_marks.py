@@ -137,7 +137,7 @@ def test_the_report_says_it_of_groups_and_names_nobody(exposed, call):
     assert squashed("How far canary users are exposed") in said
     assert squashed("unseen token, held in") in said
     (row,) = [its for its in list_scenarios(record) if its.name.startswith("Extraction")]
-    assert line in row.found
+    assert line in row.result
     names = [row[0] for row in tabulate_marks(record).rows]
     assert names[-1] == "by chance"
     assert "substring of 5 tokens, held in" in names

@@ -70,10 +70,10 @@ def test_what_was_run_and_what_was_not_follows_from_the_record(record):
     rows = _rows(decided_record(record, LEAK))
     assert (rows["Membership of users"].status, rows["Extraction"].status) == ("run", "not run")
     assert [rows[name].status for name in OPEN] == ["out of scope"] * 3
-    assert rows["Membership of users"].found.endswith("; leaks.")
+    assert rows["Membership of users"].result.endswith("; leaks.")
     void = _rows(decided_record(record, evidence(score(0.7), flaws=(stated("the files are one"),))))
     assert void["Membership of users"].status == "run, not valid"
-    assert "AUROC" not in void["Membership of users"].found
+    assert "AUROC" not in void["Membership of users"].result
     entities = _rows(changed_record(record, split=_split(record, audited="entities")))
     assert "Membership of entities" in entities
     assert "Membership of users" not in entities
@@ -85,7 +85,7 @@ def test_what_was_run_and_what_was_not_follows_from_the_record(record):
     )
     planted = _rows(changed_record(record, canaries=canary_facts([group]).model_dump()))
     assert (
-        planted["Membership of canary users"].found
+        planted["Membership of canary users"].result
         == "20 canary users: the highest AUROC of 1 group is 0.830 (0.700 to 0.900, of this group alone)."
     )
     assert "Membership of canary users" not in rows
@@ -262,17 +262,18 @@ def test_every_kind_of_record_has_an_annex_that_the_first_page_points_to(record,
     assert "not a DP guarantee" not in whole
     for scenario in list_scenarios(made):
         assert scenario.name in whole
-        assert scenario.found in whole
+        assert scenario.result in whole
 
 
 @pytest.mark.usefixtures("typeset")
-def test_the_annex_is_typeset_with_names_as_text(record, tmp_path):
-    made = KINDS["limits and release"](record)
+@pytest.mark.parametrize("kind", ["limits and release", "trainings", "planted"])
+def test_the_annex_is_typeset_with_names_as_text(record, kind, tmp_path):
+    made = KINDS[kind](record)
     write_record(made, tmp_path / "record.json")
     printed = pages(write_report(tmp_path))
     (number,) = [i for i, page in enumerate(printed, start=1) if page.says("Annex for those who sign")]
     assert any(page.says(f"stand in the annex (page {number})") for page in printed[:3])
-    assert printed[number - 1].says("_nobody_ #else $x$ *at* all")
+    assert printed[number - 1].says("_nobody_ #else $x$ *at* all") == (kind == "limits and release")
     for key in ("tests", "own-limits"):
         for text in texts(report_record(made).section(key)):
             assert printed[number - 1].says(text), text

@@ -84,7 +84,7 @@ def test_a_headline_of_a_dial_is_told_apart_from_the_people_that_are_counted(rec
     assert "The score of the headline has one setting more" in describe_attacker(its)
     # The leading attack was fixed beforehand, and page one shows another score's interval.
     area = record.primary().auroc
-    said = annex._membership(its)[0].found
+    said = annex._membership(its)[0].result
     assert f"AUROC {area.value:.3f}, {area.lower:.3f} to {area.upper:.3f}; with another setting of a dial, " in said
     assert "picked among" not in said
     assert "headline is of a stronger" not in explain_people(record)

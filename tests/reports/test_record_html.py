@@ -6,7 +6,8 @@ import pytest
 
 from heldin.record.document import read_record
 from heldin.reports.blocks import Figure, texts
-from heldin.reports.record_report import render_record, report_record
+from heldin.reports.html import render
+from heldin.reports.record_report import report_record
 from tests.made_facts import changed_record
 from tests.reports.test_annex import KINDS
 
@@ -44,7 +45,7 @@ def record(finished):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_record_has_a_page_with_every_text_of_its_report(record, kind):
     made = KINDS[kind](record)
-    page = Page(render_record(made))
+    page = Page(render(report_record(made)))
     for section in report_record(made).sections:
         figures = [block.alt for block in section.blocks if isinstance(block, Figure)]
         for text in texts(section):
@@ -52,7 +53,7 @@ def test_every_kind_of_record_has_a_page_with_every_text_of_its_report(record, k
 
 
 def test_the_page_can_be_read_aloud_and_needs_no_network(record):
-    its = Page(render_record(record))
+    its = Page(render(report_record(record)))
     assert its.headings[0] == 1
     assert its.headings.count(1) == 1
     assert all(later - earlier <= 1 for earlier, later in zip(its.headings, its.headings[1:], strict=False))
@@ -68,11 +69,11 @@ def test_the_page_can_be_read_aloud_and_needs_no_network(record):
 def test_another_record_another_page_and_names_are_never_markup(record):
     release = {"access": "weights", "who": "<b>everybody</b>"}
     made = changed_record(record, name="<i>run</i>", config={**record.config, "release": release})
-    written = render_record(made)
+    written = render(report_record(made))
     assert "<b>everybody" not in written
     assert "<i>run" not in written
     assert "cannot be called back" in Page(written).said
-    assert "cannot be called back" not in Page(render_record(record)).said
+    assert "cannot be called back" not in Page(render(report_record(record))).said
 
 
 def test_the_command_writes_both_files_and_the_same_page_again(finished, call, tmp_path):

@@ -8,8 +8,10 @@ from heldin.record.sweep import Composed
 from heldin.reports import sweep_annex
 from heldin.reports.annex_parts import NOT_ANONYMITY
 from heldin.reports.blocks import Signature, texts
+from heldin.reports.html import render
 from heldin.reports.sweep_annex import VARIES, count_extracted, list_scenarios
-from heldin.reports.sweep_report import render_sweep, report_sweep, typeset_sweep
+from heldin.reports.sweep_report import report_sweep
+from heldin.reports.typesetting import write_pdf
 from tests.drafts import typesetting
 from tests.made_sweeps import made_sweep, with_extraction
 from tests.pdf_pages import pages
@@ -38,14 +40,14 @@ def test_what_was_run_and_what_was_not_follows_from_the_cells():
     assert [its[name].status for name in OPEN] == ["out of scope"] * 3
     assert its["Membership of canary users"].status == "run"
     for letter, variant in zip("abc", result.variants, strict=True):
-        assert f"{letter} {variant.auroc.value:.3f}" in its["Membership of users"].found
+        assert f"{letter} {variant.auroc.value:.3f}" in its["Membership of users"].result
     entities = result.model_copy(update={"attacker": result.attacker.model_copy(update={"audited": "entities"})})
     assert "Membership of entities" in rows(entities)
     void = rows(answered(result, "not valid", blocks=range(1, 6)))["Membership of users"]
     assert void.status == "run, not valid"
     some = rows(answered(result, "not valid"))["Membership of users"]
     assert some.status == "run"
-    assert "not valid in 3 of 15 cells" in some.found
+    assert "not valid in 3 of 15 cells" in some.result
     none = result.model_copy(update={"cells": [c.model_copy(update={"state": "failed"}) for c in result.cells]})
     assert rows(none)["Membership of users"].status == "not run"
     bare = result.model_copy(update={"variants": [v.model_copy(update={"canaries": []}) for v in result.variants]})
@@ -56,11 +58,11 @@ def test_extraction_is_counted_over_the_blocks_and_says_in_how_many_cells_it_was
     whole = with_extraction(made_sweep())
     its = rows(whole)["Extraction"]
     assert its.status == "run"
-    assert "a 15 of 300 held in and 0 of 290 held out" in its.found
-    assert "Asked in" not in its.found
+    assert "a 15 of 300 held in and 0 of 290 held out" in its.result
+    assert "Asked in" not in its.result
     assert count_extracted(whole)[2] == ["c  uls", "5 of 5", "15 of 300", "0 of 290", "45 of 50", "0 of 60"]
     part = with_extraction(made_sweep(), blocks=(2, 3))
-    assert rows(part)["Extraction"].found.startswith("Asked in 6 of 15 cells.")
+    assert rows(part)["Extraction"].result.startswith("Asked in 6 of 15 cells.")
     assert count_extracted(part)[0][1:3] == ["2 of 5", "6 of 120"]
     assert sweep_annex.answer_opinion(whole).rows[0][2] == "run; see the table of tests"
     assert sweep_annex.answer_opinion(made_sweep()).rows[0][2] == "not run; see the table of tests"
@@ -152,8 +154,8 @@ def test_page_and_pdf_have_the_texts_of_the_annex_and_lines_to_sign(tmp_path):
     pytest.importorskip("vl_convert")
     made = with_extraction(made_sweep(shipped="uls"))
     with typesetting():
-        printed = pages(typeset_sweep(made, tmp_path / "report.pdf"))
-    written = render_sweep(made)
+        printed = pages(write_pdf(report_sweep(made), tmp_path / "report.pdf"))
+    written = render(report_sweep(made))
     (number,) = [i for i, page in enumerate(printed, start=1) if page.says("Annex for those who sign")]
     assert any(page.says(f"stand in the annex (page {number})") for page in printed[:2])
     report = report_sweep(made)

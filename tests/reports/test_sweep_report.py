@@ -11,9 +11,10 @@ from heldin.audit.requirement import Requirement
 from heldin.audit.shipping import Candidate, Shipping, judge_candidates
 from heldin.base.errors import InputError
 from heldin.record.sweep import SweepResult
-from heldin.reports import html, sweep_charts, sweep_findings
+from heldin.reports import sweep_charts, sweep_findings
 from heldin.reports.blocks import Figure, Report, Section, texts
-from heldin.reports.sweep_report import render_sweep, report_sweep, typeset_sweep, write_sweep_page
+from heldin.reports.html import load_altair, render, write_page
+from heldin.reports.sweep_report import report_sweep
 from heldin.reports.typesetting import write_pdf
 from tests.drafts import typesetting
 from tests.made_sweeps import made_sweep
@@ -34,7 +35,7 @@ CASES = {
 def case(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.pdf"
     with typesetting():
-        typeset_sweep(CASES[request.param], path)
+        write_pdf(report_sweep(CASES[request.param]), path)
     return CASES[request.param], pages(path)
 
 
@@ -177,7 +178,7 @@ def test_every_chart_of_the_page_can_be_drawn_and_hover_shows_the_cell(name):
 
 def test_the_page_needs_no_network_and_is_small(tmp_path):
     pytest.importorskip("vl_convert")
-    path = write_sweep_page(CASES["fifty"], tmp_path / "report.html")
+    path = write_page(report_sweep(CASES["fifty"]), tmp_path / "report.html")
     text = path.read_text(encoding="utf-8")
     assert path.stat().st_size < 3_000_000
     assert not re.search(r"<script[^>]+src=", text)
@@ -191,13 +192,13 @@ def test_the_page_needs_no_network_and_is_small(tmp_path):
 def test_names_are_text_and_never_markup():
     pytest.importorskip("vl_convert")
     result = CASES["no rule"].model_copy(update={"name": "<script>alert(1)</script>"})
-    assert "<script>alert(1)" not in render_sweep(result)
+    assert "<script>alert(1)" not in render(report_sweep(result))
 
 
 def test_without_altair_the_page_is_refused_in_one_line(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "altair", None)
     with pytest.raises(InputError, match=r"pip install 'heldin\[html\]'"):
-        html.load_altair()
+        load_altair()
 
 
 def test_a_curve_of_many_points_is_thinned_with_its_ends():
