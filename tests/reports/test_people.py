@@ -70,7 +70,7 @@ def test_people_are_those_of_the_rate_that_the_thresholds_state(record):
     ]
     assert explain_people(record).startswith("Of those named, 83 of 100 were held in")
     assert "guessing reaches" not in explain_people(record)
-    assert "The interval includes what guessing reaches." in explain_people(_curve(record, (0.05, 0.12)))
+    assert "guessing reaches" in explain_people(_curve(record, (0.05, 0.12)))
     assert count_people(_promised(record, 2.0))[2] == ["expected at most, if the promise holds", "400", "50"]
 
 
@@ -80,14 +80,14 @@ def test_a_headline_of_a_dial_is_told_apart_from_the_people_that_are_counted(rec
     beyond = decision.model_copy(update={"decision": replace(decision.decision, strongest=len(record.attacks))})
     its = changed_record(record, decision=beyond.model_dump())
     assert count_people(its)[0][0] == NAMED
-    assert "The headline is of a stronger score" in explain_people(its)
-    assert "The score of the headline has one setting more" in describe_attacker(its)
+    assert "a stronger score" in explain_people(its)
+    assert "one setting more" in describe_attacker(its)
     # The leading attack was fixed beforehand, and page one shows another score's interval.
     area = record.primary().auroc
     said = annex._membership(its)[0].result
     assert f"AUROC {area.value:.3f}, {area.lower:.3f} to {area.upper:.3f}; with another setting of a dial, " in said
     assert "picked among" not in said
-    assert "headline is of a stronger" not in explain_people(record)
+    assert "a stronger score" not in explain_people(record)
     assert "one setting more" not in describe_attacker(record)
 
 
@@ -124,10 +124,8 @@ def test_where_the_stated_rate_cannot_be_seen_the_lowest_that_can_is_counted(rec
 
 
 def test_the_worst_off_by_the_promise_and_by_the_group_with_the_highest_scores(record):
-    assert describe_worst_off(record) == (
-        "No promise bounds the odds on a single person: no protection was applied. Measured: of the 40 users with the"
-        " highest scores 30 were held in and 10 held out. One person's odds were not computed."
-    )
+    assert "the 40 users with the highest scores 30 were held in and 10 held out" in describe_worst_off(record)
+    assert describe_worst_off(record).startswith("No promise")
     assert "of the 12 users with the highest scores 11 were held in and 1 held out" in describe_worst_off(
         _curve(record, (0.05, 0.3), held_in=(29, 11), held_out=(39, 1))
     )
@@ -140,7 +138,7 @@ def test_the_worst_off_by_the_promise_and_by_the_group_with_the_highest_scores(r
     assert describe_worst_off(_promised(alone, 2.0)).startswith("The promise is for every user, the worst-off too:")
     assert f"is at most {e2:.3g} times as likely after they were in training as after they were not" in said
     assert "plus a probability of 1e-05." in said
-    assert "too large to help" in describe_worst_off(_promised(record, 20.0))
+    assert "too large" in describe_worst_off(_promised(record, 20.0))
     assert "its epsilon is for example" in describe_worst_off(_promised(record, 2.0, unit="example", ceiling=None))
     assert "how the model was trained is not known here" in describe_worst_off(changed_record(record, training=None))
 

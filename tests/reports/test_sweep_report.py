@@ -187,6 +187,9 @@ def test_the_page_needs_no_network_and_is_small(tmp_path):
     assert not re.search(r'<(link|img)[^>]+(src|href)="(?!data:)', marked_up)
     assert sweep_findings.state_answer(CASES["fifty"]) in text
     assert text.index("charset") < 1024
+    for name in ("frontier", "roc-1", "canaries", "exposure"):
+        assert f'<div id="chart-{name}"></div>' in text
+        assert f'vegaEmbed("#chart-{name}", ' in text
 
 
 def test_names_are_text_and_never_markup():
