@@ -5,7 +5,7 @@ from pathlib import Path
 
 from heldin.base.errors import InputError
 from heldin.bounds.claims import parse_claim
-from heldin.bounds.claims import plan_claim as _plan_claim
+from heldin.bounds.plan_claims import plan_claim as _plan_claim
 from heldin.bounds.verdict import Claim, stated_claim
 
 Stated = Claim | str | tuple[float, float]

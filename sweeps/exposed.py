@@ -6,7 +6,7 @@ import numpy as np
 
 from heldin.audit.blocks import over_blocks
 from heldin.audit.coarse import LEAST_IN_GROUP, brief, significant
-from heldin.audit.exposure import Exposed
+from heldin.audit.exposed_users import Exposed
 from heldin.record.document import Record
 from heldin.record.sweep import Band, CanaryPoint
 from heldin.sweeps.finished import Finished

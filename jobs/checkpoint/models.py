@@ -9,8 +9,7 @@ from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
 from heldin.jobs.checkpoint.config import AT_ENDPOINT
 from heldin.jobs.checkpoint.job import CheckpointAudit
-from heldin.models.adapters import load_target_and_reference
-from heldin.models.loading import load_language_model
+from heldin.models.loading import load_language_model, load_target_and_reference
 from heldin.models.model_config import ScoringPrecision
 from heldin.models.score_cache import ScoredModel
 from heldin.record.facts import ModelFacts

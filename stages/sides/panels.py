@@ -10,15 +10,17 @@ import numpy as np
 
 from heldin.attacks.protocol import TextStatistic
 from heldin.audit.canary_groups import PlantedUsers, kinds_of
-from heldin.audit.exposure import Exposed, ExposureFacts, correlations, exposure_groups
+from heldin.audit.exposed_users import Exposed, correlations, exposure_groups
+from heldin.audit.exposure import ExposureFacts
 from heldin.audit.panels import judge_panels
-from heldin.audit.preregistration import Panel, Preregistration, sides_of_run
+from heldin.audit.preregistration import Panel, Preregistration, Sides
 from heldin.audit.results import Results
 from heldin.base.progress import Reporter
-from heldin.bounds.claims import claims_of, exposed_claims
+from heldin.bounds.design import Assignment
+from heldin.bounds.plan_claims import claims_of, exposed_claims
 from heldin.bounds.verdict import Claim
 from heldin.canaries.kinds import Canary, Kind
-from heldin.corpus.split import Part
+from heldin.corpus.split import Part, SplitRule
 from heldin.defenses.mechanism import Mechanism
 from heldin.stages.config import RunConfig
 from heldin.stages.sides.data import RunData
@@ -183,3 +185,8 @@ def claims_by_kind(plan: Mechanism, canaries: Mapping[str, Canary]) -> dict[Kind
 
 def _subjects_of(kind: Kind) -> Statement:
     return Subjects.CANARIES_OF_KIND(kind=kind.replace("_", "-"))
+
+
+def sides_of_run(assignment: SplitRule) -> Sides:
+    """The sides of a run, whose ledger heldin drew: coins, or an exact half."""
+    return Sides(Assignment.COIN if assignment is SplitRule.COIN else Assignment.FIXED, witnessed=True)

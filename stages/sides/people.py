@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from heldin.audit.exposure import Exposed, exposed_users
+from heldin.audit.exposed_users import Exposed, exposed_users
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.scored_users import ScoredUsers
 from heldin.base.coins import first_in_keyed_order, seed_key
