@@ -22,7 +22,6 @@ from heldin.models.model_names import require_model
 from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Body, Record, read_record, write_new_record
 from heldin.record.masking import without_names
-from heldin.stages.config_files import first_difference
 from heldin.stages.folder import take_new_folder
 from heldin.stages.measures.measure import MeasureFolder
 from heldin.stages.stage_seconds import StageSeconds
@@ -136,6 +135,8 @@ def _take_folder(job: CheckpointAudit, out: Path) -> None:
         if record.kind == "audit" and record.config == asked:
             return
         if record.kind == "audit":
+            from heldin.stages.config_files import first_difference
+
             changed = first_difference(record.config, asked) or "option"
             # As its user calls it.
             changed = {"stated_claims": "claims", "others": "reference"}.get(changed, changed)
