@@ -6,7 +6,7 @@ state of another job is refused.
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -219,3 +219,13 @@ def _unflatten(tensors: dict[str, torch.Tensor], scalars: dict[str, dict[str, An
         i, name = key.split(".", 1)
         state[int(i)][name] = tensor
     return state
+
+
+def weights_checksum(parameters: Iterable[torch.Tensor]) -> int:
+    """A sum over the bits of weights: equal for equal weights, whatever the order in which they are summed."""
+    # As integers: a sum of numbers would hide differences in its rounding.
+    total = 0
+    for number, weight in enumerate(parameters):
+        words = weight.detach().contiguous().view(torch.int16 if weight.element_size() == 2 else torch.int32)
+        total += (2 * number + 1) * int(words.sum(dtype=torch.int64))
+    return total % 2**63

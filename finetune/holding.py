@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -11,23 +11,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from heldin.base.errors import InputError
 from heldin.defenses.choices import ConcentrationFilter
 from heldin.finetune.batches import over_processes, plain_batch_gradient
-from heldin.finetune.checkpoints import TrainingState, load_state, save_model, save_state
+from heldin.finetune.checkpoints import TrainingState, load_state, save_model, save_state, weights_checksum
 from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
 from heldin.finetune.filtered import filtered_gradient
 from heldin.finetune.passes import Passes
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.private import private_gradient
 from heldin.finetune.ranks import own_share, rank
-from heldin.finetune.sharded_checkpoints import (
-    all_finite,
-    load_sharded_state,
-    save_sharded_model,
-    save_sharded_state,
-    weights_checksum,
-)
-from heldin.finetune.sharded_gradients import sharded_batch_gradient, sharded_private_gradient
-from heldin.finetune.sharding import Spread, local, shards
 from heldin.finetune.units import PrivateTraining
+
+if TYPE_CHECKING:
+    from heldin.finetune.sharding import Spread
 
 Records = Sequence[Sequence[int]]
 StepGradient = Callable[[PreTrainedModel, PrivateTraining, int, Records, Passes], float | None]
@@ -63,7 +57,7 @@ class Holding:
     keeps_casts: bool
 
 
-def holding_of(spread: Spread | None, private: PrivateTraining | None) -> Holding:
+def holding_of(spread: "Spread | None", private: PrivateTraining | None) -> Holding:
     """The holding of a model that lies as ``spread`` says; None: every process holds all of it.
 
     Raises InputError for a mechanism that needs whole models where they are spread.
@@ -73,7 +67,10 @@ def holding_of(spread: Spread | None, private: PrivateTraining | None) -> Holdin
         return _whole(filtered_gradient if filters else private_gradient)
     if filters or (private is not None and private.mechanism.local is not None):
         raise InputError("finetune.shard: local updates and the filter of concentration need whole models")
-    return _sharded(spread)
+    # Sharding is no part of a training on one device.
+    from heldin.finetune.sharded_holding import sharded_holding
+
+    return sharded_holding(spread)
 
 
 def _whole(of_step: StepGradient) -> Holding:
@@ -109,33 +106,4 @@ def _whole(of_step: StepGradient) -> Holding:
         lambda model: all(bool(torch.isfinite(p).all()) for p in model.parameters() if p.requires_grad),
         lambda model: weights_checksum(p for p in model.parameters() if p.requires_grad),
         True,
-    )
-
-
-def _sharded(spread: Spread) -> Holding:
-    """Each shard group processes its share of a step's units; every process reads and writes its shards."""
-
-    def of_batch(
-        model: PreTrainedModel, batch: Records, clipping: PlainClipping | None, passes: Passes, arithmetic: Arithmetic
-    ) -> tuple[float, list[float]]:
-        if clipping is not None:
-            raise InputError("finetune.shard: clipping without noise needs whole models")
-        passes.count(own_share(batch))
-        # As ``keeps_casts`` says.
-        with autocast(arithmetic, model.device, keeps_casts=False):
-            return sharded_batch_gradient(model, batch, passes.most, spread), []
-
-    def checksum(model: PreTrainedModel) -> int:
-        here = weights_checksum(local(p) for p in shards(model).values())
-        return spread.checksum_over_members(here, model.device)
-
-    return Holding(
-        partial(sharded_private_gradient, spread=spread),
-        of_batch,
-        partial(load_sharded_state, spread=spread),
-        partial(save_sharded_state, spread=spread),
-        save_sharded_model,
-        all_finite,
-        checksum,
-        False,  # a process holds a part of the weights, and no copy of all of them
     )

@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from heldin.base.errors import InputError
 from heldin.finetune.clipping import PlainClipping
@@ -17,10 +18,12 @@ from heldin.finetune.effort import Effort
 from heldin.finetune.filtered import Halted
 from heldin.finetune.ranks import processes
 from heldin.finetune.recipe import Recipe
-from heldin.finetune.sharding import Spread
 from heldin.finetune.training import Evaluate, begin
 from heldin.finetune.units import PrivateTraining
 from heldin.models.loading import LanguageModel
+
+if TYPE_CHECKING:
+    from heldin.finetune.sharding import Spread
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ def train(
     select_by: str | None = None,
     advance: Callable[[int], object] | None = None,
     say: Callable[[str], None] = lambda _: None,
-    spread: Spread | None = None,
+    spread: "Spread | None" = None,
 ) -> TrainingResult:
     """Train ``base`` on ``sequences`` and leave the chosen model in ``folder``/final.
 

@@ -5,7 +5,7 @@ training may go on with another number of processes.
 """
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -172,16 +172,6 @@ def all_finite(model: PreTrainedModel) -> bool:
     bad = torch.tensor([0.0 if here else 1.0], device=model.device)
     dist.all_reduce(bad)
     return not bool(bad)
-
-
-def weights_checksum(parameters: Iterable[torch.Tensor]) -> int:
-    """A sum over the bits of weights: equal for equal weights, whatever the order in which they are summed."""
-    # As integers: a sum of numbers would hide differences in its rounding.
-    total = 0
-    for number, weight in enumerate(parameters):
-        words = weight.detach().contiguous().view(torch.int16 if weight.element_size() == 2 else torch.int32)
-        total += (2 * number + 1) * int(words.sum(dtype=torch.int64))
-    return total % 2**63
 
 
 def _flat(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import PreTrainedModel
@@ -34,11 +35,13 @@ from heldin.finetune.ranks import (
 )
 from heldin.finetune.recipe import Recipe
 from heldin.finetune.sampled_units import Units
-from heldin.finetune.sharding import Spread
 from heldin.finetune.token_store import lengths_of, sequences_digest
 from heldin.finetune.units import PrivateTraining
 from heldin.models.devices import begin_peak, device_name, seed_generators
 from heldin.models.loading import LanguageModel
+
+if TYPE_CHECKING:
+    from heldin.finetune.sharding import Spread
 
 Evaluate = Callable[[int, PreTrainedModel], Mapping[str, float]]
 
@@ -207,7 +210,7 @@ def begin(
     folder: Path,
     private: PrivateTraining | None,
     clipping: PlainClipping | None,
-    spread: Spread | None,
+    spread: "Spread | None",
     say: Callable[[str], None],
 ) -> OngoingTraining:
     """Make model and optimizer, and go on from the last checkpoint where there is one.

@@ -8,7 +8,7 @@ their ids: one entity has one coin for all authors, and no two records share one
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,6 @@ import torch
 
 from heldin.base.coins import keyed_positions, keyed_uniform
 from heldin.base.errors import InputError
-from heldin.corpus.entities.incidence import Incidence
 from heldin.defenses.choices import (
     BatchClip,
     ConstantDivisor,
@@ -31,6 +30,9 @@ from heldin.defenses.sampling import Draws
 from heldin.defenses.texts.selection import select_records
 from heldin.finetune.local_updates import LocalWork
 from heldin.finetune.sampled_units import Copies, SampledUnit, Units, Writers, require_unique
+
+if TYPE_CHECKING:
+    from heldin.corpus.entities.incidence import Incidence
 
 Gradients = Mapping[str, torch.Tensor]
 
@@ -54,7 +56,7 @@ class PrivateRecords:
     users: Sequence[str]
     lengths: Sequence[int] | npt.NDArray[np.int64]
     losses: Sequence[float] | None = None
-    named: Incidence | None = field(default=None, repr=False)
+    named: "Incidence | None" = field(default=None, repr=False)
 
 
 class GradientCanaries(Protocol):
@@ -260,7 +262,7 @@ def choose_records(
 
 
 def usable(
-    two_level: TwoLevel, named: Incidence, rows: Sequence[int], ids: Sequence[str], key: bytes, step: int
+    two_level: TwoLevel, named: "Incidence", rows: Sequence[int], ids: Sequence[str], key: bytes, step: int
 ) -> dict[int, list[int]]:
     """The rows that a step may use, each with the drawn entities that it names; none for one that names nobody.
 
@@ -284,7 +286,7 @@ def usable(
     return rows_used
 
 
-def entity_weights(two_level: TwoLevel, named: Incidence) -> Weights | None:
+def entity_weights(two_level: TwoLevel, named: "Incidence") -> Weights | None:
     """w_e = min(records / cap, 1) of every entity (Algorithm 1, line 4), shape (count,); None for constants of 1."""
     if two_level.weight_caps is None:
         return None

@@ -1,15 +1,11 @@
-"""The sections of a config that name a source of mentions."""
+"""The sections of a config that name a source of mentions; the sources are imported when one is opened."""
 
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
 from heldin.base.section import ExpandedName, ExpandedPath, Section
-from heldin.corpus.entities.gold import Gold
-from heldin.corpus.entities.patterns import FAST, Pattern, Patterns
-from heldin.corpus.entities.pipelines import SpacyPipeline
-from heldin.corpus.entities.spans import Category
-from heldin.corpus.entities.word_list import WordList
+from heldin.corpus.entities.spans import FAST, Category, EntitySource, Pattern
 from heldin.corpus.sources.rows import existing
 
 
@@ -22,8 +18,10 @@ class WordsConfig(Section):
     category: Category = "person"
     """Category of names without one of their own."""
 
-    def source(self) -> WordList:
-        """The source. Raises InputError if there is no such file."""
+    def source(self) -> EntitySource:
+        """Return the source. Raises InputError if there is no such file."""
+        from heldin.corpus.entities.word_list import WordList
+
         return WordList(existing(self.path), self.category)
 
 
@@ -34,8 +32,10 @@ class PatternsConfig(Section):
     which: tuple[Pattern, ...] = Field(FAST, min_length=1)
     """Which of them; phone is slow (50 texts a second)."""
 
-    def source(self) -> Patterns:
-        """The source."""
+    def source(self) -> EntitySource:
+        """Return the source."""
+        from heldin.corpus.entities.patterns import Patterns
+
         return Patterns(self.which)
 
 
@@ -46,8 +46,10 @@ class SpacyConfig(Section):
     pipeline: ExpandedName
     """Name of an installed pipeline, or a folder."""
 
-    def source(self) -> SpacyPipeline:
-        """The source."""
+    def source(self) -> EntitySource:
+        """Return the source."""
+        from heldin.corpus.entities.pipelines import SpacyPipeline
+
         return SpacyPipeline(self.pipeline)
 
 
@@ -58,8 +60,10 @@ class GoldConfig(Section):
     path: ExpandedPath
     """The CoNLL file of ``corpus.source``."""
 
-    def source(self) -> Gold:
-        """The source. Raises InputError if there is no such file."""
+    def source(self) -> EntitySource:
+        """Return the source. Raises InputError if there is no such file."""
+        from heldin.corpus.entities.gold import Gold
+
         return Gold(existing(self.path))
 
 

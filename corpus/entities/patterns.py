@@ -3,15 +3,11 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
-from heldin.corpus.entities.spans import Span, Text
-
-Pattern: TypeAlias = Literal["email", "phone", "credit_card", "iban", "ip_address", "us_ssn", "crypto", "url"]
-PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
-FAST = tuple(name for name in PATTERNS if name != "phone")  # the phone recogniser alone is slow: 50 texts a second
+from heldin.corpus.entities.spans import FAST, Pattern, Span, Text
 
 _CLASSES: dict[Pattern, str] = {
     "email": "EmailRecognizer",

@@ -7,16 +7,19 @@ docs/theory.md#audits-of-entities.
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from heldin.base.coins import keyed_order, keyed_uniform, seed_key
 from heldin.base.errors import InputError
-from heldin.corpus.entities.incidence import Incidence
 from heldin.corpus.row_parts import PARTS, Parts, RowParts
 from heldin.corpus.split import Audited, Part, check_pool
 from heldin.stages.config import SplitConfig
+
+if TYPE_CHECKING:
+    from heldin.corpus.entities.incidence import Incidence
 
 PREFIX = "entity/"
 
@@ -59,7 +62,7 @@ def pool_of_users(users: Sequence[str], split: SplitConfig, *, seed: int) -> Aud
 
 def pool_of_entities(
     split: SplitConfig,
-    named: Incidence,
+    named: "Incidence",
     parts: RowParts,
     kept: npt.NDArray[np.bool_],
     *,
@@ -139,7 +142,7 @@ def _rows_of(parts: Parts) -> npt.NDArray[np.int64]:
     return np.array([row for its in parts.values() for row in its], dtype=np.int64)
 
 
-def _uses(named: Incidence, parts: RowParts, kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
+def _uses(named: "Incidence", parts: RowParts, kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
     """What each row is used for, shape (rows of ``named``,); records that caps leave out are unused."""
     use = parts.uses(named.starts.size - 1)
     use[(use == _USES[Part.TRAIN]) & ~kept[: use.size]] = _UNUSED
@@ -148,7 +151,7 @@ def _uses(named: Incidence, parts: RowParts, kept: npt.NDArray[np.bool_]) -> npt
 
 def _candidates(
     split: SplitConfig,
-    named: Incidence,
+    named: "Incidence",
     use: npt.NDArray[np.int8],
     rows: npt.NDArray[np.int64],
     starts: npt.NDArray[np.int64],

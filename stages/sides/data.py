@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +27,11 @@ from heldin.stages.sides.corpus import CorpusData, read_corpus
 from heldin.stages.sides.layout import laid_out
 from heldin.stages.sides.ledger import Ledger, ledger_of_run, load_ledger
 from heldin.stages.sides.planting import plant
-from heldin.stages.sides.slots import Slots
 from heldin.stages.train.validation import CurveTexts
 from heldin.words.people import AUDITED
+
+if TYPE_CHECKING:
+    from heldin.stages.sides.slots import Slots
 
 ROWS_A_BATCH = 2**14
 
@@ -57,7 +60,7 @@ class RunData:
     training_rows: npt.NDArray[np.integer]
     removals: tuple[Removal, ...] = ()
     changed_texts: Mapping[int, str] = field(default_factory=dict)
-    slots: Slots | None = None
+    slots: "Slots | None" = None
     cell: CellFacts | None = None
     parts: ScoredParts | None = None
 
@@ -176,7 +179,7 @@ def defended(
     ledger: Ledger,
     base: LanguageModel | None,
     reporter: Reporter,
-    slots: Slots | None = None,
+    slots: "Slots | None" = None,
 ) -> tuple[npt.NDArray[np.integer], tuple[Removal, ...], dict[int, str]]:
     """What data-side defenses leave: the rows that are trained on, what each step did, and changed texts by row.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,10 +14,13 @@ from heldin.corpus.row_parts import RowParts
 from heldin.corpus.set_asides import set_asides
 from heldin.corpus.split import Audited, Part
 from heldin.corpus.store import Corpus
+from heldin.defenses.config import EntityDefense
 from heldin.stages.config import RunConfig, SplitConfig
 from heldin.stages.sides.audit_pool import AuditPool, pool_of_entities, pool_of_users
 from heldin.stages.sides.corpus import CorpusData
-from heldin.stages.sides.slots import Slots, find_slots, whom_records_name
+
+if TYPE_CHECKING:
+    from heldin.stages.sides.slots import Slots
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ def laid_out(
     canaries: Mapping[str, Canary],
     reporter: Reporter,
     earlier: tuple[str, RowParts] | None = None,
-) -> tuple[Layout, Slots | None]:
+) -> "tuple[Layout, Slots | None]":
     """The layout of a run, and the slots of one that protects users and entities.
 
     Args:
@@ -73,13 +77,20 @@ def laid_out(
     else:
         parts = parts_of(store, users, planted, split, seed=of_parts, reporter=reporter)
     # Over everybody's records, also of those whom their coin will leave out.
-    slots = find_slots(config, corpus.store, store, parts, reporter)
+    slots = None
+    if isinstance(config.defense, EntityDefense):
+        # Entities are no part of a plain run.
+        from heldin.stages.sides.slots import find_slots
+
+        slots = find_slots(config, corpus.store, store, parts, reporter)
     if split.audited is Audited.USERS:
         # Canary users alone are audited where nobody else is left to be (jobs.planted.data).
         pool = pool_of_users(users, split, seed=seed) if users or not planted else AuditPool((), {})
     else:
         named = slots.named if slots else None
         if named is None:
+            from heldin.stages.sides.slots import whom_records_name
+
             rows = np.sort(parts.rows_of(Part.TRAIN))
             named = whom_records_name(config, corpus.store, store, rows, reporter)
         assert named is not None

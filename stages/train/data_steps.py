@@ -6,7 +6,6 @@ from heldin.corpus.presets.catalogue import preset_named
 from heldin.corpus.split import Audited, SplitRule
 from heldin.defenses.choices import DataStep
 from heldin.defenses.config import EntityDefense, UedpDefense, UserEntityDefense
-from heldin.defenses.texts.caps import caps_named
 from heldin.defenses.texts.data_side import DeIdentify, declared
 from heldin.stages.config import RunConfig
 from heldin.words import Statement
@@ -65,6 +64,8 @@ def data_steps(config: RunConfig) -> tuple[DataStep, ...]:
         steps.append(_of_slots("an exact half held in", user_local=False))
     steps += _canary_steps(config)
     if isinstance(config.defense, UserEntityDefense) and config.defense.caps:
+        from heldin.defenses.texts.caps import caps_named
+
         named = caps_named(*config.defense.caps, config.defense.counts_as_entity)
         steps.append(_of_slots(named, user_local=False))
     steps += [declared(defense) for defense in config.data_defenses]

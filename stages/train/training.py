@@ -6,12 +6,12 @@ from contextlib import closing, nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from heldin.base.artefacts import State, folder_digest, state_of
 from heldin.base.errors import InputError
 from heldin.base.files import kept_text, text_sha256, write_text
 from heldin.base.progress import Reporter
-from heldin.corpus.entities.incidence import Incidence
 from heldin.defenses.choices import BatchClip, FlatClip
 from heldin.defenses.config import ClippingDefense, FilterDefense, NoDefense, SampledDefense
 from heldin.defenses.mechanism import Mechanism
@@ -21,7 +21,6 @@ from heldin.finetune.clipping import PlainClipping
 from heldin.finetune.loop import TrainingResult, train
 from heldin.finetune.ranks import first_process_first, rank
 from heldin.finetune.recipe import Select
-from heldin.finetune.sharding import spread
 from heldin.finetune.token_store import TokenStore, token_store
 from heldin.finetune.training import discard_model, job_name
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
@@ -33,6 +32,9 @@ from heldin.stages.sides.ledger import load_ledger
 from heldin.stages.sides.rows import RecordIds, rows_digest, writers
 from heldin.stages.train.validation import HELD_IN_LOSS, PUBLIC_LOSS, CurveEvaluation
 
+if TYPE_CHECKING:
+    from heldin.corpus.entities.incidence import Incidence
+
 TOKENS = Path("checkpoints") / "tokens"  # of a run: what its checkpoints go on from
 
 
@@ -42,7 +44,11 @@ def finetune(
     """Train on the records of held-in and always-in users under the mechanism, measuring the curves along the way."""
     recipe = config.finetune
     _check_length(config, base)
-    its = spread(base.model, recipe)
+    layout = None
+    if recipe.shard is not None:
+        from heldin.finetune.sharding import spread
+
+        layout = spread(base.model, recipe)
     # Chunks are cut from a user's whole text in each step: cut here, they could only
     # come from the beginnings of its records.
     length = None if mechanism.record_selection == "random_chunk" else recipe.sequence_length
@@ -66,7 +72,7 @@ def finetune(
             "finetune.select or patience chooses by validation texts of those held in, who have none: set select to"
             " last and patience to null, or raise split.evaluation_fraction"
         )
-    evaluate = CurveEvaluation(curves, base, private=private is not None, spread=its is not None)
+    evaluate = CurveEvaluation(curves, base, private=private is not None, spread=layout is not None)
     at_end = closing(private.source) if private else nullcontext()
     final = out / "checkpoints" / "final"
     if final.is_dir() and not is_model_of_training(out, data.ledger.key):
@@ -84,7 +90,7 @@ def finetune(
             select_by=PUBLIC_LOSS if recipe.select is Select.BEST_PUBLIC else HELD_IN_LOSS,
             advance=advance,
             say=reporter.say,
-            spread=its,
+            spread=layout,
         )
     if rank() == 0 and not result.halted:
         write_text(out / "ledger" / "model", _model_commitment(data.ledger.key, final), private=True)
@@ -240,7 +246,7 @@ def require_trained_under(run: Path, plan: Mechanism) -> None:
         raise InputError(f"'{run / 'plan.json'}' is not the plan that the model was trained under")
 
 
-def _named(data: RunData) -> Incidence:
+def _named(data: RunData) -> "Incidence":
     """Whom each training record names, in the order of ``data.training_rows``."""
     assert data.slots is not None
     assert data.slots.named is not None

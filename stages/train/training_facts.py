@@ -17,7 +17,6 @@ from heldin.stages.config import RunConfig
 from heldin.stages.sides.data import RunData
 from heldin.stages.sides.panels import claims_on
 from heldin.stages.sides.rows import writers
-from heldin.stages.train.exposed import exposed_shares
 from heldin.stages.train.validation import gap_auroc_correlation
 
 
@@ -76,6 +75,8 @@ def _exposed(mechanism: Mechanism, data: RunData) -> list[ExposedShare]:
     # Counts of records say something about text sampling alone, and only where it promises anything.
     if data.slots is None or mechanism.two_level is not None or mechanism.reasons():
         return []
+    from heldin.stages.train.exposed import exposed_shares
+
     return exposed_shares(mechanism, data.slots, data.training_rows)
 
 

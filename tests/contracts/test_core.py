@@ -1,0 +1,65 @@
+"""The core is what `heldin audit` of two files loads: its size, what is outside of it, and the depth of imports.
+
+The whole is limited, and no file: a limit on files makes many small ones.
+"""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import SMALL
+
+_SPEC = importlib.util.spec_from_file_location("size", Path(__file__).parents[2] / "benchmarks" / "size.py")
+size = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(size)
+
+# Each limit is what was reached, rounded up. A change that needs more says why where it raises one.
+MOST_LINES, MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 65_000, 440, 28, 20_000
+
+# Parts that plug in where they are used. ``endpoint`` and the like are words in names of modules.
+OUTSIDE = ("white_box", "jobs.planted", "retraining", "endpoint", "sweeps", "ray", "cluster", "shard", "rehearsal")
+# The keys of a config and the type of a mention are read by every run.
+KEYS_OF_ENTITIES = {"heldin.corpus.entities", "heldin.corpus.entities.config", "heldin.corpus.entities.spans"}
+
+
+def _outside(modules):
+    return sorted(
+        name
+        for name in modules
+        if any(part in name for part in OUTSIDE) or (".entities" in name and name not in KEYS_OF_ENTITIES)
+    )
+
+
+@pytest.fixture(scope="module")
+def of_audit():
+    return size.audit_modules()
+
+
+def test_an_audit_of_two_files_loads_the_core_alone(of_audit):
+    assert _outside(of_audit) == []
+    assert not [name for name in of_audit if name.startswith(("heldin.finetune", "heldin.stages.train"))]
+    # What it does is loaded: an empty list would pass any limit.
+    assert {"heldin.jobs.checkpoint.audit", "heldin.reports.typesetting", "heldin.bounds.one_run"} <= set(of_audit)
+    assert size.lines_of([path for name in of_audit if (path := size.file_of(name)) is not None]) <= MOST_CORE_LINES
+
+
+def test_a_plain_run_loads_no_part_that_plugs_in(tmp_path):
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(SMALL), encoding="utf-8")
+    call = "import sys; from heldin.commands import cli\ntry:\n    cli.main()\nexcept SystemExit: pass\n"
+    call += "print('\\n'.join(name for name in sys.modules if name.startswith('heldin')), file=sys.stderr)"
+    words = ["run", str(tmp_path / "config.yaml"), "--out", str(tmp_path / "run")]
+    ran = subprocess.run([sys.executable, "-c", call, *words], check=True, capture_output=True, text=True)
+    modules = {name for name in ran.stderr.splitlines() if name.startswith("heldin")}
+    assert _outside(modules) == []
+    assert {"heldin.jobs.run", "heldin.finetune.loop"} <= modules
+
+
+def test_the_whole_is_limited():
+    files = size.product_files()
+    assert size.lines_of(files) <= MOST_LINES
+    assert len(files) <= MOST_MODULES
+    assert size.import_depth() <= MOST_DEPTH
