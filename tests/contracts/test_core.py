@@ -21,7 +21,7 @@ _SPEC.loader.exec_module(size)
 MOST_LINES, MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 65_000, 440, 28, 20_000
 
 # Parts that plug in where they are used. ``endpoint`` and the like are words in names of modules.
-OUTSIDE = ("white_box", "jobs.planted", "retraining", "endpoint", "sweeps", "ray", "cluster", "shard", "rehearsal")
+OUTSIDE = ("white_box", "jobs.planted", "jobs.retraining", "endpoint", "sweeps", "cluster", "shard", "rehearsal")
 # The keys of a config and the type of a mention are read by every run.
 KEYS_OF_ENTITIES = {"heldin.corpus.entities", "heldin.corpus.entities.config", "heldin.corpus.entities.spans"}
 
