@@ -47,17 +47,17 @@ def check_sweep(sweep: Sweep, out: Path) -> CheckedSweep:
         problems.append(str(error))
     for cell in tuning_cells(sweep, out):
         if cell.block == 1:
-            found = check_run(cell.config, cell.folder)
-            problems += [f"tune: {cell.variant.name}: {problem}" for problem in found.problems]
+            checked = check_run(cell.config, cell.folder)
+            problems += [f"tune: {cell.variant.name}: {problem}" for problem in checked.problems]
     rows = []
     timing = Timing(sweep.config.resources)
     # One cell of each variant: its cells in other blocks differ in seeds and coins alone.
     for cell in placed_cells(sweep, out):
         if cell.block > 1:
             continue
-        found = check_run(cell.config, cell.folder)
-        problems += [f"variants.{cell.variant.name}: {problem}" for problem in found.problems]
-        if not found.problems:
+        checked = check_run(cell.config, cell.folder)
+        problems += [f"variants.{cell.variant.name}: {problem}" for problem in checked.problems]
+        if not checked.problems:
             rows.append(_row(cell.variant.name, cell.variant.group, cell.config, timing))
     return CheckedSweep(tuple(dict.fromkeys(problems)), rows)
 
@@ -65,35 +65,35 @@ def check_sweep(sweep: Sweep, out: Path) -> CheckedSweep:
 def lines(checked: CheckedSweep, sweep: Sweep) -> list[str]:
     """What the sweep would do, for a terminal."""
     config = sweep.config
-    said = [
+    notes = [
         f"{counted(len(checked.variants), 'variant')} in {counted(config.blocks, 'block')}:"
         f" {counted(len(checked.variants) * config.blocks, 'cell')}, {config.resources.workers} at a time"
     ]
     if sweep.tuning is not None:
         count = len(sweep.tried) * sweep.tuning.config.blocks
-        said.append(f"tuned beforehand, by public users' loss: {counted(count, 'cell')} more")
+        notes.append(f"tuned beforehand, by public users' loss: {counted(count, 'cell')} more")
     for row in checked.variants:
         promise = row["promise"]
-        said.append(f"{row['variant']:<24}  {row['gradients']}{_time(row)}; {promise}")
+        notes.append(f"{row['variant']:<24}  {row['gradients']}{_time(row)}; {promise}")
     counts = {row["gradients"] for row in checked.variants}
     if len(counts) > 1:
-        said.append("note: the variants compute different numbers of gradients: their utility is not at equal compute")
-    said += _chances(sweep)
+        notes.append("note: the variants compute different numbers of gradients: their utility is not at equal compute")
+    notes += _chances(sweep)
     if rule := config.decision:
-        said += [
+        notes += [
             f"rule: {name} promises no epsilon_per_user and cannot pass; as a candidate it makes the others' tests"
             " stricter"
             for name in hopeless(rule, sweep.variants)
         ]
-    said += [
+    notes += [
         f"note: {' and '.join(names)} have the same config: what differs between them is keys and chance"
         for names in _alike(sweep)
     ]
-    said += _duration(checked, sweep)
+    notes += _duration(checked, sweep)
     groups = {row["group"] for row in checked.variants}
     if len(groups) > 1:
-        said.append(f"note: {len(groups)} groups of variants have different users or set-asides, and are not compared")
-    return said
+        notes.append(f"note: {len(groups)} groups of variants have different users or set-asides, and are not compared")
+    return notes
 
 
 def _alike(sweep: Sweep) -> list[list[str]]:
@@ -101,9 +101,9 @@ def _alike(sweep: Sweep) -> list[list[str]]:
     names: dict[str, list[str]] = {}
     # What is tuned has its values later.
     tuned = {name for name, _ in sweep.tried.values()}
-    for variant in (its for its in sweep.variants if its.name not in tuned):
+    for variant in (variant for variant in sweep.variants if variant.name not in tuned):
         names.setdefault(variant.config.model_dump_json(exclude={"name"}), []).append(variant.name)
-    return [its for its in names.values() if len(its) > 1]
+    return [group for group in names.values() if len(group) > 1]
 
 
 def _duration(checked: CheckedSweep, sweep: Sweep) -> list[str]:
@@ -124,20 +124,28 @@ def _duration(checked: CheckedSweep, sweep: Sweep) -> list[str]:
 def _chances(sweep: Sweep) -> list[str]:
     """How probably a candidate that does not leak at all passes the rule's limit on AUROC, by number of users."""
     rule, blocks = sweep.config.decision, sweep.config.blocks
-    limits = [its.at_most for its in rule.require if its.of == "auroc" and its.at_most is not None] if rule else []
+    limits = (
+        [
+            requirement.at_most
+            for requirement in rule.require
+            if requirement.of == "auroc" and requirement.at_most is not None
+        ]
+        if rule
+        else []
+    )
     if rule is None or not limits:
         return []
-    said = []
+    chances = []
     for users in (100, 200, 400, 1000):
         # Of one AUROC without a leak, half of the users on each side (Hanley and McNeil 1982).
         spread = math.sqrt((users + 1) / 3) / users
         room = min(limits) - 0.5
         chance = probability_of_passing(room, spread, blocks, rule.level / len(rule.candidates)) if room > 0 else 0.0
-        said.append(f"{'above 0.99' if chance > 0.99 else f'{chance:.2g}'} with {users:,} audited users")
+        chances.append(f"{'above 0.99' if chance > 0.99 else f'{chance:.2g}'} with {users:,} audited users")
     return [
         f"rule: in {counted(blocks, 'block')} a candidate that does not leak passes auroc at most {min(limits):g}"
-        f" against one attack, before others have passed, with probability {', '.join(said)}; less if trainings vary or"
-        " attacks are several"
+        f" against one attack, before others have passed, with probability {', '.join(chances)}; less if trainings"
+        " vary or attacks are several"
     ]
 
 

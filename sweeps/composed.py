@@ -24,16 +24,16 @@ def composed(cells: Sequence[PlacedCell]) -> Composed | None:
     private: list[Mechanism] = []
     others = 0
     for cell in cells:
-        its, times = _mechanism(cell), 1 + cell.config.attack.shadow_models
-        if its is not None and _promises_users(its):
-            private += [its] * times
+        mechanism, times = _mechanism(cell), 1 + cell.config.attack.shadow_models
+        if mechanism is not None and _promises_users(mechanism):
+            private += [mechanism] * times
         else:
             others += times
     if not private:
         return None
     # Each cell's own epsilon, at a delta of its own, holds at the largest of these too.
-    delta = max(its.delta for its in private if its.delta is not None)
-    adjacencies = {its.adjacency for its in private}
+    delta = max(mechanism.delta for mechanism in private if mechanism.delta is not None)
+    adjacencies = {mechanism.adjacency for mechanism in private}
     return Composed(
         private=len(private),
         others=others,
@@ -56,11 +56,11 @@ def choice_is_covered(sweep: Sweep, cells: Sequence[PlacedCell], tuning: Sequenc
     read = [*(cell for cell in cells if cell.variant.name in rule.candidates), *tuning]
     mechanisms = [_mechanism(cell) for cell in read]
     apart = all(cell.config.split.audit_fraction is not None for cell in read)
-    return apart and all(its is not None and _promises_users(its) for its in mechanisms)
+    return apart and all(mechanism is not None and _promises_users(mechanism) for mechanism in mechanisms)
 
 
-def _promises_users(its: Mechanism) -> bool:
-    return its.user_event is not None and its.delta is not None and not its.reasons()
+def _promises_users(mechanism: Mechanism) -> bool:
+    return mechanism.user_event is not None and mechanism.delta is not None and not mechanism.reasons()
 
 
 def _mechanism(cell: PlacedCell) -> Mechanism | None:

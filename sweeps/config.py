@@ -45,7 +45,7 @@ class DecisionRule(Section):
 
     def requirements(self) -> list[Requirement]:
         """The limits."""
-        return [its.requirement() for its in self.require]
+        return [limit.requirement() for limit in self.require]
 
 
 class Tuning(Section):

@@ -38,7 +38,7 @@ def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str, conn
         violated = False
         if sweep.tuning is not None:
             tuned = run_sweep(sweep.tuning, out / TUNING, reporter, command=command, connect=connect)
-            failed = [its for its in tuned.cells if its.state in ("failed", "to do")]
+            failed = [cell for cell in tuned.cells if cell.state in ("failed", "to do")]
             if failed:
                 raise ResumableError(
                     f"tuning: cell {failed[0].block}/{failed[0].variant}: {failed[0].said}; the same command tries it"

@@ -16,21 +16,21 @@ THIRDS = 3
 
 def canary_points(records: Sequence[Record]) -> list[CanaryPoint]:
     """AUROC of each kind, length and number of documents over the blocks, where every block has one."""
-    found: dict[tuple[str, int | None, int | None], list[tuple[float, float, float]]] = {}
+    aurocs_of: dict[tuple[str, int | None, int | None], list[tuple[float, float, float]]] = {}
     for record in records:
         for group in record.canaries.groups if record.canaries else []:
             if group.auroc is not None:
-                its = (group.auroc.value, group.auroc.lower, group.auroc.upper)
-                found.setdefault((group.kind, group.length, group.documents), []).append(its)
+                estimate = (group.auroc.value, group.auroc.lower, group.auroc.upper)
+                aurocs_of.setdefault((group.kind, group.length, group.documents), []).append(estimate)
     return [
         CanaryPoint(
             kind=kind,
             length=length,
             documents=documents,
-            auroc=over_blocks([value for value, *_ in its], (its[0][1], its[0][2]), least=0.0, most=1.0),
+            auroc=over_blocks([value for value, *_ in aurocs], (aurocs[0][1], aurocs[0][2]), least=0.0, most=1.0),
         )
-        for (kind, length, documents), its in found.items()
-        if len(its) == len(records)
+        for (kind, length, documents), aurocs in aurocs_of.items()
+        if len(aurocs) == len(records)
     ]
 
 
@@ -41,24 +41,24 @@ def bands(pairs: Sequence[tuple[Finished, Finished]]) -> list[Band]:
         pairs: of each block the first variant's cell, by which users are sorted, and another's. Sorted by what users
             wrote, never by their scores: of those who happened to score high most score lower under any other model.
     """
-    found = []
-    for of in ("records", "word divergence"):
+    thirds = []
+    for measure in ("records", "word divergence"):
         # Of each third over all blocks: values, and shares of held-out users with a lower score.
         values: list[list[float]] = [[] for _ in range(THIRDS)]
         above: list[list[float]] = [[] for _ in range(THIRDS)]
         for first, other in pairs:
-            exposed = {its.user: its.above for its in other.people}
-            known = {user: value for user, value in _sorted_by(of, first).items() if user in exposed}
+            exposed = {person.user: person.above for person in other.people}
+            known = {user: value for user, value in _sorted_by(measure, first).items() if user in exposed}
             if len(known) < THIRDS * LEAST_IN_GROUP:
                 return []
             users = sorted(known, key=lambda user: (known[user], user))
             for third, rows in enumerate(np.array_split(np.arange(len(users)), THIRDS)):
                 values[third] += [known[users[row]] for row in rows]
                 above[third] += [exposed[users[row]] for row in rows]
-        found += [
+        thirds += [
             Band.model_validate(
                 {
-                    "of": of,
+                    "of": measure,
                     "third": third + 1,
                     "typical": significant(float(np.mean(values[third]))),
                     "users": len(above[third]),
@@ -68,15 +68,15 @@ def bands(pairs: Sequence[tuple[Finished, Finished]]) -> list[Band]:
             for third in range(THIRDS)
             if above[third]
         ]
-    return found
+    return thirds
 
 
-def _sorted_by(of: str, cell: Finished) -> Mapping[str, float]:
+def _sorted_by(measure: str, cell: Finished) -> Mapping[str, float]:
     training = cell.record.training
     if training is None:
         return {}
-    return {its.user: _value(of, its, training.records) for its in cell.people}
+    return {person.user: _value(measure, person, training.records) for person in cell.people}
 
 
-def _value(of: str, its: Exposed, records: int) -> float:
-    return float(round(its.share * records)) if of == "records" else its.word_divergence
+def _value(measure: str, person: Exposed, records: int) -> float:
+    return float(round(person.share * records)) if measure == "records" else person.word_divergence

@@ -132,7 +132,7 @@ def token(folder: Path) -> str:
 
 def published(out: Path) -> int:
     """Number of the latest published copy; 0 if there is none."""
-    return max((int(its.name) for its in (out / SHARED).iterdir() if its.name.isdigit()), default=0)
+    return max((int(path.name) for path in (out / SHARED).iterdir() if path.name.isdigit()), default=0)
 
 
 def parts(out: Path) -> set[str]:

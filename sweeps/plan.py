@@ -110,9 +110,9 @@ def take_sweep(sweep: Sweep, out: Path) -> None:
 
 def _half_laid_out(folder: Path) -> bool:
     """Whether ``folder`` holds no more than a kill during ``take_sweep`` leaves."""
-    if not folder.is_dir() or {its.name for its in folder.iterdir()} != {"ledger"}:
+    if not folder.is_dir() or {path.name for path in folder.iterdir()} != {"ledger"}:
         return False
-    return {its.name for its in (folder / "ledger").iterdir() if not its.name.endswith(".tmp")} <= {FILE, "origin"}
+    return {path.name for path in (folder / "ledger").iterdir() if not path.name.endswith(".tmp")} <= {FILE, "origin"}
 
 
 def kept_hash(out: Path) -> str:
@@ -147,7 +147,7 @@ def _refuse_own_models(sweep: Sweep, out: Path) -> None:
     for variant in sweep.variants:
         config = variant.config
         named = [config.model.base, config.attack.reference]
-        named += [its.name for its in config.attack.references if isinstance(its, NamedReference)]
+        named += [reference.name for reference in config.attack.references if isinstance(reference, NamedReference)]
         for name in filter(None, named):
             if Path(name).resolve().is_relative_to(inside):
                 raise InputError(

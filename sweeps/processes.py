@@ -56,13 +56,13 @@ class Ended:
 
     Attributes:
         code: its exit code, negative where a signal ended it.
-        said: why it failed, up to what the line quotes.
+        reason: why it failed, up to what the line quotes.
         seconds: how long it ran, without what it waited for before.
         halted: whether a cell ended well and without a record: a filter halted its training.
     """
 
     code: int
-    said: str = ""
+    reason: str = ""
     seconds: float = 0.0
     halted: bool = False
 
@@ -129,8 +129,8 @@ class Machine:
         self._slots: queue.SimpleQueue[Slot] = queue.SimpleQueue()
         for number in range(self.width):
             first = number * resources.processes
-            its = tuple(gpus[(first + i) % len(gpus)] for i in range(resources.processes)) if gpus else None
-            self._slots.put(Slot(threads, resources.processes, its))
+            assigned = tuple(gpus[(first + i) % len(gpus)] for i in range(resources.processes)) if gpus else None
+            self._slots.put(Slot(threads, resources.processes, assigned))
         # One call after another, so that each may have what the workers would share, unless the file sets a limit.
         self._alone = Slot(resources.threads or cores)
         self.describes = f"{self.width} at a time, {counted(threads, 'thread')} each"
@@ -194,8 +194,8 @@ def visible_gpus() -> list[str]:
         return []
     # Not by torch, which takes seconds to load and memory on each GPU that it looks at.
     asked = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
-    found = subprocess.run(asked, capture_output=True, text=True, check=False)
-    return found.stdout.split() if found.returncode == 0 else []
+    listing = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return listing.stdout.split() if listing.returncode == 0 else []
 
 
 def run_process(task: Task, slot: Slot, on: Mapping[str, str] | None = None, *, cwd: Path | None = None) -> Ended:
@@ -214,14 +214,14 @@ def run_process(task: Task, slot: Slot, on: Mapping[str, str] | None = None, *, 
     task.progress.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     started = time.monotonic()
     # Owner-only: the last line may quote a user.
-    with open(task.progress, "wb", opener=_private) as said:
+    with open(task.progress, "wb", opener=_private) as output:
         process = subprocess.Popen(
             command(task, slot),
             env={**os.environ, **given},
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=said,
+            stderr=output,
             preexec_fn=partial(_end_with, os.getpid(), signal.SIGTERM if on is None else signal.SIGKILL),
         )
         _RUNNING.add(process)

@@ -8,7 +8,7 @@ from heldin.stages.config import RunConfig
 def shared_work(config: RunConfig) -> str:
     """A name for what a cell of this config finds in the cache: cells of one name share it."""
     model = config.model_dump(mode="json")
-    recipe = model["finetune"] if any(its.kind == "public" for its in config.attack.references) else None
+    recipe = model["finetune"] if any(reference.kind == "public" for reference in config.attack.references) else None
     parts = [model["seed"], model["corpus"], model["model"], model["attack"]["references"], recipe]
     return json.dumps(parts, sort_keys=True)
 

@@ -32,7 +32,7 @@ def tries(sweep: Sweep, out: Path) -> list[Tried]:
     """
     if sweep.tuning is None:
         return []
-    states = {f"{its.block}/{its.variant}": its.state for its in read_sweep(out / TUNING).cells}
+    states = {f"{cell.block}/{cell.variant}": cell.state for cell in read_sweep(out / TUNING).cells}
     losses: dict[str, list[float]] = {}
     for cell in tuning_cells(sweep, out):
         path = cell.folder / "record.json"
@@ -44,21 +44,21 @@ def tries(sweep: Sweep, out: Path) -> list[Tried]:
         else:
             raise ResumableError(f"tuning: cell {cell.name} has no result: the same command tries it again")
         losses.setdefault(cell.variant.name, []).append(loss)
-    means = {name: float(np.mean(its)) for name, its in losses.items()}
+    means = {name: float(np.mean(by_block)) for name, by_block in losses.items()}
     best: dict[str, str] = {}
-    for name, (of, _) in sweep.tried.items():
-        if of not in best or means[name] < means[best[of]]:
-            best[of] = name
+    for name, (variant, _) in sweep.tried.items():
+        if variant not in best or means[name] < means[best[variant]]:
+            best[variant] = name
     return [
-        Tried(variant=of, values=values, public_loss=_stated(means[name]), chosen=best[of] == name)
-        for name, (of, values) in sweep.tried.items()
+        Tried(variant=variant, values=values, public_loss=_stated(means[name]), chosen=best[variant] == name)
+        for name, (variant, values) in sweep.tried.items()
     ]
 
 
 def with_choices(sweep: Sweep, tried: Sequence[Tried]) -> Sweep:
     """The sweep with the chosen values in its variants: what is planned, hashed and run."""
-    chosen = {its.variant: its.values for its in tried if its.chosen}
-    return replace(sweep, variants=tuple(_with(its, chosen.get(its.name, {})) for its in sweep.variants))
+    chosen = {choice.variant: choice.values for choice in tried if choice.chosen}
+    return replace(sweep, variants=tuple(_with(variant, chosen.get(variant.name, {})) for variant in sweep.variants))
 
 
 def _with(variant: Variant, values: Mapping[str, object]) -> Variant:
@@ -75,7 +75,7 @@ def _stated(loss: float) -> float | None:
 def _public_loss(record: Record, name: str) -> float:
     """Loss of public validation users at the chosen checkpoint, nats per token."""
     training = record.training
-    points = [its for its in training.curve if its.step == training.chosen_step] if training else []
+    points = [point for point in training.curve if point.step == training.chosen_step] if training else []
     if not points or points[-1].public_loss is None:
         raise ResumableError(
             f"tuning: cell {name} measured no public users' loss: set finetune.evaluations to 1 at least"

@@ -129,7 +129,7 @@ def test_what_a_process_says_is_seen_while_it_works_and_only_by_its_owner(monkey
     started[0].send_signal(signal.SIGKILL)
     running.join()
     (found,) = ended
-    assert (found.code, found.said) == (-9, "ended by signal 9; its last line: tuning: 1/9 steps")
+    assert (found.code, found.reason) == (-9, "ended by signal 9; its last line: tuning: 1/9 steps")
     assert 0 < found.seconds < 60
     assert last_line(tmp_path / "nothing.txt") == ""
 
@@ -246,7 +246,7 @@ def test_under_torchrun_the_line_that_matters_is_found_and_a_record_is_a_result(
     monkeypatch.setattr(processes, "command", lambda task, slot: [sys.executable, "-c", "raise SystemExit(1)"])
     task = Task((), tmp_path / "progress.txt", tmp_path)
     found = run_process(task, Slot(1, 2))
-    assert (found.code, found.said, found.halted) == (1, "exited with code 1 without a message", False)
+    assert (found.code, found.reason, found.halted) == (1, "exited with code 1 without a message", False)
     # A violation is a result, and torchrun ends with its own code for it.
     (tmp_path / "record.json").touch()
     assert run_process(task, Slot(1, 2)).code == 0
