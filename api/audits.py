@@ -77,17 +77,17 @@ class AuditResult(Tabular):
         """
         return [
             {
-                "attack": its.attack,
-                "aggregation": its.aggregation,
-                "auroc": its.auroc.value,
-                "lower": its.auroc.lower,
-                "upper": its.auroc.upper,
+                "attack": attack.attack,
+                "aggregation": attack.aggregation,
+                "auroc": attack.auroc.value,
+                "lower": attack.auroc.lower,
+                "upper": attack.auroc.upper,
                 # None where the family of attacks was not tested together, and so has no interval in common.
-                "simultaneous_lower": its.simultaneous[0] if its.simultaneous else None,
-                "simultaneous_upper": its.simultaneous[1] if its.simultaneous else None,
-                "adjusted_p": its.adjusted_p,
+                "simultaneous_lower": attack.simultaneous[0] if attack.simultaneous else None,
+                "simultaneous_upper": attack.simultaneous[1] if attack.simultaneous else None,
+                "adjusted_p": attack.adjusted_p,
             }
-            for its in self.record.attacks
+            for attack in self.record.attacks
         ]
 
     def write_pdf(self, path: Source) -> Path:
@@ -198,7 +198,7 @@ def audit_model(
     from heldin.stages.config_files import merged
 
     # A curve has no text form for the config below, which the audit keeps as what it was asked to do.
-    curves = [its.label for its in claims_of(claims) if its.is_curve]
+    curves = [claim.label for claim in claims_of(claims) if claim.is_curve]
     if curves:
         raise InputError(f"claims has {curves[0]}: give the plan's file as plan=, of which the audit keeps a copy")
     # A single name is a sequence too, of its letters.
@@ -210,7 +210,7 @@ def audit_model(
         "held_in": str(held_in),
         "held_out": str(held_out),
         # ``repr`` keeps every digit: a claim is tested as stated, not rounded.
-        "claims": [f"epsilon={its.epsilon!r},delta={its.delta!r}" for its in claims_of(claims)],
+        "claims": [f"epsilon={claim.epsilon!r},delta={claim.delta!r}" for claim in claims_of(claims)],
         "columns": {"user": user, "text": text},
     }
     # Key by key within a section, so that ``columns={"id": "number"}`` adds to user and text and does not replace them.

@@ -32,16 +32,16 @@ def claims_of(stated: Sequence[Stated]) -> tuple[Claim, ...]:
     if isinstance(stated, str | Claim) or not isinstance(stated, Iterable):
         given = f"the claim '{stated.label}' alone" if isinstance(stated, Claim) else repr(stated)
         raise InputError(f"claims = {given}: {_FORM}")
-    return tuple(_claim_of(its) for its in stated)
+    return tuple(_claim_of(claim) for claim in stated)
 
 
-def _claim_of(its: Stated) -> Claim:
-    if isinstance(its, Claim):
-        return its
-    if isinstance(its, str):
-        return parse_claim(its)
+def _claim_of(claim: Stated) -> Claim:
+    if isinstance(claim, Claim):
+        return claim
+    if isinstance(claim, str):
+        return parse_claim(claim)
     try:
-        epsilon, delta = map(float, its)
+        epsilon, delta = map(float, claim)
     except (TypeError, ValueError):
-        raise InputError(f"claims: {its!r} is no claim: {_FORM}") from None
+        raise InputError(f"claims: {claim!r} is no claim: {_FORM}") from None
     return stated_claim(epsilon, delta)

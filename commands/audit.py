@@ -198,7 +198,7 @@ def audit(
     if model is not None and len(model) > 1:
         raise InputError("one --model at a time: several go with --planted")
     given = {**called.params, "model": model[0] if model else None}
-    content = _content(config, _nested({_KEYS.get(name, name): its for name, its in given.items()}))
+    content = _content(config, _nested({_KEYS.get(name, name): value for name, value in given.items()}))
     # With a key that no config has, one that is needed may be missing: the check of the whole says which was meant.
     if not _unknown(content):
         references = content["reference"]
@@ -244,7 +244,7 @@ _DATA = (".jsonl", ".json", ".csv", ".parquet", ".gz", ".zst", ".bz2")
 def _options(called: typer.Context) -> dict[str, str]:
     """The options that were given, as typed on the command line, by the config key they set."""
     # typer gives an empty tuple to a repeatable option that was left out.
-    given = [name for name, its in called.params.items() if its not in (None, [], ())]
+    given = [name for name, value in called.params.items() if value not in (None, [], ())]
     # Those that set no key are left out: an error of the whole config is none of theirs.
     keys = {key: f"--{name.replace('_', '-')}" for name in given if (key := _KEYS.get(name, name))}
     return {**keys, **({_SERVED_CONTEXT: keys["context"]} if "context" in keys else {})}

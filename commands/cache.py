@@ -21,17 +21,17 @@ def cache(
     from heldin.base import cache as engine
     from heldin.base.files import cache_root
 
-    found = engine.parts(kind)
+    parts = engine.parts(kind)
     if not clear:
-        rows = [part.as_dict() for part in found]
-        answer("\n".join(engine.lines(found)), {"folder": str(cache_root()), "kinds": rows}, rows, json=json, csv=csv)
+        rows = [part.as_dict() for part in parts]
+        answer("\n".join(engine.lines(parts)), {"folder": str(cache_root()), "kinds": rows}, rows, json=json, csv=csv)
         return
     if csv:
         raise InputError("--csv is for the list: leave it out with --clear")
     # Asked after the folders were read, so that sizes are seen before the answer.
-    confirm(engine.lines(found), "Remove all this? It will be made again when needed.", yes=yes)
-    size = engine.clear(found)
-    kinds = [part.kind for part in found]
+    confirm(engine.lines(parts), "Remove all this? It will be made again when needed.", yes=yes)
+    size = engine.clear(parts)
+    kinds = [part.kind for part in parts]
     typer.echo(
         json_text({"removed_bytes": size, "kinds": kinds}) if json else f"removed {size:,} bytes: {', '.join(kinds)}"
     )

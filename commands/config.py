@@ -57,15 +57,15 @@ def config(
 
         typer.echo(json_text(file_schema(model, "An audit by heldin" if audit else "A run of heldin")))
         return
-    found = blocks_at(section, model) if section else blocks(model)
+    listed = blocks_at(section, model) if section else blocks(model)
     if markdown:
-        typer.echo(reference.markdown(found, reference.AUDIT_PAGE if audit else reference.RUN_PAGE))
+        typer.echo(reference.markdown(listed, reference.AUDIT_PAGE if audit else reference.RUN_PAGE))
         return
     # Lines stay readable on a wide terminal, and whole on a narrow one.
     width = min(reference.WIDTH, shutil.get_terminal_size().columns)
-    sections = [block.as_dict() for block in found]
+    sections = [block.as_dict() for block in listed]
     rows = [{**key, "kinds": section["kinds"]} for section in sections for key in section["keys"]]
-    answer("\n".join(reference.lines(found, width)), {"sections": sections}, rows, json=json, csv=csv)
+    answer("\n".join(reference.lines(listed, width)), {"sections": sections}, rows, json=json, csv=csv)
 
 
 def _start(kind: str, to: Path | None, json: bool) -> None:

@@ -34,11 +34,11 @@ def tell(record: "Record", folder: Path, *, verbose: bool = False) -> None:
     from heldin.reports.findings import BOUNDS, CANARY_USERS, HOW_WELL, NEXT, RECOMMENDED, findings
     from heldin.reports.marks import marks_line
 
-    said, answered, code = findings(record), _answered(record, folder), record.judgement.exit_code
-    paragraphs = dict(said.paragraphs)
+    rendered, answered, code = findings(record), _answered(record, folder), record.judgement.exit_code
+    paragraphs = dict(rendered.paragraphs)
     # The words come before the report is typeset, so that they are read even if that fails.
-    typer.echo(said.headline)
-    for warning in said.warnings:
+    typer.echo(rendered.headline)
+    for warning in rendered.warnings:
         typer.echo(f"note: {warning}")
     # By the organisation's own limits; without any there is nothing to print here.
     limits = [RECOMMENDED] if record.decision.by.require else []
@@ -63,9 +63,9 @@ def told(record: "Record", folder: Path) -> dict[str, Any]:
     """Write the report; the findings as JSON has them."""
     from heldin.reports.findings import NEXT, RECOMMENDED, findings
 
-    said, answered = findings(record), _answered(record, folder)
-    paragraphs = dict(said.paragraphs)
-    words = {"answer": answered, "headline": said.headline, "notes": list(said.warnings)}
+    rendered, answered = findings(record), _answered(record, folder)
+    paragraphs = dict(rendered.paragraphs)
+    words = {"answer": answered, "headline": rendered.headline, "notes": list(rendered.warnings)}
     words |= {"recommendation": paragraphs[RECOMMENDED], "next": paragraphs[NEXT]}
     report = _report(record, folder)
     return {**words, **_facts(record), "folder": str(folder), "report": report}
@@ -106,8 +106,8 @@ def _facts(record: "Record") -> dict[str, Any]:
 
 def finish_without_model(folder: Path, *, json: bool = False) -> None:
     """Say that a filter halted training, which is a result; the reporter has named the step."""
-    said = "the filter halted training: no model is released, and there is nothing to audit"
-    typer.echo(json_text({"answer": None, "headline": said, "exit_code": 0, "folder": str(folder)}) if json else said)
+    message = "the filter halted training: no model is released, and there is nothing to audit"
+    typer.echo(json_text({"answer": None, "headline": message, "exit_code": 0, "folder": str(folder)}) if json else message)
 
 
 class Interrupted(Exception):

@@ -72,12 +72,12 @@ def _write_scores(run: Path, to: Path, json: bool) -> None:
     from heldin.base.wording import counted
     from heldin.jobs.user_scores import leading_scores, write_user_scores
 
-    found = leading_scores(run)
-    write_user_scores(found, to)
-    said = (
-        f"{to}: {counted(len(found), 'score')}; readable by you alone, since it names people and says who was held in"
+    scores = leading_scores(run)
+    write_user_scores(scores, to)
+    message = (
+        f"{to}: {counted(len(scores), 'score')}; readable by you alone, since it names people and says who was held in"
     )
-    typer.echo(json_text({"scores": str(to), "users": len(found)}) if json else said)
+    typer.echo(json_text({"scores": str(to), "users": len(scores)}) if json else message)
 
 
 def compare(
@@ -145,18 +145,18 @@ def verify(
     if exported is not None:
         from heldin.jobs.export import verify_exported
 
-        said = verify_exported(exported)
-        typer.echo(json_text({"exported": str(exported), "agrees": True, "found": said}) if json else said)
+        message = verify_exported(exported)
+        typer.echo(json_text({"exported": str(exported), "agrees": True, "found": message}) if json else message)
         return
     assert run is not None
     from heldin.base.progress import LineReporter, reporter_for_this_terminal
     from heldin.jobs import verify as engine
 
     # With --json no progress: the object is all that is printed.
-    found = engine.verify(run, LineReporter(lambda _: None) if json else reporter_for_this_terminal())
-    typer.echo(json_text(found.as_dict()) if json else engine.table(found))
+    verification = engine.verify(run, LineReporter(lambda _: None) if json else reporter_for_this_terminal())
+    typer.echo(json_text(verification.as_dict()) if json else engine.table(verification))
     # A record that does not follow from its files is bad input to whoever relies on it.
-    raise typer.Exit(0 if found.agrees else BAD_INPUT)
+    raise typer.Exit(0 if verification.agrees else BAD_INPUT)
 
 
 def export(
@@ -187,15 +187,15 @@ def purge(
     from heldin.jobs import purge as engine
 
     kept = [name.strip() for name in keep.split(",") if name.strip()]
-    found = engine.plan_purge(folder, kept)
-    confirm(engine.lines(found, done=False), "Remove it? It cannot be made again.", yes=yes)
+    purged = engine.plan_purge(folder, kept)
+    confirm(engine.lines(purged, done=False), "Remove it? It cannot be made again.", yes=yes)
     engine.purge(folder, kept)
     fields = {
         "folder": str(folder),
-        "removed": found.removed,
-        "bytes": found.bytes,
-        "kept": found.kept,
-        "others": found.others,
-        "unverifiable": found.unverifiable,
+        "removed": purged.removed,
+        "bytes": purged.bytes,
+        "kept": purged.kept,
+        "others": purged.others,
+        "unverifiable": purged.unverifiable,
     }
-    typer.echo(json_text(fields) if json else "\n".join(engine.lines(found, done=True)))
+    typer.echo(json_text(fields) if json else "\n".join(engine.lines(purged, done=True)))

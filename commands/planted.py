@@ -81,13 +81,13 @@ def _check(config: "PlantConfig", path: Path, json: bool) -> None:
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.planted.check import check_plan, lines
 
-    found = check_plan(config, reporter_for_this_terminal())
+    checked = check_plan(config, reporter_for_this_terminal())
     if json:
-        typer.echo(json_text(found.as_dict()))
-        raise typer.Exit(BAD_INPUT if found.problems else 0)
-    if found.problems:
-        raise InputError(f"{path}: {counted(len(found.problems), 'problem')}\n  " + "\n  ".join(found.problems))
-    typer.echo("\n".join(lines(found)))
+        typer.echo(json_text(checked.as_dict()))
+        raise typer.Exit(BAD_INPUT if checked.problems else 0)
+    if checked.problems:
+        raise InputError(f"{path}: {counted(len(checked.problems), 'problem')}\n  " + "\n  ".join(checked.problems))
+    typer.echo("\n".join(lines(checked)))
 
 
 def audit_planted(called: typer.Context) -> None:
@@ -98,7 +98,7 @@ def audit_planted(called: typer.Context) -> None:
     from heldin.jobs.planted.target import PlantedAudit, require_distinct
 
     # Zero is a value: --max-tokens-sent 0 prints the cost and stops.
-    given = {name: its for name, its in called.params.items() if its is not False and its not in (None, [], ())}
+    given = {name: value for name, value in called.params.items() if value is not False and value not in (None, [], ())}
     remote = _remote({name: given.pop(name) for name in ("endpoint", *AT_ENDPOINT) if name in given})
     other = next((name for name in given if name not in AT_PLANTED), None)
     if other is not None:

@@ -71,13 +71,13 @@ def _check(path: Path, overrides: list[str], out: Path | None, json: bool, gpu_m
     from heldin.models.devices import planned_gpu
 
     reporter = reporter_for_this_terminal()
-    found = check_run(config, out or Path("runs") / config.name, planned_gpu(gpu_memory), reporter.say)
+    checked = check_run(config, out or Path("runs") / config.name, planned_gpu(gpu_memory), reporter.say)
     if json:
-        typer.echo(json_text(found.as_dict()))
-        raise typer.Exit(BAD_INPUT if found.problems else 0)
-    if found.problems:
-        raise InputError(f"{path}: {counted(len(found.problems), 'problem')}\n  " + "\n  ".join(found.problems))
-    typer.echo("\n".join(lines(found)))
+        typer.echo(json_text(checked.as_dict()))
+        raise typer.Exit(BAD_INPUT if checked.problems else 0)
+    if checked.problems:
+        raise InputError(f"{path}: {counted(len(checked.problems), 'problem')}\n  " + "\n  ".join(checked.problems))
+    typer.echo("\n".join(lines(checked)))
 
 
 def _run(config: "RunConfig", out: Path | None, json: bool) -> None:

@@ -53,19 +53,19 @@ def sweep(
     """
     from heldin.sweeps.load import load_sweep
 
-    found = load_sweep(file, set_ or [], scale)
-    folder = out or Path("runs") / found.config.name
+    loaded = load_sweep(file, set_ or [], scale)
+    folder = out or Path("runs") / loaded.config.name
     if check:
         # Here, since it loads torch, which a sweep's own process does without.
         from heldin.sweeps.check import check_sweep, lines
 
-        checked = check_sweep(found, folder)
+        checked = check_sweep(loaded, folder)
         if checked.problems:
             raise InputError(f"{file}: {counted(len(checked.problems), 'problem')}\n  " + "\n  ".join(checked.problems))
-        fields = {"ok": True, "cells": len(checked.variants) * found.config.blocks, "variants": checked.variants}
-        answer("\n".join(lines(checked, found)), fields, checked.variants, json=json, csv=csv)
+        fields = {"ok": True, "cells": len(checked.variants) * loaded.config.blocks, "variants": checked.variants}
+        answer("\n".join(lines(checked, loaded)), fields, checked.variants, json=json, csv=csv)
         return
-    _run(found, folder, mirror=mirror, ray_address=ray_address, html=html, json=json, csv=csv)
+    _run(loaded, folder, mirror=mirror, ray_address=ray_address, html=html, json=json, csv=csv)
 
 
 def demo(
@@ -74,8 +74,8 @@ def demo(
     """Compare five defenses on the built-in corpus, a few minutes on two cores, and print where the PDF is."""
     from heldin.sweeps.demo import demo_sweep
 
-    found = demo_sweep()
-    _run(found, out or Path("runs") / found.config.name, mirror=None, ray_address=None, html=html, json=json, csv=False)
+    built_in = demo_sweep()
+    _run(built_in, out or Path("runs") / built_in.config.name, mirror=None, ray_address=None, html=html, json=json, csv=False)
 
 
 def _run(
@@ -134,9 +134,9 @@ def print_sweep(result: "SweepResult", *, json: bool, csv: bool) -> None:
 
     # What has a row of its own for each variant: the rest are lists, which comparison.json has.
     rows = [
-        {**its.model_dump(mode="json", exclude=_LISTS), "promise": str(its.promise or "")} for its in result.variants
+        {**variant.model_dump(mode="json", exclude=_LISTS), "promise": str(variant.promise or "")} for variant in result.variants
     ]
-    flat = [{key: value for name, its in row.items() for key, value in _cells(name, its).items()} for row in rows]
+    flat = [{key: value for name, cell in row.items() for key, value in _cells(name, cell).items()} for row in rows]
     answer(table(result), result.model_dump(mode="json"), flat, json=json, csv=csv)
 
 
@@ -145,5 +145,5 @@ def _cells(name: str, value: object) -> dict[str, object]:
     if isinstance(value, list):
         return {name: "; ".join(map(str, value))}
     if isinstance(value, dict):
-        return {f"{name}_{part}" if part != "value" else name: its for part, its in value.items() if part != "label"}
+        return {f"{name}_{part}" if part != "value" else name: value_of_part for part, value_of_part in value.items() if part != "label"}
     return {name: value}

@@ -103,7 +103,7 @@ def audit_trainer(
         typer.echo("\n".join(wrapped(power.splitlines(), width)))
     parts = engine.parts(seeds, processes=processes)
     with reporter_for_this_terminal().track("white-box audit", parts, "parts") as advance:
-        found = engine.audit_trainer(
+        audited = engine.audit_trainer(
             mechanism,
             # A fresh secret key for each training, not a seed: coins under a public seed are seen
             # (docs/theory.md#keys-and-coins).
@@ -116,5 +116,5 @@ def audit_trainer(
             model=on,
             accepted=accepted_kinds(accept or []),
         )
-    typer.echo(json_text(found.as_dict()) if json else engine.table(found, width))
-    raise typer.Exit(found.exit_code)
+    typer.echo(json_text(audited.as_dict()) if json else engine.table(audited, width))
+    raise typer.Exit(audited.exit_code)

@@ -56,7 +56,7 @@ def audit_training(
         runs=runs,
         target=target_of(target),
         documents=documents,
-        claims=tuple((its.epsilon, its.delta) for its in stated),
+        claims=tuple((claim.epsilon, claim.delta) for claim in stated),
         threshold=threshold,
     )
     folder = out or Path("runs") / checked.name

@@ -111,7 +111,7 @@ def check_run(
 
 def lines(checked: Checked) -> list[str]:
     """What the run would do, for a terminal."""
-    return [f"{name:<12}{what}".replace("\n", "\n" + 12 * " ") for name, what in checked.would.items()]
+    return [f"{name:<12}{meaning}".replace("\n", "\n" + 12 * " ") for name, meaning in checked.would.items()]
 
 
 def _problem(look: Callable[[], object]) -> str:
@@ -132,7 +132,7 @@ def _sources(config: RunConfig) -> Iterator[Callable[[], object]]:
 def _source(key: str, source: CorpusSource) -> Iterator[Callable[[], object]]:
     match source:
         case FileCorpus(path=path):
-            yield from (_existing(key, one) for one in ([path] if isinstance(path, Path) else path))
+            yield from (_existing(key, file) for file in ([path] if isinstance(path, Path) else path))
         case MaildirCorpus(path=path):
             yield _existing(key, path, folder=True)
         case PresetCorpus(path=path):
@@ -254,9 +254,9 @@ def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]
     would["attacks"] = f"{', '.join(config.attack.names)}; against {', '.join(references)}"
     if config.attack.shadow_models:
         would["shadows"] = f"{counted(config.attack.shadow_models, 'training')} more, for the ideal attacker"
-    if its := config.extraction:
-        queries = ", ".join(f"{count:,}" for count in its.queries)
-        would["extraction"] = f"{its.suffix} tokens after {its.prefix} of each training text, {queries} queries"
+    if extraction := config.extraction:
+        queries = ", ".join(f"{count:,}" for count in extraction.queries)
+        would["extraction"] = f"{extraction.suffix} tokens after {extraction.prefix} of each training text, {queries} queries"
     return would
 
 

@@ -67,13 +67,13 @@ class Block:
 def blocks(config: type[BaseModel] = RunConfig) -> list[Block]:
     """Every section and kind of section of a config, in its order."""
     schema = config.model_json_schema()
-    found = list(_blocks(schema, _Place("", "required"), schema))
+    listed = list(_blocks(schema, _Place("", "required"), schema))
     # Read by the loader, not by the model, so that no schema lists it.
     extends = Key("extends", "path", required=False, default="none", default_alone=None, meaning=EXTENDS)
-    first = replace(found[0], keys=(found[0].keys[0], extends, *found[0].keys[1:]))
+    first = replace(listed[0], keys=(listed[0].keys[0], extends, *listed[0].keys[1:]))
     # Last: what is measured besides the attacks.
-    last = [block for block in found[1:] if block.name.split(".")[0] in MeasureKeys.model_fields]
-    return [first, *(block for block in found[1:] if block not in last), *last]
+    last = [block for block in listed[1:] if block.name.split(".")[0] in MeasureKeys.model_fields]
+    return [first, *(block for block in listed[1:] if block not in last), *last]
 
 
 def blocks_at(name: str, config: type[BaseModel] = RunConfig) -> list[Block]:
@@ -90,8 +90,8 @@ def blocks_at(name: str, config: type[BaseModel] = RunConfig) -> list[Block]:
     if inside:
         return inside
     keyed = [(b, tuple(key for key in b.keys if _plain(key.name) == plain)) for b in everything]
-    if found := [replace(b, keys=keys) for b, keys in keyed if keys]:
-        return found
+    if matching := [replace(b, keys=keys) for b, keys in keyed if keys]:
+        return matching
     names = list(dict.fromkeys(_plain(n) for b in everything for n in (b.name, *(key.name for key in b.keys)) if n))
     # The last part alone: whoever asks for ``clip_norm`` means ``defense.clip_norm``.
     near = [n for n in names if n.rsplit(".", 1)[-1] == plain.rsplit(".", 1)[-1]]
@@ -164,7 +164,7 @@ def _keeping(section: Node, value: Node) -> Node:
     # Pydantic's schema gives the class's defaults: a field with another default instance, such as pre-training's
     # recipe, would be listed with those of fine-tuning.
     default = value["default"]
-    kept = {key: {**its, "default": default[key]} for key, its in section["properties"].items()}
+    kept = {key: {**node, "default": default[key]} for key, node in section["properties"].items()}
     return {**section, "properties": kept}
 
 
@@ -203,8 +203,8 @@ def _array(node: Node) -> bool:
 
 
 def _target(node: Node, schema: Node) -> Node:
-    found: Node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
-    return found
+    node_: Node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
+    return node_
 
 
 def _sections(node: Node, schema: Node) -> list[Node]:

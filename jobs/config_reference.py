@@ -28,16 +28,16 @@ stand below each other, each after a hyphen.
 
 def lines(blocks: Sequence[Block], width: int = WIDTH) -> list[str]:
     """The sections one after the other: key, allowed values, default, meaning."""
-    found: list[str] = []
+    printed: list[str] = []
     for block in blocks:
         title = textwrap.wrap(_title(block), width, subsequent_indent="    ")
-        found += ["", *title] if found else title
-        found += textwrap.wrap(block.meaning, width, initial_indent="  ", subsequent_indent="  ")
+        printed += ["", *title] if printed else title
+        printed += textwrap.wrap(block.meaning, width, initial_indent="  ", subsequent_indent="  ")
         for key in _shown(block):
             head = f"{key.name}: {_default(key, block)}   ({key.allowed})"
-            found += textwrap.wrap(head, width, initial_indent="    ", subsequent_indent=" " * 8)
-            found += textwrap.wrap(key.meaning, width, initial_indent=" " * 8, subsequent_indent=" " * 8)
-    return found
+            printed += textwrap.wrap(head, width, initial_indent="    ", subsequent_indent=" " * 8)
+            printed += textwrap.wrap(key.meaning, width, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return printed
 
 
 AUDIT_PAGE = """\

@@ -149,18 +149,18 @@ def cost_lines(config: RunConfig, mechanism: Mechanism) -> list[str]:
         mechanism: its mechanism.
     """
     length = config.finetune.sequence_length
-    its = Corpus(MILLION, CHARACTERS * length, length)
-    found = [
-        f"a million records of {length} tokens: {its.store_seconds:.0f} s to read, {its.set_aside_seconds:.0f} s to set"
-        f" aside, {its.token_seconds:,.0f} s of a core to tokenize; {in_bytes(its.disk)} on disk,"
+    corpus = Corpus(MILLION, CHARACTERS * length, length)
+    rows = [
+        f"a million records of {length} tokens: {corpus.store_seconds:.0f} s to read, {corpus.set_aside_seconds:.0f} s to set"
+        f" aside, {corpus.token_seconds:,.0f} s of a core to tokenize; {in_bytes(corpus.disk)} on disk,"
         f" {in_bytes(int(MILLION * OWNED.size))} in each process"
     ]
     if isinstance(mechanism.sampler, PoissonSampler | CappedPoissonSampler):
-        found += filter(None, [_of_draws(config, mechanism)])
+        rows += filter(None, [_of_draws(config, mechanism)])
     parameters = _parameters(config)
     if parameters is not None:
-        found += _of_weights(config, mechanism, Weights(parameters, STATES[config.finetune.optimizer]))
-    return found
+        rows += _of_weights(config, mechanism, Weights(parameters, STATES[config.finetune.optimizer]))
+    return rows
 
 
 def _of_draws(config: RunConfig, mechanism: Mechanism) -> str | None:
@@ -168,33 +168,33 @@ def _of_draws(config: RunConfig, mechanism: Mechanism) -> str | None:
     assert isinstance(sampler, PoissonSampler | CappedPoissonSampler)
     units = sampler.population or 0
     chosen = mechanism.group_size if isinstance(defense, PrivateDefense) and defense.kind == "uls" else 1
-    its = Cohort(units, sampler.rate * units, chosen)
+    cohort = Cohort(units, sampler.rate * units, chosen)
     if not units:
         return None  # of records, whose number only the corpus tells
-    start = f", after {its.start_seconds:.1f} s at each start" if its.start_seconds >= 1 else ""
-    memory = f"; {in_bytes(its.memory)} in memory" if its.memory >= 2**20 else ""
-    return f"a step: {1000 * its.step_seconds:,.1f} ms to draw {its.drawn:,.0f} units{start}{memory}"
+    start = f", after {cohort.start_seconds:.1f} s at each start" if cohort.start_seconds >= 1 else ""
+    memory = f"; {in_bytes(cohort.memory)} in memory" if cohort.memory >= 2**20 else ""
+    return f"a step: {1000 * cohort.step_seconds:,.1f} ms to draw {cohort.drawn:,.0f} units{start}{memory}"
 
 
-def _of_weights(config: RunConfig, mechanism: Mechanism, its: Weights) -> Sequence[str]:
+def _of_weights(config: RunConfig, mechanism: Mechanism, weights: Weights) -> Sequence[str]:
     steps = mechanism.steps if mechanism.unit != "none" else None
     written = steps // config.finetune.checkpoint_every + 1 if steps else 1
     kept = f"; {written:,} of them, of which two are kept" if written > 2 else ""
-    found = [
-        f"a checkpoint: {in_bytes(its.checkpoint)} to write{kept}",
-        f"each further process: {in_bytes(its.replica_step)} to send in a step",
+    rows = [
+        f"a checkpoint: {in_bytes(weights.checkpoint)} to write{kept}",
+        f"each further process: {in_bytes(weights.replica_step)} to send in a step",
     ]
     if config.finetune.shard:
-        found[-1] += f"; each shard group: {in_bytes(its.sharded_pass)} in a pass"
+        rows[-1] += f"; each shard group: {in_bytes(weights.sharded_pass)} in a pass"
     if mechanism.noise_multiplier and isinstance(config.defense, SampledDefense):
         secure = config.defense.noise() is NoiseGenerator.SECURE
         # Of a shard group each process draws its part, and the rest of the blocks in which that part lies.
-        ahead = secure and its.parameters // (config.finetune.shard or 1) >= AHEAD_FROM
+        ahead = secure and weights.parameters // (config.finetune.shard or 1) >= AHEAD_FROM
         least = "at least " if config.finetune.shard else ""
         whose = " over a shard group" if config.finetune.shard else ""
         when = ", drawn a step ahead" if ahead else ""
-        found.append(f"noise: {least}{its.noise_seconds(secure):.2g} s of a core a step{whose}{when}")
-    return found
+        rows.append(f"noise: {least}{weights.noise_seconds(secure):.2g} s of a core a step{whose}{when}")
+    return rows
 
 
 def _parameters(config: RunConfig) -> int | None:

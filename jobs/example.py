@@ -105,11 +105,11 @@ def _texts(users: int, seed: int) -> _Texts:
     # Both sides by one rule that knows no coin (docs/theory.md#conditions-of-one-run, 4); held-out users' other records
     # are in no file but corpus.jsonl.
     for user in member:
-        its = {record.id: record for record in by_user[user]}
-        order = keyed_order(key, "example fresh", list(its))
+        by_id = {record.id: record for record in by_user[user]}
+        order = keyed_order(key, "example fresh", list(by_id))
         count = max(1, round(FRESH * len(order)))
-        fresh += [its[name] for name in sorted(order[:count])]
-        training += [its[name] for name in sorted(order[count:]) if member[user]]
+        fresh += [by_id[name] for name in sorted(order[:count])]
+        training += [by_id[name] for name in sorted(order[count:]) if member[user]]
     return _Texts(
         everything,
         [record for record in everything if record.user in public],
@@ -169,9 +169,9 @@ def _train(folder: Path, texts: _Texts, reporter: Reporter) -> None:
 def _described(to: Path, files: Mapping[str, Sequence[SyntheticRecord]], models: bool) -> list[ExampleFile]:
     """Each file, what it holds, and a command to try."""
 
-    def holds(name: str, what: str) -> str:
+    def holds(name: str, content: str) -> str:
         users = len({record.user for record in files[name]})
-        return f"{what}: {counted(users, 'user')}, {counted(len(files[name]), 'text')}"
+        return f"{content}: {counted(users, 'user')}, {counted(len(files[name]), 'text')}"
 
     def at(name: str) -> str:
         return shlex.quote(str(to / name))
@@ -201,7 +201,7 @@ def _described(to: Path, files: Mapping[str, Sequence[SyntheticRecord]], models:
             f"heldin bound {at('scores.csv')} --assignment coin --claim epsilon=1,delta=1e-5",
         ),
     ]
-    return [ExampleFile(to / name, what, command) for name, what, command in described]
+    return [ExampleFile(to / name, content, command) for name, content, command in described]
 
 
 def lines(files: Sequence[ExampleFile]) -> list[str]:

@@ -165,9 +165,9 @@ def _train(config: RunConfig, out: Path, reporter: Reporter, taken: StageSeconds
             mechanism = settle_plan(config, data, out, clip_norm=clip_norm)
             fixed = preregistered(config, data, mechanism)
             # What the audit could find at best, before training is paid for.
-            real, what = len(data.real(data.ledger.scored_users())), fixed.wording
+            real, wording = len(data.real(data.ledger.scored_users())), fixed.wording
             for line in forecast(
-                real, fixed.audit.delta, fixed.claims, units=what.unit, unit=what.singular, sharing=fixed.judged
+                real, fixed.audit.delta, fixed.claims, units=wording.unit, unit=wording.singular, sharing=fixed.judged
             ):
                 reporter.say(line)
         result = finetune(config, data, base, mechanism, out, reporter)

@@ -59,15 +59,15 @@ def paired_difference(first: Path, other: Path) -> AurocDifference | None:
     the sides completely.
     """
     try:
-        one, two = leading_scores(first), leading_scores(other)
+        first_scores, two = leading_scores(first), leading_scores(other)
     except InputError:
         return None
-    if [(its.user, its.member) for its in one] != [(its.user, its.member) for its in two]:
+    if [(score.user, score.member) for score in first_scores] != [(score.user, score.member) for score in two]:
         return None
-    member = np.array([its.member for its in one])
-    scores = [np.array([its.score for its in side]) for side in (one, two)]
-    found = auroc_difference(*((side[member], side[~member]) for side in scores))
-    return found.brief() if found else None
+    member = np.array([score.member for score in first_scores])
+    scores = [np.array([score.score for score in side]) for side in (first_scores, two)]
+    difference = auroc_difference(*((side[member], side[~member]) for side in scores))
+    return difference.brief() if difference else None
 
 
 def write_user_scores(scores: list[UserScore], path: Path) -> None:

@@ -104,8 +104,8 @@ def compare(folders: Sequence[Path], over: str | None = None, pair: Pair | None 
     records = [read_record(folder / "record.json") for folder in folders]
     rows = [_row(folder, record, records[0], over) for folder, record in zip(folders, records, strict=True)]
     # A difference of numbers that do not compare, as ``_notes`` says, would be read all the same.
-    alike = [[its for _, its in _same(record)] == [its for _, its in _same(records[0])] for record in records]
-    rows = [row if its else dataclasses.replace(row, difference=None) for row, its in zip(rows, alike, strict=True)]
+    alike = [[alike_rows for _, alike_rows in _same(record)] == [same for _, same in _same(records[0])] for record in records]
+    rows = [row if same_test else dataclasses.replace(row, difference=None) for row, same_test in zip(rows, alike, strict=True)]
     if pair is not None:
         rows = [_with_pair(row, pair, folders, records, i) if alike[i] else row for i, row in enumerate(rows)]
     # The first row would differ from itself by 0 with an interval that means nothing.
@@ -180,16 +180,16 @@ def _row(folder: Path, record: Record, first: Record, over: str | None) -> Row:
 
 def _with_pair(row: Row, pair: Pair, folders: Sequence[Path], records: Sequence[Record], i: int) -> Row:
     """The row with the difference user by user, if its run has the first one's held-in users and is attacked alike."""
-    first, its = records[0], records[i]
+    first, record = records[0], records[i]
     same = (
         first.split.ledger_commitment is not None
-        and first.split.ledger_commitment == its.split.ledger_commitment
-        and first.config.get("attack") == its.config.get("attack")
+        and first.split.ledger_commitment == record.split.ledger_commitment
+        and first.config.get("attack") == record.config.get("attack")
     )
-    found = pair(folders[0], folders[i]) if i and same else None
-    if found is None:
+    paired = pair(folders[0], folders[i]) if i and same else None
+    if paired is None:
         return row
-    return dataclasses.replace(row, difference=(found.value, found.lower, found.upper), paired=True)
+    return dataclasses.replace(row, difference=(paired.value, paired.lower, paired.upper), paired=True)
 
 
 def _value(folder: Path, record: Record, over: str) -> Any:
@@ -220,8 +220,8 @@ def _value(folder: Path, record: Record, over: str) -> Any:
 
 def _difference(first: Estimate, other: Estimate) -> tuple[float, float, float]:
     # each run drew its own coins, so both intervals count: the samples are independent
-    one, two = ((e.value, e.lower, e.upper) for e in (first, other))
-    return independent_difference(one, two)
+    first_interval, two = ((e.value, e.lower, e.upper) for e in (first, other))
+    return independent_difference(first_interval, two)
 
 
 def _defense(training: TrainingFacts | None) -> str:
@@ -251,9 +251,9 @@ def _notes(records: Sequence[Record], rows: Sequence[Row]) -> list[str]:
     notes = []
     of_all = [dict(_same(record)) for record in records]
     notes += [
-        f"the runs have different {what}: their numbers do not compare"
-        for what in of_all[0]
-        if len({its[what] for its in of_all}) > 1
+        f"the runs have different {quantity}: their numbers do not compare"
+        for quantity in of_all[0]
+        if len({run[quantity] for run in of_all}) > 1
     ]
     # The choice of checkpoint changes the attacked model, and not the losses of this table.
     chosen = {r.training.selection for r in records if r.training}

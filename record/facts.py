@@ -338,13 +338,13 @@ class TrainingFacts(Facts):
     @property
     def protected(self) -> str:
         """Of whom epsilon is, in a word or two."""
-        its = self.by_exposure
-        if its is None:
+        exposure = self.by_exposure
+        if exposure is None:
             return self.unit
         return (
             "user and entity"
-            if its.entity_cap or its.counted == "holders"
-            else f"person of {counted(its.exposed, 'record')}"
+            if exposure.entity_cap or exposure.counted == "holders"
+            else f"person of {counted(exposure.exposed, 'record')}"
         )
 
 

@@ -40,8 +40,8 @@ def seen_in_training(texts: Mapping[str, Sequence[str]], training: Iterable[tupl
     # Digests of 16 bytes in place of texts, and the training records are read once, as
     # a stream. One text may be of several users.
     wanted: dict[bytes, set[str]] = {}
-    for user, its in texts.items():
-        for text in its:
+    for user, own_texts in texts.items():
+        for text in own_texts:
             wanted.setdefault(text_digest(text), set()).add(user)
     own: set[tuple[str, bytes]] = set()
     others: set[tuple[str, bytes]] = set()
@@ -54,11 +54,11 @@ def seen_in_training(texts: Mapping[str, Sequence[str]], training: Iterable[tupl
         for writer in wanted.get(digest, ()):
             (own if writer == user else others).add((writer, digest))
     # By scored text, not by digest: a text that a user has twice is scored twice, and counts twice.
-    found = [(user, text_digest(text)) for user, its in texts.items() for text in its]
+    scored = [(user, text_digest(text)) for user, own_texts in texts.items() for text in own_texts]
     return Seen(
-        own=sum(pair in own for pair in found),
-        others=sum(pair in others for pair in found),
-        anywhere=sum(pair in own or pair in others for pair in found),
+        own=sum(pair in own for pair in scored),
+        others=sum(pair in others for pair in scored),
+        anywhere=sum(pair in own or pair in others for pair in scored),
         users=frozenset(named),
     )
 
@@ -86,7 +86,7 @@ def training_flaws(member: Mapping[str, bool], seen: Mapping[bool, Seen], held_o
         held_out_texts: number of scored texts of held-out users.
     """
     trained_on = seen[True].users | seen[False].users
-    sides = {side: [user for user, its in member.items() if its is side] for side in (True, False)}
+    sides = {side: [user for user, held_in in member.items() if held_in is side] for side in (True, False)}
     # By name and by text: held-out users can be in the training file under another
     # name, and held-in ones absent from it.
     wrong = [user for user in sides[False] if user in trained_on]

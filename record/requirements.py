@@ -37,7 +37,7 @@ class Held:
 
 def held_against(record: Record, requirements: Sequence[Requirement]) -> list[Held]:
     """Each limit with its outcome, in their order."""
-    return [_held(record, its) for its in requirements]
+    return [_held(record, requirement) for requirement in requirements]
 
 
 def epsilon_per_user(training: TrainingFacts | None) -> float | None:
@@ -74,8 +74,8 @@ def aurocs(record: Record) -> dict[tuple[str, str], Estimate]:
     """
     if record.trainings is not None or record.split.audited == "canaries":
         return {}
-    attacks = {(its.attack, its.aggregation): its.auroc for its in record.attacks}
-    return attacks | {(its.dial, its.setting): its.auroc for its in record.dials}
+    attacks = {(attack.attack, attack.aggregation): attack.auroc for attack in record.attacks}
+    return attacks | {(dial.dial, dial.setting): dial.auroc for dial in record.dials}
 
 
 def _held(record: Record, requirement: Requirement) -> Held:

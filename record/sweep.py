@@ -313,9 +313,9 @@ class SweepResult(Facts):
     @property
     def exit_code(self) -> int:
         """3 for a claim that is violated jointly, certified; 5 if cells failed; else 0."""
-        if self.tuning_violated or any(its.jointly_violated for its in self.variants):
+        if self.tuning_violated or any(variant.jointly_violated for variant in self.variants):
             return 3
-        return 5 if any(its.state == "failed" for its in self.cells) else 0
+        return 5 if any(cell.state == "failed" for cell in self.cells) else 0
 
 
 def write_sweep(result: SweepResult, folder: Path) -> None:

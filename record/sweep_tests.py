@@ -40,12 +40,12 @@ def tests_of(record: Record) -> CellTests:
     return CellTests(
         texts=record.attacker_texts,
         scores=facts.scores,
-        attacks=len({its.attack for its in record.attacks}),
+        attacks=len({attack.attack for attack in record.attacks}),
         sides=record.split.standing_reason,
         certifiable=record.split.certifiable,
         false_alarms=by.auroc_level + by.tpr_level if facts.decision.exact else None,
         baselines=len(record.blind),
-        separating=[its.name for its in record.blind if its.separates],
+        separating=[rule.name for rule in record.blind if rule.separates],
         extraction=record.extraction,
         marks=record.marks,
     )

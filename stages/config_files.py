@@ -22,8 +22,8 @@ def read_config(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise InputError(f"'{path}' extends itself, through {', '.join(map(str, extending))}")
     content = read_yaml(path)
     if not isinstance(content, dict):
-        found = "nothing" if content is None else type(content).__name__
-        raise InputError(f"{path}: a mapping of sections was expected, found {found}")
+        kind = "nothing" if content is None else type(content).__name__
+        raise InputError(f"{path}: a mapping of sections was expected, found {kind}")
     if "extends" not in content:
         return content
     base = content.pop("extends")

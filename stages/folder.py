@@ -73,15 +73,15 @@ def _without_coins(out: Path) -> bool:
     return {file.name for file in out.iterdir()} <= _BEFORE_COINS
 
 
-def take_new_folder(out: Path, what: str, besides: Collection[str] = ()) -> None:
+def take_new_folder(out: Path, purpose: str, besides: Collection[str] = ()) -> None:
     """Make ``out``, owner-only; raises InputError, changing nothing, if it is a file or holds anything ``besides``."""
-    _require_empty(out, what, besides)
+    _require_empty(out, purpose, besides)
     private_directory(out)
 
 
-def _require_empty(out: Path, what: str, besides: Collection[str] = ()) -> None:
+def _require_empty(out: Path, purpose: str, besides: Collection[str] = ()) -> None:
     # a lone log is of a call that ended before it wrote anything: no reason to refuse the next
     if out.exists() and (not out.is_dir() or any(file.name not in (LOG, *besides) for file in out.iterdir())):
-        article = "an" if what[0] in "aeiou" else "a"
+        article = "an" if purpose[0] in "aeiou" else "a"
         is_what = "is not empty and holds no such" if out.is_dir() else f"is a file, and no folder for {article}"
-        raise InputError(f"'{out}' {is_what} {what}: choose another --out")
+        raise InputError(f"'{out}' {is_what} {purpose}: choose another --out")

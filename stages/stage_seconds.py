@@ -31,7 +31,7 @@ class StageSeconds:
         # Nothing follows from it: a run does not end for a file that only says how long it took.
         except (OSError, ValueError, TypeError, AttributeError):
             before = {}
-        self.seconds = {**before, **{stage: before.get(stage, 0.0) + its for stage, its in self.seconds.items()}}
+        self.seconds = {**before, **{stage: before.get(stage, 0.0) + spent for stage, spent in self.seconds.items()}}
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:

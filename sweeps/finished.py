@@ -105,15 +105,11 @@ def _problems(finished: Mapping[str, Finished], plan: str) -> dict[str, str]:
     # Of the first cell of each kind: the others must agree with it.
     seen: dict[tuple[str, str], tuple[str | None, str]] = {}
     for name, cell in finished.items():
-        record, where, config = cell.record, cell.record.cell, cell.cell.config
-        if where is None or (where.sweep, where.block, where.variant) != (
-            plan,
-            cell.cell.block,
-            cell.cell.variant.name,
-        ):
+        record, where, placed = cell.record, cell.record.cell, cell.cell
+        if where is None or (where.sweep, where.block, where.variant) != (plan, placed.block, placed.variant.name):
             problems[name] = "its record is of another plan, which was not fixed before these coins: remove its folder"
             continue
-        stated = masked(config.model_dump(mode="json"))
+        stated = masked(placed.config.model_dump(mode="json"))
         if record.config != stated:
             problems[name] = "its record is of another config than the sweep's plan: remove its folder"
             continue
@@ -129,8 +125,8 @@ def _problems(finished: Mapping[str, Finished], plan: str) -> dict[str, str]:
         # Named alike, made alike: a file or folder that changed meanwhile makes another comparison.
         same = (
             ("has other coins than", f"{where.block}/{where.group}", record.split.ledger_commitment),
-            ("read another corpus than", config.corpus.model_dump_json(), record.corpus.fingerprint),
-            ("has another reference model than", _reference_of(config), record.reference.fingerprint),
+            ("read another corpus than", placed.config.corpus.model_dump_json(), record.corpus.fingerprint),
+            ("has another reference model than", _reference_of(placed.config), record.reference.fingerprint),
         )
         for relation, key, value in same:
             first, other = seen.setdefault((relation, key), (value, name))

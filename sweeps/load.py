@@ -70,13 +70,96 @@ def sweep_of(config: SweepConfig, base: dict[str, Any], where: str) -> Sweep:
     problems = [f"axes.{name}: no such variant" for name in config.axes if name not in config.variants]
     contents = list(_multiplied(config))
     tuned, tried = _tuned(config, contents)
+    variants, wrong = _parsed(tuned, base)
+    problems += wrong
+    problems += list(_rule_problems(config, variants))
+    tuning, wrong = _tuning(config, contents, tried, base)
+    problems += wrong
+    if problems:
+        lines = [line.strip() for problem in problems for line in problem.splitlines()]
+        raise InputError("\n".join([f"{where}: {counted(len(problems), 'problem')}", *(f"  {line}" for line in lines)]))
+    return Sweep(config, variants, tuning, tried)
+
+
+def _parsed(
+    contents: Sequence[tuple[str, dict[str, Any]]], base: dict[str, Any]
+) -> tuple[tuple[Variant, ...], list[str]]:
+    """The variants of these names and contents, each a change of ``base``, and what is wrong with them."""
+    configs: dict[str, RunConfig] = {}
+    problems = []
+    for name, content in contents:
+        # Folders of names that differ by case alone are one on some disks.
+        if name.casefold() in (other.casefold() for other in configs):
+            problems.append(f"variants: two are called '{name}': rename one, or the values of its axes")
+            continue
+        if not re.match(NAME, name):
+            problems.append(f"variants.{name}: a name has at most 100 letters, digits, dots, underscores and hyphens")
+            continue
+        try:
+            # Names are made of sweep, variant and block.
+            configs[name] = parse_config({**merged(base, content), "name": name}, f"variants.{name}")
+        except InputError as error:
+            problems.append(str(error))
+    variants = _grouped(configs)
+    return variants, [*problems, *_canaries_differ(variants)]
+
+
+def _tuned(
+    config: SweepConfig, contents: Sequence[tuple[str, dict[str, Any]]]
+) -> tuple[list[tuple[str, dict[str, Any]]], dict[str, tuple[str, dict[str, Any]]]]:
+    """The contents with the first values of the grid, and all tries by their name.
+
+    Raises:
+        InputError: two tries of one variant have the same values.
+    """
+    changed: list[tuple[str, dict[str, Any]]] = []
+    tried: dict[str, tuple[str, dict[str, Any]]] = {}
+    for name, content in contents:
+        grid = _grid_of(config, name)
+        for i, chosen in enumerate(_combinations(grid)):
+            if not i:
+                changed.append((name, with_values(content, chosen)))
+            if grid:
+                label = _named(name, chosen, grid)
+                label = label if re.match(NAME, label) else f"{name}-try-{i + 1}"
+                if label in tried:
+                    raise InputError(f"tune.over: two tries are called '{label}': a value stands twice in a grid")
+                tried[label] = (name, chosen)
+    return changed, tried
+
+
+def _grid_of(config: SweepConfig, name: str) -> dict[str, list[Any]]:
+    """What is tried of a variant: its own grid, or that of the variant whose axes made it."""
+    over = config.tune.over if config.tune else {}
+    made_of = {made: origin for origin, made in _origins(config)}
+    return over.get(name) or over.get(made_of[name], {})
+
+
+def _tuning(
+    config: SweepConfig,
+    contents: Sequence[tuple[str, dict[str, Any]]],
+    tried: Mapping[str, tuple[str, dict[str, Any]]],
+    base: dict[str, Any],
+) -> tuple[Sweep | None, list[str]]:
+    """The sweep of all tries, and what is wrong with it."""
+    if config.tune is None:
+        return None, []
+    known = {name for names in _origins(config) for name in names}
+    problems = [f"tune.over.{name}: no such variant" for name in config.tune.over if name not in known]
+    for name, grid in config.tune.over.items():
+        # Users, canary users and base model are those of the blocks: what is tuned must leave them as they are.
+        problems += [
+            f"tune.over.{name}: '{key}' cannot be tuned: choose keys of {', '.join(_TUNABLE)}"
+            for key in grid
+            if key.split(".")[0] not in _TUNABLE
+        ]
+    by_name = dict(contents)
     trials = [(name, with_values(by_name[variant], values)) for name, (variant, values) in tried.items()]
     variants, wrong = _parsed(trials, base)
     for variant in variants:
         if variant.config.corpus.public_validation is None:
-            problems.append(
-                f"tune: variant '{variant.name}' has no corpus.public_validation, whose loss would judge it"
-            )
+            lacking = "has no corpus.public_validation, whose loss would judge it"
+            problems.append(f"tune: variant '{variant.name}' {lacking}")
             break
     own = config.model_copy(
         update={

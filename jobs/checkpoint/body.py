@@ -194,7 +194,7 @@ def _split_facts(groups: Groups, assignment: Assignment) -> SplitFacts:
 def _overlaps(groups: Groups) -> Overlaps:
     """Texts on both sides; overlaps with training only if a training file was given."""
     seen = groups.seen
-    scored = (text for its in groups.of_side(False).values() for text in its)
+    scored = (text for user_texts in groups.of_side(False).values() for text in user_texts)
     both = [seen[True], seen[False]] if seen is not None else []
     return Overlaps(
         scored_texts_in_same_users_training=measured(sum(s.own for s in both)) if both else NOT_KNOWN,

@@ -32,7 +32,7 @@ class Groups:
 
     def of_side(self, held_in: bool) -> dict[str, Sequence[str]]:
         """Scored texts of one side's users."""
-        return {user: its for user, its in self.texts.items() if self.member[user] is held_in}
+        return {user: user_texts for user, user_texts in self.texts.items() if self.member[user] is held_in}
 
 
 def read_groups(job: CheckpointAudit, say: Callable[[str], object] = lambda _: None) -> Groups:

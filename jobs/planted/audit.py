@@ -325,8 +325,8 @@ def _judged(audit: _Audit, statistics: Sequence[TextStatistic], facts: PlantedFa
 def _misses(results: Results, control: ControlFacts, data: RunData) -> bool:
     """Return whether the attack plainly tells canary users less well than the losses of their rows do."""
     groups = [] if results.canaries is None else results.canaries.groups
-    found = [results.attacks[0].auroc] if canaries_alone(data) else [group.auroc for group in groups]
-    limits = [auroc.upper for auroc in found if auroc is not None]
+    aurocs = [results.attacks[0].auroc] if canaries_alone(data) else [group.auroc for group in groups]
+    limits = [auroc.upper for auroc in aurocs if auroc is not None]
     return bool(limits) and control.canary_lower is not None and max(limits) < control.canary_lower
 
 
@@ -393,14 +393,14 @@ def _take_folder(job: PlantedAudit, config: PlantConfig, out: Path, facts: Plant
     private_directory(out)
     if not (out / "record.json").is_file():
         return
-    found = read_record(out / "record.json")
+    record = read_record(out / "record.json")
     # Who declares, and where the folder lies, is no part of what was audit at.
-    asked, kept = ({name: its[name] for name in _LOOKED_AT} for its in (job.recorded(), found.config))
-    for its in (asked, kept):
-        its["precision"] = its["precision"] or config.attack.precision
+    asked, kept = ({name: recorded[name] for name in _LOOKED_AT} for recorded in (job.recorded(), record.config))
+    for recorded in (asked, kept):
+        recorded["precision"] = recorded["precision"] or config.attack.precision
     changed = first_difference(kept, asked)
     # The weights may be others under the same name, and the coins under the same config.
-    if found.planted is None or (found.planted.look, found.planted.planted) != (facts.look, facts.planted):
+    if record.planted is None or (record.planted.look, record.planted.planted) != (facts.look, facts.planted):
         changed = changed or "look"
     if changed:
         raise InputError(f"'{out}' holds an audit with another '{changed}': choose another --out")

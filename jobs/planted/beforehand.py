@@ -29,7 +29,7 @@ def said_beforehand(
         form: how canary rows differ from real ones by text alone.
     """
     users, corpus = data.real(data.ledger.scored_users()), data.corpus.store
-    replaced = {its.source for its in data.canaries.values() if its.source is not None}
+    replaced = {canary.source for canary in data.canaries.values() if canary.source is not None}
     rows = int(corpus.counts.sum())
     kept = int((data.training_rows < rows).sum())
     planted = len(data.training_rows) - kept
@@ -106,7 +106,7 @@ def control_lines(control: ControlSample, canaries: int) -> list[str]:
 def _told_by_form(config: PlantConfig, data: RunData) -> list[str]:
     """By what canary users can be told from others in this training set, however they are written."""
     lines = []
-    made_up = [user for user, its in data.canaries.items() if its.source is None and its.kind is not Kind.REAL_ROWS]
+    made_up = [user for user, canary in data.canaries.items() if canary.source is None and canary.kind is not Kind.REAL_ROWS]
     ledger, corpus = data.ledger, data.corpus.store
     # Of canary users whatever their coin, and of real ones as if all were held in: nothing here follows from a coin.
     audited = set(ledger.scored_users())
@@ -146,7 +146,7 @@ def _usual(numbers: set[int]) -> str:
 def _lent(config: PlantConfig, data: RunData, source: TrainingSet) -> list[str]:
     """Columns that canary rows take from rows that were set aside, so that who trains sees values of these."""
     schema, columns = source.schema, source.columns
-    made_up = any(its.source is None and its.kind is not Kind.REAL_ROWS for its in data.canaries.values())
+    made_up = any(canary.source is None and canary.kind is not Kind.REAL_ROWS for canary in data.canaries.values())
     own = {columns.user, columns.id, *source.text.columns}
     # Rows of JSON lines have columns of their own each.
     names = "all other columns" if schema is None else ", ".join(name for name in schema.names if name not in own)

@@ -68,24 +68,24 @@ def check_plan(config: PlantConfig, reporter: Reporter) -> CheckedPlan:
     primary = check.config.attack.primary
     if kept is None:
         return CheckedPlan(tuple(problems), primary_attack=primary)
-    found = CheckedPlan(tuple(problems), kept.rows, kept.late_rows, primary_attack=primary)
+    plan = CheckedPlan(tuple(problems), kept.rows, kept.late_rows, primary_attack=primary)
     if laid is None:
-        return found
+        return plan
     layout, canaries = laid
     users = len(layout.pool.names)
     lines = forecast_lines(check.config, users, len(canaries), kinds_of(canaries))
-    return replace(found, audited=users, canaries=len(canaries), lines=tuple(lines))
+    return replace(plan, audited=users, canaries=len(canaries), lines=tuple(lines))
 
 
-def lines(found: CheckedPlan) -> list[str]:
+def lines(plan: CheckedPlan) -> list[str]:
     """Return the result as lines for a terminal."""
-    late = f", {found.late_rows:,} of them without a scored token inside the length limit" if found.late_rows else ""
+    late = f", {plan.late_rows:,} of them without a scored token inside the length limit" if plan.late_rows else ""
     return [
-        f"training set: {found.rows or 0:,} rows{late}",
-        f"audited: {counted(found.audited, 'real user')} and {counted(found.canaries, 'canary user')}",
+        f"training set: {plan.rows or 0:,} rows{late}",
+        f"audited: {counted(plan.audited, 'real user')} and {counted(plan.canaries, 'canary user')}",
         "canary rows: each has a scored token inside the length limit",
-        f"primary attack: {found.primary_attack}",
-        *found.lines,
+        f"primary attack: {plan.primary_attack}",
+        *plan.lines,
         "nothing was drawn or written",
     ]
 

@@ -156,7 +156,7 @@ class PlantConfig(MeasureKeys):
     def _can_be_done(self) -> "PlantConfig":
         if self.users.min_records < MIN_RECORDS_TO_SPLIT:
             raise ValueError(f"users.min_records is {self.users.min_records}: at least {MIN_RECORDS_TO_SPLIT}")
-        if self.attack.shadow_models or not all(isinstance(its, NamedReference) for its in self.attack.references):
+        if self.attack.shadow_models or not all(isinstance(reference, NamedReference) for reference in self.attack.references):
             raise ValueError(
                 "attack: shadow models and references that are trained need heldin's own training: leave"
                 " shadow_models out, and name references by hub name or folder"
@@ -169,10 +169,10 @@ class PlantConfig(MeasureKeys):
             raise ValueError("score: turns needs columns.messages")
         if self.role != "assistant" and self.score != "turns":
             raise ValueError("role names whose turns are scored: set score: turns, or leave it out")
-        if any(isinstance(its, NamedPersonCanaries) for its in self.canaries):
+        if any(isinstance(section, NamedPersonCanaries) for section in self.canaries):
             raise ValueError("canaries: named_person is for audits of entities, which heldin run does")
         apart = self.columns.messages is not None or self.columns.prompt is not None
-        if apart and any(isinstance(its, SubstringCanaries) for its in self.canaries):
+        if apart and any(isinstance(section, SubstringCanaries) for section in self.canaries):
             raise ValueError("canaries: substring is for a column of text: choose unseen_token or rare_phrase")
         if self.split.canaries_only and not self.canaries:
             raise ValueError("split.canaries_only needs canary users: name some under canaries")
@@ -180,7 +180,7 @@ class PlantConfig(MeasureKeys):
             raise ValueError(
                 "columns.user: without a column of users only canary users can be audited: set split.canaries_only"
             )
-        if self.split.canaries_only and any(isinstance(its, SubstringCanaries) for its in self.canaries):
+        if self.split.canaries_only and any(isinstance(section, SubstringCanaries) for section in self.canaries):
             raise ValueError("canaries: substring takes the place of real users, and canaries_only keeps them all in")
         if (self.dataset_split or self.copied_splits) and self.training.is_file():
             raise ValueError("dataset_split and copied_splits are for a folder that save_to_disk wrote")
@@ -210,7 +210,7 @@ class PlantConfig(MeasureKeys):
         # Each look pays its share; more redraws, that the smallest p-value stays below the levels.
         by, looks = self.decision, self.looks
         shared = {"auroc_level": by.auroc_level / looks, "tpr_level": by.tpr_level / looks}
-        redraws = max(by.redraws * looks, *(least_redraws(its) for its in shared.values()))
+        redraws = max(by.redraws * looks, *(least_redraws(level) for level in shared.values()))
         return RunConfig(
             name=self.name,
             seed=self.seed,
@@ -254,7 +254,7 @@ def load_plant(config: Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
     content = config if isinstance(config, Mapping) else read_config(config)
     checked = parse_plant(with_overrides(content, overrides), "config" if isinstance(config, Mapping) else str(config))
     # The audit may be asked for from another folder. Other kinds of references are refused above.
-    names = [its.name for its in checked.attack.references if isinstance(its, NamedReference)]
+    names = [reference.name for reference in checked.attack.references if isinstance(reference, NamedReference)]
     further = [NamedReference(kind="named", name=_resolved(name)) for name in names]
     named: dict[str, object] = {
         "training": checked.training.resolve(),

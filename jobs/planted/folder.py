@@ -89,7 +89,7 @@ def require_models(out: Path, models: Mapping[str, str]) -> None:
     """Raises InputError if a reference model is not the one that was fixed before the coins."""
     sealed = _read_seal(out)["models"]
     # Another reference gives other scores, and one that is chosen after the coins may be chosen by them.
-    other = next((name for name, its in models.items() if sealed.get(name) != its), None)
+    other = next((name for name, fingerprint in models.items() if sealed.get(name) != fingerprint), None)
     if other is not None:
         raise InputError(f"'{other}' is not the reference model that it was when coins were drawn: restore it")
 

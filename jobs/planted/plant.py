@@ -180,7 +180,7 @@ def fingerprints(config: PlantConfig) -> dict[str, str]:
 
 def _further(config: PlantConfig) -> list[str]:
     """Names of the reference models besides the leading one."""
-    return [its.name for its in config.attack.references if isinstance(its, NamedReference)]
+    return [reference.name for reference in config.attack.references if isinstance(reference, NamedReference)]
 
 
 def _require_scores_of(lm: LanguageModel) -> None:
@@ -192,9 +192,9 @@ def _named(config: PlantConfig) -> dict[str, str | None]:
     """Columns by what they hold, without that of plain text where the text stands elsewhere."""
     plain = config.columns.messages is None and config.columns.prompt is None
     left_out = {"drop"} if plain else {"drop", "text"}
-    found: dict[str, str | None] = config.columns.model_dump(exclude_none=True, exclude=left_out)
+    columns: dict[str, str | None] = config.columns.model_dump(exclude_none=True, exclude=left_out)
     # Said, since it is no default: without it a reader would look for a column of users.
-    return found if config.columns.user is not None else {**found, "user": None}
+    return columns if config.columns.user is not None else {**columns, "user": None}
 
 
 def _take_folder(config: PlantConfig, out: Path) -> None:
@@ -205,7 +205,7 @@ def _take_folder(config: PlantConfig, out: Path) -> None:
     drawn = (out / "ledger" / "ledger.json").is_file()
     if not (out / "ledger" / SEAL).is_file():
         empty = [out / "ledger"] if not any((out / "ledger").glob("[!.]*")) else []
-        if any(its not in empty and not its.name.endswith(".tmp") for its in out.iterdir()):
+        if any(path not in empty and not path.name.endswith(".tmp") for path in out.iterdir()):
             raise InputError(f"'{out}' is not empty and holds no planted training set: choose another --out")
         write_config(config, out)
         return

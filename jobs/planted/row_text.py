@@ -230,12 +230,12 @@ class Chat:
         begins, ends = token_places(encoded["offset_mapping"])
         mask = encoded["assistant_masks"]
         return [
-            (int(begin), int(end)) for begin, end, its in zip(begins, ends, mask, strict=True) if its and begin < end
+            (int(begin), int(end)) for begin, end, scored in zip(begins, ends, mask, strict=True) if scored and begin < end
         ]
 
     def _between(self, messages: list[Row]) -> Spans:
         """From where the template lets the role begin to where its turn ends."""
-        whole, found = self._rendered(messages), []
+        whole, places = self._rendered(messages), []
         for i, message in enumerate(messages):
             if message["role"] != self.role:
                 continue
@@ -248,8 +248,8 @@ class Chat:
                     f"the chat template writes a turn in column '{self.column}' otherwise where another follows, so"
                     " that it is not known which part of the text it is"
                 )
-            found.append((len(before), len(turn)))
-        return found
+            places.append((len(before), len(turn)))
+        return places
 
     def _rendered(self, messages: list[Row], *, prompt: bool = False) -> str:
         try:
@@ -301,10 +301,10 @@ def _text(row: Row, column: str) -> str:
     return value
 
 
-def _read(spans: Spans, most: int, what: str) -> Spans:
+def _read(spans: Spans, most: int, part: str) -> Spans:
     """The parts, if any begins within the characters that are read."""
     if not any(begin < min(end, most) for begin, end in spans):
-        raise ValueError(f"nothing of {what} stands in the first {most:,} characters, which the attack reads")
+        raise ValueError(f"nothing of {part} stands in the first {most:,} characters, which the attack reads")
     return spans
 
 

@@ -105,10 +105,10 @@ def require_distinct(jobs: Sequence[PlantedAudit], config: PlantConfig) -> None:
     """
     seen = {fingerprint_of(config.reference, revision=config.revision): ""}
     for job in jobs:
-        its = fingerprint_of(job.model) if job.remote is None else job.model
-        if its in seen:
-            _refuse(job.model, seen[its])
-        seen[its] = job.model
+        fingerprint = fingerprint_of(job.model) if job.remote is None else job.model
+        if fingerprint in seen:
+            _refuse(job.model, seen[fingerprint])
+        seen[fingerprint] = job.model
 
 
 def _refuse(model: str, other: str) -> NoReturn:
@@ -230,8 +230,8 @@ def opened(
 
 def _sent(run: RunConfig, data: RunData) -> AttackTexts:
     """Every text that will be scored, for its cost."""
-    its = {which: texts_under_attack(run, data, which).texts for which in run.attack.documents}
+    by_kind = {which: texts_under_attack(run, data, which).texts for which in run.attack.documents}
     return AttackTexts(
-        {f"{which} {user}": texts for which, by_user in its.items() for user, texts in by_user.items()},
+        {f"{which} {user}": texts for which, by_user in by_kind.items() for user, texts in by_user.items()},
         run.attack.max_characters,
     )

@@ -135,14 +135,14 @@ class TrainingSet:
         for name in (self.columns.user, self.columns.id):
             if name is None or name not in schema.names:
                 continue
-            its = schema.field(name).type
+            type_ = schema.field(name).type
             if (known.get(name) or {}).get("_type") == "ClassLabel":
                 raise InputError(
                     f"'{self.path}': column '{name}' is a ClassLabel, whose names go with the data: write it as text"
                 )
-            if pa.types.is_integer(its) and its.bit_width < _LEAST_BITS:
+            if pa.types.is_integer(type_) and type_.bit_width < _LEAST_BITS:
                 raise InputError(
-                    f"'{self.path}': column '{name}' of type {its} is too small for new numbers: use int64"
+                    f"'{self.path}': column '{name}' of type {type_} is too small for new numbers: use int64"
                 )
 
     def splits(self) -> tuple[str, ...]:
@@ -300,7 +300,7 @@ def training_set(config: PlantConfig, tokenizer: PreTrainedTokenizerBase) -> Tra
         role=config.role if config.score == "turns" else None,
         most=config.attack.max_characters,
     )
-    found = TrainingSet(
+    training = TrainingSet(
         config.training,
         config.columns,
         text,
@@ -310,19 +310,19 @@ def training_set(config: PlantConfig, tokenizer: PreTrainedTokenizerBase) -> Tra
         visible=config.sequence_length,
         tokenizer=tokenizer,
     )
-    found.check()
-    if isinstance(found.text, Chat):
-        first = [row for _, row in itertools.islice(found.rows(BadRows(skip=True)), _FIRST)]
-        found = replace(found, text=found.text.with_system(first))
-    if found.in_parts and isinstance(found.text, Chat | Completion):
-        found = replace(found, text=found.text.within(config.sequence_length - ENDS, tokenizer))
-    return found
+    training.check()
+    if isinstance(training.text, Chat):
+        first = [row for _, row in itertools.islice(training.rows(BadRows(skip=True)), _FIRST)]
+        training = replace(training, text=training.text.with_system(first))
+    if training.in_parts and isinstance(training.text, Chat | Completion):
+        training = replace(training, text=training.text.within(config.sequence_length - ENDS, tokenizer))
+    return training
 
 
 def _batches(rows: Iterable[tuple[bytes, Row]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     lines = schema is _LINES
-    its = iter(rows)
-    while some := list(itertools.islice(its, BATCH_ROWS)):
+    remaining = iter(rows)
+    while some := list(itertools.islice(remaining, BATCH_ROWS)):
         content = [{"line": _line(row)} if lines else row for _, row in some]
         try:
             filled = pa.RecordBatch.from_pylist(content, schema=schema)

@@ -34,21 +34,21 @@ def planted_rows(source: TrainingSet, data: RunData, *, numbered: frozenset[str]
     trained[rows[rows < real]] = True
     forms = canary_forms(data)
     # A few thousand at most: rows of which canary rows take the other columns.
-    wanted, found = {forms[row] for row in of_canaries}, dict[int, Row]()
+    wanted, copied = {forms[row] for row in of_canaries}, dict[int, Row]()
     seen: dict[str, int] = {}
-    for its, content in source.rows(BadRows(skip=True)):
-        user = str(its["user"])
+    for names_of_row, content in source.rows(BadRows(skip=True)):
+        user = str(names_of_row["user"])
         number = seen.get(user, 0)
         seen[user] = number + 1
         row = corpus.rows(user)[number]
         if row in wanted:
-            found[row] = content
+            copied[row] = content
         if trained[row]:
             id_ = corpus.id(row)
             yield names.key(id_), names.given(content, row, user, id_)
     for row in of_canaries:
         record = data.store.record(row)
-        content = found[forms[row]]
+        content = copied[forms[row]]
         if data.canaries[record.user].kind is not Kind.REAL_ROWS:
             content = source.text.put(content, record.text)
         yield names.key(record.id), names.given(content, row, record.user, record.id)
@@ -88,7 +88,7 @@ class _Names:
         hashed = {user: self._digest("written user", user).hex()[:16] for user in self.data.store.users}
         if self.source.columns.user not in self.numbered:
             return dict(hashed)
-        return {user: number for number, user in enumerate(sorted(hashed, key=lambda its: hashed[its]), start=1)}
+        return {user: number for number, user in enumerate(sorted(hashed, key=lambda user: hashed[user]), start=1)}
 
     @functools.cached_property
     def _places(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -116,11 +116,11 @@ def body_again(out: Path, reporter: Reporter) -> Body:
     ready = _prepare(audit, _take_folder(audit, out), reporter)
     if plan != ready.job.mechanism:
         raise InputError(f"'{out / 'plan.json'}' is not the plan that its trainings ran")
-    found = read_results(ready.job, audit.runs, out)
-    missing = next((number for number in range(audit.runs) if number not in found), None)
+    finished = read_results(ready.job, audit.runs, out)
+    missing = next((number for number in range(audit.runs) if number not in finished), None)
     if missing is not None:
         raise InputError(f"'{out}' has no result of training {missing}: the audit is not finished")
-    trainings = [found[number] for number in range(audit.runs)]
+    trainings = [finished[number] for number in range(audit.runs)]
     scores = out / "scores.csv"
     # Compared as text: ``scores_text`` writes every bit of a score.
     if kept_text(scores) != scores_text(trainings):

@@ -173,7 +173,7 @@ def training_job(
     by_user = {user: store.rows(user) for user in corpus.audited.users}
     # The worst-case user's texts are made of tokens that nobody writes: they name nobody, and take nobody's place.
     slots = find_slots(config, store, store, RowParts.training(by_user), reporter)
-    rows = [row for its in by_user.values() for row in its if slots is None or slots.kept[row]]
+    rows = [row for rows_of_user in by_user.values() for row in rows_of_user if slots is None or slots.kept[row]]
     others = texts_of(store, rows)
     # The public texts too: a base model that was pre-trained here has seen their tokens.
     worst = _worst_case_user(audit, base, [*others, *corpus.public_texts()])

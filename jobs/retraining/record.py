@@ -31,7 +31,7 @@ def trainings_results(
         claims: the claims to test.
     """
     config = audit.config
-    its = TrainingScores(
+    scores = TrainingScores(
         np.array([training.score for training in trainings]),
         np.array([training.held_in for training in trainings], dtype=np.bool_),
         [training.seconds for training in trainings],
@@ -40,7 +40,7 @@ def trainings_results(
     )
     # ``COINS``: heldin drew every training's coin itself, whatever the config says of users' sides.
     fixed = Preregistration(config.attack, config.audit, config.decision, COINS, claims, config.seed)
-    return results_of_trainings(its, fixed, threshold=audit.threshold)
+    return results_of_trainings(scores, fixed, threshold=audit.threshold)
 
 
 def split_facts(job: TrainingJob, trainings: Sequence[Training], corpus: CorpusData) -> SplitFacts:

@@ -199,14 +199,14 @@ def read_results(job: TrainingJob, runs: int, folder: Path) -> dict[int, Trainin
 
     Raises InputError for a file that is damaged, or of another audit: another key, config, corpus or base model.
     """
-    found = {}
+    trainings = {}
     for number in range(runs):
         path = _path(folder, number)
         if not path.is_file():
             continue
         content = read_document(path, "remove it, and its training is done again")
         try:
-            of = content.pop("of")
+            owner = content.pop("of")
             training = Training(**content)
             # Not finite if either is not; a text in place of a number raises TypeError, and the file is damaged.
             if not math.isfinite(training.score + training.seconds):
@@ -214,13 +214,13 @@ def read_results(job: TrainingJob, runs: int, folder: Path) -> dict[int, Trainin
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"'{path}' is damaged: remove it, and its training is done again") from error
         # The coin too, which no hash covers: a result whose side was edited is not taken.
-        if of != _name(job, number) or (training.number, training.held_in) != (number, job.held_in(number)):
+        if owner != _name(job, number) or (training.number, training.held_in) != (number, job.held_in(number)):
             raise InputError(
                 f"'{path}' is the result of another audit (its key, config, corpus or base model differ): use a new"
                 " folder"
             )
-        found[number] = training
-    return found
+        trainings[number] = training
+    return trainings
 
 
 def _path(folder: Path, number: int) -> Path:
@@ -271,9 +271,9 @@ def _attempt(trainer: Trainer, job: TrainingJob, work: Path, number: int) -> Tra
         raise type(error)(f"training {number}: {error}") from error
     except Exception as error:
         # Its first line: a message of torch may be a page.
-        what = (str(error).strip() or "no message").splitlines()[0]
+        reason = (str(error).strip() or "no message").splitlines()[0]
         raise ResumableError(
-            f"training {number} failed ({type(error).__name__}: {what}); finished ones are kept, and the same command"
+            f"training {number} failed ({type(error).__name__}: {reason}); finished ones are kept, and the same command"
             " resumes"
         ) from error
 

@@ -96,8 +96,8 @@ def pool_of_entities(
         taken[[row for row in _rows_of(parts[user]) if row < taken.size]] = True
 
     def free(name: str) -> bool:
-        its = rows[starts[number[name]] : starts[number[name] + 1]] if name in number else _rows_of(parts[name])
-        asked = its[np.isin(use[its], (_USES[Part.TRAIN], _USES[Part.ATTACKER]))]
+        own_rows = rows[starts[number[name]] : starts[number[name] + 1]] if name in number else _rows_of(parts[name])
+        asked = own_rows[np.isin(use[own_rows], (_USES[Part.TRAIN], _USES[Part.ATTACKER]))]
         if taken[asked].any():
             return False
         taken[asked] = True
@@ -111,8 +111,8 @@ def pool_of_entities(
     pool = list(itertools.islice(_by_turns(turns), split.audit_pool))
     entities = {}
     for name in (name for name in pool if name in number):
-        its = rows[starts[number[name]] : starts[number[name] + 1]]
-        entities[name] = {part: tuple(its[use[its] == code].tolist()) for part, code in _USES.items()}
+        own_rows = rows[starts[number[name]] : starts[number[name] + 1]]
+        entities[name] = {part: tuple(own_rows[use[own_rows] == code].tolist()) for part, code in _USES.items()}
     if len(pool) < max(2, split.audit_pool or 0) or not entities:
         raise InputError(
             f"split.audited: entities named in {split.entity_records} or more training records and in one of the"
@@ -136,7 +136,7 @@ _USES = {part: code for code, part in enumerate(PARTS, start=1)}
 
 
 def _rows_of(parts: Parts) -> npt.NDArray[np.int64]:
-    return np.array([row for its in parts.values() for row in its], dtype=np.int64)
+    return np.array([row for part_rows in parts.values() for row in part_rows], dtype=np.int64)
 
 
 def _uses(named: Incidence, parts: RowParts, kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:

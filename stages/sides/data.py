@@ -92,8 +92,8 @@ class RunData:
         # Caps left records out before any coin fell, of both sides alike.
         by_id = {user: {self.store.id(row): row for row in self.for_training(user)} for user in users}
         return {
-            user: texts_of(self.store, [its[id_] for id_ in keyed_order(key, "known documents", list(its))[:limit]])
-            for user, its in by_id.items()
+            user: texts_of(self.store, [documents[id_] for id_ in keyed_order(key, "known documents", list(documents))[:limit]])
+            for user, documents in by_id.items()
         }
 
     def for_training(self, user: str) -> list[int]:

@@ -58,12 +58,12 @@ class Ledger:
 
     def users(self, role: Role) -> list[str]:
         """Users and entities of a role, sorted."""
-        return sorted(user for user, its in self.roles.items() if its is role)
+        return sorted(user for user, user_role in self.roles.items() if user_role is role)
 
     def scored_users(self) -> list[str]:
         """Users and entities whose membership chance decided, sorted by name."""
         # By name, so that their order tells nothing about sides.
-        return sorted(user for user, its in self.roles.items() if its is not Role.ALWAYS_IN)
+        return sorted(user for user, user_role in self.roles.items() if user_role is not Role.ALWAYS_IN)
 
     def membership(self, without: Container[str] = ()) -> dict[str, bool]:
         """Whether each of ``scored_users`` is held in, by name, without those in ``without`` (canary users)."""

@@ -56,20 +56,20 @@ def overlaps_of(data: RunData) -> Overlaps:
 
 
 def _count(database: duckdb.DuckDBPyConnection, condition: str) -> int:
-    found = database.execute(f"SELECT count(*) FROM texts s WHERE {condition}").fetchone()
-    assert found is not None
-    return int(found[0])
+    row = database.execute(f"SELECT count(*) FROM texts s WHERE {condition}").fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def _marks(data: RunData) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
     """Of each row the number of whom its text counts for, and what it is used for; the numbers of held-out ones."""
     store, ledger, parts = data.store, data.ledger, data.ledger.parts
     ranges = {user: store.rows(user) for user in store.users}
-    size = max(its.stop for its in ranges.values())
+    size = max(span.stop for span in ranges.values())
     number = {name: i for i, name in enumerate((*store.users, *sorted(ledger.entities)))}
     owners, uses = np.full(size, -1, dtype=np.int32), np.zeros(size, dtype=np.uint8)
-    for user, its in ranges.items():
-        owners[its.start : its.stop] = number[user]
+    for user, span in ranges.items():
+        owners[span.start : span.stop] = number[user]
     # No two of the pool share a record for training or for the attacker: a record has one owner.
     for entity in ledger.entities:
         for part in (Part.TRAIN, Part.ATTACKER):
@@ -91,7 +91,7 @@ def _marked(store: Corpus, owners: npt.NDArray[np.int32], uses: npt.NDArray[np.u
         part = slice(first, first + len(texts))
         used = pa.array(uses[part] > 0)
         columns = [texts.cast(pa.large_string()), pa.array(owners[part]), pa.array(uses[part])]
-        yield pa.RecordBatch.from_arrays([its.filter(used) for its in columns], schema=_HASHED)
+        yield pa.RecordBatch.from_arrays([column.filter(used) for column in columns], schema=_HASHED)
 
 
 def _public(data: RunData) -> Iterator[pa.RecordBatch]:

@@ -28,7 +28,7 @@ def people_of(fixed: Preregistration, data: RunData, table: ScoredUsers) -> list
     if owners:
         entity = np.array([of_entities.get(owners.get(row, ""), -1) for row in data.training_rows.tolist()])
         whose = np.where(entity >= 0, entity, whose)
-    listed = [name for name, its in zip(table.users, table.member, strict=True) if its]
+    listed = [name for name, held_in in zip(table.users, table.member, strict=True) if held_in]
     of_listed = set(listed)
     there = {name: i for name, i in {**number, **of_entities}.items() if name not in of_listed}
     present = np.zeros(len(number) + len(of_entities), dtype=np.bool_)
@@ -41,8 +41,8 @@ def people_of(fixed: Preregistration, data: RunData, table: ScoredUsers) -> list
     wanted[[every[name] for name in (*shown, *beside) if name in every]] = True
     rows = data.training_rows[wanted[whose]]
     records = [
-        TrainingRecord(its.row, owners.get(its.row, its.user), its.id, data.training_text(its.row))
-        for its in map(data.store.record, rows.tolist())
+        TrainingRecord(record.row, owners.get(record.row, record.user), record.id, data.training_text(record.row))
+        for record in map(data.store.record, rows.tolist())
     ]
     return exposed_users(
         table,

@@ -71,8 +71,8 @@ def plant(
     # A substring is inserted where training and attack see it, so that both limits shape the texts.
     visible = repr((config.finetune.sequence_length, config.attack.max_characters))
     formed = ["formed"] if forms else []
-    of = text_sha256(store.fingerprint, base.fingerprint, split, visible, *formed, *recipe, "users", *audited)
-    kept = load_canaries(store, folder, origin=of)
+    origin = text_sha256(store.fingerprint, base.fingerprint, split, visible, *formed, *recipe, "users", *audited)
+    kept = load_canaries(store, folder, origin=origin)
     if kept is not None:
         return kept
     made: list[CanaryUser] = []
@@ -90,9 +90,9 @@ def plant(
         raise InputError(f"the corpus has a user named '{clash}', which is a canary user's name: rename that user")
     if forms:
         made = _formed(made, config, forms)
-    save_canaries(made, folder, origin=of)
+    save_canaries(made, folder, origin=origin)
     # Read back rather than used as made: the first call of a run and a resumed one have the same store and fingerprint.
-    planted = load_canaries(store, folder, origin=of)
+    planted = load_canaries(store, folder, origin=origin)
     assert planted is not None
     return planted
 
@@ -111,7 +111,7 @@ def _formed(made: list[CanaryUser], config: RunConfig, forms: Forms) -> list[Can
         if user.canary.source is None and user.canary.kind is not Kind.REAL_ROWS
     }
     rows = forms.rows(wanted, frozenset(user.canary.source for user in made if user.canary.source is not None))
-    return [formed(its, rows[name], forms) if (name := its.canary.user) in rows else its for its in made]
+    return [formed(canary, rows[name], forms) if (name := canary.canary.user) in rows else canary for canary in made]
 
 
 def _fractions(config: RunConfig) -> dict[str, float]:
@@ -258,19 +258,19 @@ class _Maker:
         waiting = keyed_order(seed_key(self.config.seed), f"canary source {self.number}", list(self.left))
         made: list[CanaryUser] = []
         for length, documents in spec.groups():
-            found: list[CanaryUser] = []
+            fitting: list[CanaryUser] = []
             for user in waiting:
                 # No further: to try a user is to encode that user's texts.
-                if len(found) == users:
+                if len(fitting) == users:
                     break
                 if self._has_documents(user, documents) and (canary := self._canary(user, length, documents)):
-                    found.append(canary)
-            if len(found) < users:
+                    fitting.append(canary)
+            if len(fitting) < users:
                 raise self._too_few(length, documents, users, len(made))
-            chosen = {canary.canary.source for canary in found}
+            chosen = {canary.canary.source for canary in fitting}
             # Users of one group are not taken again; the longest substrings chose first (``SubstringCanaries.groups``).
             waiting = [user for user in waiting if user not in chosen]
-            made += found
+            made += fitting
         return made
 
     def _by_coin(self, spec: SubstringCanaries, fraction: float) -> list[CanaryUser]:

@@ -40,7 +40,7 @@ def rare_pool(
     rarest = [token for token in rare_tokens(tokenizer, counts) if token not in spoken]
     least = 4 * spec.signature_tokens  # tokens: enough to choose sequences that encode to themselves
     # For all sections, so that one after the other finds enough; those that cannot stand side by side are passed over.
-    own = sum(its.users * len(set(its.documents)) * its.signature_tokens for its in _disjoint(sections))
+    own = sum(section.users * len(set(section.documents)) * section.signature_tokens for section in _disjoint(sections))
     least = max(least, int(SPARE_TOKENS * own))
     if not texts:  # a base from elsewhere: what it saw is not known
         return rarest[: max(least, int(LATEST_MERGES * len(rarest)))]
@@ -61,4 +61,4 @@ def spoken_tokens(
 
 
 def _disjoint(sections: Sequence[CanarySpec]) -> list[UnseenTokenCanaries]:
-    return [its for its in sections if isinstance(its, UnseenTokenCanaries) and its.disjoint]
+    return [section for section in sections if isinstance(section, UnseenTokenCanaries) and section.disjoint]

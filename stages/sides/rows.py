@@ -32,9 +32,9 @@ class RecordIds(MadeSequence[str]):
 def writers(store: Corpus, rows: npt.NDArray[np.integer]) -> Writers:
     """Who wrote each of these rows."""
     ranges = [store.rows(user) for user in store.users]
-    starts = np.array([its.start for its in ranges], dtype=np.int64)
+    starts = np.array([rows.start for rows in ranges], dtype=np.int64)
     # A user's rows are adjacent; users are sorted by name, and not always by row.
-    there = np.flatnonzero([len(its) > 0 for its in ranges])
+    there = np.flatnonzero([len(rows) > 0 for rows in ranges])
     by_row = there[np.argsort(starts[there], kind="stable")]
     return Writers(store.users, by_row[np.searchsorted(starts[by_row], rows, side="right") - 1].astype(np.int32))
 

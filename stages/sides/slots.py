@@ -155,13 +155,13 @@ def whom_records_name(
         InputError: the source cannot be used.
     """
     defense = config.defense if isinstance(config.defense, EntityDefense) else None
-    its = defense if defense and defense.entities else config.split
-    if its.entities is None:
+    section = defense if defense and defense.entities else config.split
+    if section.entities is None:
         return None
-    source = its.entities.source()
+    source = section.entities.source()
     mentions = find_mentions(base, source, reporter)
     planted = {row: Text(store.id(row), store.text(row)) for row in rows[rows >= len(base)].tolist()}
     if planted:
         mentions = with_rows_beyond(mentions, planted, source)
     aliases = load_aliases(config.corpus.aliases) if config.corpus.aliases else None
-    return incidence(mentions, categories=its.categories, aliases=aliases)
+    return incidence(mentions, categories=section.categories, aliases=aliases)

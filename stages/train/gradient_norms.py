@@ -29,9 +29,9 @@ def canary_gradient_norms(config: RunConfig, data: RunData, base: LanguageModel)
         return None
     users = data.ledger.scored_users()  # of both sides: a norm depends on the record, not on who was trained on
     planted = [user for user in users if user in data.canaries]
-    groups = [_sequences(config, data, base, its) for its in (planted, data.real(users))]
+    groups = [_sequences(config, data, base, group) for group in (planted, data.real(users))]
     # Each record is a unit of its own here: [[s] for s in its].
-    of_canaries, of_real = (np.array(gradient_norms(base, [[s] for s in its])) for its in groups)
+    of_canaries, of_real = (np.array(gradient_norms(base, [[s] for s in sequences])) for sequences in groups)
     together = np.concatenate([of_canaries, of_real])
     # a tenth beyond either end, and short: the outer edges are no record's own norm
     edges = np.geomspace(significant(0.9 * together.min()), significant(1.1 * together.max()), BINS + 1)

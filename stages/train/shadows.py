@@ -115,7 +115,7 @@ def _shadow_run(
 ) -> RunData:
     """The data of a run with the attacker's coins, under a key that nothing else uses."""
     # Only the roles of those whom chance decides: users who are always in are known to the attacker to be in.
-    roles = {user: Role.HELD_IN if its else Role.HELD_OUT for user, its in zip(users, members, strict=True)}
+    roles = {user: Role.HELD_IN if member else Role.HELD_OUT for user, member in zip(users, members, strict=True)}
     # Not the run's own key: two models under one key differ by un-noised data (docs/theory.md#keys-and-coins).
     key = keyed_digest(data.ledger.key, DIAL, str(number))
     ledger = replace(data.ledger, key=key, roles={**data.ledger.roles, **roles})

@@ -42,7 +42,7 @@ def finetune(
     """Train on the records of held-in and always-in users under the mechanism, measuring the curves along the way."""
     recipe = config.finetune
     _check_length(config, base)
-    its = spread(base.model, recipe)
+    shared = spread(base.model, recipe)
     # Chunks are cut from a user's whole text in each step: cut here, they could only
     # come from the beginnings of its records.
     length = None if mechanism.record_selection == "random_chunk" else recipe.sequence_length
@@ -66,7 +66,7 @@ def finetune(
             "finetune.select or patience chooses by validation texts of those held in, who have none: set select to"
             " last and patience to null, or raise split.evaluation_fraction"
         )
-    evaluate = CurveEvaluation(curves, base, private=private is not None, spread=its is not None)
+    evaluate = CurveEvaluation(curves, base, private=private is not None, spread=shared is not None)
     at_end = closing(private.source) if private else nullcontext()
     final = out / "checkpoints" / "final"
     if final.is_dir() and not is_model_of_training(out, data.ledger.key):
@@ -84,7 +84,7 @@ def finetune(
             select_by=PUBLIC_LOSS if recipe.select is Select.BEST_PUBLIC else HELD_IN_LOSS,
             advance=advance,
             say=reporter.say,
-            spread=its,
+            spread=shared,
         )
     if rank() == 0 and not result.halted:
         write_text(out / "ledger" / "model", _model_commitment(data.ledger.key, final), private=True)
@@ -177,13 +177,13 @@ def training_tokens(
         )
     changed = sorted(data.changed_texts.items())
     rows = rows_digest(data.training_rows)
-    of = text_sha256(base.fingerprint, data.store.fingerprint, rows, repr(changed), repr(length))
+    origin = text_sha256(base.fingerprint, data.store.fingerprint, rows, repr(changed), repr(length))
     # Made by the first process, and mapped by the others.
     with first_process_first(), reporter.track("tokenizing", data.training_rows.size, "records") as advance:
         return token_store(
             folder,
             encoded(base.tokenizer, data.training_texts(), length),
-            origin=of,
+            origin=origin,
             vocabulary=base.model.get_input_embeddings().num_embeddings,
             verify=rank() == 0,
             advance=advance,
