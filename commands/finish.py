@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def finish(record: "Record", folder: Path, *, json: bool = False, verbose: bool = False) -> NoReturn:
     """Write the report, print the findings (``json``: as one JSON object) and exit with the verdict's code."""
     if json:
-        typer.echo(json_text(told(record, folder)))
+        typer.echo(json_text(findings_as_json(record, folder)))
     else:
         tell(record, folder, verbose=verbose)
     raise typer.Exit(record.judgement.exit_code)
@@ -59,7 +59,7 @@ def tell(record: "Record", folder: Path, *, verbose: bool = False) -> None:
     typer.echo(f"answer: {answered}" + (f" (exit code {code})" if code else ""))
 
 
-def told(record: "Record", folder: Path) -> dict[str, Any]:
+def findings_as_json(record: "Record", folder: Path) -> dict[str, Any]:
     """Write the report; the findings as JSON has them."""
     from heldin.reports.findings import NEXT, RECOMMENDED, findings
 
@@ -107,7 +107,8 @@ def _facts(record: "Record") -> dict[str, Any]:
 def finish_without_model(folder: Path, *, json: bool = False) -> None:
     """Say that a filter halted training, which is a result; the reporter has named the step."""
     message = "the filter halted training: no model is released, and there is nothing to audit"
-    typer.echo(json_text({"answer": None, "headline": message, "exit_code": 0, "folder": str(folder)}) if json else message)
+    fields = {"answer": None, "headline": message, "exit_code": 0, "folder": str(folder)}
+    typer.echo(json_text(fields) if json else message)
 
 
 class Interrupted(Exception):

@@ -7,7 +7,7 @@ import typer
 
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
-from heldin.commands.finish import command_line, finish, interruptible, tell, told
+from heldin.commands.finish import command_line, findings_as_json, finish, interruptible, tell
 from heldin.commands.options import AT_ENDPOINT, BAD_INPUT, AsJson, DeviceOption, Out, Quiet, json_text
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _finish_all(looks: "Iterator[tuple[Record, Path]]", *, json: bool, verbose: 
             # A certified violation (3) is graver than an indicative one (4).
             code = min({code, record.judgement.exit_code} - {0}, default=0)
             if json:
-                objects.append(told(record, folder))
+                objects.append(findings_as_json(record, folder))
             else:
                 typer.echo(f"look {record.planted.look}: {record.target.name}")
                 tell(record, folder, verbose=verbose)

@@ -74,8 +74,9 @@ def demo(
     """Compare five defenses on the built-in corpus, a few minutes on two cores, and print where the PDF is."""
     from heldin.sweeps.demo import demo_sweep
 
-    built_in = demo_sweep()
-    _run(built_in, out or Path("runs") / built_in.config.name, mirror=None, ray_address=None, html=html, json=json, csv=False)
+    loaded = demo_sweep()
+    folder = out or Path("runs") / loaded.config.name
+    _run(loaded, folder, mirror=None, ray_address=None, html=html, json=json, csv=False)
 
 
 def _run(
@@ -133,9 +134,7 @@ def print_sweep(result: "SweepResult", *, json: bool, csv: bool) -> None:
     from heldin.record.sweep_table import table
 
     # What has a row of its own for each variant: the rest are lists, which comparison.json has.
-    rows = [
-        {**variant.model_dump(mode="json", exclude=_LISTS), "promise": str(variant.promise or "")} for variant in result.variants
-    ]
+    rows = [{**v.model_dump(mode="json", exclude=_LISTS), "promise": str(v.promise or "")} for v in result.variants]
     flat = [{key: value for name, cell in row.items() for key, value in _cells(name, cell).items()} for row in rows]
     answer(table(result), result.model_dump(mode="json"), flat, json=json, csv=csv)
 
@@ -145,5 +144,5 @@ def _cells(name: str, value: object) -> dict[str, object]:
     if isinstance(value, list):
         return {name: "; ".join(map(str, value))}
     if isinstance(value, dict):
-        return {f"{name}_{part}" if part != "value" else name: value_of_part for part, value_of_part in value.items() if part != "label"}
+        return {f"{name}_{key}" if key != "value" else name: part for key, part in value.items() if key != "label"}
     return {name: value}

@@ -256,7 +256,8 @@ def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]
         would["shadows"] = f"{counted(config.attack.shadow_models, 'training')} more, for the ideal attacker"
     if extraction := config.extraction:
         queries = ", ".join(f"{count:,}" for count in extraction.queries)
-        would["extraction"] = f"{extraction.suffix} tokens after {extraction.prefix} of each training text, {queries} queries"
+        pieces = f"{extraction.suffix} tokens after {extraction.prefix} of each training text"
+        would["extraction"] = f"{pieces}, {queries} queries"
     return would
 
 

@@ -203,8 +203,8 @@ def _array(node: Node) -> bool:
 
 
 def _target(node: Node, schema: Node) -> Node:
-    node_: Node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
-    return node_
+    section: Node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
+    return section
 
 
 def _sections(node: Node, schema: Node) -> list[Node]:

@@ -30,12 +30,12 @@ class Cost:
     """One constant.
 
     Attributes:
-        what: of what, as in docs/scale.md.
+        item: as docs/scale.md names it.
         size: per item.
         unit: of the size.
     """
 
-    what: str
+    item: str
     size: float
     unit: str
 
@@ -57,7 +57,7 @@ COSTS = (STORE, STORED, SET_ASIDE, TOKENIZED, TOKEN, SEQUENCE, UNIT, OWNED, DRAW
 
 
 @dataclass(frozen=True)
-class Corpus:
+class CorpusSize:
     """What of a corpus decides its costs: records, and characters and tokens of each."""
 
     records: int
@@ -92,7 +92,7 @@ class Cohort:
     units: int
     drawn: float
     records: int
-    of: int = 0
+    records_in_all: int = 0
 
     @property
     def start_seconds(self) -> float:
@@ -107,7 +107,7 @@ class Cohort:
     @property
     def memory(self) -> int:
         """Bytes in each process."""
-        return int(self.units * UNIT.size + self.of * OWNED.size)
+        return int(self.units * UNIT.size + self.records_in_all * OWNED.size)
 
 
 @dataclass(frozen=True)
@@ -149,10 +149,10 @@ def cost_lines(config: RunConfig, mechanism: Mechanism) -> list[str]:
         mechanism: its mechanism.
     """
     length = config.finetune.sequence_length
-    corpus = Corpus(MILLION, CHARACTERS * length, length)
+    corpus = CorpusSize(MILLION, CHARACTERS * length, length)
     rows = [
-        f"a million records of {length} tokens: {corpus.store_seconds:.0f} s to read, {corpus.set_aside_seconds:.0f} s to set"
-        f" aside, {corpus.token_seconds:,.0f} s of a core to tokenize; {in_bytes(corpus.disk)} on disk,"
+        f"a million records of {length} tokens: {corpus.store_seconds:.0f} s to read, {corpus.set_aside_seconds:.0f} s"
+        f" to set aside, {corpus.token_seconds:,.0f} s of a core to tokenize; {in_bytes(corpus.disk)} on disk,"
         f" {in_bytes(int(MILLION * OWNED.size))} in each process"
     ]
     if isinstance(mechanism.sampler, PoissonSampler | CappedPoissonSampler):

@@ -233,7 +233,9 @@ def lines(purged: Purged, *, done: bool) -> list[str]:
         # Of each path the part within its own folder, the innermost of those that hold it.
         own = set()
         for path in (purged.folders[0] / name for name in paths):
-            holder = max((place for place in purged.folders if path.is_relative_to(place)), key=lambda place: len(place.parts))
+            holder = max(
+                (place for place in purged.folders if path.is_relative_to(place)), key=lambda place: len(place.parts)
+            )
             own.add(str(path.relative_to(holder)))
         return ", ".join(sorted(own)) or "nothing"
 

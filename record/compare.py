@@ -104,8 +104,9 @@ def compare(folders: Sequence[Path], over: str | None = None, pair: Pair | None 
     records = [read_record(folder / "record.json") for folder in folders]
     rows = [_row(folder, record, records[0], over) for folder, record in zip(folders, records, strict=True)]
     # A difference of numbers that do not compare, as ``_notes`` says, would be read all the same.
-    alike = [[alike_rows for _, alike_rows in _same(record)] == [same for _, same in _same(records[0])] for record in records]
-    rows = [row if same_test else dataclasses.replace(row, difference=None) for row, same_test in zip(rows, alike, strict=True)]
+    compared_by = [[condition for _, condition in _same(record)] for record in records]
+    alike = [conditions == compared_by[0] for conditions in compared_by]
+    rows = [row if same else dataclasses.replace(row, difference=None) for row, same in zip(rows, alike, strict=True)]
     if pair is not None:
         rows = [_with_pair(row, pair, folders, records, i) if alike[i] else row for i, row in enumerate(rows)]
     # The first row would differ from itself by 0 with an interval that means nothing.

@@ -106,7 +106,9 @@ def control_lines(control: ControlSample, canaries: int) -> list[str]:
 def _told_by_form(config: PlantConfig, data: RunData) -> list[str]:
     """By what canary users can be told from others in this training set, however they are written."""
     lines = []
-    made_up = [user for user, canary in data.canaries.items() if canary.source is None and canary.kind is not Kind.REAL_ROWS]
+    made_up = [
+        user for user, canary in data.canaries.items() if canary.source is None and canary.kind is not Kind.REAL_ROWS
+    ]
     ledger, corpus = data.ledger, data.corpus.store
     # Of canary users whatever their coin, and of real ones as if all were held in: nothing here follows from a coin.
     audited = set(ledger.scored_users())

@@ -156,7 +156,8 @@ class PlantConfig(MeasureKeys):
     def _can_be_done(self) -> "PlantConfig":
         if self.users.min_records < MIN_RECORDS_TO_SPLIT:
             raise ValueError(f"users.min_records is {self.users.min_records}: at least {MIN_RECORDS_TO_SPLIT}")
-        if self.attack.shadow_models or not all(isinstance(reference, NamedReference) for reference in self.attack.references):
+        named = all(isinstance(reference, NamedReference) for reference in self.attack.references)
+        if self.attack.shadow_models or not named:
             raise ValueError(
                 "attack: shadow models and references that are trained need heldin's own training: leave"
                 " shadow_models out, and name references by hub name or folder"

@@ -158,7 +158,7 @@ def taken_rows(data: RunData) -> list[int]:
 def spare_of(parts: Mapping[str, Parts]) -> dict[str, Sequence[int]]:
     """By user the rows that are never trained on."""
     return {
-        user: sorted(row for part in Part if part is not Part.TRAIN for row in rows_of[part]) for user, rows_of in parts.items()
+        user: sorted(row for part in Part if part is not Part.TRAIN for row in own[part]) for user, own in parts.items()
     }
 
 

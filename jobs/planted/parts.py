@@ -68,7 +68,8 @@ def write_parts(
     with whole_file(ledger / PARTS, private=True) as temporary, pq.ParquetWriter(temporary, _SCHEMA) as writer:
         while some := list(itertools.islice(parts, BATCH_ROWS)):
             kept = [
-                {"text": _hash(text), "begins": [b for b, _ in spans], "ends": [e for _, e in spans]} for text, spans in some
+                {"text": _hash(text), "begins": [b for b, _ in spans], "ends": [e for _, e in spans]}
+                for text, spans in some
             ]
             writer.write_batch(pa.RecordBatch.from_pylist(kept, schema=_SCHEMA))
     return file_sha256(ledger / PARTS)

@@ -230,7 +230,9 @@ class Chat:
         begins, ends = token_places(encoded["offset_mapping"])
         mask = encoded["assistant_masks"]
         return [
-            (int(begin), int(end)) for begin, end, scored in zip(begins, ends, mask, strict=True) if scored and begin < end
+            (int(begin), int(end))
+            for begin, end, scored in zip(begins, ends, mask, strict=True)
+            if scored and begin < end
         ]
 
     def _between(self, messages: list[Row]) -> Spans:

@@ -45,8 +45,8 @@ class Telling:
             if name in self.own or value is None:
                 continue
             text = value if isinstance(value, str) else json.dumps(value, default=str, sort_keys=True)
-            for part, fragment in enumerate((text, *_APART.split(text)[:_PARTS]), start=-1):
-                whose = self._values.setdefault((name, part), {}).setdefault(fragment, [seen[0], 0])
+            for part, value_part in enumerate((text, *_APART.split(text)[:_PARTS]), start=-1):
+                whose = self._values.setdefault((name, part), {}).setdefault(value_part, [seen[0], 0])
                 whose[1] += 1
                 if whose[0] != seen[0]:
                     whose[0] = _SHARED

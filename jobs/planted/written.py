@@ -36,8 +36,8 @@ def planted_rows(source: TrainingSet, data: RunData, *, numbered: frozenset[str]
     # A few thousand at most: rows of which canary rows take the other columns.
     wanted, copied = {forms[row] for row in of_canaries}, dict[int, Row]()
     seen: dict[str, int] = {}
-    for names_of_row, content in source.rows(BadRows(skip=True)):
-        user = str(names_of_row["user"])
+    for row_names, content in source.rows(BadRows(skip=True)):
+        user = str(row_names["user"])
         number = seen.get(user, 0)
         seen[user] = number + 1
         row = corpus.rows(user)[number]

@@ -92,8 +92,8 @@ class RunData:
         # Caps left records out before any coin fell, of both sides alike.
         by_id = {user: {self.store.id(row): row for row in self.for_training(user)} for user in users}
         return {
-            user: texts_of(self.store, [documents[id_] for id_ in keyed_order(key, "known documents", list(documents))[:limit]])
-            for user, documents in by_id.items()
+            user: texts_of(self.store, [own[id_] for id_ in keyed_order(key, "known documents", list(own))[:limit]])
+            for user, own in by_id.items()
         }
 
     def for_training(self, user: str) -> list[int]:
@@ -200,7 +200,8 @@ def defended(
             raise ValueError("records are ranked by the base model: give it")
         return base
 
-    records = [TrainingRecord(row, (its := store.record(row)).user, its.id, its.text) for row in rows.tolist()]
+    stored = ((row, store.record(row)) for row in rows.tolist())
+    records = [TrainingRecord(row, record.user, record.id, record.text) for row, record in stored]
     left, removals = apply_defenses(
         config.data_defenses,
         records,

@@ -106,7 +106,7 @@ def parts_of(
     """
 
     # By one rule for all users, before coins (docs/theory.md#conditions-of-one-run, 4).
-    def of(names: Sequence[str], advance: Callable[[int], object] | None = None) -> RowParts:
+    def aside(names: Sequence[str], advance: Callable[[int], object] | None = None) -> RowParts:
         return set_asides(
             store,
             names,
@@ -117,11 +117,11 @@ def parts_of(
         )
 
     if reporter is None:
-        real = of(users)
+        real = aside(users)
     else:
         with reporter.track("set-asides", sum(len(store.rows(user)) for user in users), "records") as advance:
-            real = of(users, advance)
-    cut = dict(of(tuple(planted)))
+            real = aside(users, advance)
+    cut = dict(aside(tuple(planted)))
     for user, documents in planted.items():
         # Cut before the coin falls, so that a canary user who is held out has the same number of documents.
         cut[user] = {**cut[user], Part.TRAIN: _some(store, cut[user][Part.TRAIN], documents, seed)}

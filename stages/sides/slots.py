@@ -72,8 +72,8 @@ class Slots:
         # An entity that is a user's name: that user's own records were counted above.
         number = {user: i for i, user in enumerate(self.users)}
         user_of = np.full(self.named.count, _NOBODY, dtype=np.int32)
-        for user, its in self.named.users.items():
-            user_of[its] = number.get(user, _NOBODY)
+        for user, entities in self.named.users.items():
+            user_of[entities] = number.get(user, _NOBODY)
         others = among & (user_of[entity] != _NOBODY) & (user_of[entity] != author)
         of_users = of_users + np.bincount(user_of[entity[others]], minlength=len(self.users))
         of_entities = np.bincount(entity[among], minlength=self.named.count)
