@@ -72,7 +72,7 @@ def demo(
     out: Out = None, html: AsHtml = False, quiet: Quiet = False, device: DeviceOption = None, json: AsJson = False
 ) -> None:
     """Compare five defenses on the built-in corpus, a few minutes on two cores, and print where the PDF is."""
-    from heldin.sweeps.demo import demo_sweep
+    from heldin.sweeps.load import demo_sweep
 
     loaded = demo_sweep()
     folder = out or Path("runs") / loaded.config.name
@@ -83,8 +83,7 @@ def _run(
     sweep: "Sweep", folder: Path, *, mirror: str | None, ray_address: str | None, html: bool, json: bool, csv: bool
 ) -> None:
     from heldin.base.progress import reporter_for_this_terminal
-    from heldin.sweeps import mirror as engine
-    from heldin.sweeps.driver import run_sweep
+    from heldin.sweeps import driver
     from heldin.sweeps.processes import Machine
     from heldin.sweeps.ray_cluster import Cluster
 
@@ -92,16 +91,16 @@ def _run(
     if html:
         require_html()
     if mirror is not None:
-        engine.open_mirror(mirror)
+        driver.open_mirror(mirror)
     reporter = reporter_for_this_terminal()
     with interruptible():
         # Other machines have other folders to begin from.
         folder = folder.resolve() if ray_address else folder
         connect = partial(Cluster, address=ray_address, out=folder) if ray_address else Machine
-        result = run_sweep(sweep, folder, reporter, command=command_line(), connect=connect)
+        result = driver.run_sweep(sweep, folder, reporter, command=command_line(), connect=connect)
         written = write_reports(result, folder, html=html)
         if mirror is not None:
-            engine.mirror(folder, mirror, models=sweep.config.resources.mirror_models, reporter=reporter)
+            driver.mirror(folder, mirror, models=sweep.config.resources.mirror_models, reporter=reporter)
     print_sweep(result, json=json, csv=csv)
     if not (json or csv):
         for path in written:

@@ -20,9 +20,8 @@ from heldin.finetune.loop import TrainingResult
 from heldin.finetune.ranks import first_process_first, joined, rank, require_like_devices, require_shared_folder
 from heldin.jobs.environment import environment
 from heldin.models.loading import LanguageModel, load_language_model, same_tokens
-from heldin.record.document import Body, Record, write_new_record
+from heldin.record.document import Body, Record, masked, without_names, write_new_record
 from heldin.record.facts import GradientNorms, ScoredTexts
-from heldin.record.masking import masked, without_names
 from heldin.stages.config import RunConfig
 from heldin.stages.folder import for_any_config_without_coins, take_folder
 from heldin.stages.measures.measure import MeasureFolder, model_facts

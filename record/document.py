@@ -5,6 +5,7 @@ secret, only commitments to the secrets.
 """
 
 import json
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -19,7 +20,6 @@ from heldin.audit.utility import Utility
 from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import InputError
 from heldin.base.section import Facts
-from heldin.record.effort import EffortFacts
 from heldin.record.facts import (
     Ceiling,
     CellFacts,
@@ -32,17 +32,104 @@ from heldin.record.facts import (
     TrainingFacts,
 )
 from heldin.record.planted import PlantedFacts
-from heldin.record.precision import PrecisionFacts
 from heldin.words import Statement
 
+# Keys whose values are patterns of user names, wherever they stand in a config.
+_NAMES = {"include", "exclude"}
+_SECTIONS = ("users", "public_validation")  # set as a whole, they hold such patterns
 _AGAIN = "run the command that wrote it again"
 INTERNAL_NOTICE = (
     "Internal document: it holds un-noised facts about private users. Do not publish it with the model; what may leave"
     " is what the command heldin export writes."
 )
-
 F = TypeVar("F", bound=Facts)
 Kind = Literal["run", "audit", "planted", "trainings"]
+
+
+def masked(config: dict[str, Any]) -> dict[str, Any]:
+    """The config with each list of user-name patterns replaced by its length."""
+    return {key: _masked(value, key) for key, value in config.items()}
+
+
+def without_names(command: str) -> str:
+    """The command without the values of every ``--set`` that may name users, anywhere in the value."""
+    return shlex.join(_without_names(word) for word in shlex.split(command))
+
+
+def _without_names(word: str) -> str:
+    key, equals, _ = word.partition("=")
+    # Anywhere in the word, not only in its key: ``corpus={users: {include: [...]}}`` names people in the
+    # value, and ``--set=corpus.users.include=[...]`` is one word whose first "=" comes before the key. A value
+    # that is masked needlessly costs nothing.
+    naming = key.endswith(_SECTIONS) or any(name in word for name in _NAMES)
+    return f"{key}=..." if equals and naming else word
+
+
+def _masked(value: Any, key: str) -> Any:
+    # The number alone: how many patterns there are tells a reader that users were picked, and not whom.
+    if key in _NAMES and isinstance(value, list):
+        return f"{len(value)} pattern(s)"
+    if isinstance(value, list | tuple):
+        return [_masked(part, "") for part in value]
+    return masked(value) if isinstance(value, dict) else value
+
+
+class PrecisionFacts(Facts):
+    """In what the models were loaded for scoring, and how far that moved a sample of the leading statistic.
+
+    Attributes:
+        precision: bf16, int8 or nf4.
+        statistic: the leading attack.
+        values: number of texts of the sample, or of users for a statistic of all of a user's texts.
+        mean_shift: mean of the difference to float32, with its sign; null if float32 did not fit into memory.
+        largest_shift: largest difference, without its sign; null likewise.
+        deviation: standard deviation of the statistic in float32 over the sample; null likewise.
+    """
+
+    precision: str
+    statistic: str
+    values: int
+    mean_shift: float | None
+    largest_shift: float | None
+    deviation: float | None
+
+    @property
+    def line(self) -> str:
+        """It in a sentence."""
+        if self.mean_shift is None or self.largest_shift is None or self.deviation is None:
+            return f"{self.precision}; how far it moves scores was not measured: float32 did not fit into memory"
+        return (
+            f"{self.precision}; moves {self.statistic} by {self.mean_shift:+.2g} on average and at most"
+            f" {self.largest_shift:.2g} on a sample of {self.values}, whose standard deviation is {self.deviation:.2g}"
+        )
+
+
+class EffortFacts(Facts):
+    """What a training took.
+
+    Attributes:
+        precisions: arithmetic of the passes: fp32, bf16.
+        devices: names of the devices, in the order in which they were first used.
+        processes: most processes at a time, each with a device of its own.
+        tokens: predicted tokens of all records whose gradients were computed, a record once for each step.
+        step_seconds: duration of the steps alone, without evaluation and checkpoints.
+        tokens_per_second: tokens over these seconds; null without any.
+        gradients_per_second: records' gradients over these seconds; null without any.
+        peak_memory: most bytes that torch held on a GPU of the first process; null on a CPU.
+        ways: how clipped gradients were computed; empty for plain training.
+        notices: what the user should know of it, such as why a slower way was taken.
+    """
+
+    precisions: list[str]
+    devices: list[str]
+    processes: int
+    tokens: int
+    step_seconds: float
+    tokens_per_second: float | None
+    gradients_per_second: float | None
+    peak_memory: int | None
+    ways: list[str]
+    notices: list[str]
 
 
 class Body(Results):

@@ -6,18 +6,65 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from heldin.audit.blocks import Summary
+from heldin.audit.extraction import ExtractionFacts
+from heldin.audit.marks import MarkFacts
 from heldin.audit.shipping import Shipping
 from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import InputError
 from heldin.base.section import Facts
 from heldin.bounds.verdict import Outcome, Standing
+from heldin.record.document import Record
 from heldin.record.facts import Ceiling, CurvePoint
-from heldin.record.sweep_tests import CellTests
 from heldin.words import Statement
 
 JOINT_ALPHA = 0.05  # of all statements of a sweep together
 FILE = "comparison.json"
 TUNING = "tuning"  # the folder, within a sweep's, of the sweep that tunes it
+
+
+class CellTests(Facts):
+    """The tests of one cell, as its record has them.
+
+    Attributes:
+        texts: number of scored texts.
+        scores: number of scores that were judged.
+        attacks: number of attacks.
+        sides: who decided who is held in, in words.
+        certifiable: whether statements on these sides may be certified.
+        false_alarms: probability at most of a false "leaks"; null where nothing bounds it.
+        baselines: number of blind baselines.
+        separating: those of them that separated the groups.
+        extraction: what sampling would emit of training texts; null if it was not measured.
+        marks: exposure of canary users' marks; null if it was not measured.
+    """
+
+    texts: int
+    scores: int
+    attacks: int
+    sides: str
+    certifiable: bool
+    false_alarms: float | None
+    baselines: int
+    separating: list[str]
+    extraction: ExtractionFacts | None
+    marks: MarkFacts | None
+
+
+def tests_of(record: Record) -> CellTests:
+    """The tests of a cell's record."""
+    facts, by = record.decision, record.decision.by
+    return CellTests(
+        texts=record.attacker_texts,
+        scores=facts.scores,
+        attacks=len({attack.attack for attack in record.attacks}),
+        sides=record.split.standing_reason,
+        certifiable=record.split.certifiable,
+        false_alarms=by.auroc_level + by.tpr_level if facts.decision.exact else None,
+        baselines=len(record.blind),
+        separating=[rule.name for rule in record.blind if rule.separates],
+        extraction=record.extraction,
+        marks=record.marks,
+    )
 
 
 class JointVerdict(Facts):

@@ -3,8 +3,7 @@
 from heldin.audit.canary_groups import CanaryFacts
 from heldin.audit.results import TrainingsFacts
 from heldin.base.wording import counted
-from heldin.record.document import Record
-from heldin.record.effort import EffortFacts
+from heldin.record.document import EffortFacts, Record
 from heldin.record.facts import Overlaps
 from heldin.reports.findings import known
 from heldin.reports.wording import audited_by, breakable

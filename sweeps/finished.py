@@ -12,8 +12,7 @@ from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
 from heldin.bounds.roc import Scores, auroc
 from heldin.jobs.user_scores import leading_scores
-from heldin.record.document import Record, read_record
-from heldin.record.masking import masked
+from heldin.record.document import Record, masked, read_record
 from heldin.stages.config import RunConfig
 from heldin.stages.measures.losses import read_losses
 from heldin.sweeps.plan import PlacedCell

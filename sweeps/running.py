@@ -1,6 +1,7 @@
 """The cells of a sweep at work: what they share first, then as many at a time as their place takes."""
 
 import contextlib
+import json
 import shutil
 import signal
 import threading
@@ -15,15 +16,30 @@ from heldin.base.errors import InputError, ResumableError, Terminated
 from heldin.base.files import is_held
 from heldin.base.progress import Reporter, WorkOverview
 from heldin.base.wording import counted
+from heldin.stages.config import RunConfig
 from heldin.sweeps.plan import PlacedCell
 from heldin.sweeps.processes import FINE, Ended, Place, Task, last_line, without_names
-from heldin.sweeps.sharing import shared_scores, shared_work
 
 STATE = "state.json"
 PROGRESS = "progress"  # what cells say while they work; removed when none does
 _INTERRUPTED = 130
 _FAILED = 5
 _PAUSE = 1.0  # seconds between looks at a cell that another process works on
+
+
+def shared_work(config: RunConfig) -> str:
+    """A name for what a cell of this config finds in the cache: cells of one name share it."""
+    model = config.model_dump(mode="json")
+    recipe = model["finetune"] if any(reference.kind == "public" for reference in config.attack.references) else None
+    parts = [model["seed"], model["corpus"], model["model"], model["attack"]["references"], recipe]
+    return json.dumps(parts, sort_keys=True)
+
+
+def shared_scores(config: RunConfig) -> str:
+    """A name for the texts that a cell of this config scores with models that it shares: cells of one name share it."""
+    model = config.model_dump(mode="json")
+    # What is set aside, planted and cut, and all that chooses among it.
+    return json.dumps([model[key] for key in ("split", "canaries", "attack", "audit", "data_defenses")], sort_keys=True)
 
 
 @dataclass

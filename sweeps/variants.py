@@ -7,19 +7,22 @@ from typing import Any
 import numpy as np
 
 from heldin.audit.blocks import Summary, over_blocks
-from heldin.audit.coarse import grouped
+from heldin.audit.coarse import LEAST_IN_GROUP, brief, grouped, significant
+from heldin.audit.exposure import Exposed
 from heldin.audit.frontier import Position, dominated
 from heldin.audit.limits import AurocDifference, auroc_difference
 from heldin.audit.utility import DIGITS, mean_difference
 from heldin.base.errors import InputError
-from heldin.record.masking import masked
+from heldin.record.document import Record, masked
 from heldin.record.requirements import epsilon_per_user
-from heldin.record.sweep import CellResult, VariantResult
+from heldin.record.sweep import Band, CanaryPoint, CellResult, VariantResult
 from heldin.stages.config import RunConfig
 from heldin.stages.config_files import differences
 from heldin.sweeps.config import Sweep, Variant
-from heldin.sweeps.exposed import bands, canary_points
 from heldin.sweeps.finished import Finished
+
+Pair = tuple[Finished, Finished]
+THIRDS = 3
 
 
 def variant_results(
@@ -143,9 +146,6 @@ def _named_of_1000(cell: Finished) -> float:
     return 1000.0 * grouped(*cell.sides).tpr(cell.record.decision.by.fpr)
 
 
-Pair = tuple[Finished, Finished]
-
-
 def _difference(
     pairs: Sequence[Pair], change: Callable[[Finished, Finished], AurocDifference | None], *, digits: int = 3
 ) -> Summary | None:
@@ -190,3 +190,71 @@ def measured_on(cell: Finished) -> tuple[object, ...]:
 def _mean(values: Sequence[int | None]) -> float | None:
     known = [value for value in values if value is not None]
     return round(float(np.mean(known)), 1) if known and len(known) == len(values) else None
+
+
+def canary_points(records: Sequence[Record]) -> list[CanaryPoint]:
+    """AUROC of each kind, length and number of documents over the blocks, where every block has one."""
+    aurocs_of: dict[tuple[str, int | None, int | None], list[tuple[float, float, float]]] = {}
+    for record in records:
+        for group in record.canaries.groups if record.canaries else []:
+            if group.auroc is not None:
+                estimate = (group.auroc.value, group.auroc.lower, group.auroc.upper)
+                aurocs_of.setdefault((group.kind, group.length, group.documents), []).append(estimate)
+    return [
+        CanaryPoint(
+            kind=kind,
+            length=length,
+            documents=documents,
+            auroc=over_blocks([value for value, *_ in aurocs], (aurocs[0][1], aurocs[0][2]), least=0.0, most=1.0),
+        )
+        for (kind, length, documents), aurocs in aurocs_of.items()
+        if len(aurocs) == len(records)
+    ]
+
+
+def bands(pairs: Sequence[tuple[Finished, Finished]]) -> list[Band]:
+    """How exposed thirds of the held-in users are under the second of each pair.
+
+    Args:
+        pairs: of each block the first variant's cell, by which users are sorted, and another's. Sorted by what users
+            wrote, never by their scores: of those who happened to score high most score lower under any other model.
+    """
+    thirds = []
+    for measure in ("records", "word divergence"):
+        # Of each third over all blocks: values, and shares of held-out users with a lower score.
+        values: list[list[float]] = [[] for _ in range(THIRDS)]
+        above: list[list[float]] = [[] for _ in range(THIRDS)]
+        for first, other in pairs:
+            exposed = {person.user: person.above for person in other.people}
+            known = {user: value for user, value in _sorted_by(measure, first).items() if user in exposed}
+            if len(known) < THIRDS * LEAST_IN_GROUP:
+                return []
+            users = sorted(known, key=lambda user: (known[user], user))
+            for third, rows in enumerate(np.array_split(np.arange(len(users)), THIRDS)):
+                values[third] += [known[users[row]] for row in rows]
+                above[third] += [exposed[users[row]] for row in rows]
+        thirds += [
+            Band.model_validate(
+                {
+                    "of": measure,
+                    "third": third + 1,
+                    "typical": significant(float(np.mean(values[third]))),
+                    "users": len(above[third]),
+                    "above": brief(float(np.mean(above[third]))),
+                }
+            )
+            for third in range(THIRDS)
+            if above[third]
+        ]
+    return thirds
+
+
+def _sorted_by(measure: str, cell: Finished) -> Mapping[str, float]:
+    training = cell.record.training
+    if training is None:
+        return {}
+    return {person.user: _value(measure, person, training.records) for person in cell.people}
+
+
+def _value(measure: str, person: Exposed, records: int) -> float:
+    return float(round(person.share * records)) if measure == "records" else person.word_divergence

@@ -20,8 +20,7 @@ from heldin.jobs.environment import environment
 from heldin.models.loading import LanguageModel, same_tokens
 from heldin.models.model_names import require_model
 from heldin.models.score_cache import ScoredModel
-from heldin.record.document import Body, Record, read_record, write_new_record
-from heldin.record.masking import without_names
+from heldin.record.document import Body, Record, read_record, without_names, write_new_record
 from heldin.stages.config_files import first_difference
 from heldin.stages.folder import take_new_folder
 from heldin.stages.measures.measure import MeasureFolder

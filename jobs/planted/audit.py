@@ -53,9 +53,8 @@ from heldin.jobs.planted.unseen import read_unseen
 from heldin.models.loading import LanguageModel, load_language_model, same_tokens
 from heldin.models.score_cache import ScoredModel
 from heldin.record.condition_words import condition_lines, unmet_flaws
-from heldin.record.document import Body, Record, read_record, write_new_record
+from heldin.record.document import Body, Record, read_record, without_names, write_new_record
 from heldin.record.facts import ModelFacts
-from heldin.record.masking import without_names
 from heldin.record.planted import PlantedFacts, Reason, TrainingCounts
 from heldin.stages.config import RunConfig
 from heldin.stages.config_files import first_difference

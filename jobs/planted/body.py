@@ -11,9 +11,8 @@ from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.folder import Manifest
 from heldin.jobs.planted.looks import Look
 from heldin.record.condition_words import unmet_flaws
-from heldin.record.document import Body
+from heldin.record.document import Body, masked
 from heldin.record.facts import ModelFacts, ScoredTexts, SplitFacts
-from heldin.record.masking import masked
 from heldin.record.planted import Condition, PlantedFacts
 from heldin.stages.measures.scores import scoring_rule
 from heldin.stages.sides.corpus import corpus_facts

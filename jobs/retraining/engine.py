@@ -31,9 +31,8 @@ from heldin.jobs.retraining.job import TrainingsAudit, training_job
 from heldin.jobs.retraining.record import scores_text, split_facts, training_facts, trainings_results
 from heldin.jobs.retraining.runs import Trainer, Training, TrainingJob, read_results, run_trainings, train_one
 from heldin.models.loading import LanguageModel
-from heldin.record.document import Body, Record, write_new_record
+from heldin.record.document import Body, Record, masked, without_names, write_new_record
 from heldin.record.facts import ModelFacts, ScoredTexts
-from heldin.record.masking import masked, without_names
 from heldin.stages.config import parse_config
 from heldin.stages.folder import take_new_folder
 from heldin.stages.measures.measure import model_facts

@@ -14,7 +14,7 @@ from heldin.audit.coarse import significant
 from heldin.base.coins import keyed_order, seed_key
 from heldin.base.files import cache_directory, text_sha256
 from heldin.base.progress import Reporter
-from heldin.record.precision import PrecisionFacts
+from heldin.record.document import PrecisionFacts
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded
 
 if TYPE_CHECKING:

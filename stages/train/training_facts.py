@@ -11,7 +11,7 @@ from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.loop import TrainingResult
-from heldin.record.effort import EffortFacts
+from heldin.record.document import EffortFacts
 from heldin.record.facts import ByExposure, Ceiling, CurvePoint, ExposedShare, RemovalFacts, TrainingFacts
 from heldin.stages.config import RunConfig
 from heldin.stages.sides.data import RunData

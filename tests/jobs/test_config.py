@@ -14,7 +14,7 @@ from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
 from heldin.jobs.checkpoint.config import parse_checkpoint
 from heldin.stages.config import load_config, parse_config
 from heldin.stages.folder import for_any_config_without_coins, require_folder, take_folder
-from heldin.sweeps.demo import demo_sweep
+from heldin.sweeps.load import demo_sweep
 from tests.conftest import SMALL
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -26,8 +26,7 @@ from heldin.corpus.store import texts_of
 from heldin.jobs.run import run
 from heldin.jobs.verify import verify
 from heldin.models.loading import LanguageModel
-from heldin.record.document import read_record
-from heldin.record.masking import masked
+from heldin.record.document import masked, read_record
 from heldin.stages.config import load_config, parse_config
 from heldin.stages.measures.scores import columns_of, score_leading, statistics_of
 from heldin.stages.sides.corpus import read_corpus

@@ -4,11 +4,10 @@ import pytest
 import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
-import heldin.sweeps.estimate as estimate
+import heldin.sweeps.check as estimate
 from heldin.stages.config import parse_config
-from heldin.sweeps.check import check_sweep, lines
+from heldin.sweeps.check import Timing, check_sweep, lines
 from heldin.sweeps.config import Resources
-from heldin.sweeps.estimate import Timing
 from heldin.sweeps.load import load_sweep
 from tests.conftest import SMALL
 from tests.tiny_sweeps import ULS, USERS, written
