@@ -23,7 +23,7 @@ from heldin.models.loading import LanguageModel, load_language_model, same_token
 from heldin.record.document import Body, Record, masked, without_names, write_new_record
 from heldin.record.facts import GradientNorms, ScoredTexts
 from heldin.stages.config import RunConfig
-from heldin.stages.folder import for_any_config_without_coins, take_folder
+from heldin.stages.folder import StageSeconds, for_any_config_without_coins, take_folder
 from heldin.stages.measures.measure import MeasureFolder, model_facts
 from heldin.stages.measures.scores import scoring_rule
 from heldin.stages.run_measures import RunModels, check_measures, measures_of_run, scores_of_run
@@ -31,17 +31,17 @@ from heldin.stages.sides.corpus import corpus_facts, read_corpus
 from heldin.stages.sides.data import RunData, needs_base, prepare_data
 from heldin.stages.sides.panels import judge_run, preregistered
 from heldin.stages.sides.split_facts import split_facts
-from heldin.stages.stage_seconds import StageSeconds
-from heldin.stages.train.gradient_norms import canary_gradient_norms
 from heldin.stages.train.models import (
     PRETRAINED_HERE,
     base_model,
+    check_references,
     require_arithmetic,
     scored_base,
     target_and_reference,
+    train_reference,
+    trained_references,
 )
 from heldin.stages.train.plan import configured_mechanism, read_run_config, require_mechanism, settle_plan
-from heldin.stages.train.references import check_references, train_reference, trained_references
 from heldin.stages.train.training import (
     finetune,
     finished_training,
@@ -49,7 +49,7 @@ from heldin.stages.train.training import (
     require_model_of_training,
     require_trained_under,
 )
-from heldin.stages.train.training_facts import effort_facts, training_facts
+from heldin.stages.train.training_facts import canary_gradient_norms, effort_facts, training_facts
 
 
 def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Record | None:

@@ -25,6 +25,16 @@ from heldin.record.release import Release
 from heldin.stages.config_files import read_config, with_overrides
 from heldin.stages.measures.keys import MeasureKeys
 
+KEEPS_DEFAULTS: dict[str, JsonValue] = {"x-keeps-defaults": True}  # what a partial section leaves out is as here
+PRETRAINING = Recipe(
+    epochs=3, batch_size=16, learning_rate=2e-3, warmup_steps=100, sequence_length=128, select=Select.LAST
+)
+# Only those that differ from a recipe's own defaults: the others need no help.
+_PRETRAINING_FIELDS = {
+    field.name: value for field in fields(PRETRAINING) if (value := getattr(PRETRAINING, field.name)) != field.default
+}
+EXTENDS = "Another config, named relative to this file, that this one changes: sections are merged key by key."
+
 
 class SplitConfig(Section):
     """How records are set aside and membership is decided."""
@@ -65,12 +75,6 @@ class SplitConfig(Section):
         return self
 
 
-KEEPS_DEFAULTS: dict[str, JsonValue] = {"x-keeps-defaults": True}  # what a partial section leaves out is as here
-PRETRAINING = Recipe(
-    epochs=3, batch_size=16, learning_rate=2e-3, warmup_steps=100, sequence_length=128, select=Select.LAST
-)
-
-
 class PretrainConfig(Section):
     """A tiny GPT-Neo trained from scratch on public users: users that this rule admits and that are not audited."""
 
@@ -107,12 +111,6 @@ class PretrainConfig(Section):
         if self.recipe.looks_at_validation:
             raise ValueError("recipe.select must be 'last' and patience null: pre-training has no validation users")
         return self
-
-
-# Only those that differ from a recipe's own defaults: the others need no help.
-_PRETRAINING_FIELDS = {
-    field.name: value for field in fields(PRETRAINING) if (value := getattr(PRETRAINING, field.name)) != field.default
-}
 
 
 class ModelConfig(Section):
@@ -302,9 +300,6 @@ class RunConfig(MeasureKeys):
                 f" {self.finetune.sequence_length}, so that training would cut it off: lower lengths"
             )
         return self
-
-
-EXTENDS = "Another config, named relative to this file, that this one changes: sections are merged key by key."
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:

@@ -1,5 +1,7 @@
 """A run's folder: made for a config, or found to hold an earlier run of the same one. Without torch."""
 
+import json
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +15,47 @@ from heldin.base.files import is_held, private_directory, write_text
 from heldin.base.log_file import LOG
 from heldin.base.yaml_files import read_yaml
 from heldin.stages.config_files import first_difference
-from heldin.stages.stage_seconds import FILE as STAGES
 
 if TYPE_CHECKING:
     from heldin.stages.config import RunConfig
 
-_BEFORE_COINS = {"config.yaml", LOG, STAGES}  # what a run leaves that was stopped before it drew any
+
+SECONDS_FILE = "seconds.json"
+_BEFORE_COINS = {"config.yaml", LOG, SECONDS_FILE}  # what a run leaves that was stopped before it drew any
+
+
+class StageSeconds:
+    """Seconds by stage, kept in the run folder.
+
+    Attributes:
+        seconds: of each stage, over all calls so far.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._path: Path | None = None
+
+    def keep_in(self, folder: Path) -> None:
+        """Add to what earlier calls left in this folder, from now on."""
+        self._path = folder / SECONDS_FILE
+        try:
+            earlier = json.loads(self._path.read_text(encoding="utf-8"))
+            before = {str(stage): float(value) for stage, value in earlier.items()}
+        # Nothing follows from it: a run does not end for a file that only says how long it took.
+        except (OSError, ValueError, TypeError, AttributeError):
+            before = {}
+        self.seconds = {**before, **{stage: before.get(stage, 0.0) + spent for stage, spent in self.seconds.items()}}
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add the seconds of this block, also where it ends in an error or an interruption."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.monotonic() - started
+            if self._path is not None and self._path.parent.is_dir():
+                write_text(self._path, json.dumps(self.seconds))
 
 
 def take_folder(config: "RunConfig", out: Path) -> None:

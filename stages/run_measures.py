@@ -23,10 +23,9 @@ from heldin.stages.measures.losses import Losses
 from heldin.stages.measures.measure import Measure, Subjects
 from heldin.stages.measures.precision import Precision
 from heldin.stages.measures.scores import Scores, Setting
-from heldin.stages.sides.data import RunData
+from heldin.stages.sides.data import RunData, known_texts, test_texts, texts_under_attack
 from heldin.stages.sides.drawn_marks import marks_of_run
-from heldin.stages.sides.texts import known_texts, test_texts, texts_under_attack
-from heldin.stages.train.references import reference_model
+from heldin.stages.train.models import reference_model
 from heldin.stages.train.shadows import Shadows
 
 

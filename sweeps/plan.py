@@ -26,7 +26,7 @@ from heldin.record.sweep import TUNING, Tried, read_sweep
 from heldin.stages.config import RunConfig, parse_config
 from heldin.stages.config_files import first_difference
 from heldin.stages.folder import require_folder, take_new_folder
-from heldin.stages.sides.cell import FILE, Cell, write_cell
+from heldin.stages.sides.ledger import CELL_FILE, Cell, write_cell
 from heldin.stages.train.plan import refuse_copies
 from heldin.sweeps.config import Sweep, Variant
 from heldin.sweeps.load import with_values
@@ -119,7 +119,10 @@ def _half_laid_out(folder: Path) -> bool:
     """Whether ``folder`` holds no more than a kill during ``take_sweep`` leaves."""
     if not folder.is_dir() or {path.name for path in folder.iterdir()} != {"ledger"}:
         return False
-    return {path.name for path in (folder / "ledger").iterdir() if not path.name.endswith(".tmp")} <= {FILE, "origin"}
+    return {path.name for path in (folder / "ledger").iterdir() if not path.name.endswith(".tmp")} <= {
+        CELL_FILE,
+        "origin",
+    }
 
 
 def kept_hash(out: Path) -> str:

@@ -16,11 +16,10 @@ from heldin.models.loading import LanguageModel, load_language_model
 from heldin.stages.config import load_config
 from heldin.stages.measures.scores import Scores
 from heldin.stages.run_measures import score_references
-from heldin.stages.sides.cell import FILE
 from heldin.stages.sides.corpus import CorpusData, read_corpus
 from heldin.stages.sides.data import prepare_data
-from heldin.stages.train.models import base_model, scored_base
-from heldin.stages.train.references import check_references, reference_model
+from heldin.stages.sides.ledger import CELL_FILE
+from heldin.stages.train.models import base_model, check_references, reference_model, scored_base
 
 SCRATCH = "progress"  # of the sweep's folder; removed when no cell works
 
@@ -64,7 +63,7 @@ def _score(
     shutil.rmtree(scratch, ignore_errors=True)
     try:
         private_directory(scratch / "ledger")
-        shutil.copy(folder / "ledger" / FILE, scratch / "ledger" / FILE)
+        shutil.copy(folder / "ledger" / CELL_FILE, scratch / "ledger" / CELL_FILE)
         data = prepare_data(config, scratch, reporter, corpus, base)
         start, named, precision = scored_base(config, base_name), config.attack.reference, config.attack.precision
         leading = load_language_model(named, precision=precision) if named else start

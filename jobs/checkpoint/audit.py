@@ -22,9 +22,8 @@ from heldin.models.model_names import require_model
 from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Body, Record, read_record, without_names, write_new_record
 from heldin.stages.config_files import first_difference
-from heldin.stages.folder import take_new_folder
+from heldin.stages.folder import StageSeconds, take_new_folder
 from heldin.stages.measures.measure import MeasureFolder
-from heldin.stages.stage_seconds import StageSeconds
 
 
 def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, command: str) -> Record:

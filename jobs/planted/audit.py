@@ -58,10 +58,11 @@ from heldin.record.facts import ModelFacts
 from heldin.record.planted import PlantedFacts, Reason, TrainingCounts
 from heldin.stages.config import RunConfig
 from heldin.stages.config_files import first_difference
+from heldin.stages.folder import StageSeconds
 from heldin.stages.measures.measure import MeasureFolder, loaded, model_facts
 from heldin.stages.measures.scores import Scores
 from heldin.stages.run_measures import RunModels, measures_of_run, precision_of_run, scores_of_run
-from heldin.stages.sides.data import RunData
+from heldin.stages.sides.data import RunData, texts_under_attack
 from heldin.stages.sides.panels import (
     JudgedRun,
     canaries_alone,
@@ -70,8 +71,6 @@ from heldin.stages.sides.panels import (
     kind_panels,
     users_of_kind,
 )
-from heldin.stages.sides.texts import texts_under_attack
-from heldin.stages.stage_seconds import StageSeconds
 from heldin.watch.planted_files import LOG
 from heldin.watch.training_log import hashes_in_folder
 from heldin.words import Statement

@@ -25,8 +25,7 @@ from heldin.models.score_cache import ScoredModel
 from heldin.record.facts import LARGEST_DRIFT, ModelFacts
 from heldin.stages.config import RunConfig
 from heldin.stages.measures.measure import model_facts
-from heldin.stages.sides.data import RunData
-from heldin.stages.sides.texts import texts_under_attack
+from heldin.stages.sides.data import RunData, texts_under_attack
 
 
 @dataclass(frozen=True)

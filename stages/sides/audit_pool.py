@@ -19,6 +19,8 @@ from heldin.corpus.split import Audited, Part, check_pool
 from heldin.stages.config import SplitConfig
 
 PREFIX = "entity/"
+_UNUSED = 0
+_USES = {part: code for code, part in enumerate(PARTS, start=1)}
 
 
 @dataclass(frozen=True)
@@ -129,10 +131,6 @@ def _by_turns(queues: list[Iterator[str]]) -> Iterator[str]:
         if (name := next(queue, None)) is not None:
             yield name
             queues.append(queue)
-
-
-_UNUSED = 0
-_USES = {part: code for code, part in enumerate(PARTS, start=1)}
 
 
 def _rows_of(parts: Parts) -> npt.NDArray[np.int64]:

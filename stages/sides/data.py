@@ -1,5 +1,6 @@
 """The data side of a run: store, public users, ledger, and what each stage may see of them."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from heldin.attacks.scoring import ScoredParts
+from heldin.attacks.config import Documents
+from heldin.attacks.scoring import AttackTexts, ScoredParts
 from heldin.base.coins import first_in_keyed_order, keyed_order, seed_key
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
@@ -17,20 +19,21 @@ from heldin.corpus.split import Part, Role
 from heldin.corpus.store import Corpus, texts_of
 from heldin.defenses.texts.data_side import Cap, Removal, TrainingRecord, apply_defenses
 from heldin.finetune.batches import encode
+from heldin.finetune.sampled_units import MadeSequence, Writers
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 from heldin.record.facts import CellFacts
 from heldin.stages.config import RunConfig
-from heldin.stages.sides.cell import read_cell
 from heldin.stages.sides.corpus import CorpusData, read_corpus
 from heldin.stages.sides.layout import laid_out
-from heldin.stages.sides.ledger import Ledger, ledger_of_run, load_ledger
+from heldin.stages.sides.ledger import Ledger, ledger_of_run, load_ledger, read_cell
 from heldin.stages.sides.planting import plant
 from heldin.stages.sides.slots import Slots
 from heldin.stages.train.validation import CurveTexts
 from heldin.words.people import AUDITED
 
 ROWS_A_BATCH = 2**14
+ROWS_HASHED = 2**20
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,3 +248,72 @@ def _sample(data: RunData, users: list[str], part: Part, count: int, seed: int) 
     rows = data.ledger.parts.rows_of(part, users)
     chosen = first_in_keyed_order(seed_key(seed), "validation sample", data.store.ids_at(rows), count)
     return data.store.texts_at(rows[chosen])
+
+
+def known_texts(config: RunConfig, data: RunData, users: Sequence[str], which: Documents) -> dict[str, list[str]]:
+    """Return the texts that the attacker has of each user.
+
+    Args:
+        which: fresh texts, or those of training.
+    """
+    if which == "fresh":
+        return data.attacker_texts(users)
+    return data.known_training_texts(users, config.attack.training_documents, config.seed)
+
+
+def texts_under_attack(config: RunConfig, data: RunData, which: Documents | None = None) -> AttackTexts:
+    """Return the scored texts of every scored user; None: those that lead in ``attack.documents``."""
+    texts = known_texts(config, data, data.ledger.scored_users(), which or config.attack.documents[0])
+    return AttackTexts(texts, config.attack.max_characters, data.parts)
+
+
+def test_texts(config: RunConfig, data: RunData) -> AttackTexts:
+    """Return by held-out user a sample of test texts, each cut and scored like the attacker's."""
+    key, most = seed_key(config.seed), config.audit.test_texts_per_user
+    sample = {}
+    for user in data.real(data.ledger.users(Role.HELD_OUT)):
+        # An audited entity writes nothing; who names it writes of others.
+        if user in data.ledger.entities:
+            continue
+        # By id under a public seed, so that every variant of a block is measured on the same texts.
+        by_id = {data.store.id(row): row for row in data.ledger.parts[user][Part.TEST]}
+        rows = [by_id[id_] for id_ in keyed_order(key, "test texts", list(by_id))[:most]]
+        if rows:
+            sample[user] = texts_of(data.store, rows)
+    return AttackTexts(sample, config.attack.max_characters, data.parts)
+
+
+class RecordIds(MadeSequence[str]):
+    """The ids of these rows, read when they are asked for."""
+
+    def __init__(self, store: Corpus, rows: npt.NDArray[np.integer]) -> None:
+        self._store, self._rows = store, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def one(self, number: int) -> str:
+        """The id of the row of this number."""
+        return self._store.id(int(self._rows[number]))
+
+    def some(self, numbers: range) -> list[str]:
+        """The ids of the rows of these numbers."""
+        return self._store.ids_at(self._rows[np.array(numbers, dtype=np.int64)])
+
+
+def writers(store: Corpus, rows: npt.NDArray[np.integer]) -> Writers:
+    """Who wrote each of these rows."""
+    ranges = [store.rows(user) for user in store.users]
+    starts = np.array([rows.start for rows in ranges], dtype=np.int64)
+    # A user's rows are adjacent; users are sorted by name, and not always by row.
+    there = np.flatnonzero([len(rows) > 0 for rows in ranges])
+    by_row = there[np.argsort(starts[there], kind="stable")]
+    return Writers(store.users, by_row[np.searchsorted(starts[by_row], rows, side="right") - 1].astype(np.int32))
+
+
+def rows_digest(rows: npt.NDArray[np.integer]) -> str:
+    """Hash of row numbers, whatever their type."""
+    hashed = hashlib.sha256()
+    for first in range(0, rows.size, ROWS_HASHED):
+        hashed.update(rows[first : first + ROWS_HASHED].astype(np.int64).tobytes())
+    return hashed.hexdigest()

@@ -27,8 +27,7 @@ from heldin.stages.config import RunConfig
 from heldin.stages.measures.marks import Drawn, Marks
 from heldin.stages.measures.measure import Fingerprinted
 from heldin.stages.sides.data import RunData
-from heldin.stages.sides.planting import MadeUp, made_up_names
-from heldin.stages.sides.rare_pool import rare_pool, spoken_tokens
+from heldin.stages.sides.planting import MadeUp, made_up_names, rare_pool, spoken_tokens
 
 CANDIDATES = 1000
 _PURPOSE = "marks never planted"

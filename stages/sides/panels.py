@@ -10,19 +10,21 @@ import numpy as np
 
 from heldin.attacks.protocol import TextStatistic
 from heldin.audit.canary_groups import PlantedUsers, kinds_of
-from heldin.audit.exposure import Exposed, ExposureFacts, correlations, exposure_groups
+from heldin.audit.exposure import Exposed, ExposureFacts, correlations, exposed_users, exposure_groups
 from heldin.audit.panels import judge_panels
 from heldin.audit.preregistration import Panel, Preregistration, sides_of_run
 from heldin.audit.results import Results
+from heldin.audit.scored_users import ScoredUsers
+from heldin.base.coins import first_in_keyed_order, seed_key
 from heldin.base.progress import Reporter
 from heldin.bounds.claims import claims_of, exposed_claims
 from heldin.bounds.verdict import Claim
 from heldin.canaries.kinds import Canary, Kind
 from heldin.corpus.split import Part
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.texts.data_side import TrainingRecord
 from heldin.stages.config import RunConfig
-from heldin.stages.sides.data import RunData
-from heldin.stages.sides.people import people_of
+from heldin.stages.sides.data import RunData, writers
 from heldin.words import Statement
 from heldin.words.evidence import REAL_USERS, Subjects
 from heldin.words.people import AUDITED
@@ -183,3 +185,51 @@ def claims_by_kind(plan: Mechanism, canaries: Mapping[str, Canary]) -> dict[Kind
 
 def _subjects_of(kind: Kind) -> Statement:
     return Subjects.CANARIES_OF_KIND(kind=kind.replace("_", "-"))
+
+
+def people_of(fixed: Preregistration, data: RunData, table: ScoredUsers) -> list[Exposed]:
+    """Held-in users, most exposed first: at most ``audit.exposure_users`` of them, beside as many others' words.
+
+    Args:
+        table: the scored users.
+    """
+    most, owners = fixed.audit.exposure_users, data.ledger.owners()
+    wrote = writers(data.store, data.training_rows)
+    number = {name: i for i, name in enumerate(wrote.names)}
+    # An audited entity's records are its own here, whoever wrote them.
+    of_entities = {name: len(number) + i for i, name in enumerate(sorted(set(owners.values())))}
+    whose = wrote.places.astype(np.int64)
+    if owners:
+        entity = np.array([of_entities.get(owners.get(row, ""), -1) for row in data.training_rows.tolist()])
+        whose = np.where(entity >= 0, entity, whose)
+    listed = [name for name, held_in in zip(table.users, table.member, strict=True) if held_in]
+    of_listed = set(listed)
+    there = {name: i for name, i in {**number, **of_entities}.items() if name not in of_listed}
+    present = np.zeros(len(number) + len(of_entities), dtype=np.bool_)
+    present[whose] = True
+    others = [name for name, i in there.items() if present[i]]
+    shown = _sample(fixed.seed, "exposed", listed, most)
+    beside = _sample(fixed.seed, "words of others", others, most)
+    every = {**number, **of_entities}
+    wanted = np.zeros_like(present)
+    wanted[[every[name] for name in (*shown, *beside) if name in every]] = True
+    rows = data.training_rows[wanted[whose]]
+    records = [
+        TrainingRecord(record.row, owners.get(record.row, record.user), record.id, data.training_text(record.row))
+        for record in map(data.store.record, rows.tolist())
+    ]
+    return exposed_users(
+        table,
+        records,
+        attack=fixed.attack.primary,
+        aggregation=fixed.attack.aggregations[0],
+        listed=frozenset(shown),
+        trained_on=data.training_rows.size,
+    )
+
+
+def _sample(seed: int, purpose: str, names: Sequence[str], most: int) -> list[str]:
+    """At most so many of the names, by a public order: who is among them follows from no score."""
+    if len(names) <= most:
+        return list(names)
+    return [names[i] for i in first_in_keyed_order(seed_key(seed), purpose, names, most)]

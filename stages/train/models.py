@@ -1,18 +1,25 @@
 """The models of a run: what it starts from, what it made, and what its target is compared with."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from heldin.attacks.config import NamedReference, PretrainedReference, PublicReference, Reference
 from heldin.base.artefacts import is_whole
 from heldin.base.errors import InputError
-from heldin.base.files import cache_directory
+from heldin.base.files import cache_directory, text_sha256
 from heldin.base.progress import Reporter
+from heldin.corpus.split import select_users
+from heldin.corpus.store import texts_of
+from heldin.finetune.batches import encode
 from heldin.finetune.precision import arithmetic_of
-from heldin.finetune.pretraining import pretrain, pretrained_folder
+from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once
 from heldin.finetune.ranks import same_as_first
+from heldin.finetune.recipe import Select
 from heldin.models.devices import default_device, spreads
 from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.model_names import require_model
 from heldin.stages.config import RunConfig
 from heldin.stages.sides.corpus import CorpusData
 
@@ -62,3 +69,94 @@ def require_arithmetic(config: RunConfig) -> None:
     recipes = [config.finetune, *([config.model.pretrain.recipe] if config.model.pretrain is not None else [])]
     for recipe in recipes:
         arithmetic_of(recipe.precision, device)
+
+
+def check_references(config: RunConfig, corpus: CorpusData) -> None:
+    """Check before training what would stop the run after it. Raises InputError: no such model, or no public user."""
+    if config.attack.reference:
+        require_model(config.attack.reference)
+    for spec in config.attack.references:
+        match spec:
+            case NamedReference(name=name):
+                require_model(name)
+            case PublicReference():
+                # Called for its error: a rule that admits nobody is found before training.
+                _public_rows(spec, config, corpus)
+
+
+def reference_model(
+    spec: Reference, config: RunConfig, corpus: CorpusData, base_name: str, reporter: Reporter
+) -> LanguageModel:
+    """The model that ``spec`` describes, in the precision of the attack; one that is trained is kept in the cache.
+
+    Args:
+        spec: an item of the config's ``attack.references``.
+        corpus: corpus of the run; its audited and validation users are never trained on here.
+
+    Raises:
+        InputError: no such model, or no public user.
+    """
+    if isinstance(spec, NamedReference):
+        return load_language_model(spec.name, precision=config.attack.precision)
+    folder = train_reference(spec, config, corpus, base_name, reporter)
+    return load_language_model(str(folder), precision=config.attack.precision)
+
+
+def trained_references(config: RunConfig) -> list[PretrainedReference | PublicReference]:
+    """Those of the further references that are trained here."""
+    return [spec for spec in config.attack.references if not isinstance(spec, NamedReference)]
+
+
+def train_reference(
+    spec: PretrainedReference | PublicReference,
+    config: RunConfig,
+    corpus: CorpusData,
+    base_name: str,
+    reporter: Reporter,
+) -> Path:
+    """Train a further reference unless the cache has it; its folder.
+
+    Args:
+        spec: an item of the config's ``attack.references``.
+        corpus: corpus of the run; its audited and validation users are never trained on here.
+
+    Raises:
+        InputError: no public user.
+    """
+    match spec:
+        case PretrainedReference(seed=seed):
+            assert config.model.pretrain is not None  # RunConfig checks it
+            recipe, shape = replace(config.model.pretrain.recipe, seed=seed), config.model.pretrain.shape
+            texts = corpus.public_texts()
+            with reporter.track(f"reference {spec.label}", recipe.steps(len(texts)), "steps") as advance:
+                pretrain(texts, shape, recipe, cache_directory(), advance=advance)
+            return pretrained_folder(texts, shape, recipe, cache_directory())
+        case PublicReference():
+            return _on_public_users(spec, config, corpus, base_name, reporter)
+
+
+def _on_public_users(
+    spec: PublicReference, config: RunConfig, corpus: CorpusData, base_name: str, reporter: Reporter
+) -> Path:
+    rows = _public_rows(spec, config, corpus)
+    base = load_language_model(base_name, revision=config.model.revision)
+    # The run's own recipe without its defense; there are no validation users to choose a checkpoint by.
+    recipe = replace(config.finetune, select=Select.LAST, patience=None, shard=None)
+    sequences = encode(base.tokenizer, texts_of(corpus.store, rows), recipe.sequence_length)
+    # Everything that its weights depend on; "1" is raised if training itself changes.
+    name = text_sha256("1", base.fingerprint, repr(recipe), repr(sequences))[:24]
+    folder = cache_directory() / "references" / name
+    with reporter.track(f"reference {spec.label}", recipe.steps(len(sequences)), "steps") as advance:
+        train_once(base, sequences, recipe, folder, advance=advance)
+    return folder
+
+
+def _public_rows(spec: PublicReference, config: RunConfig, corpus: CorpusData) -> list[int]:
+    """Rows of users who are neither audited nor validation users."""
+    store = corpus.store
+    validation = {store.record(row).user for row in corpus.validation_rows}
+    taken = frozenset((*corpus.audited.users, *validation))
+    users = select_users(store, spec.users, taken=taken, seed=config.seed, purpose="reference").users
+    if not users:
+        raise InputError("attack.references: 'public' admits no user beside the audited ones: widen its users")
+    return [row for user in users for row in list(store.rows(user))[: spec.max_records_per_user]]

@@ -28,9 +28,8 @@ from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 from heldin.stages.config import RunConfig
-from heldin.stages.sides.data import RunData, curve_texts
+from heldin.stages.sides.data import RecordIds, RunData, curve_texts, rows_digest, writers
 from heldin.stages.sides.ledger import load_ledger
-from heldin.stages.sides.rows import RecordIds, rows_digest, writers
 from heldin.stages.train.validation import HELD_IN_LOSS, PUBLIC_LOSS, CurveEvaluation
 
 TOKENS = Path("checkpoints") / "tokens"  # of a run: what its checkpoints go on from

@@ -30,8 +30,7 @@ from heldin.jobs.retraining.runs import read_results
 from heldin.record.document import read_record
 from heldin.record.facts import CellFacts
 from heldin.record.sweep import read_sweep, write_sweep
-from heldin.stages.sides.cell import Cell, read_cell, write_cell
-from heldin.stages.sides.ledger import load_ledger
+from heldin.stages.sides.ledger import Cell, load_ledger, read_cell, write_cell
 from heldin.sweeps.load import load_sweep
 from heldin.sweeps.plan import plan_of, require_sweep, take_sweep
 from heldin.sweeps.running import read_states

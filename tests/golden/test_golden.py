@@ -18,9 +18,8 @@ from heldin.record.document import read_record
 from heldin.stages.measures.measure import MeasureFolder
 from heldin.stages.measures.scores import Scores
 from heldin.stages.sides.corpus import read_corpus
-from heldin.stages.sides.data import prepare_data
+from heldin.stages.sides.data import prepare_data, texts_under_attack
 from heldin.stages.sides.panels import judge_run, preregistered
-from heldin.stages.sides.texts import texts_under_attack
 from heldin.stages.train.plan import read_run_config
 
 GOLDEN = Path(__file__).parent / "run"

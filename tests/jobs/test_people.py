@@ -11,7 +11,7 @@ from heldin.base.progress import LineReporter
 from heldin.defenses.texts.data_side import TrainingRecord
 from heldin.stages.config import load_config
 from heldin.stages.sides.data import prepare_data
-from heldin.stages.sides.people import people_of
+from heldin.stages.sides.panels import people_of
 from tests.jobs.test_audit_pool import config_of, corpus_file  # noqa: F401
 
 SILENT = LineReporter(lambda line: None)

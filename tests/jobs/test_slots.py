@@ -22,8 +22,8 @@ from heldin.stages.config import load_config
 from heldin.stages.sides.corpus import read_corpus
 from heldin.stages.sides.data import defended, prepare_data
 from heldin.stages.sides.slots import find_slots
-from heldin.stages.train.exposed import exposed_shares
 from heldin.stages.train.plan import mechanism_of
+from heldin.stages.train.training_facts import exposed_shares
 from tests.conftest import SMALL
 
 NAMES = ("Ann Bell", "Cy Dorn", "Eve Falk", "Gus Holt")
