@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from heldin.api.claims import Stated, claims_of
+from heldin.api.numbers import Stated, claims_of
 from heldin.audit.bootstrap import Estimate
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter, Reporter, reporter_for_this_terminal

@@ -5,7 +5,8 @@ here, in docs/configuration.md and in an editor comes from there.
 """
 
 import difflib
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -18,6 +19,34 @@ from heldin.stages.config import EXTENDS, RunConfig
 from heldin.stages.measures.keys import MeasureKeys
 
 Node = Mapping[str, Any]
+WIDTH = 100
+RUN_PAGE = """\
+# Configuration
+
+A run is one YAML file: `heldin run FILE`. This page lists every key; it is made by `heldin config --markdown`, and a
+test holds it to the code.
+
+- `heldin config --init KIND` writes a commented file to start from; `heldin config SECTION` prints a part of this page.
+- `heldin run FILE --check` says what is wrong with a file, and what a run would do, before anything is read.
+- `heldin config --schema` prints the JSON schema: an editor that knows it completes keys and shows their meanings. For
+  the YAML language server write `# yaml-language-server: $schema=heldin.schema.json` as the first line of a config.
+- `--set finetune.epochs=3` replaces one key; the value is YAML, so that `--set 'defense={kind: none}'` replaces a
+  whole section.
+- In paths and in names of models and data sets `$NAME` and `${NAME}` are environment variables, which must be set.
+- An unknown key is an error, and so is a key that stands twice. All errors are told at once, with the nearest key.
+
+A key in a section that has kinds belongs to those kinds alone. `[]` follows the name of a list: in the file its items
+stand below each other, each after a hyphen.
+"""
+AUDIT_PAGE = """\
+# Configuration of an audit
+
+`heldin audit --config FILE` reads these keys; options that are given too win. This page lists every key; it is made by
+`heldin config --audit --markdown`, and a test holds it to the code. What holds for every file stands in
+[configuration.md](configuration.md).
+"""
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_PARTIAL = "InFilesThatExtend"
 
 
 @dataclass(frozen=True)
@@ -258,3 +287,99 @@ def _range(node: Node) -> str:
     # A seed's range: the digits of 2147483648 say less.
     words += ["below 2^31" if below == 2**31 else f"below {below:.12g}"] if below not in (None, SEEDS) else []
     return " ".join(words)
+
+
+def lines(blocks: Sequence[Block], width: int = WIDTH) -> list[str]:
+    """The sections one after the other: key, allowed values, default, meaning."""
+    printed: list[str] = []
+    for block in blocks:
+        title = textwrap.wrap(_title(block), width, subsequent_indent="    ")
+        printed += ["", *title] if printed else title
+        printed += textwrap.wrap(block.meaning, width, initial_indent="  ", subsequent_indent="  ")
+        for key in _shown(block):
+            head = f"{key.name}: {_default(key, block)}   ({key.allowed})"
+            printed += textwrap.wrap(head, width, initial_indent="    ", subsequent_indent=" " * 8)
+            printed += textwrap.wrap(key.meaning, width, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return printed
+
+
+def markdown(blocks: Sequence[Block], introduction: str = RUN_PAGE) -> str:
+    """The page, after its introduction."""
+    parts = [introduction]
+    for block in blocks:
+        name = f"`{block.name}`" if block.name else "The file"
+        kinds = f", kind {' or '.join(f'`{kind}`' for kind in block.kinds)}" if block.kinds else ""
+        standing = f" ({block.standing})" if block.name else ""
+        parts.append(f"## {name}{kinds}{standing}\n\n{block.meaning}\n")
+        if keys := _shown(block):
+            rows = ["| key | allowed | default | meaning |", "|---|---|---|---|"]
+            rows += [
+                f"| `{key.name.rsplit('.', 1)[-1]}` | {_cell(key.allowed)} | {_cell(_default(key, block))} |"
+                f" {_cell(key.meaning)} |"
+                for key in keys
+            ]
+            parts.append("\n".join(rows) + "\n")
+    return "\n".join(parts).rstrip("\n")
+
+
+def _shown(block: Block) -> list[Key]:
+    """The keys, without ``kind`` if the title already says it."""
+    # Pydantic gives a kind's docstring to the key ``kind`` too: it would stand twice on the page.
+    return [key for key in block.keys if key.meaning != block.meaning]
+
+
+def _title(block: Block) -> str:
+    if not block.name:
+        return "(the file)"
+    kinds = f", kind {' | '.join(block.kinds)}" if block.kinds else ""
+    return f"{block.name}{kinds}: {block.standing}"
+
+
+def _default(key: Key, block: Block) -> str:
+    if key.required or key.default is None:
+        return "required"
+    if key.default_alone is None:
+        return key.default
+    return f"{key.default}, but {key.default_alone} where {block.name} is given without it"
+
+
+def _cell(text: str) -> str:
+    # A bar ends a cell, two asterisks make text bold: allowed values have the one, default patterns the other.
+    return text.replace("|", "\\|").replace("*", "\\*")
+
+
+def file_schema(config: type[BaseModel] = RunConfig, title: str = "A run of heldin") -> dict[str, Any]:
+    """The schema of a file: a whole config, or, below ``extends``, the part of one that differs.
+
+    In such a part nothing is required, since what it leaves out is in the other file.
+    """
+    whole = config.model_json_schema()
+    partial = _relaxed(whole)
+    # Both versions of every section stand in one file, so that those of a partial config need other names.
+    definitions = {f"{name}{_PARTIAL}": content for name, content in partial.pop("$defs").items()}
+    partial["properties"]["extends"] = {"type": "string", "title": "Extends", "description": EXTENDS}
+    return {
+        "$schema": DIALECT,
+        "title": title,
+        "$defs": {**whole.pop("$defs"), **definitions},
+        # An editor decides by the file at hand whether to ask for what is required.
+        "if": {"type": "object", "required": ["extends"]},
+        "then": partial,
+        "else": whole,
+    }
+
+
+def _relaxed(node: Any) -> Any:
+    """The schema with nothing required; a section's kind may then be undetermined, so anyOf replaces oneOf."""
+    if isinstance(node, list):
+        return [_relaxed(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    # Without a required kind a part may fit several kinds, which oneOf refuses; for the same reason no discriminator.
+    renamed = {"oneOf": "anyOf"}
+    return {
+        renamed.get(key, key): f"{value}{_PARTIAL}" if key == "$ref" else _relaxed(value)
+        for key, value in node.items()
+        # A list only: a config key named "required" would have a schema here, not a list.
+        if not (key == "required" and isinstance(value, list)) and key != "discriminator"
+    }

@@ -144,7 +144,7 @@ def _train(folder: Path, texts: _Texts, reporter: Reporter) -> None:
     from heldin.finetune.batches import encode
     from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once
     from heldin.finetune.recipe import Select
-    from heldin.jobs.built_in import BUILT_IN
+    from heldin.jobs.starting_files import BUILT_IN
     from heldin.stages.config import parse_config
 
     demo = parse_config(BUILT_IN, "the built-in demo")

@@ -12,8 +12,40 @@ from pathlib import Path
 from typing import Any
 
 from heldin.base.errors import InputError
-from heldin.jobs.built_in import BUILT_IN
 from heldin.jobs.config_keys import as_yaml, blocks
+
+BUILT_IN = {
+    "name": "demo",
+    "corpus": {
+        "source": {
+            "kind": "synthetic",
+            "parameters": {"users": 400, "mean_records": 24, "min_records": 10, "distinctiveness": 0.9},
+        },
+        "users": {"min_records": 12, "max_users": 200},  # the other users, and nobody audited, pre-train the base model
+    },
+    "model": {
+        "pretrain": {
+            "shape": {"vocabulary": 2048, "context": 128, "hidden": 64, "layers": 2, "heads": 4, "window": 64},
+            "recipe": {
+                "epochs": 3,
+                "batch_size": 8,
+                "learning_rate": 0.003,
+                "warmup_steps": 50,
+                "sequence_length": 128,
+                "select": "last",
+            },
+        }
+    },
+    "finetune": {
+        "epochs": 3,
+        "batch_size": 8,
+        "learning_rate": 0.002,
+        "warmup_steps": 50,
+        "sequence_length": 128,
+        "evaluations": 6,
+    },
+}
+
 
 _WIDTH = 100
 _PRIVATE = {"steps": 60, "delta": 1e-3, "target_epsilon": 8}

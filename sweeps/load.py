@@ -14,7 +14,7 @@ from heldin.base.wording import counted
 from heldin.canaries.config import SubstringCanaries
 from heldin.corpus.split import Audited
 from heldin.defenses.config import EntityDefense
-from heldin.jobs.built_in import BUILT_IN
+from heldin.jobs.starting_files import BUILT_IN
 from heldin.stages.config import RunConfig, parse_config
 from heldin.stages.config_files import merged, read_config, with_overrides
 from heldin.sweeps.config import NAME, DecisionRule, Sweep, SweepConfig, Variant

@@ -13,9 +13,8 @@ from heldin.base.progress import Reporter
 from heldin.corpus.names import missing_names_line
 from heldin.jobs.checkpoint.body import AuditMeasures, audit_body, scored_texts, subjects_of_audit
 from heldin.jobs.checkpoint.config import AT_ENDPOINT
-from heldin.jobs.checkpoint.groups import read_groups
+from heldin.jobs.checkpoint.groups import opened_models, read_groups
 from heldin.jobs.checkpoint.job import CheckpointAudit, audit_job
-from heldin.jobs.checkpoint.models import opened_models
 from heldin.jobs.environment import environment
 from heldin.models.loading import LanguageModel, same_tokens
 from heldin.models.model_names import require_model

@@ -21,10 +21,10 @@ from heldin.bounds.verdict import Claim
 from heldin.jobs.checkpoint.body import rule_at_endpoint
 from heldin.jobs.checkpoint.endpoint import remote_of
 from heldin.jobs.environment import environment
-from heldin.jobs.planted.body import Described, planted_body, planted_facts
+from heldin.jobs.planted.body import Described, counts_of_log, planted_body, planted_facts
 from heldin.jobs.planted.conditions import LOG_FAULTS, Evidence, as_seen, conditions_of, found_changed
 from heldin.jobs.planted.config import PlantConfig
-from heldin.jobs.planted.control import Control, ControlSample
+from heldin.jobs.planted.control import Control, ControlSample, read_unseen
 from heldin.jobs.planted.data import drawn_data
 from heldin.jobs.planted.folder import (
     AUDITS,
@@ -35,7 +35,6 @@ from heldin.jobs.planted.folder import (
     require_models,
     unseen_hash,
 )
-from heldin.jobs.planted.log_counts import counts_of_log
 from heldin.jobs.planted.looks import Look, look_at, note_change, write_look
 from heldin.jobs.planted.plant import fingerprints
 from heldin.jobs.planted.records import copied
@@ -49,7 +48,6 @@ from heldin.jobs.planted.target import (
     weights_of,
     window_of,
 )
-from heldin.jobs.planted.unseen import read_unseen
 from heldin.models.loading import LanguageModel, load_language_model, same_tokens
 from heldin.models.score_cache import ScoredModel
 from heldin.record.condition_words import condition_lines, unmet_flaws

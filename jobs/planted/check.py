@@ -17,8 +17,7 @@ from heldin.jobs.planted.beforehand import forecast_lines
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.data import corpus_of, forms_of
 from heldin.jobs.planted.plant import reference_model, require_readable, with_attack
-from heldin.jobs.planted.records import CORPUS, Copied, copy_records
-from heldin.jobs.planted.telling import telling_of
+from heldin.jobs.planted.records import CORPUS, Copied, copy_records, telling_of
 from heldin.jobs.planted.training_set import TrainingSet, training_set
 from heldin.models.loading import LanguageModel
 from heldin.stages.sides.layout import Layout, laid_out

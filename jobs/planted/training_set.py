@@ -41,6 +41,7 @@ _FIRST = 1000  # rows that are asked whether they share a system message
 _TO_NAME = "name yours under 'columns'"
 ENDS = 2  # tokens that a trainer may put around a row: start and end
 _LEAST_BITS = 32  # of a column that takes new numbers for users or rows
+_AS_IT_IS = json.JSONEncoder(ensure_ascii=False)
 
 
 @dataclass(frozen=True)
@@ -330,9 +331,6 @@ def _batches(rows: Iterable[tuple[bytes, Row]], schema: pa.Schema) -> Iterator[p
             raise InputError(f"a row of the training set does not fit its columns ({first_line(error)})") from error
         keys = pa.array([key for key, _ in some], _PLACE.type)
         yield pa.RecordBatch.from_arrays([keys, *filled.columns], schema=pa.schema([_PLACE, *schema]))
-
-
-_AS_IT_IS = json.JSONEncoder(ensure_ascii=False)
 
 
 def _line(row: Row) -> str:

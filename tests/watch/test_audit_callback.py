@@ -20,10 +20,10 @@ from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.jobs.planted.audit import audit_planted
+from heldin.jobs.planted.body import counts_of_log
 from heldin.jobs.planted.conditions import Evidence, conditions_of
 from heldin.jobs.planted.data import drawn_data
 from heldin.jobs.planted.folder import read_form, read_planted
-from heldin.jobs.planted.log_counts import counts_of_log
 from heldin.jobs.planted.looks import Look
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.records import copied
