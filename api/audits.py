@@ -146,8 +146,8 @@ def run(
     """
     # The pipeline loads torch, which takes seconds: only a call that trains or scores pays for it.
     from heldin.jobs.run import run as _run
-    from heldin.stages.config import load_config, parse_config
     from heldin.stages.config_files import with_overrides
+    from heldin.stages.run_config import load_config, parse_config
 
     if isinstance(config, Mapping):
         # "config" is what errors name in place of a file.
@@ -184,7 +184,7 @@ def audit_model(
         text: column that holds the text.
         claims: to test, each a ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6); a plan's curve is ``plan=``.
         out: folder for the results (default: runs/NAME).
-        options: any other key of an audit's config by name (``jobs.checkpoint.config.CheckpointConfig``), such as
+        options: any other key of an audit's config by name (``jobs.checkpoint.audit_config.CheckpointConfig``), such as
             ``assignment="coin"``, ``plan="plan.json"`` or ``attack={"max_characters": 2000}``.
 
     Returns:
@@ -194,7 +194,7 @@ def audit_model(
         InputError: options with errors, or input that cannot be used.
     """
     from heldin.jobs.checkpoint.audit import audit_checkpoint
-    from heldin.jobs.checkpoint.config import parse_checkpoint
+    from heldin.jobs.checkpoint.audit_config import parse_checkpoint
     from heldin.stages.config_files import merged
 
     # A curve has no text form for the config below, which the audit keeps as what it was asked to do.
@@ -237,8 +237,8 @@ def plant(
     Raises:
         InputError: a config with errors, or a training set or model that cannot be used.
     """
-    from heldin.jobs.planted.config import load_plant
     from heldin.jobs.planted.plant import plant as _plant
+    from heldin.jobs.planted.plant_config import load_plant
     from heldin.watch.planted_files import TRAINING
 
     checked = load_plant(config if isinstance(config, Mapping) else Path(config), overrides)

@@ -211,7 +211,7 @@ def audit(
 
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.checkpoint.audit import audit_checkpoint
-    from heldin.jobs.checkpoint.config import parse_checkpoint
+    from heldin.jobs.checkpoint.audit_config import parse_checkpoint
 
     checked = parse_checkpoint(content, "" if config is None else str(config), _options(called))
     folder = out or Path("runs") / checked.name
@@ -292,7 +292,7 @@ def _content(config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
 
 def _unknown(content: Mapping[str, Any]) -> bool:
     """Whether there is a key that no config of an audit has."""
-    from heldin.jobs.checkpoint.config import CheckpointConfig
+    from heldin.jobs.checkpoint.audit_config import CheckpointConfig
 
     return not content.keys() <= CheckpointConfig.model_fields.keys()
 

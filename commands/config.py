@@ -47,8 +47,8 @@ def config(
     if init is not None:
         _start(init, to, json)
         return
-    from heldin.jobs.checkpoint.config import CheckpointConfig
-    from heldin.stages.config import RunConfig
+    from heldin.jobs.checkpoint.audit_config import CheckpointConfig
+    from heldin.stages.run_config import RunConfig
 
     model = CheckpointConfig if audit else RunConfig
     if schema:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from heldin.jobs.checkpoint.endpoint import Remote
-    from heldin.jobs.planted.config import PlantConfig
+    from heldin.jobs.planted.plant_config import PlantConfig
     from heldin.record.document import Record
 
 AT_PLANTED = ("model", "claim", "declared_by", "out", "quiet", "json", "planted", "device", "precision", "verbose")
@@ -54,8 +54,8 @@ def plant(
     same command goes on.
     """
     from heldin.base.progress import reporter_for_this_terminal
-    from heldin.jobs.planted.config import load_plant
     from heldin.jobs.planted.plant import plant as do
+    from heldin.jobs.planted.plant_config import load_plant
     from heldin.watch.planted_files import MANIFEST, TRAINING
 
     modes = {"split.audit_fraction": audit_fraction, "looks": looks, "evidence": evidence}
@@ -79,7 +79,7 @@ def plant(
 
 def _check(config: "PlantConfig", path: Path, json: bool) -> None:
     from heldin.base.progress import reporter_for_this_terminal
-    from heldin.jobs.planted.check import check_plan, lines
+    from heldin.jobs.planted.check_plan import check_plan, lines
 
     checked = check_plan(config, reporter_for_this_terminal())
     if json:
@@ -94,7 +94,7 @@ def audit_planted(called: typer.Context) -> None:
     """Audit a model that was trained on a planted training set, with the options of ``heldin audit``."""
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.planted.audit import audit_planted as do
-    from heldin.jobs.planted.folder import read_planted
+    from heldin.jobs.planted.plant_folder import read_planted
     from heldin.jobs.planted.target import PlantedAudit, require_distinct
 
     # Zero is a value: --max-tokens-sent 0 prints the cost and stops.
@@ -186,7 +186,7 @@ def _remote(options: dict[str, Any]) -> "Remote | None":
     if "endpoint" not in options:
         raise InputError(f"--{next(iter(options)).replace('_', '-')} goes with --endpoint")
     from heldin.base.config_errors import checked
-    from heldin.jobs.checkpoint.config import EndpointConfig
+    from heldin.jobs.checkpoint.audit_config import EndpointConfig
 
     content = {"url": options.pop("endpoint"), **options}
     return checked(EndpointConfig, content, "--endpoint").remote()

@@ -13,7 +13,7 @@ from heldin.commands.options import AsCsv, AsHtml, AsJson, DeviceOption, Out, Qu
 
 if TYPE_CHECKING:
     from heldin.record.sweep import SweepResult
-    from heldin.sweeps.config import Sweep
+    from heldin.sweeps.sweep_config import Sweep
 
 _LISTS = {"differs", "ceiling", "canaries", "bands"}
 
@@ -57,7 +57,7 @@ def sweep(
     folder = out or Path("runs") / loaded.config.name
     if check:
         # Here, since it loads torch, which a sweep's own process does without.
-        from heldin.sweeps.check import check_sweep, lines
+        from heldin.sweeps.check_sweep import check_sweep, lines
 
         checked = check_sweep(loaded, folder)
         if checked.problems:

@@ -49,7 +49,7 @@ def audit_training(
     from heldin.bounds.claims import parse_claim
     from heldin.jobs.retraining.engine import audit_trainings
     from heldin.jobs.retraining.job import TrainingsAudit, target_of
-    from heldin.stages.config import load_config
+    from heldin.stages.run_config import load_config
 
     # --seed last, so that it wins over ``--set seed=...``.
     checked = load_config(config, [*(set_ or []), *([] if seed is None else [f"seed={seed}"])])

@@ -15,8 +15,8 @@ from pydantic import BaseModel
 
 from heldin.base.arguments import LARGEST, MOST, SEEDS
 from heldin.base.errors import InputError
-from heldin.stages.config import EXTENDS, RunConfig
 from heldin.stages.measures.keys import MeasureKeys
+from heldin.stages.run_config import EXTENDS, RunConfig
 
 Node = Mapping[str, Any]
 WIDTH = 100

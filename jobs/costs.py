@@ -16,8 +16,8 @@ from heldin.defenses.config import PrivateDefense, SampledDefense
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.noise import AHEAD_FROM
 from heldin.finetune.recipe import Optimizer
-from heldin.jobs.memory import shape_of
-from heldin.stages.config import RunConfig
+from heldin.jobs.memory_forecast import shape_of
+from heldin.stages.run_config import RunConfig
 
 MILLION = 1_000_000
 FLOAT = 4  # bytes

@@ -145,7 +145,7 @@ def _train(folder: Path, texts: _Texts, reporter: Reporter) -> None:
     from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once
     from heldin.finetune.recipe import Select
     from heldin.jobs.starting_files import BUILT_IN
-    from heldin.stages.config import parse_config
+    from heldin.stages.run_config import parse_config
 
     demo = parse_config(BUILT_IN, "the built-in demo")
     assert demo.model.pretrain is not None

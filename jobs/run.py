@@ -22,10 +22,10 @@ from heldin.jobs.environment import environment
 from heldin.models.loading import LanguageModel, load_language_model, same_tokens
 from heldin.record.document import Body, Record, masked, without_names, write_new_record
 from heldin.record.facts import GradientNorms, ScoredTexts
-from heldin.stages.config import RunConfig
-from heldin.stages.folder import StageSeconds, for_any_config_without_coins, take_folder
 from heldin.stages.measures.measure import MeasureFolder, model_facts
 from heldin.stages.measures.scores import scoring_rule
+from heldin.stages.run_config import RunConfig
+from heldin.stages.run_folder import StageSeconds, for_any_config_without_coins, take_folder
 from heldin.stages.run_measures import RunModels, check_measures, measures_of_run, scores_of_run
 from heldin.stages.sides.corpus import corpus_facts, read_corpus
 from heldin.stages.sides.data import RunData, needs_base, prepare_data

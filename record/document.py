@@ -31,7 +31,7 @@ from heldin.record.facts import (
     SplitFacts,
     TrainingFacts,
 )
-from heldin.record.planted import PlantedFacts
+from heldin.record.planted_facts import PlantedFacts
 from heldin.words import Statement
 
 # Keys whose values are patterns of user names, wherever they stand in a config.

@@ -11,7 +11,7 @@ from heldin.bounds.verdict import NO_CLAIM, Outcome, Verdict, in_parentheses
 from heldin.record.condition_words import control_line, form_line
 from heldin.record.document import Record
 from heldin.record.facts import Count
-from heldin.record.planted import ConditionName, Known, PlantedFacts
+from heldin.record.planted_facts import ConditionName, Known, PlantedFacts
 from heldin.reports import training_findings
 from heldin.reports.certified import NONE_FOLLOWS, bounds_that_follow
 from heldin.reports.next_steps import next_step

@@ -29,13 +29,13 @@ from heldin.record.sweep import (
     SweepResult,
     tests_of,
 )
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 from heldin.stages.train.plan import mechanism_of
-from heldin.sweeps.config import Sweep
+from heldin.sweeps.cell_plan import PlacedCell, kept_hash, placed_cells, tries, tuning_cells
 from heldin.sweeps.finished import Finished, finished_cells
-from heldin.sweeps.plan import PlacedCell, kept_hash, placed_cells, tries, tuning_cells
 from heldin.sweeps.running import CellState
 from heldin.sweeps.shipping import shipping
+from heldin.sweeps.sweep_config import Sweep
 from heldin.sweeps.variants import variant_results
 
 JOINT_RULE = "one-run f-DP"

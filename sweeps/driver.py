@@ -14,11 +14,11 @@ from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
 from heldin.record.document import without_names
 from heldin.record.sweep import FILE, TUNING, SweepResult, write_sweep
+from heldin.sweeps.cell_plan import placed_cells, take_sweep, tries, with_choices
 from heldin.sweeps.comparison import compare_cells
-from heldin.sweeps.config import Resources, Sweep
-from heldin.sweeps.plan import placed_cells, take_sweep, tries, with_choices
 from heldin.sweeps.processes import Machine, Place
 from heldin.sweeps.running import cells_to_do, read_states, run_cells
+from heldin.sweeps.sweep_config import Resources, Sweep
 
 VIOLATED = 3  # exit code of a jointly certified violation
 Connect = Callable[[Resources, int], AbstractContextManager[Place]]

@@ -13,9 +13,9 @@ from heldin.base.progress import Reporter
 from heldin.bounds.roc import Scores, auroc
 from heldin.jobs.user_scores import leading_scores
 from heldin.record.document import Record, masked, read_record
-from heldin.stages.config import RunConfig
 from heldin.stages.measures.losses import read_losses
-from heldin.sweeps.plan import PlacedCell
+from heldin.stages.run_config import RunConfig
+from heldin.sweeps.cell_plan import PlacedCell
 
 
 @dataclass(frozen=True, eq=False)

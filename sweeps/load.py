@@ -15,9 +15,9 @@ from heldin.canaries.config import SubstringCanaries
 from heldin.corpus.split import Audited
 from heldin.defenses.config import EntityDefense
 from heldin.jobs.starting_files import BUILT_IN
-from heldin.stages.config import RunConfig, parse_config
 from heldin.stages.config_files import merged, read_config, with_overrides
-from heldin.sweeps.config import NAME, DecisionRule, Sweep, SweepConfig, Variant
+from heldin.stages.run_config import RunConfig, parse_config
+from heldin.sweeps.sweep_config import NAME, DecisionRule, Sweep, SweepConfig, Variant
 
 _NAMING = ("include", "exclude", "users", "public_validation", "corpus", "canaries")
 _TUNABLE = ("finetune", "defense", "data_defenses")

@@ -21,7 +21,7 @@ import psutil
 
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
-from heldin.sweeps.config import Resources
+from heldin.sweeps.sweep_config import Resources
 
 FINE = {0, 3, 4}  # exit codes of a finished run; a violation is a result
 _SAID = ("error: ", "stopped: ")  # how the command line begins the line that says why it ended

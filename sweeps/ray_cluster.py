@@ -20,9 +20,9 @@ from heldin.base.files import cache_directory, private_directory, whole_director
 from heldin.base.wording import counted
 from heldin.jobs.environment import version
 from heldin.sweeps import node
-from heldin.sweeps.config import Resources
 from heldin.sweeps.node import SHARED, Batch
 from heldin.sweeps.processes import Ended, Slot, Task
+from heldin.sweeps.sweep_config import Resources
 
 _RETRIES = 3  # of a cell whose machine is lost
 _MOST = 1000  # cells that wait with Ray

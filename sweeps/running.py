@@ -16,8 +16,8 @@ from heldin.base.errors import InputError, ResumableError, Terminated
 from heldin.base.files import is_held
 from heldin.base.progress import Reporter, WorkOverview
 from heldin.base.wording import counted
-from heldin.stages.config import RunConfig
-from heldin.sweeps.plan import PlacedCell
+from heldin.stages.run_config import RunConfig
+from heldin.sweeps.cell_plan import PlacedCell
 from heldin.sweeps.processes import FINE, Ended, Place, Task, last_line, without_names
 
 STATE = "state.json"

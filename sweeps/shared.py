@@ -13,8 +13,8 @@ from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import private_directory
 from heldin.base.progress import LineReporter, Reporter
 from heldin.models.loading import LanguageModel, load_language_model
-from heldin.stages.config import load_config
-from heldin.stages.measures.scores import Scores
+from heldin.stages.measures.scores import TextScores
+from heldin.stages.run_config import load_config
 from heldin.stages.run_measures import score_references
 from heldin.stages.sides.corpus import CorpusData, read_corpus
 from heldin.stages.sides.data import prepare_data
@@ -40,7 +40,7 @@ def make_shared(folders: Sequence[Path], reporter: Reporter) -> None:
     references = [reference_model(spec, config, corpus, base_name, reporter) for spec in config.attack.references]
     for folder in folders:
         # A finished cell has scores of its own.
-        if (folder / Scores.file).is_file():
+        if (folder / TextScores.file).is_file():
             continue
         try:
             _score(folder, corpus, base_name, base, references, reporter)

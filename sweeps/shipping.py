@@ -10,7 +10,7 @@ from heldin.audit.shipping import Candidate, CandidateResult, Shipping, judge_ca
 from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.record.requirements import aurocs, epsilon_per_user, held_against
-from heldin.sweeps.config import DecisionRule, Sweep
+from heldin.sweeps.sweep_config import DecisionRule, Sweep
 
 
 def shipping(sweep: Sweep, records: Mapping[str, Mapping[int, Record]]) -> Shipping | None:

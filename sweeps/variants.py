@@ -16,10 +16,10 @@ from heldin.base.errors import InputError
 from heldin.record.document import Record, masked
 from heldin.record.requirements import epsilon_per_user
 from heldin.record.sweep import Band, CanaryPoint, CellResult, VariantResult
-from heldin.stages.config import RunConfig
 from heldin.stages.config_files import differences
-from heldin.sweeps.config import Sweep, Variant
+from heldin.stages.run_config import RunConfig
 from heldin.sweeps.finished import Finished
+from heldin.sweeps.sweep_config import Sweep, Variant
 
 Pair = tuple[Finished, Finished]
 THIRDS = 3

@@ -11,8 +11,8 @@ from heldin.base.files import write_text
 from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
 from heldin.corpus.names import missing_names_line
+from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
 from heldin.jobs.checkpoint.body import AuditMeasures, audit_body, scored_texts, subjects_of_audit
-from heldin.jobs.checkpoint.config import AT_ENDPOINT
 from heldin.jobs.checkpoint.groups import opened_models, read_groups
 from heldin.jobs.checkpoint.job import CheckpointAudit, audit_job
 from heldin.jobs.environment import environment
@@ -21,8 +21,8 @@ from heldin.models.model_names import require_model
 from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Body, Record, read_record, without_names, write_new_record
 from heldin.stages.config_files import first_difference
-from heldin.stages.folder import StageSeconds, take_new_folder
 from heldin.stages.measures.measure import MeasureFolder
+from heldin.stages.run_folder import StageSeconds, take_new_folder
 
 
 def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, command: str) -> Record:

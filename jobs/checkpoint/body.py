@@ -21,9 +21,9 @@ from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Body
 from heldin.record.facts import LARGEST_DRIFT, CorpusFacts, ModelFacts, Overlaps, ScoredTexts, SplitFacts
 from heldin.record.overlaps import NOT_KNOWN, measured, texts_in, training_flaws
-from heldin.stages.measures.measure import Fingerprinted, Measure, MeasureFolder, Subjects
-from heldin.stages.measures.precision import Precision
-from heldin.stages.measures.scores import Scores, Setting, scoring_rule
+from heldin.stages.measures.measure import Fingerprinted, Measure, MeasuredUsers, MeasureFolder
+from heldin.stages.measures.precision import PrecisionShift
+from heldin.stages.measures.scores import Setting, TextScores, scoring_rule
 from heldin.words import Statement
 from heldin.words.answer import ComparisonFlaw
 from heldin.words.split import SplitReason
@@ -57,7 +57,7 @@ class AuditMeasures:
     load: Callable[[str, Reporter], ScoredModel]
     in_full: Callable[[], tuple[ScoredModel, ScoredModel]]
 
-    def scores(self) -> Scores:
+    def scores(self) -> TextScores:
         """Return the measure of all scores.
 
         Each further reference adds a setting of the primary attack to the family, which pays for it in the test of all
@@ -65,14 +65,14 @@ class AuditMeasures:
         """
         job, texts = self.job, scored_texts(self.job, self.groups)
         settings = [Setting(Dial("reference", name), texts, functools.partial(self.load, name)) for name in job.others]
-        return Scores(job.attack, texts, self.models, settings, job.others)
+        return TextScores(job.attack, texts, self.models, settings, job.others)
 
     def others(self) -> list[Measure[Any]]:
         """Return the measures besides the scores."""
         job, measures = self.job, list[Measure[Any]]()
         if job.attack.precision != "fp32":
             texts = scored_texts(job, self.groups)
-            measures.append(Precision(job.attack, texts, self.models, self.in_full, job.seed))
+            measures.append(PrecisionShift(job.attack, texts, self.models, self.in_full, job.seed))
         subjects = subjects_of_audit(job, self.groups)
         return measures + [options.measure(subjects, self.models) for options in job.measures.values()]
 
@@ -86,9 +86,9 @@ def scored_texts(job: CheckpointAudit, groups: Groups) -> AttackTexts:
     return AttackTexts(groups.texts, job.attack.max_characters)
 
 
-def subjects_of_audit(job: CheckpointAudit, groups: Groups) -> Subjects:
+def subjects_of_audit(job: CheckpointAudit, groups: Groups) -> MeasuredUsers:
     """Return what a measure may see of the users; its draws follow from the public seed."""
-    return Subjects(
+    return MeasuredUsers(
         scored_texts(job, groups),
         lambda limit: {user: texts[:limit] for user, texts in groups.texts.items()},
         seed_key(job.seed),

@@ -11,7 +11,7 @@ from heldin.attacks.statistics import get_attack, needs_token_ids, needs_vocabul
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
-from heldin.jobs.checkpoint.config import AT_ENDPOINT
+from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
 from heldin.jobs.checkpoint.groups import OpenedModels
 from heldin.models.checks import PROBE
 from heldin.models.endpoint import (

@@ -13,7 +13,7 @@ from heldin.corpus.build import build_store
 from heldin.corpus.sources.open import open_source
 from heldin.corpus.sources.rows import BadRows, Columns
 from heldin.corpus.store import CorpusStore, texts_of
-from heldin.jobs.checkpoint.config import AT_ENDPOINT
+from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
 from heldin.jobs.checkpoint.job import CheckpointAudit
 from heldin.models.adapters import load_target_and_reference
 from heldin.models.loading import load_language_model

@@ -12,7 +12,7 @@ from heldin.bounds.claims import plan_claim
 from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import Claim, stated_claim
 from heldin.corpus.sources.rows import Columns
-from heldin.jobs.checkpoint.config import AT_ENDPOINT
+from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
 from heldin.record.document import Record
 from heldin.record.release import Release
 from heldin.stages.measures.keys import MeasureKeys

@@ -22,11 +22,13 @@ from heldin.jobs.checkpoint.body import rule_at_endpoint
 from heldin.jobs.checkpoint.endpoint import remote_of
 from heldin.jobs.environment import environment
 from heldin.jobs.planted.body import Described, counts_of_log, planted_body, planted_facts
-from heldin.jobs.planted.conditions import LOG_FAULTS, Evidence, as_seen, conditions_of, found_changed
-from heldin.jobs.planted.config import PlantConfig
+from heldin.jobs.planted.condition_checks import LOG_FAULTS, PlantedEvidence, as_seen, conditions_of, found_changed
 from heldin.jobs.planted.control import Control, ControlSample, read_unseen
-from heldin.jobs.planted.data import drawn_data
-from heldin.jobs.planted.folder import (
+from heldin.jobs.planted.looks import Look, look_at, note_change, write_look
+from heldin.jobs.planted.plant import fingerprints
+from heldin.jobs.planted.plant_config import PlantConfig
+from heldin.jobs.planted.plant_data import drawn_data
+from heldin.jobs.planted.plant_folder import (
     AUDITS,
     Manifest,
     home_of,
@@ -35,8 +37,6 @@ from heldin.jobs.planted.folder import (
     require_models,
     unseen_hash,
 )
-from heldin.jobs.planted.looks import Look, look_at, note_change, write_look
-from heldin.jobs.planted.plant import fingerprints
 from heldin.jobs.planted.records import copied
 from heldin.jobs.planted.target import (
     PlantedAudit,
@@ -53,12 +53,12 @@ from heldin.models.score_cache import ScoredModel
 from heldin.record.condition_words import condition_lines, unmet_flaws
 from heldin.record.document import Body, Record, read_record, without_names, write_new_record
 from heldin.record.facts import ModelFacts
-from heldin.record.planted import PlantedFacts, Reason, TrainingCounts
-from heldin.stages.config import RunConfig
+from heldin.record.planted_facts import PlantedFacts, Reason, TrainingCounts
 from heldin.stages.config_files import first_difference
-from heldin.stages.folder import StageSeconds
 from heldin.stages.measures.measure import MeasureFolder, loaded, model_facts
-from heldin.stages.measures.scores import Scores
+from heldin.stages.measures.scores import TextScores
+from heldin.stages.run_config import RunConfig
+from heldin.stages.run_folder import StageSeconds
 from heldin.stages.run_measures import RunModels, measures_of_run, precision_of_run, scores_of_run
 from heldin.stages.sides.data import RunData, texts_under_attack
 from heldin.stages.sides.panels import (
@@ -101,7 +101,7 @@ def audit_planted(job: PlantedAudit, out: Path | None, reporter: Reporter, *, co
         target, reference = models_here(job, config, run.attack.precision)
         look = look_at(job.planted, weights_of(job, target), job.claims, precision_beside(job, run))
         folder = out or job.planted / AUDITS / str(look.number)
-        _take_folder(job, config, folder, planted_facts(manifest, look, job.declared_by, (), Evidence()))
+        _take_folder(job, config, folder, planted_facts(manifest, look, job.declared_by, (), PlantedEvidence()))
         with logged(reporter, folder, command=without_names(command)) as kept:
             body, seconds = _audited(job, look, (target, reference), folder, kept)
             name, hidden = config.name, without_names(command)
@@ -130,7 +130,7 @@ class _Audit:
     data: RunData
     models: RunModels
 
-    def scores(self, out: Path) -> Scores:
+    def scores(self, out: Path) -> TextScores:
         """Return the measure of all scores."""
         return scores_of_run(self.run, self.data, self.models, None, out)
 
@@ -273,7 +273,7 @@ def _body(audit: _Audit, described: Described, folder: MeasureFolder, log: Path,
     return planted_body(job.recorded(), config, data, described, judged, facts, measures)
 
 
-def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFacts | None) -> Evidence:
+def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFacts | None) -> PlantedEvidence:
     """Return what an audit can see of the training.
 
     Raises:
@@ -298,7 +298,7 @@ def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFa
         fault = next((c.reasons[0] for c in before.conditions if c.reasons[0] in LOG_FAULTS), fault)
     control = audit.control()
     facts = None if control is None else control.facts(folder.values_of(control), {})
-    return Evidence(training, fault, facts, read_form(job.planted))
+    return PlantedEvidence(training, fault, facts, read_form(job.planted))
 
 
 def _judged(audit: _Audit, statistics: Sequence[TextStatistic], facts: PlantedFacts, reporter: Reporter) -> JudgedRun:

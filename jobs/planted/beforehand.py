@@ -9,12 +9,12 @@ from heldin.base.wording import counted
 from heldin.bounds.power import forecast
 from heldin.canaries.kinds import Kind
 from heldin.corpus.split import Part, Role
-from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.control import ControlSample
-from heldin.jobs.planted.data import canary_forms, control_rows, taken_rows
+from heldin.jobs.planted.plant_config import PlantConfig
+from heldin.jobs.planted.plant_data import canary_forms, control_rows, taken_rows
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.record.condition_words import form_line
-from heldin.record.planted import FormFacts
+from heldin.record.planted_facts import FormFacts
 from heldin.stages.sides.data import RunData
 from heldin.stages.sides.panels import canaries_alone, number_of_groups
 

@@ -10,14 +10,14 @@ from transformers import PreTrainedTokenizerBase
 from heldin.base.files import text_digest
 from heldin.base.progress import Reporter
 from heldin.corpus.split import Part, Role
-from heldin.jobs.planted.conditions import Evidence
-from heldin.jobs.planted.config import PlantConfig
-from heldin.jobs.planted.folder import Manifest
+from heldin.jobs.planted.condition_checks import PlantedEvidence
 from heldin.jobs.planted.looks import Look
+from heldin.jobs.planted.plant_config import PlantConfig
+from heldin.jobs.planted.plant_folder import Manifest
 from heldin.record.condition_words import unmet_flaws
 from heldin.record.document import Body, masked
 from heldin.record.facts import ModelFacts, ScoredTexts, SplitFacts
-from heldin.record.planted import Condition, PlantedFacts, Reason, TrainingCounts
+from heldin.record.planted_facts import Condition, PlantedFacts, Reason, TrainingCounts
 from heldin.stages.measures.scores import scoring_rule
 from heldin.stages.sides.corpus import corpus_facts
 from heldin.stages.sides.data import RunData
@@ -86,7 +86,7 @@ def planted_body(
 
 
 def planted_facts(
-    manifest: Manifest, look: Look, declared_by: str | None, conditions: Sequence[Condition], evidence: Evidence
+    manifest: Manifest, look: Look, declared_by: str | None, conditions: Sequence[Condition], evidence: PlantedEvidence
 ) -> PlantedFacts:
     """The record's facts about the training set and the conditions.
 

@@ -19,8 +19,8 @@ from heldin.base.files import cache_directory, file_sha256, text_digest, text_sh
 from heldin.base.progress import Reporter
 from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.split import Part, Role
-from heldin.jobs.planted.config import PlantConfig
-from heldin.jobs.planted.folder import CONTROL
+from heldin.jobs.planted.plant_config import PlantConfig
+from heldin.jobs.planted.plant_folder import CONTROL
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.models.score_cache import ScoreCache
 from heldin.models.tokens import Spans, scored_tokens

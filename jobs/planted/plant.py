@@ -23,10 +23,11 @@ from heldin.base.progress import Reporter
 from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.split import Part
 from heldin.jobs.planted.beforehand import control_lines, said_beforehand
-from heldin.jobs.planted.config import PlantConfig, is_dataset
 from heldin.jobs.planted.control import ControlSample, unseen_rows, write_unseen
-from heldin.jobs.planted.data import planted_data, run_of, taken_rows
-from heldin.jobs.planted.folder import (
+from heldin.jobs.planted.parts import write_parts
+from heldin.jobs.planted.plant_config import PlantConfig, is_dataset
+from heldin.jobs.planted.plant_data import planted_data, run_of, taken_rows
+from heldin.jobs.planted.plant_folder import (
     CONFIG,
     SEAL,
     Manifest,
@@ -38,7 +39,6 @@ from heldin.jobs.planted.folder import (
     write_config,
     write_manifest,
 )
-from heldin.jobs.planted.parts import write_parts
 from heldin.jobs.planted.records import Copied, copied, copy_records, telling_of
 from heldin.jobs.planted.row_text import Row
 from heldin.jobs.planted.training_set import TrainingSet, training_set
@@ -47,7 +47,7 @@ from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.logprobs import score_texts
 from heldin.models.model_names import fingerprint_of, require_model
 from heldin.models.token_scores import TokenScores
-from heldin.record.planted import FormFacts
+from heldin.record.planted_facts import FormFacts
 from heldin.stages.config_files import first_difference
 from heldin.stages.run_measures import check_measures
 from heldin.stages.sides.data import RunData

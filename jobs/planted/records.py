@@ -17,7 +17,7 @@ from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.canaries.config import SubstringCanaries
 from heldin.corpus.sources.rows import BATCH_ROWS, SCHEMA, BadRows
-from heldin.jobs.planted.config import PlantConfig
+from heldin.jobs.planted.plant_config import PlantConfig
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.watch.planted_files import content_sha256
 

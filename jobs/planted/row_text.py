@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from heldin.attacks.scoring import DEFAULT_MAX_CHARACTERS
 from heldin.base.errors import InputError
-from heldin.jobs.planted.config import PlantColumns
+from heldin.jobs.planted.plant_config import PlantColumns
 from heldin.models.tokens import Spans, token_places
 
 Row = dict[str, Any]

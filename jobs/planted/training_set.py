@@ -29,7 +29,7 @@ from heldin.corpus.sources.rows import (
     usable_record,
 )
 from heldin.corpus.sources.text_files import csv_header, rows_of_file
-from heldin.jobs.planted.config import PlantColumns, PlantConfig, is_csv, is_dataset
+from heldin.jobs.planted.plant_config import PlantColumns, PlantConfig, is_csv, is_dataset
 from heldin.jobs.planted.row_text import Chat, Completion, Row, RowText, row_text
 from heldin.models.tokens import Spans, scored_tokens
 from heldin.watch.planted_files import splits_of

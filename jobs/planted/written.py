@@ -10,7 +10,7 @@ import numpy.typing as npt
 from heldin.base.coins import keyed_digest
 from heldin.canaries.kinds import Kind
 from heldin.corpus.sources.rows import BadRows
-from heldin.jobs.planted.data import canary_forms
+from heldin.jobs.planted.plant_data import canary_forms
 from heldin.jobs.planted.row_text import Row
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.stages.sides.data import RunData

@@ -37,10 +37,10 @@ from heldin.models.loading import LanguageModel
 from heldin.record.document import Body, Record, masked, without_names, write_new_record
 from heldin.record.facts import ModelFacts, Overlaps, ScoredTexts, SplitFacts, TrainingFacts
 from heldin.record.overlaps import NOT_KNOWN, measured
-from heldin.stages.config import RunConfig, parse_config
-from heldin.stages.folder import take_new_folder
 from heldin.stages.measures.measure import model_facts
 from heldin.stages.measures.scores import scoring_rule
+from heldin.stages.run_config import RunConfig, parse_config
+from heldin.stages.run_folder import take_new_folder
 from heldin.stages.sides.corpus import CorpusData, corpus_facts, read_corpus
 from heldin.stages.train.models import PRETRAINED_HERE, base_model
 from heldin.stages.train.training_facts import promise_facts

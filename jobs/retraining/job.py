@@ -29,7 +29,7 @@ from heldin.finetune.units import PrivateRecords
 from heldin.jobs.retraining.runs import TrainingJob
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData
 from heldin.stages.sides.slots import Slots, find_slots
 from heldin.stages.train.plan import mechanism_of

@@ -1,7 +1,7 @@
 """The keys of a config that ask for measurements: one for each, the same for runs, audits and planted audits."""
 
 from heldin.base.section import Section
-from heldin.stages.measures.extraction import ExtractionOptions
+from heldin.stages.measures.extraction_measure import ExtractionOptions
 from heldin.stages.measures.measure import MeasureOptions
 
 

@@ -77,7 +77,7 @@ class Measure(ABC, Generic[V]):
 
 
 @dataclass(frozen=True)
-class Subjects:
+class MeasuredUsers:
     """The users of a job and their texts, as a measure may see them: not who is held in.
 
     Attributes:
@@ -103,14 +103,14 @@ class MeasureOptions(Section):
     """Options of a measurement that a config asks for (``stages.measures.keys``)."""
 
     @abstractmethod
-    def measure(self, subjects: Subjects, models: tuple[Fingerprinted, Fingerprinted]) -> Measure[Any]:
+    def measure(self, subjects: MeasuredUsers, models: tuple[Fingerprinted, Fingerprinted]) -> Measure[Any]:
         """Return the measure.
 
         Args:
             models: target and leading reference, or what a record says of them.
         """
 
-    def check(self, subjects: Subjects | None, model: "LanguageModel") -> None:
+    def check(self, subjects: MeasuredUsers | None, model: "LanguageModel") -> None:
         """Check what can be known before anything takes long.
 
         Args:

@@ -40,7 +40,7 @@ class Shift:
 
 
 @dataclass(frozen=True)
-class Precision(Measure[Shift]):
+class PrecisionShift(Measure[Shift]):
     """The leading statistic of a sample in the precision of the attack and in float32.
 
     Attributes:

@@ -16,7 +16,7 @@ from heldin.base.errors import InputError
 from heldin.corpus.entities.incidence import Incidence
 from heldin.corpus.row_parts import PARTS, Parts, RowParts
 from heldin.corpus.split import Audited, Part, check_pool
-from heldin.stages.config import SplitConfig
+from heldin.stages.run_config import SplitConfig
 
 PREFIX = "entity/"
 _UNUSED = 0

@@ -17,7 +17,7 @@ from heldin.corpus.sorting import ROWS_PER_BATCH
 from heldin.corpus.split import Audited, Selection, check_pool, select_users
 from heldin.corpus.store import CorpusStore
 from heldin.record.facts import CorpusFacts
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 
 VALIDATION_RECORDS = 20  # of each public validation user
 

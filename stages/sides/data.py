@@ -23,7 +23,7 @@ from heldin.finetune.sampled_units import MadeSequence, Writers
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 from heldin.record.facts import CellFacts
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData, read_corpus
 from heldin.stages.sides.layout import laid_out
 from heldin.stages.sides.ledger import Ledger, ledger_of_run, load_ledger, read_cell

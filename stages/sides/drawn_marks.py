@@ -23,9 +23,9 @@ from heldin.canaries.kinds import Kind, keyed_dice
 from heldin.corpus.split import Part
 from heldin.corpus.store import texts_of
 from heldin.models.loading import LanguageModel
-from heldin.stages.config import RunConfig
 from heldin.stages.measures.marks import Drawn, Marks
 from heldin.stages.measures.measure import Fingerprinted
+from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.data import RunData
 from heldin.stages.sides.planting import MadeUp, made_up_names, rare_pool, spoken_tokens
 

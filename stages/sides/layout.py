@@ -13,7 +13,7 @@ from heldin.corpus.row_parts import RowParts
 from heldin.corpus.set_asides import set_asides
 from heldin.corpus.split import Audited, Part
 from heldin.corpus.store import Corpus
-from heldin.stages.config import RunConfig, SplitConfig
+from heldin.stages.run_config import RunConfig, SplitConfig
 from heldin.stages.sides.audit_pool import AuditPool, pool_of_entities, pool_of_users
 from heldin.stages.sides.corpus import CorpusData
 from heldin.stages.sides.slots import Slots, find_slots, whom_records_name

@@ -25,8 +25,8 @@ from heldin.base.files import private_directory, text_sha256
 from heldin.corpus.row_parts import RowParts, saved_parts
 from heldin.corpus.split import Part, Role, SplitRule, assign, assign_canaries, require_both_sides
 from heldin.record.facts import CellFacts
-from heldin.stages.config import RunConfig, SplitConfig
 from heldin.stages.config_files import first_difference
+from heldin.stages.run_config import RunConfig, SplitConfig
 from heldin.stages.sides.layout import Layout
 
 CELL_FILE = "cell.json"

@@ -23,7 +23,7 @@ from heldin.canaries.kinds import Canary, Kind
 from heldin.corpus.split import Part
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.texts.data_side import TrainingRecord
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.data import RunData, writers
 from heldin.words import Statement
 from heldin.words.evidence import REAL_USERS, Subjects

@@ -40,7 +40,7 @@ from heldin.canaries.real_rows import real_row_users
 from heldin.corpus.split import records_to_train_on, set_aside_sizes
 from heldin.corpus.store import CorpusStore, texts_of
 from heldin.models.loading import LanguageModel
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData
 
 MadeUp = UnseenTokenCanaries | HighTemperatureCanaries | RarePhraseCanaries | NamedPersonCanaries

@@ -24,7 +24,7 @@ from heldin.corpus.store import Corpus, CorpusStore
 from heldin.defenses.config import EntityDefense
 from heldin.defenses.texts.caps import caps_named, kept_under_caps, slot_order
 from heldin.defenses.texts.data_side import Removal
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 
 _NOBODY = -1
 

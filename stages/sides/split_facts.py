@@ -15,7 +15,7 @@ from heldin.corpus.split import Part, Role, SplitRule
 from heldin.corpus.store import Corpus
 from heldin.record.facts import Overlaps, SplitFacts
 from heldin.record.overlaps import measured
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.data import RunData
 from heldin.words import Statement
 from heldin.words.split import SplitReason

@@ -20,7 +20,7 @@ from heldin.finetune.recipe import Select
 from heldin.models.devices import default_device, spreads
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.model_names import require_model
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData
 
 PRETRAINED_HERE = "the base model, pre-trained here"

@@ -44,7 +44,7 @@ from heldin.defenses.plan_file import read_plan, write_plan
 from heldin.defenses.texts.caps import caps_named
 from heldin.defenses.texts.data_side import DeIdentify, declared
 from heldin.finetune.recipe import Select
-from heldin.stages.config import RunConfig, parse_config
+from heldin.stages.run_config import RunConfig, parse_config
 from heldin.words import Statement
 from heldin.words.guarantee import Assumption
 

@@ -25,8 +25,8 @@ from heldin.corpus.split import Role
 from heldin.defenses.mechanism import Mechanism
 from heldin.models.loading import load_language_model
 from heldin.models.score_cache import ScoreCache, ScoredModel
-from heldin.stages.config import RunConfig
 from heldin.stages.measures.scores import SHADOW, columns_of, statistics_of
+from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.data import RunData, defended
 from heldin.stages.train.training import finetune
 

@@ -27,7 +27,7 @@ from heldin.finetune.training import discard_model, job_name
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.data import RecordIds, RunData, curve_texts, rows_digest, writers
 from heldin.stages.sides.ledger import load_ledger
 from heldin.stages.train.validation import HELD_IN_LOSS, PUBLIC_LOSS, CurveEvaluation

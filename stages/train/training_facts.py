@@ -31,7 +31,7 @@ from heldin.record.facts import (
     RemovalFacts,
     TrainingFacts,
 )
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.data import RunData, writers
 from heldin.stages.sides.panels import claims_on
 from heldin.stages.sides.slots import Slots

@@ -16,7 +16,7 @@ import heldin
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
 from heldin.reports.findings import findings
-from heldin.stages.config import load_config
+from heldin.stages.run_config import load_config
 from heldin.stages.sides.data import prepare_data
 from heldin.white_box import engine
 from heldin.words.evidence import ClaimLabel

@@ -11,7 +11,7 @@ from heldin.corpus.build import build_store
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import JsonLines
 from heldin.corpus.split import Role, SplitRule, UserFilter, assign, select_users
-from heldin.stages.config import SplitConfig
+from heldin.stages.run_config import SplitConfig
 from heldin.stages.sides.audit_pool import pool_of_users
 
 USERS = [f"user{i}" for i in range(400)]

@@ -22,7 +22,7 @@ from heldin.record.document import read_record
 from heldin.reports.figures import figures
 from heldin.reports.findings import findings
 from heldin.reports.pdf import write_report
-from heldin.stages.config import parse_config
+from heldin.stages.run_config import parse_config
 from heldin.stages.sides.corpus import read_corpus
 from heldin.stages.sides.data import prepare_data
 from heldin.stages.sides.ledger import load_ledger

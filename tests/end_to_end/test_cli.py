@@ -14,7 +14,7 @@ from heldin.base.errors import ResumableError
 from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.sources.text_files import rows_of_file
 from heldin.jobs import run as pipeline
-from heldin.jobs.planted.config import is_dataset
+from heldin.jobs.planted.plant_config import is_dataset
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,7 +40,7 @@ def test_what_must_start_quickly_imports_nothing_heavy():
     """In one process, in this order: what comes first must not need what a later module may import."""
     heavy = ("torch", "transformers", "numpy", "pyarrow", "pydantic", "matplotlib")
     of_help = ["heldin", "heldin.commands.cli"]
-    modules = [*of_help, "heldin.stages.config", "heldin.defenses.accounting.guarantees", "heldin.reports.pdf"]
+    modules = [*of_help, "heldin.stages.run_config", "heldin.defenses.accounting.guarantees", "heldin.reports.pdf"]
     code = f"import importlib, sys\nfor name in {modules}:\n    importlib.import_module(name)\n"
     code += f"    print(name, *[its for its in {heavy} if its in sys.modules])\n"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)

@@ -20,7 +20,7 @@ from heldin.record.document import read_record
 from heldin.reports.annex import scenarios
 from heldin.reports.marks import marks_line, marks_table
 from heldin.reports.pdf import write_report
-from heldin.stages.config import load_config
+from heldin.stages.run_config import load_config
 from heldin.stages.sides.ledger import load_ledger
 from tests.conftest import SMALL
 from tests.pdf_pages import pages, squashed

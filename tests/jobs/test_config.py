@@ -11,9 +11,9 @@ from heldin.base.files import one_process_at_a_time, write_text
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.open import Markov, Synthetic
 from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
-from heldin.jobs.checkpoint.config import parse_checkpoint
-from heldin.stages.config import load_config, parse_config
-from heldin.stages.folder import for_any_config_without_coins, require_folder, take_folder
+from heldin.jobs.checkpoint.audit_config import parse_checkpoint
+from heldin.stages.run_config import load_config, parse_config
+from heldin.stages.run_folder import for_any_config_without_coins, require_folder, take_folder
 from heldin.sweeps.load import demo_sweep
 from tests.conftest import SMALL
 

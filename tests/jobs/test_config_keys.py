@@ -14,10 +14,10 @@ import yaml
 
 from heldin.base.errors import InputError
 from heldin.defenses.guarantee import Guarantee
-from heldin.jobs.checkpoint.config import CheckpointConfig
+from heldin.jobs.checkpoint.audit_config import CheckpointConfig
 from heldin.jobs.config_keys import AUDIT_PAGE, blocks, blocks_at, file_schema, lines, markdown
 from heldin.jobs.starting_files import BUILT_IN, kinds, starting_file
-from heldin.stages.config import RunConfig, load_config, parse_config
+from heldin.stages.run_config import RunConfig, load_config, parse_config
 from heldin.stages.train.plan import mechanism_of
 
 ROOT = Path(__file__).resolve().parents[2]

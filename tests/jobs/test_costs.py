@@ -9,7 +9,7 @@ from heldin.base.wording import in_bytes
 from heldin.finetune.recipe import Optimizer
 from heldin.jobs import costs
 from heldin.jobs.costs import COSTS, STATES, Cohort, CorpusSize, Weights
-from heldin.stages.config import load_config
+from heldin.stages.run_config import load_config
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
 ADAM = STATES[Optimizer.ADAM]

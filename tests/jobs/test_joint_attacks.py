@@ -10,7 +10,7 @@ from heldin.jobs.run import run
 from heldin.record.document import read_record
 from heldin.reports.findings import findings
 from heldin.reports.pdf import typeset
-from heldin.stages.config import load_config
+from heldin.stages.run_config import load_config
 from tests.conftest import SMALL
 from tests.pdf_pages import text_of
 

@@ -7,7 +7,7 @@ import pytest
 
 from heldin.jobs.environment import environment
 from heldin.record.document import read_record
-from heldin.stages.folder import SECONDS_FILE, StageSeconds
+from heldin.stages.run_folder import SECONDS_FILE, StageSeconds
 
 
 def test_a_killed_stage_and_its_continuation_add_up(tmp_path):

@@ -10,7 +10,7 @@ from heldin.audit.canary_groups import CanaryGroup
 from heldin.audit.results import TrainingsFacts
 from heldin.record.document import read_record, write_record
 from heldin.record.facts import CellFacts
-from heldin.record.planted import Condition, Known, PlantedFacts
+from heldin.record.planted_facts import Condition, Known, PlantedFacts
 from heldin.reports.annex import annex, scenarios
 from heldin.reports.annex_parts import NOT_ANONYMITY
 from heldin.reports.next_steps import TERMS

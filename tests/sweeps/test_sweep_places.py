@@ -17,11 +17,11 @@ import heldin
 import heldin.sweeps.processes as processes
 from heldin.base.errors import InputError, ResumableError
 from heldin.record.document import read_record
-from heldin.sweeps.config import Resources
+from heldin.sweeps.cell_plan import take_sweep
 from heldin.sweeps.driver import run_sweep
 from heldin.sweeps.load import load_sweep
-from heldin.sweeps.plan import take_sweep
 from heldin.sweeps.processes import Ended, Machine, Slot, Task, command, last_line, run_process, visible_gpus, why
+from heldin.sweeps.sweep_config import Resources
 from tests.tiny_sweeps import CANARIES, QUIET, ULS, USERS, in_process, written
 
 

@@ -30,7 +30,7 @@ from heldin.finetune.sharding import Spread
 from heldin.models.devices import Planned
 from heldin.models.loading import context_length
 from heldin.models.tiny import tiny_config
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 
 _CPU = torch.device("cpu")  # where a rehearsal's tensors stand, whatever it is for
 

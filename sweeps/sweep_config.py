@@ -11,7 +11,7 @@ from pydantic import Field, StringConstraints, model_validator
 from heldin.audit.requirement import Measure, Requirement, RequirementConfig
 from heldin.base.arguments import FEW
 from heldin.base.section import Few, Section
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # a folder of its own
 Name = Annotated[str, StringConstraints(pattern=NAME)]

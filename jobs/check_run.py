@@ -32,12 +32,12 @@ from heldin.corpus.split import Audited, check_pool
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.jobs.costs import cost_lines
-from heldin.jobs.memory import does_not_fit, memory_lines, run_memory
+from heldin.jobs.memory_forecast import does_not_fit, memory_lines, run_memory
 from heldin.models.devices import Planned, default_device
 from heldin.models.loading import context_length
 from heldin.models.model_names import require_model
-from heldin.stages.config import RunConfig
-from heldin.stages.folder import require_folder
+from heldin.stages.run_config import RunConfig
+from heldin.stages.run_folder import require_folder
 from heldin.stages.train.models import require_arithmetic
 from heldin.stages.train.plan import mechanism_of
 from heldin.words import joined

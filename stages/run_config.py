@@ -179,7 +179,7 @@ class RunConfig(MeasureKeys):
         if self.extraction is None:
             return self
         shape = self.model.pretrain.shape if self.model.pretrain else None
-        # For a named base model the context is known only once it was loaded (``stages.measures.extraction``).
+        # For a named base model the context is known only once it was loaded (``stages.measures.extraction_measure``).
         limits = {"finetune.sequence_length": self.finetune.sequence_length}
         limits |= {"model.pretrain.shape.context": shape.context} if shape else {}
         for name, limit in limits.items():

@@ -10,10 +10,10 @@ from pathlib import Path
 from heldin.audit.control import ControlFacts
 from heldin.base.errors import InputError
 from heldin.bounds.claims import parse_claim_of
-from heldin.jobs.planted.folder import Manifest
 from heldin.jobs.planted.looks import Look, looks_that_saw_a_change
+from heldin.jobs.planted.plant_folder import Manifest
 from heldin.record.facts import LARGEST_DRIFT, EndpointFacts
-from heldin.record.planted import (
+from heldin.record.planted_facts import (
     Condition,
     ConditionName,
     FormFacts,
@@ -29,7 +29,7 @@ _FEWER = 0.75  # of other rows' reads, the same; a last epoch that is broken off
 
 
 @dataclass(frozen=True)
-class Evidence:
+class PlantedEvidence:
     """What an audit could see of a training.
 
     Attributes:
@@ -50,7 +50,7 @@ def conditions_of(
     manifest: Manifest,
     look: Look,
     declared_by: str | None,
-    evidence: Evidence,
+    evidence: PlantedEvidence,
     served: EndpointFacts | None = None,
 ) -> list[Condition]:
     """Return every condition (docs/theory.md#conditions-of-one-run), as far as a folder, a log and a signature show it.
@@ -118,7 +118,7 @@ def _unchanged(planted: Path, manifest: Manifest, look: Look, declared_by: str |
     return _checked(name, Reason.SAME_HASH) if same else _not_met(name, Reason.SET_CHANGED)
 
 
-def _given(manifest: Manifest, declared_by: str | None, evidence: Evidence) -> Condition:
+def _given(manifest: Manifest, declared_by: str | None, evidence: PlantedEvidence) -> Condition:
     """Whether the model was given every row and nothing else: by the log where one tells, else declared."""
     name, counts = ConditionName.GIVEN_EVERY_ROW, evidence.training
     if counts is None:
@@ -146,7 +146,7 @@ def _given(manifest: Manifest, declared_by: str | None, evidence: Evidence) -> C
     return _not_met(name, *wrong) if wrong else _checked(name, Reason.LOG_AGREES)
 
 
-def _weighted_alike(declared_by: str | None, evidence: Evidence) -> Condition:
+def _weighted_alike(declared_by: str | None, evidence: PlantedEvidence) -> Condition:
     """Whether no row was treated otherwise: declared, unless the log or the positive control contradicts it."""
     name, wrong, counts = ConditionName.WEIGHTED_ALIKE, list[Reason](), evidence.training
     if counts is not None and counts.loss_share_canaries is not None and counts.loss_share_others is not None:
@@ -160,7 +160,7 @@ def _weighted_alike(declared_by: str | None, evidence: Evidence) -> Condition:
     return _not_met(name, *wrong) if wrong else _declared(name, declared_by)
 
 
-def _one_example(declared_by: str | None, evidence: Evidence) -> Condition:
+def _one_example(declared_by: str | None, evidence: PlantedEvidence) -> Condition:
     name, counts = ConditionName.ROW_IS_EXAMPLE, evidence.training
     if counts is None:
         return _declared(name, declared_by)

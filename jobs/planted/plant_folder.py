@@ -12,8 +12,8 @@ from heldin.base.artefacts import read_document, require_not_purged, stamped, un
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, kept_text, private_directory, text_sha256, whole_file, write_text
 from heldin.base.yaml_files import read_yaml
-from heldin.jobs.planted.config import PlantConfig, parse_plant
-from heldin.record.planted import FormFacts
+from heldin.jobs.planted.plant_config import PlantConfig, parse_plant
+from heldin.record.planted_facts import FormFacts
 from heldin.watch.planted_files import MANIFEST
 
 CONFIG, AUDITS = "config.yaml", "audits"

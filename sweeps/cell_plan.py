@@ -23,13 +23,13 @@ from heldin.base.files import private_directory, text_sha256, write_text
 from heldin.record.document import Record, read_record
 from heldin.record.facts import CellFacts
 from heldin.record.sweep import TUNING, Tried, read_sweep
-from heldin.stages.config import RunConfig, parse_config
 from heldin.stages.config_files import first_difference
-from heldin.stages.folder import require_folder, take_new_folder
+from heldin.stages.run_config import RunConfig, parse_config
+from heldin.stages.run_folder import require_folder, take_new_folder
 from heldin.stages.sides.ledger import CELL_FILE, Cell, write_cell
 from heldin.stages.train.plan import refuse_copies
-from heldin.sweeps.config import Sweep, Variant
 from heldin.sweeps.load import with_values
+from heldin.sweeps.sweep_config import Sweep, Variant
 
 PLAN, COINS = "sweep.json", Path("ledger") / "coins.json"
 _FIRST = (TUNING, "shared")  # what may be there before the plan: what tuned it, and what a cluster's machines share

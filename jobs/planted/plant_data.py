@@ -17,13 +17,13 @@ from heldin.canaries.planted import PlantedStore
 from heldin.canaries.real_rows import takeable_rows
 from heldin.corpus.row_parts import Parts
 from heldin.corpus.split import Part, Role, UserFilter
-from heldin.jobs.planted.config import PlantConfig
-from heldin.jobs.planted.folder import Manifest
 from heldin.jobs.planted.parts import read_parts
+from heldin.jobs.planted.plant_config import PlantConfig
+from heldin.jobs.planted.plant_folder import Manifest
 from heldin.jobs.planted.records import CORPUS, copied
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.models.loading import LanguageModel
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.audit_pool import pool_of_users
 from heldin.stages.sides.corpus import CorpusData, read_corpus
 from heldin.stages.sides.data import RunData, prepare_data

@@ -18,9 +18,9 @@ from heldin.corpus.sources.rows import Columns
 from heldin.corpus.split import MIN_RECORDS_TO_SPLIT, UserFilter
 from heldin.finetune.recipe import Recipe
 from heldin.record.release import Release
-from heldin.stages.config import ModelConfig, RunConfig, SplitConfig
 from heldin.stages.config_files import read_config, with_overrides
 from heldin.stages.measures.keys import MeasureKeys
+from heldin.stages.run_config import ModelConfig, RunConfig, SplitConfig
 from heldin.words import Statement
 from heldin.words.texts import ScoredPart
 

@@ -17,7 +17,7 @@ from heldin.base.yaml_files import read_yaml
 from heldin.stages.config_files import first_difference
 
 if TYPE_CHECKING:
-    from heldin.stages.config import RunConfig
+    from heldin.stages.run_config import RunConfig
 
 
 SECONDS_FILE = "seconds.json"

@@ -21,16 +21,16 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.batches import record_losses
 from heldin.finetune.precision import arithmetic_of, autocast
 from heldin.finetune.recipe import Recipe
-from heldin.jobs.check import check_run
+from heldin.jobs.check_run import check_run
 from heldin.models.attention import use_exact_attention
 from heldin.models.devices import default_device
 from heldin.models.reading import quiet_transformers
 from heldin.models.tiny import tiny_config
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 from heldin.stages.train.plan import mechanism_of
-from heldin.sweeps.config import Resources, Sweep
+from heldin.sweeps.cell_plan import placed_cells, plan_of, require_sweep, tries, tuning_cells, with_choices
 from heldin.sweeps.load import hopeless
-from heldin.sweeps.plan import placed_cells, plan_of, require_sweep, tries, tuning_cells, with_choices
+from heldin.sweeps.sweep_config import Resources, Sweep
 
 _RECORDS = 16  # of a batch
 _SECONDS = 1.0  # of measuring

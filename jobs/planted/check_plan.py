@@ -14,9 +14,9 @@ from heldin.canaries.kinds import Canary
 from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.store import Corpus
 from heldin.jobs.planted.beforehand import forecast_lines
-from heldin.jobs.planted.config import PlantConfig
-from heldin.jobs.planted.data import corpus_of, forms_of
 from heldin.jobs.planted.plant import reference_model, require_readable, with_attack
+from heldin.jobs.planted.plant_config import PlantConfig
+from heldin.jobs.planted.plant_data import corpus_of, forms_of
 from heldin.jobs.planted.records import CORPUS, Copied, copy_records, telling_of
 from heldin.jobs.planted.training_set import TrainingSet, training_set
 from heldin.models.loading import LanguageModel
