@@ -20,7 +20,7 @@ Source = str | Path
 
 @dataclass(frozen=True, eq=False)
 class AuditResult(Tabular):
-    """What a run or an audit found.
+    """The result of a run or an audit.
 
     Attributes:
         record: everything, as it stands in record.json; an internal document.
@@ -65,7 +65,7 @@ class AuditResult(Tabular):
         return self.headline
 
     def notes(self) -> Sequence[str]:
-        """What a reader must know before the answer, as terminal and report have it."""
+        """Return what a reader must know before the answer, as terminal and report print it."""
         from heldin.reports.findings import findings
 
         return findings(self.record).warnings
@@ -280,7 +280,7 @@ def audit_planted(
 
 
 def load_record(folder: Source) -> AuditResult:
-    """What a finished run or audit found. Raises InputError where there is none."""
+    """Return the result of a finished run or audit. Raises InputError if the folder has none."""
     return AuditResult(read_record(Path(folder) / "record.json"), Path(folder))
 
 
@@ -290,7 +290,7 @@ def _reporter(quiet: bool) -> Reporter:
 
 
 def _called(function: str) -> str:
-    """How the record says that this was called: the function, and the script if there is one."""
+    """Return the call as the record stores it: the function, and the script if there is one."""
     # The file name without its folders, and none of the arguments: either may name a person.
     script = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else ""
     return f"heldin.{function}(...)" + (f" in {script}" if script.endswith(".py") else "")

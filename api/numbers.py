@@ -62,7 +62,7 @@ def _claim_of(claim: Stated) -> Claim:
 
 # A typed dict and not ``Any``, so that a type checker catches a misspelt option.
 class DesignOptions(TypedDict, total=False):
-    """How scores came about; see ``bounds.design.Design``."""
+    """The design by which scores were made; see ``bounds.design.Design``."""
 
     independent_trainings: bool
     reference_on_one_side: bool
@@ -144,7 +144,7 @@ def bound(
 
 @numbers_named
 def power(users: int, auroc: float, *, delta: float = 1e-5, claims: Sequence[Stated] = ()) -> Power:
-    """What an audit of so many users, each held in by a coin, could certify or falsify, before it is paid for.
+    """Return what an audit of so many users, each held in by a coin, could certify or falsify, before it is run.
 
     >>> found = power(500, 0.75)
     >>> round(found.largest.paid, 1)

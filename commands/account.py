@@ -224,7 +224,7 @@ def uedp(
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """User-entity DP of Lai et al.: what the paper's accountant claims beside what holds of the same algorithm."""
+    """Account for user-entity DP of Lai et al.: the claim of the paper's accountant, and what in fact holds."""
     from heldin.defenses.accounting import uedp_claims as engine
 
     if noise_scale not in ("cohort", "clip-norm"):

@@ -291,14 +291,14 @@ def _content(config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unknown(content: Mapping[str, Any]) -> bool:
-    """Whether there is a key that no config of an audit has."""
+    """Check if there is a key that no config of an audit has."""
     from heldin.jobs.checkpoint.audit_config import CheckpointConfig
 
     return not content.keys() <= CheckpointConfig.model_fields.keys()
 
 
 def _look_for(models: Sequence[Any], files: Sequence[Any]) -> None:
-    """Check that named files and folders exist, before the slow imports and before any hub is asked."""
+    """Check that named files and folders exist, before the slow imports and before any request to a hub."""
     for file in files:
         # Environment variables are expanded by validation only: until then such a path cannot be looked for.
         if isinstance(file, str) and "$" not in file and not Path(file).exists():

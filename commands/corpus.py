@@ -279,7 +279,7 @@ def _say_missing_names(store: "CorpusStore") -> None:
 
 
 def _outcome(preset: str | None, store: "CorpusStore") -> str | None:
-    """What a preset keeps, next to what its paper reports; None without a preset."""
+    """Return what a preset keeps, next to the numbers of its paper; None without a preset."""
     if preset is None:
         return None
     from heldin.corpus.presets.catalogue import preset_named, preset_outcome

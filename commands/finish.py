@@ -1,4 +1,4 @@
-"""How a command that makes a record ends: report, findings and exit code; and what Ctrl-C does."""
+"""The end of a command that makes a record: report, findings and exit code; and the handling of Ctrl-C."""
 
 import shlex
 import signal

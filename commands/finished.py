@@ -1,4 +1,4 @@
-"""What is done with finished runs: report, compare, verify, export, purge."""
+"""Commands on finished runs: report, compare, verify, export, purge, and the cache."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -128,7 +128,7 @@ def audit_planted(called: typer.Context) -> None:
 
 
 def _finish_all(looks: "Iterator[tuple[Record, Path]]", *, json: bool, verbose: bool) -> NoReturn:
-    """Print what is found of each model as it is found, then a line of each, and exit with the gravest code.
+    """Print the findings on each model when they are ready, then a line for each, and exit with the gravest code.
 
     Args:
         looks: records and their folders, each made when it is asked for.
@@ -180,7 +180,7 @@ def _look_line(record: "Record") -> str:
 
 
 def _remote(options: dict[str, Any]) -> "Remote | None":
-    """How a model behind an endpoint is reached, from the options about it; None without any."""
+    """Return how to reach a model behind an endpoint, from the options about it; None without any."""
     if not options:
         return None
     if "endpoint" not in options:

@@ -109,7 +109,7 @@ def _run(
 
 
 def write_reports(result: "SweepResult", folder: Path, *, html: bool) -> list[Path]:
-    """Write the PDF of a sweep, and the web page if it is asked for; their paths."""
+    """Write the PDF of a sweep, and the web page if wanted, and return their paths."""
     from heldin.reports.sweep_pdf import FILE, typeset_sweep
 
     written = [typeset_sweep(result, folder / FILE)]

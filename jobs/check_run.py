@@ -110,7 +110,7 @@ def check_run(
 
 
 def lines(checked: Checked) -> list[str]:
-    """What the run would do, for a terminal."""
+    """Return what the run would do, as lines for a terminal."""
     return [f"{name:<12}{meaning}".replace("\n", "\n" + 12 * " ") for name, meaning in checked.would.items()]
 
 

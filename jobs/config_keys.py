@@ -135,7 +135,7 @@ def _plain(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a section stands.
+    """The place of a section in the config.
 
     Attributes:
         name: dotted.
@@ -249,7 +249,7 @@ def _sections(node: Node, schema: Node) -> list[Node]:
 
 
 def _allowed(node: Node, schema: Node) -> str:
-    """What may stand here, in words."""
+    """Return the allowed values in words."""
     if "$ref" in node:
         return _allowed(_target(node, schema), schema)
     if "const" in node:

@@ -1,4 +1,4 @@
-"""What a run costs besides the passes of its model, as users, records, parameters and processes grow.
+"""The cost of a run without the passes of its model, as users, records, parameters and processes grow.
 
 The constants were measured on two cores (benchmarks/RESULTS.md names the commands); docs/scale.md lists them and what
 follows from them for five sizes.
@@ -58,7 +58,7 @@ COSTS = (STORE, STORED, SET_ASIDE, TOKENIZED, TOKEN, SEQUENCE, UNIT, OWNED, DRAW
 
 @dataclass(frozen=True)
 class CorpusSize:
-    """What of a corpus decides its costs: records, and characters and tokens of each."""
+    """The size of a corpus that decides costs: records, and characters and tokens of each."""
 
     records: int
     characters: int
@@ -87,7 +87,7 @@ class CorpusSize:
 
 @dataclass(frozen=True)
 class Cohort:
-    """What of a sampler decides its costs: units, expected number drawn in a step, records of each and of all."""
+    """The size of a sampler that decides costs: units, expected number drawn in a step, records of each and of all."""
 
     units: int
     drawn: float
@@ -101,7 +101,7 @@ class Cohort:
 
     @property
     def step_seconds(self) -> float:
-        """Of a step: whoever takes part is drawn for a later one, and its records chosen."""
+        """Return the seconds of a step: units that take part are drawn for a later one, and their records chosen."""
         return self.drawn * (DRAW.size + self.records * CHOICE.size)
 
     @property
@@ -112,7 +112,7 @@ class Cohort:
 
 @dataclass(frozen=True)
 class Weights:
-    """What of a model decides its costs: parameters, and tensors of the optimizer like each."""
+    """The size of a model that decides costs: parameters, and tensors of the optimizer like each."""
 
     parameters: int
     states: int
@@ -138,12 +138,12 @@ class Weights:
         return 3 * self.parameters * FLOAT
 
     def noise_seconds(self, secure: bool) -> float:
-        """Of a core, for a step; shards draw theirs beside each other."""
+        """Return the seconds of a core, for a step; shards draw theirs at the same time."""
         return self.parameters * (SHAKE if secure else PHILOX).size
 
 
 def cost_lines(config: RunConfig, mechanism: Mechanism) -> list[str]:
-    """What a run would cost, as far as it is known before the corpus is read, and the passes of the model left out.
+    """Return what a run would cost, as far as the config tells, without the passes of the model.
 
     Args:
         mechanism: its mechanism.

@@ -1,4 +1,4 @@
-"""What a run ran on, for its record."""
+"""The environment of a run, for the record."""
 
 import importlib.metadata
 import platform

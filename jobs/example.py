@@ -44,7 +44,7 @@ class ExampleFile:
 
 @dataclass(frozen=True)
 class _Texts:
-    """Who is in which file: every user is public, or held in or out by a fair coin."""
+    """The users and texts of each file: every user is public, or held in or out by a fair coin."""
 
     everything: Sequence[SyntheticRecord]
     public: Sequence[SyntheticRecord]

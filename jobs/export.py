@@ -1,4 +1,4 @@
-"""What may be released: the trained model, under the label that its plan gives, and nothing else of a run.
+"""The files that may be released: the trained model under the label of its plan, and nothing else of a run.
 
 If weights, tokenizer, record, config and plan do not agree, export is refused: an epsilon on the wrong weights is worse
 than none. The exported plan names every file's hash, so whoever receives the folder can check it.

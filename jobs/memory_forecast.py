@@ -1,4 +1,4 @@
-"""What a run would hold in memory on a GPU of a named size, by its config alone."""
+"""A forecast of the memory that a run would use on a GPU of a named size, from the config alone."""
 
 import math
 from collections.abc import Callable, Sequence

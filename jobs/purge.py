@@ -54,7 +54,7 @@ _LOST = {
 
 @dataclass(frozen=True)
 class Purged:
-    """What a purge would remove, or removed.
+    """The files that a purge would remove, or removed.
 
     Attributes:
         folders: the folder, and for a sweep those that tuned it and its cells.
@@ -74,7 +74,7 @@ class Purged:
 
 
 def plan_purge(folder: Path, keep: Collection[str]) -> Purged:
-    """What a purge of ``folder`` would remove; nothing is changed.
+    """Return what a purge of ``folder`` would remove, and change nothing.
 
     Args:
         folder: folder of a run, an audit, a planted training set or a sweep.
@@ -192,7 +192,7 @@ def _content(path: Path) -> dict[str, object]:
 
 
 def _removed(folder: Path, keep: Collection[str]) -> Iterator[Path]:
-    """What goes, secrets first, and what killed processes left of it."""
+    """Yield the paths to remove, secrets first, and files that killed processes left."""
     trainings = _OF_TRAININGS if _is_of_trainings(folder) else ()
     batch = _OF_SWEEPS if _is_sweep(folder) or _is_sweep(folder / TUNING) else ()
     planted = _OF_PLANTED if _is_planted(folder) else ()
@@ -226,7 +226,7 @@ def _size(path: Path) -> int:
 
 
 def lines(purged: Purged, *, done: bool) -> list[str]:
-    """What goes and what stays, for a terminal: of a sweep each name once."""
+    """Return what is removed and what stays, as lines for a terminal: each name of a sweep once."""
     where = f" in {len(purged.folders)} folders" if len(purged.folders) > 1 else ""
 
     def names(paths: tuple[str, ...]) -> str:

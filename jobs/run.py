@@ -101,7 +101,7 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
 
 @dataclass(frozen=True)
 class _Trained:
-    """What a training leaves to those who measure.
+    """The trained model and data, for the measures.
 
     Attributes:
         data: corpus and ledger.

@@ -174,7 +174,7 @@ def _choices() -> str:
 
 
 class _Meanings:
-    """What keys and sections mean, by name and kind."""
+    """Meanings of keys and sections, by name and kind."""
 
     def __init__(self) -> None:
         self._sections: dict[tuple[str, str], str] = {}

@@ -80,7 +80,7 @@ def write_user_scores(scores: list[UserScore], path: Path) -> None:
 
 
 def _membership(folder: Path, record: Record) -> dict[str, bool]:
-    """Whether each user is held in, sorted by name, without canary users."""
+    """Return if each user is held in, sorted by name, without canary users."""
     if record.kind == "audit":
         # Here, since they load torch, which scores of runs do without.
         from heldin.jobs.checkpoint.groups import read_groups

@@ -40,7 +40,7 @@ _COVERED = ("config.yaml", "plan.json", "trainings.json", "ledger/", "checkpoint
 
 @dataclass(frozen=True)
 class Verification:
-    """What was compared.
+    """The result of a verification.
 
     Attributes:
         compared: number of values compared.
@@ -60,7 +60,7 @@ class Verification:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing differs."""
+        """Return True if nothing differs."""
         return not (self.differences or self.changed)
 
     def as_dict(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
 
 
 def table(verification: Verification) -> str:
-    """What was found, as plain text."""
+    """Return the result as plain text."""
     lines = [f"{verification.compared} values compared, {len(verification.differences)} differ"]
     lines += [f"  {difference.line()}" for difference in verification.differences]
     lines += [f"changed since it was written: {name}" for name in verification.changed]

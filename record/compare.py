@@ -226,7 +226,7 @@ def _difference(first: Estimate, other: Estimate) -> tuple[float, float, float]:
 
 
 def _defense(training: TrainingFacts | None) -> str:
-    """What protected the run: the data-side defenses by name, then that of training."""
+    """Return what protected the run: the data-side defenses by name, then the defense of training."""
     if training is None:
         return "not trained here"
     parts = [removal.name for removal in training.removals]
@@ -235,7 +235,7 @@ def _defense(training: TrainingFacts | None) -> str:
 
 
 def _same(record: Record) -> tuple[tuple[str, Hashable], ...]:
-    """What must be the same for a difference between rows to be about the defense."""
+    """Return what must be equal for a difference between rows to be about the defense."""
     return (
         ("corpora", record.corpus.fingerprint),
         ("reference models", record.reference.fingerprint),
@@ -248,7 +248,7 @@ def _same(record: Record) -> tuple[tuple[str, Hashable], ...]:
 
 
 def _notes(records: Sequence[Record], rows: Sequence[Row]) -> list[str]:
-    """What differs between the runs and should not. Held-in users differ by chance, but for cells of one block."""
+    """Return what differs between the runs and should not. Held-in users may differ, except in cells of one block."""
     notes = []
     of_all = [dict(_same(record)) for record in records]
     notes += [

@@ -1,4 +1,4 @@
-"""Where a record states one value and its files give another, leaf by leaf."""
+"""Values that differ between a record and its files, leaf by leaf."""
 
 import json
 import math
@@ -31,7 +31,7 @@ class Difference:
 
 
 def compared(where: str, stated: Any, again: Any) -> tuple[int, list[Difference]]:
-    """How many leaves were compared, and those that differ; numbers may differ by a relative 1e-9."""
+    """Return the number of leaves compared, and those that differ by more than a relative 1e-9."""
     # Both sides take the way through JSON: the record was read from a file,
     # where tuples are lists and infinity is null.
     pairs = list(_pairs(where, _plain(stated), _plain(again)))

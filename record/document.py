@@ -95,7 +95,7 @@ class PrecisionFacts(Facts):
 
     @property
     def line(self) -> str:
-        """It in a sentence."""
+        """Return the facts as a sentence."""
         if self.mean_shift is None or self.largest_shift is None or self.deviation is None:
             return f"{self.precision}; how far it moves scores was not measured: float32 did not fit into memory"
         return (
@@ -105,7 +105,7 @@ class PrecisionFacts(Facts):
 
 
 class EffortFacts(Facts):
-    """What a training took.
+    """Effort of a training.
 
     Attributes:
         precisions: arithmetic of the passes: fp32, bf16.
@@ -190,7 +190,7 @@ class Body(Results):
 
     @property
     def utility(self) -> Utility | None:
-        """What the model predicts of held-out users' test texts."""
+        """Return how well the model predicts held-out users' test texts."""
         return self.facts_of("utility", Utility)
 
     @property
@@ -200,12 +200,12 @@ class Body(Results):
 
     @property
     def extraction(self) -> ExtractionFacts | None:
-        """What sampling would emit of people's training texts."""
+        """Return what sampling would emit of people's training texts."""
         return self.facts_of("extraction", ExtractionFacts)
 
     @property
     def marks(self) -> MarkFacts | None:
-        """How far canary users' marks are exposed."""
+        """Return how far canary users' marks are exposed."""
         return self.facts_of("marks", MarkFacts)
 
 
@@ -247,7 +247,7 @@ class Record(Body):
         return curve
 
     def ceiling(self) -> Ceiling | None:
-        """What bounds the curves of those who were audited; None without a promise to them."""
+        """Return the bound on the curves of audited users; None without a guarantee for them."""
         if self.training is None:
             return None
         return self.training.ceiling if self.split.audited == "users" else self.training.ceiling_of_entities

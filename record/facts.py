@@ -84,7 +84,7 @@ class Overlaps(Facts):
 
 
 class SplitFacts(Facts):
-    """Who is on which side, how that was decided and how it is known.
+    """The groups of a comparison: who is in which, how that was decided and how it is known.
 
     Attributes:
         assignment: the rule that decided it.
@@ -121,7 +121,7 @@ class SplitFacts(Facts):
 
 
 class EndpointFacts(Facts):
-    """How a model behind an endpoint was reached.
+    """The connection to a model behind an endpoint.
 
     Attributes:
         url: address of the server.
@@ -157,7 +157,7 @@ class ModelFacts(Facts):
 
 
 class CurvePoint(Facts):
-    """What was measured after some optimizer steps; losses in nats per token.
+    """Measurements after some optimizer steps; losses in nats per token.
 
     Attributes:
         step: optimizer steps taken.
@@ -179,7 +179,7 @@ class CurvePoint(Facts):
 
 
 class Ceiling(Facts):
-    """What no attacker's ROC curve exceeds in expectation if the guarantee holds.
+    """The curve that no attacker's ROC curve exceeds in expectation if the guarantee holds.
 
     Attributes:
         auroc: area under the curve.
@@ -200,7 +200,7 @@ class Ceiling(Facts):
 
 
 class RemovalFacts(Facts):
-    """What a data-side defense removed from training, or changed.
+    """The records that a data-side defense removed from training, or changed.
 
     Attributes:
         name: name of the defense.
@@ -218,12 +218,12 @@ class RemovalFacts(Facts):
 
     @property
     def did(self) -> str:
-        """What it did to how many records, for a sentence."""
+        """Return the effect and the number of records, for a sentence."""
         return f"left out {self.removed:,}" if self.changed is None else f"changed {self.changed:,}"
 
 
 class EpsilonAt(Facts):
-    """What is promised to whoever is exposed so far.
+    """The guarantee for people who are exposed so far.
 
     Attributes:
         exposed: number of records, or of holders (``ByExposure.counted``).
@@ -235,7 +235,7 @@ class EpsilonAt(Facts):
 
 
 class ByExposure(Facts):
-    """What is promised by how exposed somebody is: a function of the plan alone.
+    """The guarantee as a function of exposure: it follows from the plan alone.
 
     Attributes:
         counted: what ``exposed`` counts: records that a person wrote or is named in, or other users who name an entity.
@@ -255,7 +255,7 @@ class ByExposure(Facts):
 
 
 class ExposedShare(Facts):
-    """How many are exposed in at most so many training records, and what is promised to these.
+    """The number of people who are exposed in at most so many training records, and their guarantee.
 
     Attributes:
         exposed: the number of records.
@@ -271,7 +271,7 @@ class ExposedShare(Facts):
 
 
 class TrainingFacts(Facts):
-    """How the target was trained here, and what that promises.
+    """The training of the target, and its guarantee.
 
     Attributes:
         defense: its kind in the config.
@@ -363,7 +363,7 @@ class GradientNorms(Facts):
 
 
 class Environment(Facts):
-    """What the run ran on.
+    """The environment of the run.
 
     Attributes:
         heldin: version of heldin.
@@ -403,7 +403,7 @@ class CellFacts(Facts):
 
 
 class ScoredTexts(Facts):
-    """Whether the scored texts were trained on.
+    """Facts about the scored texts: whether they were trained on.
 
     Attributes:
         kind: fresh, trained on, both, or not known.

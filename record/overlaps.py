@@ -15,7 +15,7 @@ LEAST_HELD_IN_TRAINED_ON = 0.5
 
 @dataclass(frozen=True)
 class Seen:
-    """Which of some users' texts are among the training records.
+    """Counts of users' texts that are among the training records.
 
     Attributes:
         own: texts that are there under the same user.
@@ -64,7 +64,7 @@ def seen_in_training(texts: Mapping[str, Sequence[str]], training: Iterable[tupl
 
 
 def texts_in(texts: Iterable[str], among: Iterable[str]) -> int:
-    """How many of the texts are among others."""
+    """Return how many of the texts are among others."""
     there = {text_digest(text) for text in among}
     return sum(text_digest(text) in there for text in texts)
 
@@ -79,7 +79,7 @@ NOT_KNOWN = Count(count=None, known_by="not known")
 
 
 def training_flaws(member: Mapping[str, bool], seen: Mapping[bool, Seen], held_out_texts: int) -> list[Statement]:
-    """Why a comparison of held-in with held-out users is void, given the training file; empty if it is not.
+    """Return why the training file voids a comparison of held-in with held-out users; empty if it does not.
 
     Args:
         seen: what of held-in (True) and held-out (False) users is in the training file.

@@ -39,7 +39,7 @@ class Known(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a condition is known as it is."""
+    """The reason why a condition is known as it is."""
 
     DRAWN_AGAIN = "drawn_again"
     HASHES_KEPT = "hashes_kept"
@@ -90,7 +90,7 @@ class Condition(Facts):
 
 
 class JoinedRows(Facts):
-    """What the ends of sequences show that were joined of rows and cut, so that no row can be recognised.
+    """Counts of ends of sequences that were joined of rows and cut, so that no row can be recognised.
 
     Attributes:
         ends: runs of tokens at the beginning and the end of each distinct sequence.
@@ -108,17 +108,17 @@ class JoinedRows(Facts):
 
     @property
     def are_foreign(self) -> bool:
-        """Whether far more ends are in no row than joining explains."""
+        """Return if far more ends are in no row than joining explains."""
         return self.ends >= _ENOUGH_ENDS and self.foreign > (self.foreign_expected + self.ends) / 2
 
     @property
     def lack_canaries(self) -> bool:
-        """Whether plainly fewer ends are in canary rows than chance explains, with a probability below 1e-6."""
+        """Return if plainly fewer ends are in canary rows than chance explains, with a probability below 1e-6."""
         return self.canary < self.canary_expected - 5 * math.sqrt(self.canary_expected)
 
 
 class TrainingCounts(Facts):
-    """What the model was given in training, by the log of ``AuditCallback``, next to the rows of the planted set.
+    """Counts of what the model was given in training, by the log of ``AuditCallback``, next to the planted rows.
 
     Attributes:
         starts: number of times that the training was started: 1, and 1 for each time it went on from a checkpoint.
@@ -182,7 +182,7 @@ class TrainingCounts(Facts):
 
 
 class FormFacts(Facts):
-    """How canary rows differ from real ones by their text alone, measured before the coins.
+    """The difference of canary rows from real ones by their text alone, measured before the coins.
 
     Attributes:
         canary_rows: canary rows in the sample.

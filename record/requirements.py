@@ -1,4 +1,4 @@
-"""One model's record held against an organisation's limits, by the record's own 95 % intervals."""
+"""A comparison of one model's record with an organisation's limits, by the record's own 95 % intervals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ def epsilon_per_entity(training: TrainingFacts | None) -> float | None:
 
 
 def _epsilon_at(training: TrainingFacts, exposed: int | None) -> float | None:
-    """Epsilon of somebody so exposed; None without a promise to whoever is, the plan's where the curve lacks it."""
+    """Return epsilon of somebody so exposed; None without a guarantee, the plan's if the curve lacks that exposure."""
     if exposed is None or training.epsilon is None or training.by_exposure is None:
         return None
     at = {point.exposed: point.epsilon for point in training.by_exposure.curve}
@@ -67,7 +67,7 @@ def _epsilon_at(training: TrainingFacts, exposed: int | None) -> float | None:
 
 
 def aurocs(record: Record) -> dict[tuple[str, str], Estimate]:
-    """The AUROC of every attack by its aggregation, and of every setting of the attacker's dials.
+    """Return the AUROC of every attack by aggregation, and of every setting of the attacker's dials.
 
     Whatever an attacker could have chosen counts against a limit. Empty where the AUROC is nobody's whom a limit is
     meant for: trainings and canary users are made to be told apart.

@@ -1,4 +1,4 @@
-"""The document of a sweep: what its cells say one by one and together. Every number of a comparison comes from it."""
+"""The document of a sweep: results of its cells one by one and together. Every number of a comparison comes from it."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -106,7 +106,7 @@ class RocPoints(Facts):
 
 
 class CanaryPoint(Facts):
-    """How well canary users of one kind are found under a variant.
+    """The AUROC of canary users of one kind under a variant.
 
     Attributes:
         kind: how they were made.
@@ -122,7 +122,7 @@ class CanaryPoint(Facts):
 
 
 class Band(Facts):
-    """How exposed a third of the held-in users is under a variant. The thirds are the same people for all variants.
+    """The exposure of a third of the held-in users under a variant. The thirds are the same people for all variants.
 
     Attributes:
         of: what they were sorted by under the first variant: their number of training records, or how far their words
@@ -265,7 +265,7 @@ class Tried(Facts):
 
 
 class Composed(Facts):
-    """What all cells together cost a user who is in all of them.
+    """The cost of all cells together for a user who is in all of them.
 
     Attributes:
         private: number of trainings with a promise to every user: cells, and shadow models under their mechanism.
@@ -299,7 +299,7 @@ class Rule(Facts):
 
 
 class Attacker(Facts):
-    """Who attacks, the same in all cells.
+    """The attacker, the same in all cells.
 
     Attributes:
         attack: the leading attack.

@@ -46,7 +46,7 @@ def table(result: SweepResult) -> str:
 
 
 def _of_rule(shipping: Shipping) -> list[str]:
-    """How each candidate did, and last the answer."""
+    """Return the result of each candidate, and last the answer."""
     lines = []
     for candidate in shipping.candidates:
         how = "passes" if candidate.passes else "does not pass"

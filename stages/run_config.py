@@ -37,7 +37,7 @@ EXTENDS = "Another config, named relative to this file, that this one changes: s
 
 
 class SplitConfig(Section):
-    """How records are set aside and membership is decided."""
+    """The split: how records are set aside and membership is decided."""
 
     audited: Audited = Audited.USERS
     """Whose membership is decided by chance: users, entities whom their records name, or both as one pool. A record is

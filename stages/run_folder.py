@@ -66,7 +66,7 @@ def take_folder(config: "RunConfig", out: Path) -> None:
 
 
 def require_folder(config: "RunConfig", out: Path) -> bool:
-    """Whether ``out`` holds an earlier run of the same config; nothing is written.
+    """Return if ``out`` holds an earlier run of the same config, and write nothing.
 
     Raises:
         InputError: it holds something else.

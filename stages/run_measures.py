@@ -1,4 +1,4 @@
-"""The measures of a run or a planted audit: what its config asks for of its users, texts and models."""
+"""The measures of a run or a planted audit: built from the config, the users, texts and models."""
 
 import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -122,7 +122,7 @@ def precision_of_run(config: RunConfig, data: RunData, models: RunModels) -> lis
 
 
 def check_measures(config: RunConfig, data: RunData, base: LanguageModel) -> None:
-    """Check before training that what is asked for can be measured. Raises InputError if not."""
+    """Check before training that the wanted measurements can be made. Raises InputError if not."""
     subjects = subjects_of_run(config, data)
     for options in config.measures().values():
         options.check(subjects, base)

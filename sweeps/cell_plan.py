@@ -66,7 +66,7 @@ def placed_cells(sweep: Sweep, out: Path) -> list[PlacedCell]:
 
 
 def plan_of(sweep: Sweep) -> dict[str, Any]:
-    """What is fixed before any coin: every cell's config. How many run at a time decides no number."""
+    """Return what is fixed before any coin: every cell's config. The number of workers decides no result."""
     cells = [
         {
             "block": block,
@@ -116,7 +116,7 @@ def take_sweep(sweep: Sweep, out: Path) -> None:
 
 
 def _half_laid_out(folder: Path) -> bool:
-    """Whether ``folder`` holds no more than a kill during ``take_sweep`` leaves."""
+    """Return if ``folder`` holds no more than a killed ``take_sweep`` leaves."""
     if not folder.is_dir() or {path.name for path in folder.iterdir()} != {"ledger"}:
         return False
     return {path.name for path in (folder / "ledger").iterdir() if not path.name.endswith(".tmp")} <= {
@@ -131,7 +131,7 @@ def kept_hash(out: Path) -> str:
 
 
 def require_sweep(plan: dict[str, Any], out: Path) -> bool:
-    """Whether ``out`` holds this sweep; nothing is written. Raises InputError if it holds another."""
+    """Return if ``out`` holds this sweep, and write nothing. Raises InputError if it holds another."""
     path = out / PLAN
     require_not_purged(out)
     if not path.is_file():
@@ -221,7 +221,7 @@ def tries(sweep: Sweep, out: Path) -> list[Tried]:
 
 
 def with_choices(sweep: Sweep, tried: Sequence[Tried]) -> Sweep:
-    """The sweep with the chosen values in its variants: what is planned, hashed and run."""
+    """Return the sweep with the chosen values in its variants: what is planned, hashed and run."""
     chosen = {choice.variant: choice.values for choice in tried if choice.chosen}
     return replace(sweep, variants=tuple(_with(variant, chosen.get(variant.name, {})) for variant in sweep.variants))
 

@@ -79,7 +79,7 @@ def check_sweep(sweep: Sweep, out: Path) -> CheckedSweep:
 
 
 def lines(checked: CheckedSweep, sweep: Sweep) -> list[str]:
-    """What the sweep would do, for a terminal."""
+    """Return what the sweep would do, as lines for a terminal."""
     config = sweep.config
     notes = [
         f"{counted(len(checked.variants), 'variant')} in {counted(config.blocks, 'block')}:"
@@ -123,7 +123,7 @@ def _alike(sweep: Sweep) -> list[list[str]]:
 
 
 def _duration(checked: CheckedSweep, sweep: Sweep) -> list[str]:
-    """How long the training of all cells takes whose number of gradients is known beforehand."""
+    """Return how long the training of all cells takes whose number of gradients is known beforehand."""
     known = [row["training_seconds"] for row in checked.variants if row["training_seconds"] is not None]
     if not known:
         return []
@@ -138,7 +138,7 @@ def _duration(checked: CheckedSweep, sweep: Sweep) -> list[str]:
 
 
 def _chances(sweep: Sweep) -> list[str]:
-    """How probably a candidate that does not leak at all passes the rule's limit on AUROC, by number of users."""
+    """Return by number of users how probably a candidate that does not leak passes the rule's limit on AUROC."""
     rule, blocks = sweep.config.decision, sweep.config.blocks
     limits = (
         [
@@ -166,7 +166,7 @@ def _chances(sweep: Sweep) -> list[str]:
 
 
 def _time(row: dict[str, Any]) -> str:
-    """How long training takes a cell, in words."""
+    """Return how long training takes a cell, in words."""
     if row["training_seconds"] is not None:
         return f", about {row['training_seconds']:,.0f} s"
     if row["seconds_per_1000_gradients"] is not None:
@@ -192,7 +192,7 @@ def _row(name: str, group: str, config: RunConfig, timing: "Timing") -> dict[str
 
 
 def _gradients(config: RunConfig, mechanism: Mechanism) -> tuple[str, int | None]:
-    """How many records' gradients training computes, in words, and as a number where it does not follow from data."""
+    """Return how many records' gradients training computes, in words, and as a number if the data do not decide it."""
     defense = config.defense
     if isinstance(defense, FilterDefense):
         count = mechanism.steps * defense.population * mechanism.group_size

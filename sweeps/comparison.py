@@ -1,4 +1,4 @@
-"""What a sweep's cells say together: several blocks at once, and verdicts and bounds that hold jointly."""
+"""The joint results of a sweep's cells: several blocks at once, and verdicts and bounds that hold jointly."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -96,7 +96,7 @@ def _rule(sweep: Sweep) -> Rule | None:
 
 
 def _attacker(finished: Mapping[str, Finished]) -> Attacker | None:
-    """Who attacks, if all finished cells have it alike."""
+    """Return the attacker, if all finished cells have the same one."""
     attackers = [
         Attacker(
             attack=cell.record.primary_attack,
@@ -220,7 +220,7 @@ def _notes(sweep: Sweep, results: Sequence[CellResult], judged: int) -> list[str
 
 
 def _about_machines(ran: Sequence[Environment]) -> list[str]:
-    """What the cells did not run on alike: a sweep that went on later, or on other machines, mixes these."""
+    """Return how the cells' machines differ: a sweep that went on later, or elsewhere, mixes results of both."""
     values_of = [
         ("heldin", {_code(environment) for environment in ran}),
         ("Python", {environment.python for environment in ran}),
@@ -248,7 +248,7 @@ def _code(ran: Environment) -> str:
 
 
 def _about_epsilon(sweep: Sweep, covered: bool, joint: Composed | None) -> list[str]:
-    """What the cells cost joint, and whether that covers the choice."""
+    """Return what the cells cost together, and whether that covers the choice."""
     notes = []
     if joint is not None:
         value = "cannot be stated" if joint.epsilon is None else f"is {joint.epsilon:.3g} at delta {joint.delta:g}"
@@ -280,7 +280,7 @@ def _about_epsilon(sweep: Sweep, covered: bool, joint: Composed | None) -> list[
 
 
 def composed(cells: Sequence[PlacedCell]) -> Composed | None:
-    """Epsilon of all private cells together, planned ones too; None without a private cell.
+    """Return epsilon of all private cells together, planned ones too; None without a private cell.
 
     Groups of variants are not told apart: other coins and other set-asides may well fall on the same people. Shadow
     models, which a cell trains under its own mechanism on the same users, count as cells.
@@ -311,7 +311,7 @@ def composed(cells: Sequence[PlacedCell]) -> Composed | None:
 
 
 def choice_is_covered(sweep: Sweep, cells: Sequence[PlacedCell], tuning: Sequence[PlacedCell]) -> bool:
-    """Whether the composed epsilon covers the rule's choice for users who are always in.
+    """Return if the composed epsilon covers the rule's choice for users who are always in.
 
     It does if whatever the rule reads comes from private cells and from audited users' own texts
     (docs/theory.md#several-trainings-of-one-user): the candidates and all of tuning are private, and users who are not
@@ -331,7 +331,7 @@ def _promises_users(mechanism: Mechanism) -> bool:
 
 
 def _mechanism(cell: PlacedCell) -> Mechanism | None:
-    """What the cell runs: its plan, or what the plan will be; None for one that cannot be planned or read."""
+    """Return the cell's mechanism from its plan, or as it will be planned; None if it cannot be planned or read."""
     path = cell.folder / "plan.json"
     try:
         return read_plan(path) if path.is_file() else mechanism_of(cell.config, plain_steps=1, clip_norm=1.0)

@@ -1,5 +1,4 @@
-"""Run a sweep: what is not yet done of its cells, each in a process of its own so that a crash takes only itself; then
-compare them."""
+"""Run a sweep: its unfinished cells, each in a process of its own, since a crash then ends one cell; then compare."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager

@@ -20,7 +20,7 @@ from heldin.sweeps.cell_plan import PlacedCell
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """A cell with a record, and the owner-only files beside it.
+    """A cell with a record, and its owner-only files.
 
     Attributes:
         cell: the cell.
@@ -135,6 +135,6 @@ def _problems(finished: Mapping[str, Finished], plan: str) -> dict[str, str]:
 
 
 def _reference_of(config: RunConfig) -> str:
-    """What decides the leading reference model."""
+    """Return what decides the leading reference model."""
     named = config.attack.reference
     return named or f"{config.seed} {config.corpus.model_dump_json()} {config.model.model_dump_json()}"

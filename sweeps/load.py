@@ -175,7 +175,7 @@ def _tuned(
 
 
 def _grid_of(config: SweepConfig, name: str) -> dict[str, list[Any]]:
-    """What is tried of a variant: its own grid, or that of the variant whose axes made it."""
+    """Return the grid of a variant: its own, or that of the variant whose axes made it."""
     over = config.tune.over if config.tune else {}
     made_of = {made: origin for origin, made in _origins(config)}
     return over.get(name) or over.get(made_of[name], {})
@@ -294,7 +294,7 @@ def _canaries_differ(variants: Sequence[Variant]) -> Iterator[str]:
 
 
 def _rule_problems(config: SweepConfig, variants: Sequence[Variant]) -> Iterator[str]:
-    """Why the rule cannot be applied to these variants."""
+    """Yield why the rule cannot be applied to these variants."""
     rule = config.decision
     if rule is None:
         return
@@ -327,7 +327,7 @@ def hopeless(rule: DecisionRule, variants: Sequence[Variant]) -> list[str]:
 
 
 def _canaries(config: RunConfig) -> Any:
-    """Whatever decides the texts of canary users."""
+    """Return everything that decides the texts of canary users."""
     if not config.canaries:
         return ()
     visible = (config.finetune.sequence_length, config.attack.max_characters)
@@ -336,6 +336,6 @@ def _canaries(config: RunConfig) -> Any:
 
 
 def demo_sweep() -> Sweep:
-    """What ``heldin demo`` runs."""
+    """Return the sweep of ``heldin demo``."""
     where = "the built-in demo"
     return sweep_of(checked(SweepConfig, DEMO_SWEEP, where), merged(BUILT_IN, _USER_LOCAL), where)

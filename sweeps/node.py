@@ -1,4 +1,4 @@
-"""What a machine of a cluster does for a sweep: cells, shared work, and its own copy of what is published.
+"""The work of a cluster's machine for a sweep: cells, shared work, and a copy of what is published.
 
 No machine needs another one: it reads what is published, and writes into its own cache and the folder of its cell.
 """
@@ -32,7 +32,7 @@ _PAUSE = 1.0  # seconds
 
 @dataclass(frozen=True)
 class Batch:
-    """A sweep, as a machine of the cluster is told of it.
+    """A sweep, as a machine of the cluster needs it.
 
     Attributes:
         out: its folder, absolute.
@@ -142,7 +142,7 @@ def parts(out: Path) -> set[str]:
 
 
 def part(task: Task) -> str:
-    """Name of a part: of what is asked for."""
+    """Return the name of a part of the shared work."""
     return text_sha256(task.module, *task.words)[:24]
 
 

@@ -52,7 +52,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended.
+    """The end of a process.
 
     Attributes:
         code: its exit code, negative where a signal ended it.
@@ -69,7 +69,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Slot:
-    """What a call gets of a machine.
+    """The share of a machine that a call gets.
 
     Attributes:
         threads: of each of its processes.
@@ -83,7 +83,7 @@ class Slot:
 
 
 class Place(Protocol):
-    """Where cells run.
+    """A place where cells run.
 
     Attributes:
         width: how many at a time, at most.
@@ -279,13 +279,13 @@ def command(task: Task, slot: Slot) -> list[str]:
 
 
 def last_line(progress: Path) -> str:
-    """What a process said last, up to what it quotes; empty if it said nothing, or has not begun."""
+    """Return the last line that a process printed, up to what it quotes; empty if it printed nothing."""
     lines = _lines(progress)
     return without_names(lines[-1]) if lines else ""
 
 
 def why(progress: Path, code: int) -> str:
-    """Why a process failed, up to what the line quotes: that may be a user's name, and the line goes into documents.
+    """Return why a process failed, up to what the line quotes: that may be a user's name, and the line is published.
 
     Args:
         progress: what it said.

@@ -146,7 +146,7 @@ class Cluster:
     def _on_cluster(
         self, call: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any], *, retries: int
     ) -> tuple[Any, str]:
-        """What the call returned, and the machine that it ran on."""
+        """Return the result of the call, and the machine that it ran on."""
         waiting = self._ray.remote(call).options(max_retries=retries, **options).remote(*arguments)
         with self._lock:
             self._waiting.add(waiting)

@@ -44,7 +44,7 @@ def shared_scores(config: RunConfig) -> str:
 
 @dataclass
 class CellState:
-    """How a cell stands.
+    """The state of a cell.
 
     Attributes:
         seconds: duration of all its processes so far, those of killed sweeps aside.
@@ -62,7 +62,7 @@ class CellState:
 
 
 def read_states(out: Path) -> dict[str, CellState]:
-    """How the cells of a sweep stand, by name; empty before the first."""
+    """Return the states of a sweep's cells by name; empty before the first."""
     path = out / STATE
     if not path.is_file():
         return {}
@@ -183,7 +183,7 @@ class _Running:
         )
 
     def _left(self) -> str:
-        """How many cells are done, and about how long the others take."""
+        """Return how many cells are done, and about how long the others take."""
         done = len(self._ended)
         failed = sum(self._states[name].code not in FINE for name in self._ended)
         summary = f"{done - failed} of {counted(len(self._cells), 'cell')} done"

@@ -1,4 +1,4 @@
-"""What cells share, made once before any of them: ``python -m heldin.sweeps.shared FOLDER...``.
+"""Shared work of cells, done once before any of them: ``python -m heldin.sweeps.shared FOLDER...``.
 
 Corpus, base model, reference models and their scores lie in the cache; cells that found them missing would make them
 side by side. The folders are those of cells that share all but the texts that are scored, one for each block.

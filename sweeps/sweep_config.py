@@ -18,7 +18,7 @@ Name = Annotated[str, StringConstraints(pattern=NAME)]
 
 
 class Resources(Section):
-    """What the cells run on."""
+    """The machines and processes that the cells run on."""
 
     workers: Few = 1
     """Cells at a time; on a Ray cluster, on its smallest machine, unless ``threads`` says how many cores each has."""
@@ -32,7 +32,7 @@ class Resources(Section):
 
 
 class DecisionRule(Section):
-    """Which variant to ship: a rule that is fixed before anything is measured."""
+    """The rule that chooses the variant to ship, fixed before anything is measured."""
 
     require: tuple[RequirementConfig, ...] = Field(min_length=1)
     """What a variant must keep, all of it."""

@@ -54,7 +54,7 @@ def _differing(config: RunConfig) -> Any:
 
 
 def _positions(group: Sequence[VariantResult], finished: Mapping[str, Finished]) -> list[Position]:
-    """Where the variants of a group stand, in the blocks that have all of them; none if a measure is missing."""
+    """Return the positions of a group's variants, in the blocks that have all of them; none if a measure is missing."""
     cells = {
         variant.name: {f.cell.block: f for f in finished.values() if f.cell.variant.name == variant.name}
         for variant in group
@@ -86,7 +86,7 @@ def _positions(group: Sequence[VariantResult], finished: Mapping[str, Finished])
 
 
 def _like(cells: Sequence[Finished]) -> list[object]:
-    """What AUROCs and losses must have in common to be held against each other."""
+    """Return what must be equal before AUROCs and losses are compared."""
     return [(cell.cell.config.attack, *measured_on(cell)) for cell in cells]
 
 
@@ -137,7 +137,7 @@ def _variant(variant: Variant, finished: Mapping[str, Finished], results: Sequen
 
 
 def _gain(cell: Finished) -> float:
-    """How far the loss is below the base model's, unrounded."""
+    """Return how far the loss is below the base model's, unrounded."""
     return float(np.mean([user.base_loss - user.loss for user in cell.losses.values()]))
 
 
@@ -182,7 +182,7 @@ def loss_change(first: Finished, other: Finished) -> AurocDifference | None:
 
 
 def measured_on(cell: Finished) -> tuple[object, ...]:
-    """What decides test texts and their tokens: losses per token of other ones do not compare."""
+    """Return what decides test texts and their tokens: losses per token of other texts do not compare."""
     config = cell.cell.config
     return config.audit.test_texts_per_user, config.attack.max_characters, config.model
 
@@ -213,7 +213,7 @@ def canary_points(records: Sequence[Record]) -> list[CanaryPoint]:
 
 
 def bands(pairs: Sequence[tuple[Finished, Finished]]) -> list[Band]:
-    """How exposed thirds of the held-in users are under the second of each pair.
+    """Return how exposed thirds of the held-in users are under the second of each pair.
 
     Args:
         pairs: of each block the first variant's cell, by which users are sorted, and another's. Sorted by what users

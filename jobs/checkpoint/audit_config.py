@@ -52,7 +52,7 @@ class EndpointConfig(Section):
     """Refuse an audit that would send more tokens than this; null: no limit."""
 
     def remote(self) -> "Remote":
-        """How the target is reached. Raises InputError for an invalid address."""
+        """Return how to reach the target. Raises InputError for an invalid address."""
         from heldin.jobs.checkpoint.endpoint import Remote
         from heldin.models.endpoint_client import Endpoint
 

@@ -1,4 +1,4 @@
-"""What is measured in an audit, and the body of its record, which follows from its folder and its two files."""
+"""The measures of an audit, and the body of its record, which follows from the folder and the files of both groups."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class AuditMeasures:
-    """What an audit measures.
+    """The measures of an audit.
 
     Attributes:
         job: the options of the audit.
@@ -207,7 +207,7 @@ def _overlaps(groups: Groups) -> Overlaps:
 
 
 def _scored_texts(job: CheckpointAudit, groups: Groups) -> ScoredTexts:
-    """Whether the scored texts were trained on; what was measured goes before what was declared."""
+    """Return whether the scored texts were trained on; a measurement wins over a declaration."""
     if groups.seen is not None:
         scored = sum(map(len, groups.of_side(True).values()))
         trained_on = groups.seen[True].anywhere

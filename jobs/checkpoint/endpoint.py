@@ -32,7 +32,7 @@ from heldin.record.facts import LARGEST_DRIFT, EndpointFacts, ModelFacts
 
 @dataclass(frozen=True)
 class Remote:
-    """How the target is reached, and every reference whose name begins with ``endpoint:``.
+    """The address of the target, and of every reference whose name begins with ``endpoint:``.
 
     Attributes:
         endpoint: address and limits of the server.
@@ -171,7 +171,7 @@ def reached(
 
 
 def cost_line(remote: Remote, load: Load, scored: int) -> str:
-    """What is about to be sent, in one line."""
+    """Return one line about the requests that heldin is about to send."""
     rough = "" if load.counted else f" (estimated, {BYTES_PER_TOKEN} bytes each)"
     parts = [f"{load.requests:,} requests with {load.tokens:,} tokens{rough}"]
     if remote.price is not None:
@@ -205,7 +205,7 @@ def _say_cost(
 
 
 def _drift(model: EndpointModel, cache: ScoreCache, reporter: Reporter) -> float:
-    """How far the probe text's score has moved since the model's first text, nats per token; reported if far."""
+    """Return how far the probe text's score moved since the model's first text, nats per token; report it if far."""
     # The probe's first score is in the cache since this model's first text, maybe from an earlier call; the other is
     # asked of the server now, past the cache.
     drift = abs(probe_now(model) - probe_score(cache.scores(model, [PROBE])[0]))

@@ -102,7 +102,7 @@ def _require_disjoint(held_in: CorpusStore, held_out: CorpusStore, *, ids_are_gi
 
 @dataclass(frozen=True)
 class OpenedModels:
-    """How the models of an audit are loaded.
+    """The models of an audit, and how they were loaded.
 
     Attributes:
         context: most tokens of a pass of a model that is loaded here; None: as many as it states.

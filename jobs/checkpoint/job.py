@@ -80,7 +80,7 @@ class CheckpointAudit:
         return (f"{AT_ENDPOINT if self.remote else ''}{self.model}", self.reference, *self.others)
 
     def recorded(self) -> dict[str, Any]:
-        """What the record keeps of the audit."""
+        """Return what the record stores of the audit."""
         return {
             "model": self.model,
             "reference": self.reference,

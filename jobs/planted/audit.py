@@ -110,7 +110,7 @@ def audit_planted(job: PlantedAudit, out: Path | None, reporter: Reporter, *, co
 
 @dataclass(frozen=True)
 class _Audit:
-    """What is audit at.
+    """The state of an audit while it measures.
 
     Attributes:
         job: the options of the audit.

@@ -1,4 +1,4 @@
-"""What ``heldin plant`` says before it writes: the price in rows, what can be certified, and what it cannot hide."""
+"""Lines that ``heldin plant`` prints before it writes: the price in rows, what can be certified, what stays visible."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -22,7 +22,7 @@ from heldin.stages.sides.panels import canaries_alone, number_of_groups
 def said_beforehand(
     config: PlantConfig, data: RunData, source: TrainingSet, late: int, form: FormFacts | None
 ) -> list[str]:
-    """What the audit could certify at best, what it costs in rows, and what tells canary users all the same.
+    """Return what the audit could certify at best, what it costs in rows, and what gives canary users away.
 
     Args:
         late: real rows without a scored token inside the length limit.

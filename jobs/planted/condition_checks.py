@@ -30,7 +30,7 @@ _FEWER = 0.75  # of other rows' reads, the same; a last epoch that is broken off
 
 @dataclass(frozen=True)
 class PlantedEvidence:
-    """What an audit could see of a training.
+    """The evidence that an audit has about a training.
 
     Attributes:
         training: what the model was given, by its log; None where no log tells.
@@ -119,7 +119,7 @@ def _unchanged(planted: Path, manifest: Manifest, look: Look, declared_by: str |
 
 
 def _given(manifest: Manifest, declared_by: str | None, evidence: PlantedEvidence) -> Condition:
-    """Whether the model was given every row and nothing else: by the log where one tells, else declared."""
+    """Return if the model was given every row and nothing else: by the log if there is a usable one, else declared."""
     name, counts = ConditionName.GIVEN_EVERY_ROW, evidence.training
     if counts is None:
         # Absent and of another model: not counted as evidence where none was promised.
@@ -147,7 +147,7 @@ def _given(manifest: Manifest, declared_by: str | None, evidence: PlantedEvidenc
 
 
 def _weighted_alike(declared_by: str | None, evidence: PlantedEvidence) -> Condition:
-    """Whether no row was treated otherwise: declared, unless the log or the positive control contradicts it."""
+    """Return if no row was treated otherwise: declared, unless the log or the positive control contradicts it."""
     name, wrong, counts = ConditionName.WEIGHTED_ALIKE, list[Reason](), evidence.training
     if counts is not None and counts.loss_share_canaries is not None and counts.loss_share_others is not None:
         thinned = counts.loss_share_canaries < _THINNED * counts.loss_share_others

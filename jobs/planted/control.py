@@ -35,7 +35,7 @@ _FIRST = 20 * MOST_ROWS  # rows from which the sample is drawn
 
 @dataclass(frozen=True)
 class Control(Measure[dict[str, float]]):
-    """How much less the audited model loses on each text of a sample than the reference, nats a token.
+    """The loss of the audited model below that of the reference on each text of a sample, nats per token.
 
     Of the tokens that training sees, those that are scored. Values are by digest of a text.
 

@@ -76,7 +76,7 @@ def write_parts(
 
 
 def read_parts(ledger: Path, sha256: str) -> KeptParts:
-    """What ``write_parts`` kept. Raises InputError if it is gone or was changed."""
+    """Return what ``write_parts`` stored. Raises InputError if the file is gone or was changed."""
     path = ledger / PARTS
     if not path.is_file() or file_sha256(path) != sha256:
         raise InputError(f"'{path}' is gone or was changed after it was written: restore it, or plant anew")

@@ -29,7 +29,7 @@ PACKED = ("", ".gz", ".zst")
 
 
 class PlantedSplit(Section):
-    """Who is audited, and what is set aside of them. Whoever is not audited stays in with all rows."""
+    """The users that are audited, and what is set aside of them. Other users stay in with all rows."""
 
     audit_fraction: float | None = Field(None, gt=0, le=1)
     """Audit a user with this probability, by a public coin of the user's own; null: all, or ``audit_pool`` of them."""
@@ -55,7 +55,7 @@ class PlantedSplit(Section):
 
 
 class PlantColumns(Section):
-    """Which column holds what. The text is a column, a prompt and its completion, or a list of chat messages."""
+    """The columns of the training set. The text is a column, a prompt with a completion, or a list of messages."""
 
     user: str | None = "user"
     """Column that names the user. null: there is none, and each row counts as a person of its own, which goes with
@@ -191,7 +191,7 @@ class PlantConfig(MeasureKeys):
 
     @property
     def scored_part(self) -> Statement | None:
-        """What is scored of a text; None: all of it."""
+        """Return which part of a text is scored; None: all of it."""
         match self.score:
             case "all":
                 return None
@@ -229,7 +229,7 @@ class PlantConfig(MeasureKeys):
 
 
 def is_dataset(path: Path) -> bool:
-    """Whether the training set is a folder of ``save_to_disk``. Raises InputError for what ``plant`` cannot read."""
+    """Check if the training set is a folder of ``save_to_disk``. Raises InputError for what ``plant`` cannot read."""
     if path.is_dir():
         return True
     lines = any(path.name.endswith(f"{end}{p}") for end in JSON_LINES for p in PACKED)
@@ -243,7 +243,7 @@ def is_dataset(path: Path) -> bool:
 
 
 def is_csv(path: Path) -> bool:
-    """Whether a file is comma-separated values, plain or compressed."""
+    """Check if a file has comma-separated values, plain or compressed."""
     return any(path.name.endswith(f".csv{packed}") for packed in PACKED)
 
 

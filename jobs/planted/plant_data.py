@@ -1,4 +1,4 @@
-"""Who is audited in a planted training set, its canary users and coins, and the rows that are trained on."""
+"""The audited users of a planted training set, its canary users and coins, and the rows that are trained on."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

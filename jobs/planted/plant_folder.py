@@ -1,4 +1,4 @@
-"""What ``heldin plant`` leaves: a public manifest, the training set, and owner-only secrets with what was fixed."""
+"""The files that ``heldin plant`` writes: a public manifest, the training set, and owner-only secrets with the plan."""
 
 import json
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ SEAL = "planted.json"  # in the ledger: hashes of what was fixed
 
 @dataclass(frozen=True)
 class Manifest:
-    """What may be known of a planted training set; of the coins it has hashes, and the number of rows that they left.
+    """The public facts about a planted training set: hashes of the coins, and the number of rows after them.
 
     Attributes:
         created: time, UTC.

@@ -34,7 +34,7 @@ _ABOUT = "heldin"
 
 @dataclass
 class Telling:
-    """What some users' rows show of the columns that canary rows copy.
+    """Counts that show which of the columns that canary rows copy give users away.
 
     Attributes:
         own: columns that are not copied.
@@ -88,7 +88,7 @@ class Telling:
 
 
 def telling_of(config: PlantConfig, own: frozenset[str | None]) -> Telling | None:
-    """What to look at the rows with; None where no canary row copies a column, or nobody knows whose a row is."""
+    """Return empty counts to look at the rows with; None if no canary row copies a column, or no column names users."""
     if config.columns.user is None or all(isinstance(spec, SubstringCanaries) for spec in config.canaries):
         return None
     return Telling(own)
@@ -96,7 +96,7 @@ def telling_of(config: PlantConfig, own: frozenset[str | None]) -> Telling | Non
 
 @dataclass(frozen=True)
 class Copied:
-    """What is known of the training set that was copied.
+    """Facts about the copied training set.
 
     Attributes:
         sha256: hash of its content.
@@ -169,7 +169,7 @@ def copy_records(
 
 
 def copied(ledger: Path) -> Copied:
-    """What is known of the copy in this folder of secrets. Raises InputError if it is gone or damaged."""
+    """Return the facts about the copy in this folder of secrets. Raises InputError if the file is gone or damaged."""
     path = ledger / CORPUS
     if not path.is_file():
         raise InputError(f"'{path}' is missing: plant in a new folder")

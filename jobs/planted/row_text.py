@@ -1,4 +1,4 @@
-"""Where the text of a training row stands: in one column, in a prompt and its completion, or in chat messages.
+"""The place of the text in a training row: one column, a prompt and its completion, or chat messages.
 
 Of a text all is scored, or the parts that training counts the loss on: the completion, or the turns of one role.
 """
@@ -23,7 +23,7 @@ _USER, _ASSISTANT = "\ue000", "\ue001"  # in no text: what stands around them is
 
 
 class RowText(Protocol):
-    """How a row holds its text."""
+    """The form in which a row holds its text."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -202,7 +202,7 @@ class Chat:
 
     @cached_property
     def _frame(self) -> tuple[str, str, str]:
-        """What the template writes before, between and after two turns."""
+        """Return what the template writes before, between and after two turns."""
         rendered = self._rendered(self._two(_USER, _ASSISTANT))
         before, user, rest = rendered.partition(_USER)
         between, assistant, after = rest.partition(_ASSISTANT)
@@ -214,7 +214,7 @@ class Chat:
 
     @property
     def _marks_turns(self) -> bool:
-        """Whether the template marks the assistant's turns, so that trainers take these marks for their labels."""
+        """Check if the template marks the assistant's turns, so that trainers take these marks for their labels."""
         return self.role == "assistant" and _GENERATION.search(str(self.tokenizer.chat_template)) is not None
 
     def _marked(self, messages: list[Row]) -> Spans:
@@ -269,7 +269,7 @@ def row_text(
     role: str | None = None,
     most: int = DEFAULT_MAX_CHARACTERS,
 ) -> RowText:
-    """How the rows of a training set hold their text.
+    """Return the form in which the rows of a training set hold their text.
 
     Args:
         tokenizer: whose chat template writes messages.

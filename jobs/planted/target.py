@@ -58,7 +58,7 @@ class PlantedAudit:
             require_model(self.model)
 
     def recorded(self) -> dict[str, object]:
-        """What the record keeps of it."""
+        """Return what the record stores of the audit."""
         here = self.remote is None and Path(self.model).is_dir()
         return {
             "planted": str(self.planted.resolve()),
@@ -71,7 +71,7 @@ class PlantedAudit:
 
 
 def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | None = None) -> RunConfig:
-    """The config of a run with the audit's attacks and precision: behind an endpoint those that it can answer.
+    """Return the config of a run with the audit's attacks and precision: behind an endpoint those that it can answer.
 
     Args:
         reporter: is told which attacks are left out; None: nobody.
@@ -199,7 +199,7 @@ def _name_of(served: EndpointModel, probe: float, planted: Path) -> str:
 def opened(
     look: Look, job: PlantedAudit, local: LanguageModel | None, run: RunConfig, data: RunData, reporter: Reporter
 ) -> Iterator[tuple[ScoredModel, Callable[[], ModelFacts]]]:
-    """The model to score with, and its facts for the record, to be asked for once scoring has ended.
+    """Return the model to score with, and a function that gives its facts once scoring has ended.
 
     Args:
         look: the look that is taken.

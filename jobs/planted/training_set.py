@@ -72,7 +72,7 @@ class TrainingSet:
 
     @property
     def schema(self) -> pa.Schema | None:
-        """Its columns without those that are dropped; None for JSON lines, of which each row has its own.
+        """Return the columns without those that are dropped; None for JSON lines, of which each row has its own.
 
         Raises InputError for a damaged file, or a column to drop that is not there.
         """
@@ -99,7 +99,7 @@ class TrainingSet:
             raise InputError(f"{self.path.name}: not a readable Parquet file ({first_line(error)})") from error
 
     def check(self) -> None:
-        """Raises InputError if its columns cannot be sorted, or a split that is to be copied is not there."""
+        """Raise InputError if the columns cannot be sorted, or a split to copy is missing."""
         if is_dataset(self.path) and self.copied_splits:
             missing = set(self.copied_splits) - {*self.splits()}
             if missing or self.split in self.copied_splits:
@@ -193,7 +193,7 @@ class TrainingSet:
                 yield record, {name: value for name, value in row.items() if name not in self.columns.drop}
 
     def _to_name(self, present: Sequence[str]) -> str:
-        """What to do where a column is not among those present."""
+        """Return the advice for a column that is not among those present."""
         user = self.columns.user
         # A column that is named almost so is the one that is meant.
         if user is None or user in present or difflib.get_close_matches(user, present, n=1):
@@ -286,7 +286,7 @@ class TrainingSet:
 
 
 def training_set(config: PlantConfig, tokenizer: PreTrainedTokenizerBase) -> TrainingSet:
-    """The training set that a config names, and how its rows hold their text.
+    """Return the training set that a config names, and the form of its rows.
 
     Args:
         tokenizer: of the reference model, whose chat template messages are written by.

@@ -145,7 +145,7 @@ def read_audit(folder: Path) -> TrainingsAudit:
 
 @dataclass(frozen=True)
 class _Ready:
-    """What is known before the first training; delta of the bounds is the first claim's."""
+    """Everything that is fixed before the first training; delta of the bounds is the first claim's."""
 
     corpus: CorpusData
     base: LanguageModel
@@ -234,7 +234,7 @@ def _changed(kept: Any, content: Mapping[str, Any]) -> str:
 def trainings_results(
     audit: TrainingsAudit, job: TrainingJob, trainings: Sequence[Training], claims: Sequence[Claim]
 ) -> Results:
-    """What the trainings' scores say, and nothing else.
+    """Return the results of the trainings' scores.
 
     Args:
         audit: the audit, whose config says how to evaluate.

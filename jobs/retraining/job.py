@@ -106,7 +106,7 @@ class TrainingsAudit:
                 return PLAIN_DOCUMENTS
 
     def options(self) -> dict[str, Any]:
-        """What the folder remembers besides the config."""
+        """Return the options that the folder stores next to the config."""
         return {
             "runs": self.runs,
             "target": self.target,
@@ -149,7 +149,7 @@ def target_of(name: str) -> Target:
 def training_job(
     audit: TrainingsAudit, corpus: CorpusData, name: str, base: LanguageModel, key: bytes, reporter: Reporter
 ) -> TrainingJob:
-    """What all trainings share: all records of the config's users, and those of the worst-case user.
+    """Return what all trainings share: all records of the config's users, and those of the worst-case user.
 
     Args:
         audit: the audit, with a config that can be run.

@@ -39,7 +39,7 @@ from heldin.models.logprobs import score_texts
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What all trainings of an audit share; picklable.
+    """The part that all trainings of an audit share; picklable.
 
     Attributes:
         base: name or folder of the model that all start from.
@@ -76,7 +76,7 @@ class TrainingJob:
     key: bytes = field(repr=False)
 
     def held_in(self, number: int) -> bool:
-        """Whether the worst-case user takes part: a separate fair coin for each training."""
+        """Return if the worst-case user is in this training: a separate fair coin for each training."""
         # By the audit's key alone: all coins are known before the first training, and interrupting an audit cannot be
         # used to roll the dice again.
         return fair_coin(self.key, "membership", f"training {number}")
@@ -88,7 +88,7 @@ class TrainingJob:
         return keyed_digest(self.key, "key of a training", f"{self.identity} {number}")
 
     def coins(self, runs: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Whether the worst-case user takes part in each training, shape (runs,)."""
+        """Return if the worst-case user is in each training, shape (runs,)."""
         return np.array([self.held_in(number) for number in range(runs)], dtype=np.bool_)
 
 

@@ -26,7 +26,7 @@ _ELSEWHERE = ("in_others", "in_public")
 
 
 class ExtractionOptions(ExtractionConfig, MeasureOptions):
-    """How users' training texts are asked of the model: one window of each text, a prefix and what follows it."""
+    """The windows of training texts that the model is asked for: a prefix of each text and what follows it."""
 
     def measure(self, subjects: MeasuredUsers, models: tuple[Fingerprinted, Fingerprinted]) -> "Extraction":
         """Return the measure."""
@@ -61,7 +61,7 @@ class Extraction(Measure[TextProbabilities]):
     models: tuple[Fingerprinted, Fingerprinted]
 
     def made_from(self) -> str:
-        """Return a hash of models, texts and what is asked."""
+        """Return a hash of models, texts and windows."""
         target, reference = (model.fingerprint for model in self.models)
         texts = repr([(user, *texts) for user, texts in self._texts().items()])
         return text_sha256(target, reference, self.config.model_dump_json(), texts)

@@ -1,4 +1,4 @@
-"""Whose membership chance decides: users, entities whom records name, or both as one pool.
+"""The pool of those whose membership chance decides: users, entities that records name, or both.
 
 Lai et al. (2021) protect whoever is named beside whoever writes; what an audit of entities may conclude is said in
 docs/theory.md#audits-of-entities.
@@ -25,7 +25,7 @@ _USES = {part: code for code, part in enumerate(PARTS, start=1)}
 
 @dataclass(frozen=True)
 class AuditPool:
-    """Who is audited, fixed before any coin.
+    """The audited users and entities, fixed before any coin.
 
     Attributes:
         names: names of users and entities whose membership chance decides.
@@ -68,7 +68,7 @@ def pool_of_entities(
     real: Sequence[str],
     seed: int,
 ) -> AuditPool:
-    """Entities, and users if both are audited, no two of whom share a record for training or for the attacker.
+    """Return entities, and users if both are audited, no two of whom share a record for training or for the attacker.
 
     They are taken in a public order, entities and users by turns, each unless one before has any of its records. An
     entity that is a user's name is not taken beside users: nobody has two coins.
@@ -138,7 +138,7 @@ def _rows_of(parts: Parts) -> npt.NDArray[np.int64]:
 
 
 def _uses(named: Incidence, parts: RowParts, kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
-    """What each row is used for, shape (rows of ``named``,); records that caps leave out are unused."""
+    """Return the use of each row, shape (rows of ``named``,); records that caps leave out are unused."""
     use = parts.uses(named.starts.size - 1)
     use[(use == _USES[Part.TRAIN]) & ~kept[: use.size]] = _UNUSED
     return use

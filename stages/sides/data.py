@@ -88,7 +88,7 @@ class RunData:
         return {user: texts_of(self.store, self.ledger.parts[user][Part.ATTACKER][:limit]) for user in users}
 
     def known_training_texts(self, users: Sequence[str], limit: int | None, seed: int) -> dict[str, list[str]]:
-        """At most ``limit`` texts per user (None: all) that training saw or would have seen, whoever is held in."""
+        """Return at most ``limit`` texts per user (None: all) that training saw, or would have seen."""
         key = seed_key(seed)
         # Ordered by id under a public seed, and taken from the training part of held-out users too: which texts are
         # scored must not depend on the coin (docs/theory.md#randomisation-test, c).
@@ -109,7 +109,7 @@ class RunData:
         return [user for user in users if user not in self.canaries]
 
     def canary_membership(self) -> dict[str, bool]:
-        """Whether each canary user is held in. Scores meet it in ``audit.panels`` only."""
+        """Return if each canary user is held in. Scores meet membership in ``audit.panels`` only."""
         return {user: self.ledger.roles[user] is Role.HELD_IN for user in sorted(self.canaries)}
 
 
@@ -168,7 +168,7 @@ def prepare_data(
 
 
 def needs_base(config: RunConfig) -> bool:
-    """Whether the data side needs the base model: to make canary users, or to rank records for a cap."""
+    """Return if the data side needs the base model: to make canary users, or to rank records for a cap."""
     ranked = any(isinstance(d, Cap) and d.selection != "random" for d in config.data_defenses)
     return bool(config.canaries) or ranked
 
@@ -181,7 +181,7 @@ def defended(
     reporter: Reporter,
     slots: Slots | None = None,
 ) -> tuple[npt.NDArray[np.integer], tuple[Removal, ...], dict[int, str]]:
-    """What data-side defenses leave: the rows that are trained on, what each step did, and changed texts by row.
+    """Return the rows that data-side defenses leave, what each step did, and changed texts by row.
 
     Args:
         store: the corpus, canary users included.
@@ -284,7 +284,7 @@ def test_texts(config: RunConfig, data: RunData) -> AttackTexts:
 
 
 class RecordIds(MadeSequence[str]):
-    """The ids of these rows, read when they are asked for."""
+    """The ids of these rows, read on demand."""
 
     def __init__(self, store: Corpus, rows: npt.NDArray[np.integer]) -> None:
         self._store, self._rows = store, rows
@@ -302,7 +302,7 @@ class RecordIds(MadeSequence[str]):
 
 
 def writers(store: Corpus, rows: npt.NDArray[np.integer]) -> Writers:
-    """Who wrote each of these rows."""
+    """Return the writer of each of these rows."""
     ranges = [store.rows(user) for user in store.users]
     starts = np.array([rows.start for rows in ranges], dtype=np.int64)
     # A user's rows are adjacent; users are sorted by name, and not always by row.

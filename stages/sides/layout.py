@@ -1,4 +1,4 @@
-"""What a run fixes before any coin: who takes part, what is set aside, what caps keep, who is audited."""
+"""The layout of a run before any coin: the users, what is set aside, what caps keep, and who is audited."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from heldin.stages.sides.slots import Slots, find_slots, whom_records_name
 
 @dataclass(frozen=True)
 class Layout:
-    """What is fixed, and public, before any coin.
+    """The public layout that is fixed before any coin.
 
     Attributes:
         corpus: fingerprint of the corpus.
@@ -97,7 +97,7 @@ def parts_of(
     seed: int,
     reporter: Reporter | None = None,
 ) -> RowParts:
-    """Rows of every user and canary user by what they are used for; no coin is asked.
+    """Return the rows of every user and canary user by what they are used for; no coin is drawn.
 
     Args:
         planted: see ``Layout``.

@@ -110,7 +110,7 @@ class Ledger:
         return sorted(user for user, user_role in self.roles.items() if user_role is not Role.ALWAYS_IN)
 
     def membership(self, without: Container[str] = ()) -> dict[str, bool]:
-        """Whether each of ``scored_users`` is held in, by name, without those in ``without`` (canary users)."""
+        """Return if each of ``scored_users`` is held in, by name, without those in ``without`` (canary users)."""
         return {user: self.roles[user] is Role.HELD_IN for user in self.scored_users() if user not in without}
 
     def training_rows(self) -> npt.NDArray[np.integer]:

@@ -1,4 +1,4 @@
-"""Who is judged together: real users, each kind of canary user, and users with one example; and what is tested on whom.
+"""The panels of a run: real users, each kind of canary user, and users with one example; and the claims on each.
 
 All of it follows from config, plan and ledger, before any score is there.
 """
@@ -32,7 +32,7 @@ from heldin.words.people import AUDITED
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """What scores and membership of a run say together.
+    """The results of a run's scores and membership together.
 
     Attributes:
         results: the results for the record.
@@ -188,7 +188,7 @@ def _subjects_of(kind: Kind) -> Statement:
 
 
 def people_of(fixed: Preregistration, data: RunData, table: ScoredUsers) -> list[Exposed]:
-    """Held-in users, most exposed first: at most ``audit.exposure_users`` of them, beside as many others' words.
+    """Return held-in users, most exposed first: at most ``audit.exposure_users``, with the words of as many others.
 
     Args:
         table: the scored users.

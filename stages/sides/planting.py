@@ -105,12 +105,12 @@ def plant(
 
 
 def made_up_names(spec: MadeUp | RealRowCanaries, number: int) -> str:
-    """How the names of the canary users of a config's section begin."""
+    """Return how the names of the canary users of a config's section begin."""
     return f"canary/{spec.kind}/{number}/"
 
 
 def _formed(made: list[CanaryUser], config: RunConfig, forms: Forms) -> list[CanaryUser]:
-    """The users, those who are made up with as many records as are asked for, each in the form of a row."""
+    """Return the users, made-up ones with as many records as wanted, each in the form of a row."""
     fractions = _fractions(config)
     wanted = {
         user.canary.user: records_to_train_on(user.canary.documents or 0, **fractions)
@@ -229,7 +229,7 @@ class _Maker:
         ]
 
     def _texts(self, documents: int) -> int:
-        """How many texts to make for a user who is to have so many documents in training."""
+        """Return how many texts to make for a user who is to have so many documents in training."""
         records = records_to_train_on(documents, **_fractions(self.config))
         return self.forms.pieces(records) if self.forms else records
 

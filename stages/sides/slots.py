@@ -31,7 +31,7 @@ _NOBODY = -1
 
 @dataclass(frozen=True, eq=False)
 class Slots:
-    """Who wrote the training records of a run, and whom they name; numbered like the corpus's rows.
+    """Writers of the training records of a run, and the people they name; numbered like the corpus's rows.
 
     Attributes:
         users: all users with training records, held in or not.
@@ -48,14 +48,14 @@ class Slots:
     caps: str | None
 
     def removal(self, rows: npt.NDArray[np.integer]) -> Removal | None:
-        """What caps leave out of these rows; None without caps."""
+        """Return what caps leave out of these rows; None without caps."""
         if self.caps is None:
             return None
         out = rows[~self.kept[rows]]
         return Removal(self.caps, rows.size, out.size, np.unique(self.authors[out]).size)
 
     def exposed(self, rows: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
-        """How many of these rows each user wrote or is named in, and how many name each entity.
+        """Count how many of these rows each user wrote or is named in, and how many name each entity.
 
         Returns:
             Counts of the users and of the entities with any; None for the latter without a source of entities.
@@ -83,7 +83,7 @@ class Slots:
 def find_slots(
     config: RunConfig, base: CorpusStore, store: Corpus, parts: RowParts, reporter: Reporter
 ) -> Slots | None:
-    """The slots of a run that protects users and entities; None for any other.
+    """Return the slots of a run that protects users and entities; None for any other.
 
     Args:
         base: the corpus before anything was planted, beside which what is found is kept.

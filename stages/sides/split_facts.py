@@ -56,7 +56,7 @@ def _reason(data: RunData, audited: str) -> Statement:
 
 
 def overlaps_of(data: RunData) -> Overlaps:
-    """Exact matches of real users' texts between sides; the training texts include those of canary users.
+    """Return exact matches of real users' texts between sides; the training texts include those of canary users.
 
     Texts count as they were written, also where de-identification changed them: equal texts are changed alike, so that
     what stands in another's training is found by the original.

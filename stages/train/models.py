@@ -1,4 +1,4 @@
-"""The models of a run: what it starts from, what it made, and what its target is compared with."""
+"""The models of a run: its base, its target, and the references."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -114,7 +114,7 @@ def train_reference(
     base_name: str,
     reporter: Reporter,
 ) -> Path:
-    """Train a further reference unless the cache has it; its folder.
+    """Train a further reference unless the cache has it, and return its folder.
 
     Args:
         spec: an item of the config's ``attack.references``.

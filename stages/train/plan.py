@@ -232,7 +232,7 @@ def _calibrated(mechanism: Mechanism, defense: SampledDefense) -> Mechanism:
 
 
 def _checkpoint(config: RunConfig) -> Literal["last_step", "public_validation", "protected_validation"]:
-    """Whose validation loss selects the released checkpoint or stops training, if any."""
+    """Return whose validation loss selects the released checkpoint or stops training, if any."""
     if not config.finetune.looks_at_validation:
         return "last_step"
     return "public_validation" if config.finetune.select is Select.BEST_PUBLIC else "protected_validation"
@@ -288,7 +288,7 @@ def refuse_copies(out: Path) -> None:
 
 
 def assumptions(config: RunConfig) -> tuple[Statement, ...]:
-    """What the guarantee assumes, as printed with epsilon: what the base model saw, what a record is, whose names."""
+    """Return what the guarantee assumes, as printed with epsilon: base model, records, names."""
     defense = config.defense
     source = defense.entities if isinstance(defense, EntityDefense) else None
     of_entities = isinstance(defense, EntityDefense)
@@ -313,7 +313,7 @@ def assumptions(config: RunConfig) -> tuple[Statement, ...]:
 
 
 def data_steps(config: RunConfig) -> tuple[DataStep, ...]:
-    """What happens to the records before training, and what each step looks at (docs/theory.md#rules-of-the-data)."""
+    """Return what happens to records before training, and what each step reads (docs/theory.md#rules-of-the-data)."""
     # a step that is not user-local lets one user's data change another's, which voids a user-level epsilon
     users = config.corpus.users
     steps = _preset_steps(config)
@@ -351,7 +351,7 @@ def _of_slots(name: str, *, user_local: bool = True) -> DataStep:
 
 
 def _preset_steps(config: RunConfig) -> list[DataStep]:
-    """What a corpus preset did to the rows before they became records."""
+    """Return what a corpus preset did to the rows before they became records."""
     source = config.corpus.source
     if not isinstance(source, PresetCorpus):
         return []
@@ -367,7 +367,7 @@ def _preset_steps(config: RunConfig) -> list[DataStep]:
 
 
 def _canary_steps(config: RunConfig) -> list[DataStep]:
-    """What canary users do to real users' records; made-up canary users change nobody's."""
+    """Return what canary users do to real users' records; made-up canary users change nobody's."""
     steps = []
     for spec in config.canaries:
         if isinstance(spec, SubstringCanaries):

@@ -35,7 +35,7 @@ DIAL = "shadow models"
 
 @dataclass(frozen=True)
 class Shadows:
-    """What shadow models are trained by and scored on.
+    """The users and texts that shadow models are trained and scored on.
 
     Attributes:
         config: config of the run.
@@ -99,7 +99,7 @@ class Shadows:
 
 
 def _included(users: Sequence[str], models: int, seed: int) -> NDArray[np.bool_]:
-    """Which users each shadow model is trained on, shape (models, users); each user is in half of the models."""
+    """Return which users each shadow model is trained on, shape (models, users); each user is in half of the models."""
     included = np.zeros((models, len(users)), dtype=np.bool_)
     numbers = [str(number) for number in range(models)]
     for column, user in enumerate(users):
@@ -127,5 +127,5 @@ def _shadow_run(
 
 
 def _work(path: Path) -> Path:
-    """Where a shadow model is trained, until its scores are written."""
+    """Return the folder in which a shadow model is trained, until its scores are written."""
     return path.with_suffix(".work")

@@ -247,7 +247,7 @@ def _named(data: RunData) -> Incidence:
 
 
 def finished_training(folder: Path, config: RunConfig) -> TrainingResult:
-    """How a finished run's training ended, from its last checkpoint. Raises InputError if there is none."""
+    """Return how a finished run's training ended, from its last checkpoint. Raises InputError if there is none."""
     state = finished_state(folder / "checkpoints" / "resume")
     chosen = state.best_step if config.finetune.keeps_best else state.step
     history = tuple(state.history)

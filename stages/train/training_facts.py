@@ -72,7 +72,7 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
 
 
 def effort_facts(result: TrainingResult) -> EffortFacts:
-    """What training took, for the record."""
+    """Return the effort of training, for the record."""
     effort = result.effort
     seconds = effort.step_seconds
 
@@ -121,7 +121,7 @@ def promise_facts(mechanism: Mechanism) -> dict[str, Any]:
 
 
 def _by_exposure(promise: Guarantee | NoGuarantee) -> ByExposure | None:
-    """What holds, by exposure: of the guarantee, or of what is left of it without the paper's claim."""
+    """Return what holds by exposure: the guarantee, or what remains of it without the paper's claim."""
     held = promise if isinstance(promise, Guarantee) else promise.fallback
     if held is None or held.exposure is None:
         return None

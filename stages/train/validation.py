@@ -1,4 +1,4 @@
-"""What is measured while a model trains: validation loss of held-in and held-out users, and the attack's AUROC.
+"""Measurements while a model trains: validation loss of held-in and held-out users, and the attack's AUROC.
 
 These are the curves of Kandpal et al. (2024), Figure 3. The training loop gets them as a callback, so it knows neither
 attacks nor held-out users.
