@@ -138,7 +138,6 @@ def call(commands: typer.Typer, name: str) -> NoReturn:
     """Run a command line; errors that a user can cause become one line and an exit code.
 
     Args:
-        commands: the commands.
         name: what the user types before them.
     """
     # Before the commands import what reads them; a value that the user has set stays.

@@ -128,7 +128,6 @@ def answer(table: str, fields: Any, rows: Sequence[Mapping[str, Any]], *, json: 
         table: what is printed without ``--json`` or ``--csv``.
         fields: the same as a JSON object, or a list of them.
         rows: the same as rows of CSV.
-        json: whether ``--json`` was given.
         csv: whether ``--csv`` was given; raises InputError together with ``json``.
     """
     if json and csv:

@@ -59,7 +59,6 @@ class Key:
         required: whether there is no default.
         default: default as in YAML; None if required.
         default_alone: the default if the section is given without this key; None if it is the same.
-        meaning: what it means, in words.
     """
 
     name: str
@@ -78,7 +77,6 @@ class Block:
         name: dotted name; "" for the file as a whole.
         kinds: values of ``kind``, of this section or of the one around it, that these keys belong to.
         standing: "required", "may be left out", "none unless given" or "a list".
-        meaning: what it means, in words.
         keys: the keys in the order of the config.
     """
 

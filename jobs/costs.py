@@ -143,11 +143,7 @@ class Weights:
 
 
 def cost_lines(config: RunConfig, mechanism: Mechanism) -> list[str]:
-    """Return what a run would cost, as far as the config tells, without the passes of the model.
-
-    Args:
-        mechanism: its mechanism.
-    """
+    """Return what a run would cost, as far as the config tells, without the passes of the model."""
     length = config.finetune.sequence_length
     corpus = CorpusSize(MILLION, CHARACTERS * length, length)
     rows = [

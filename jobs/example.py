@@ -32,7 +32,6 @@ class ExampleFile:
     """A file or folder of the example.
 
     Attributes:
-        path: where it is.
         holds: what it holds, in words.
         command: a command to try on it.
     """
@@ -59,7 +58,6 @@ def write_example(
     """Write the example to the new folder ``to``, whole or not at all.
 
     Args:
-        to: the folder.
         users: number of users; every other one is public.
         seed: seed of texts, coins and scores; equal seeds give equal files.
         models: also train a base model on the public users and a model on the held-in ones (about two minutes).

@@ -59,7 +59,6 @@ class Purged:
     Attributes:
         folders: the folder, and for a sweep those that tuned it and its cells.
         removed: files and folders, relative to the folder.
-        bytes: their size.
         kept: what stays of what heldin wrote.
         others: what heldin did not write, and leaves.
         unverifiable: what can no longer be verified.

@@ -23,7 +23,6 @@ class UserScore:
     """One user's score and side.
 
     Attributes:
-        user: name of the user.
         score: score of the leading attack; higher means more likely held in.
         member: whether the user is held in.
     """

@@ -43,8 +43,6 @@ class Verification:
     """The result of a verification.
 
     Attributes:
-        compared: number of values compared.
-        differences: those that differ.
         by_digest: files that are as they were written, by their digest.
         changed: files that are not.
         not_checked: files that nothing was compared with.

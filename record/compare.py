@@ -20,7 +20,6 @@ class Row:
     """One run.
 
     Attributes:
-        name: name of its folder.
         value: value of the key that the runs are compared over; None without one.
         defense: what protected it, in words.
         unit: whom the guarantee protects: user, example or none.
@@ -37,7 +36,6 @@ class Row:
         paired: whether both runs have the same held-in and held-out users, whose own differences make the interval.
         tpr_at: (FPR, TPR), TPR None where too few held-out users resolve it.
         ceiling: the accountant's bound on AUROC; None without one.
-        answer: the audit's answer.
         verdict: verdicts on the claims, in words; None without claims.
     """
 
@@ -70,8 +68,6 @@ class Comparison:
     """Runs side by side.
 
     Attributes:
-        records: the runs' records.
-        rows: one row per record.
         notes: what makes the rows less comparable than they look.
         over: the config key that the runs are compared over; None without one.
     """

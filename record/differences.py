@@ -17,7 +17,6 @@ class Difference:
 
     Attributes:
         where: dotted path of the place.
-        stated: the record's value.
         recomputed: the value from the files.
     """
 

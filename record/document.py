@@ -139,7 +139,6 @@ class Body(Results):
         config: the run's config, masked, or the options of an audit.
         corpus: the texts.
         split: who is on which side.
-        target: the audited model.
         reference: the reference model of the leading attack.
         training: how the target was trained; null if somebody else trained it.
         primary_attack: name of the leading attack.
@@ -148,7 +147,6 @@ class Body(Results):
         scoring_rule: what part of a text is scored.
         per_text: True if target and reference are not known to share a tokenizer; then only scores of whole texts were
             compared.
-        resamples: number of bootstrap resamples.
         cell: the run's place in a sweep; null for a run of its own.
         planted: the planted training set that somebody else trained on; null for any other record.
         effort: what training took; null where nothing was trained here.
@@ -174,10 +172,6 @@ class Body(Results):
 
     def facts_of(self, measure: str, kind: type[F]) -> F | None:
         """Return what a measure found; None if it was not measured.
-
-        Args:
-            measure: name of the measure.
-            kind: type of its facts.
 
         Raises:
             InputError: the record has facts of another type.
@@ -219,7 +213,6 @@ class Record(Body):
         created: time, UTC.
         command: how it was called, without names of people.
         gradient_norms: of canary users' records; null where there are none.
-        environment: what it ran on.
     """
 
     notice: str = INTERNAL_NOTICE

@@ -26,13 +26,10 @@ class CellTests(Facts):
     """The tests of one cell, as its record has them.
 
     Attributes:
-        texts: number of scored texts.
         scores: number of scores that were judged.
-        attacks: number of attacks.
         sides: who decided who is held in, in words.
         certifiable: whether statements on these sides may be certified.
         false_alarms: probability at most of a false "leaks"; null where nothing bounds it.
-        baselines: number of blind baselines.
         separating: those of them that separated the groups.
         extraction: what sampling would emit of training texts; null if it was not measured.
         marks: exposure of canary users' marks; null if it was not measured.
@@ -72,7 +69,6 @@ class JointVerdict(Facts):
 
     Attributes:
         subjects: whom it is about.
-        claim: label of the claim.
         outcome: outcome in the cell's own record.
         standing: standing in the cell's own record.
         p_value: smallest level that rejects the claim; null where no test was made.
@@ -144,8 +140,6 @@ class CellResult(Facts):
     """One cell.
 
     Attributes:
-        block: number of its block.
-        variant: its variant.
         state: done; halted (by a filter, without a model); failed; or to do.
         said: the line it failed with; "" otherwise.
         seconds: duration of all its processes so far.
@@ -191,7 +185,6 @@ class VariantResult(Facts):
     """One variant over its blocks.
 
     Attributes:
-        name: its name.
         group: its group: only variants of one group are held against each other.
         defense: kind of its defense, data defenses before it.
         promise: the guarantee in words; null before a cell is done.
@@ -251,7 +244,6 @@ class Tried(Facts):
     """A combination of the grid that tuned a variant.
 
     Attributes:
-        variant: the variant.
         values: the values that were tried, by key.
         public_loss: mean loss of public validation users over the blocks of tuning, nats per token; null where a filter
             ended training without a model.
@@ -323,7 +315,6 @@ class SweepResult(Facts):
         notice: who may see it.
         name: that the file gives.
         sweep: hash of the plan, which every cell's record names.
-        blocks: number of blocks.
         variants: in the file's order.
         cells: by block, then in the file's order.
         notes: what a reader must know.

@@ -41,7 +41,6 @@ class PlacedCell:
 
     Attributes:
         block: number of its block, from 1.
-        variant: its variant.
         config: its run's config.
         folder: its run folder.
     """

@@ -23,8 +23,6 @@ class Finished:
     """A cell with a record, and its owner-only files.
 
     Attributes:
-        cell: the cell.
-        record: its record.
         users: names of the audited users, n of them.
         scores: score of each by the leading attack, shape (n,).
         member: whether each is held in, shape (n,).

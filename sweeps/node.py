@@ -64,7 +64,6 @@ def cell(batch: Batch, task: Task, slot: Slot, number: int) -> tuple[Ended, str]
     """Run a cell, and say where.
 
     Args:
-        task: the cell.
         number: of the published copy that it starts from.
 
     Raises:

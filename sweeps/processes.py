@@ -202,7 +202,6 @@ def run_process(task: Task, slot: Slot, on: Mapping[str, str] | None = None, *, 
     """Run a call of heldin to its end; what it says goes to ``task.progress`` while it works.
 
     Args:
-        task: the call.
         slot: what it gets.
         on: further variables, of a machine of a cluster, where it is killed with the process that started it; None: it
             is then told to end, and stops where it can resume.

@@ -40,7 +40,6 @@ class Cluster:
 
         Args:
             resources: ``workers`` is the number of cells on the smallest machine, unless ``threads`` says otherwise.
-            cells: number of cells to run.
             address: HOST:PORT of the cluster, of which this machine is one, or ``auto`` for the one that Ray finds.
             out: folder of the sweep, absolute; every machine sees it under this name.
 

@@ -103,7 +103,6 @@ class Variant:
     """A variant of a sweep.
 
     Attributes:
-        name: its name.
         group: the name of the first variant with the same users and set-asides; only these share coins.
         config: config of its cell in the first block.
     """

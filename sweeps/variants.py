@@ -30,10 +30,6 @@ def variant_results(
 ) -> list[VariantResult]:
     """Every variant over its finished cells.
 
-    Args:
-        finished: the finished cells, by name.
-        results: all cells.
-
     Raises:
         InputError: cells of one block scored different users, or were measured on different ones.
     """

@@ -44,9 +44,6 @@ class AuditMeasures:
     """The measures of an audit.
 
     Attributes:
-        job: the options of the audit.
-        groups: the texts of both files.
-        models: target and leading reference.
         load: loads a further reference by its name.
         in_full: loads target and leading reference in float32.
     """

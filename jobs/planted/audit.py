@@ -113,12 +113,8 @@ class _Audit:
     """The state of an audit while it measures.
 
     Attributes:
-        job: the options of the audit.
         config: the plan.
-        manifest: what the planting left.
         run: the config of a run with the audit's attacks and precision.
-        look: the number of the look.
-        data: users and coins.
         models: target, reference, and how others are loaded.
     """
 
@@ -178,9 +174,6 @@ def _audited(
 
 def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     """Return the body of a planted audit's record, from its tables, the planted folder and the models; none is run.
-
-    Args:
-        record: its record.
 
     Raises:
         InputError: the planted folder, the training file or a model is gone or was changed.
@@ -247,7 +240,6 @@ def _body(audit: _Audit, described: Described, folder: MeasureFolder, log: Path,
     """Judge what was measured, or read it; the body of the record.
 
     Args:
-        log: the log of the training.
         before: what the record says, for a verification; None: nothing is recorded yet.
     """
     job, config, data, reporter = audit.job, audit.config, audit.data, folder.reporter
@@ -383,7 +375,6 @@ def _take_folder(job: PlantedAudit, config: PlantConfig, out: Path, facts: Plant
     """Make the folder, or find in it this audit.
 
     Args:
-        out: the folder.
         facts: what the record will say of the look.
     """
     private_directory(out)

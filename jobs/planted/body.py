@@ -36,7 +36,6 @@ class Described:
     """The models of an audit, for the record.
 
     Attributes:
-        target: the audited model.
         reference: the leading reference model.
         per_text: whether they have different tokens, so that they are compared per text.
         added: what the scoring rule adds for a model behind an endpoint.
@@ -147,7 +146,6 @@ def counts_of_log(
     """Compare what the log says that the model was given with the rows of the planted set.
 
     Args:
-        log: folder of the log.
         tensors: hashes of the audited weights; empty where they are not here.
         tokenizer: of the reference model.
         late: digests of texts of which training need not see a scored token.

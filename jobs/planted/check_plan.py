@@ -94,11 +94,7 @@ class _Check:
     """A planting up to its coins.
 
     Attributes:
-        config: what is planted.
-        source: the training set.
-        base: the reference model.
         folder: temporary.
-        reporter: receives the progress.
         problems: takes what is wrong.
     """
 

@@ -40,7 +40,6 @@ class Control(Measure[dict[str, float]]):
     Of the tokens that training sees, those that are scored. Values are by digest of a text.
 
     Attributes:
-        sample: the texts.
         models: the audited model and the reference.
         length: tokens of a row that training sees.
         parts: which parts of a text are scored; None: all of it.

@@ -32,7 +32,6 @@ class Manifest:
         ledger: commitment to who is held in, a keyed hash.
         file: name of the training set.
         sha256: hash of its content.
-        rows: number of its rows.
         skipped: rows of the original that could not be used.
         columns: its columns by what they hold.
         looks: number of checkpoints that the audit pays for.

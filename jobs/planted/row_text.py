@@ -80,8 +80,6 @@ class Completion:
     """A prompt and its completion, which a model reads one after the other.
 
     Attributes:
-        prompt: column of the prompt.
-        completion: column of the completion.
         alone: whether the completion alone is scored.
         most: characters of a text that are read.
         room: characters of a made-up prompt, at most; None: half of the text.

@@ -49,8 +49,6 @@ class TrainingSet:
     """A file of JSON lines, CSV or Parquet, or a folder of ``save_to_disk``.
 
     Attributes:
-        path: the file or folder.
-        columns: which column holds what.
         text: how rows hold their text.
         split: of a folder with several.
         copied_splits: others of them, to be copied as they are.

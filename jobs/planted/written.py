@@ -60,7 +60,6 @@ class _Names:
 
     Attributes:
         data: users and the key of the coins.
-        source: the training set.
         numbered: see ``planted_rows``.
     """
 

@@ -240,7 +240,6 @@ def trainings_results(
         audit: the audit, whose config says how to evaluate.
         job: what all trainings share.
         trainings: the trainings in the order of their numbers.
-        claims: the claims to test.
     """
     config = audit.config
     scores = TrainingScores(

@@ -45,7 +45,6 @@ class TrainingsAudit:
 
     Attributes:
         config: corpus, base model, recipe and defense; its seed makes the worst-case user's texts.
-        runs: number of trainings.
         target: what is trained: the config's defense, or "none", the same without any as a control.
         documents: number of documents of the worst-case user; None: the defense's group size.
         claims: further claims (epsilon, delta), tested besides the plan's curve.
@@ -156,7 +155,6 @@ def training_job(
         corpus: its audited users take part in every training, with all their records.
         name: name to load ``base`` by.
         base: the model that all trainings start from.
-        key: secret key of the audit.
         reporter: where the progress of searching texts for entities is shown.
 
     Raises:

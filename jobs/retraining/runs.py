@@ -56,7 +56,6 @@ class TrainingJob:
         exactly: see ``plan_private_training``.
         clipping: clipping of plain training; None: none.
         identity: hash of everything above.
-        key: secret key of the audit.
     """
 
     base: str
@@ -100,7 +99,6 @@ class Training:
         number: which training of the audit.
         held_in: whether the worst-case user took part.
         score: higher means more likely with the worst-case user.
-        seconds: duration.
     """
 
     number: int
@@ -158,7 +156,6 @@ def run_trainings(
 
     Args:
         job: what all trainings share.
-        runs: number of trainings.
         folder: folder of the audit; each result is one file in ``folder``/runs, written whole.
         processes: trainings in parallel, each with one thread; 1: in this process.
         advance: called with the number of trainings done.

@@ -132,8 +132,6 @@ class MeasureFolder:
     """The folder in which a job keeps its tables.
 
     Attributes:
-        path: the folder.
-        reporter: receives the progress.
         read_only: whether a missing table is refused, for ``heldin verify``; else it is computed.
         timed: measures the seconds of a stage.
     """

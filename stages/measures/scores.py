@@ -50,7 +50,6 @@ class TextScores(Measure[list[TextStatistic]]):
     """The statistics of all attacks.
 
     Attributes:
-        attack: which attacks.
         texts: the leading texts by user.
         models: target and leading reference.
         settings: dials that are changed, one at a time: all combinations would be that many more scores to pay for.

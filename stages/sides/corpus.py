@@ -27,7 +27,6 @@ class CorpusData:
     """The corpus of a run before anything is planted or drawn.
 
     Attributes:
-        store: the corpus.
         audited: the audited users, and how many were dropped.
         public_rows: rows of ``public_store`` that pre-training may see.
         public_users: number of users with such rows.

@@ -57,7 +57,6 @@ class _Recipes:
     """The recipes of a config's canary users.
 
     Attributes:
-        config: config of the run.
         data: corpus and ledger of the run.
         base: the model with which canary users were made.
     """

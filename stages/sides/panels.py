@@ -35,7 +35,6 @@ class JudgedRun:
     """The results of a run's scores and membership together.
 
     Attributes:
-        results: the results for the record.
         texts: number of scored texts of those whom the answer is about.
         people: every held-in user, for an owner-only file; never in the record.
     """

@@ -134,12 +134,10 @@ class _Maker:
     """Canary users of one section of the config.
 
     Attributes:
-        config: config of the run.
         corpus: the corpus without canary users.
         left: audited users whom no section before has taken.
         base: the model before fine-tuning.
         number: number of the section.
-        reporter: receives the progress.
         forms: see ``plant``.
         spoken: tokens of unseen-token users who were made before, where some are to share none.
     """

@@ -38,11 +38,9 @@ class Shadows:
     """The users and texts that shadow models are trained and scored on.
 
     Attributes:
-        config: config of the run.
         data: corpus and ledger of the run, of which the roles of audited users are not used.
         base_name: name to load the base model by.
         reference: the leading reference model.
-        mechanism: the mechanism of the run.
         texts: the scored texts, by user.
     """
 
