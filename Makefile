@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test quick check check-ci check-slow check-long check-replication gpu lint docs
+.PHONY: demo test quick check check-ci check-slow check-long check-replication gpu lint docs golden
 .DEFAULT_GOAL := test
 
 .venv/installed: pyproject.toml constraints.txt
@@ -53,6 +53,10 @@ lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The approved texts of reports, after a change of words: read the difference before you commit it.
+golden: .venv/installed
+	$(BIN)/python -m tests.reports.golden_pages
 
 docs: .venv/installed
 	$(BIN)/python -m sphinx -W --keep-going docs docs/_build

@@ -92,19 +92,19 @@ class AuditResult(Tabular):
 
     def write_pdf(self, path: Source) -> Path:
         """Write the PDF report of the record and return its path. Raises OSError if it cannot be written."""
-        from heldin.reports.pdf import typeset
+        from heldin.reports.record_report import report_record
+        from heldin.reports.typesetting import write_pdf
 
         if Path(path).is_dir():
             raise InputError(f"'{path}' is a folder: name the file")
-        return typeset(self.record, Path(path))
+        return write_pdf(report_record(self.record), Path(path))
 
     def write_html(self, path: Source) -> Path:
         """Write the report of the record as a web page and return its path. Raises OSError if it cannot be written."""
-        from heldin.base.files import write_text
-        from heldin.reports.record_html import record_page
+        from heldin.reports.html import write_page
+        from heldin.reports.record_report import report_record
 
-        write_text(Path(path), record_page(self.record))
-        return Path(path)
+        return write_page(report_record(self.record), Path(path))
 
 
 @dataclass(frozen=True)

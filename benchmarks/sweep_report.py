@@ -4,17 +4,18 @@ import tempfile
 import time
 from pathlib import Path
 
-from heldin.reports.sweep_html import write_sweep_html
-from heldin.reports.sweep_pdf import typeset_sweep
+from heldin.reports.html import write_page
+from heldin.reports.sweep_report import report_sweep
+from heldin.reports.typesetting import write_pdf
 from tests.made_sweeps import made_sweep
 
 
 def main() -> None:
     result = made_sweep(names=("none", *(f"variant-{i}" for i in range(9))), shipped="variant-8")
     with tempfile.TemporaryDirectory() as scratch:
-        for what, write in (("report.pdf", typeset_sweep), ("report.html", write_sweep_html)):
+        for what, write in (("report.pdf", write_pdf), ("report.html", write_page)):
             started = time.perf_counter()
-            path = write(result, Path(scratch) / what)
+            path = write(report_sweep(result), Path(scratch) / what)
             print(f"{what}: {time.perf_counter() - started:.1f} s, {path.stat().st_size / 1e6:.2f} MB")
 
 

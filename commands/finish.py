@@ -30,9 +30,8 @@ def finish(record: "Record", folder: Path, *, json: bool = False, verbose: bool 
 def tell(record: "Record", folder: Path, *, verbose: bool = False) -> None:
     """Write the report and print the findings; ``verbose``: of a planted audit every condition and count as well."""
     from heldin.record.condition_words import condition_lines, declared_line
-    from heldin.reports.extraction import extraction_line
+    from heldin.reports.attacks import extraction_line, marks_line
     from heldin.reports.findings import BOUNDS, CANARY_USERS, HOW_WELL, NEXT, RECOMMENDED, findings
-    from heldin.reports.marks import marks_line
 
     rendered, answered, code = findings(record), _answered(record, folder), record.judgement.exit_code
     paragraphs = dict(rendered.paragraphs)
@@ -84,10 +83,11 @@ def _answered(record: "Record", folder: Path) -> str:
 def _report(record: "Record", folder: Path) -> str | None:
     """The path of the report; None, with a line that says why, if it cannot be typeset: the record stands."""
     from heldin.base.errors import InputError
-    from heldin.reports.pdf import typeset
+    from heldin.reports.record_report import report_record
+    from heldin.reports.typesetting import write_pdf
 
     try:
-        return str(typeset(record, folder / "report.pdf"))
+        return str(write_pdf(report_record(record), folder / "report.pdf"))
     except InputError as error:
         typer.echo(f"error: {error}; the record is whole", err=True)
         return None

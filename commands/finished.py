@@ -55,13 +55,13 @@ def report(
 
         files = write_reports(read_sweep(run), run, html=html)
     else:
-        from heldin.reports.pdf import write_report
+        from heldin.record.document import read_record
+        from heldin.reports.html import write_page
+        from heldin.reports.record_report import report_record
+        from heldin.reports.typesetting import write_pdf
 
-        files = [write_report(run)]
-        if html:
-            from heldin.reports.record_html import write_record_html
-
-            files.append(write_record_html(run))
+        made = report_record(read_record(run / "record.json"))
+        files = [write_pdf(made, run / "report.pdf"), *([write_page(made, run / "report.html")] if html else [])]
     if json:
         typer.echo(json_text({"report": str(files[0]), "page": str(files[1]) if html else None}))
     else:

@@ -110,22 +110,19 @@ def _run(
 
 def write_reports(result: "SweepResult", folder: Path, *, html: bool) -> list[Path]:
     """Write the PDF of a sweep, and the web page if wanted, and return their paths."""
-    from heldin.reports.sweep_pdf import FILE, typeset_sweep
+    from heldin.reports.html import write_page
+    from heldin.reports.sweep_report import report_sweep
+    from heldin.reports.typesetting import write_pdf
 
-    written = [typeset_sweep(result, folder / FILE)]
-    if html:
-        from heldin.reports.sweep_html import FILE as PAGE
-        from heldin.reports.sweep_html import write_sweep_html
-
-        written.append(write_sweep_html(result, folder / PAGE))
-    return written
+    report = report_sweep(result)
+    return [write_pdf(report, folder / "report.pdf"), *([write_page(report, folder / "report.html")] if html else [])]
 
 
 def require_html() -> None:
     """Raise InputError unless a web page can be made."""
-    from heldin.reports.sweep_html import altair
+    from heldin.reports.html import load_altair
 
-    altair()
+    load_altair()
 
 
 def print_sweep(result: "SweepResult", *, json: bool, csv: bool) -> None:

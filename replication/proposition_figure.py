@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from heldin.reports.drawing import BLUE, GREY, ORANGE, figure, label
+from heldin.reports.figures import BLUE, GREY, ORANGE, figure, label
 from replication.mean_estimation_sweeps import Interval
 from replication.proposition import Measured, Point
 from replication.proposition_sweeps import PropositionStudy, SizeResult, bounds_of, diagonal, most_after

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from heldin.base.errors import InputError
-from heldin.reports.drawing import BLUE, GREY, ORANGE, figure
+from heldin.reports.figures import BLUE, GREY, ORANGE, figure
 from replication.effective_noise import PAPERS_LIMIT, PAPERS_MEASURED, NoiseRow
 from replication.mean_estimation import Point, TunedArm
 from replication.mean_estimation_sweeps import Study, Swept, mean_error

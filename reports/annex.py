@@ -1,9 +1,4 @@
-"""The annex for whoever signs: what was tested and what was not, for which release, under which promise, what is left.
-
-Every row follows from the record. What the annex of a sweep says alike is in ``annex_parts``.
-"""
-
-from typing import Any
+"""The annex of a run or audit, for those who sign: tests, release, promise, residual risk."""
 
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.coarse import brief
@@ -16,47 +11,73 @@ from heldin.record.release import release_of
 from heldin.record.requirements import epsilon_per_user
 from heldin.reports import annex_parts as parts
 from heldin.reports.annex_parts import Scenario
-from heldin.reports.extraction import extraction_line, most_left
-from heldin.reports.marks import marks_line
+from heldin.reports.attacks import extraction_line, marks_line, most_left
+from heldin.reports.blocks import Block, Facts, Remarks, Table
 from heldin.reports.people import attacker_asks, headline_of_a_dial
-from heldin.reports.promise_words import promise_pairs
 from heldin.reports.recommendation import limit_rows
 from heldin.reports.wording import audited_by, texts_of
+from heldin.words.evidence import delta_of
 from heldin.words.people import TRAININGS
 
-
-def annex(record: Record) -> dict[str, Any]:
-    """Everything that the annex prints, as text."""
-    release = release_of(record.config)
-    return {
-        "tests": parts.rows_of_tests(scenarios(record)),
-        "tests_note": parts.TESTS_NOTE,
-        "limits": limit_rows(record),
-        "limits_note": (
-            "Set before the audit (decision.require). Value: of the attack whose interval reaches farthest. Not shown:"
-            " the limit lies within the interval. Each attack is held against the limit by its own interval, which is"
-            " enough to say that all keep it; intervals of all scores at once are wider, since they let a reader pick"
-            " one."
-        ),
-        "release": parts.release_pairs(release, [its.attack for its in record.attacks]),
-        "promise": promise_pairs(record),
-        "others": other_releases(record),
-        "quality": quality_pairs(record),
-        "repeat": when_to_repeat(record),
-        "opinion": parts.opinion_rows(
-            scenarios(record),
-            release,
-            each_person=_each_person(record),
-            documents=f"facts and fingerprints ({record.target.fingerprint[:8]})",
-        ),
-        "opinion_note": parts.OPINION,
-        "residual": residual_risk(record),
-        "not_anonymity": parts.NOT_ANONYMITY,
-    }
+_FOUND_BY = {
+    "patterns": "what Presidio's patterns find ({which}), and names of people are none of them",
+    "words": "the names of a list, where they stand as they are listed",
+    "spacy": "what a spaCy pipeline takes for one",
+    "gold": "what the last column of the CoNLL file marks",
+}
 
 
-def scenarios(record: Record) -> list[Scenario]:
-    """Every kind of attack that a reader may ask for, the tested ones first."""
+def tabulate_limits(record: Record) -> Table | None:
+    """Return the organisation's own limits; None without any."""
+    rows = limit_rows(record)
+    note = (
+        "Set before the audit (decision.require). Value: of the attack whose interval reaches farthest. Not shown: the"
+        " limit lies within the interval. Each attack is held against the limit by its own interval, which is enough to"
+        " say that all keep it; intervals of all scores at once are wider, since they let a reader pick one."
+    )
+    head = ("limit", "value", "end of the 95 % interval", "outcome")
+    return Table(head, rows, note, numeric=(1, 2), widths=(2, 0.7, 1, 0.8)) if rows else None
+
+
+def state_release(record: Record) -> Facts:
+    """Return the intended release."""
+    return parts.state_release(release_of(record.config), [result.attack for result in record.attacks])
+
+
+def explain_promise(record: Record) -> Facts:
+    """Return unit, delta and neighbours of the promise."""
+    t, unit = record.training, audited_by(record).singular
+    if t is None:
+        pairs = [
+            ["unit", f"Not known: the model was trained elsewhere. The audit counts by {unit}."],
+            ["delta", _delta_of_bounds(record)],
+            ["neighbours", "Not known: a promise would have to say which training sets count as neighbours."],
+        ]
+        return Facts(pairs)
+    first, *others = parts.explain_promise(
+        parts.Promised(t.promise, t.unit, t.protected, t.epsilon, t.delta, t.users), unit
+    )
+    return Facts([[first[0], first[1] + _entities(record)], *others])
+
+
+def _entities(record: Record) -> str:
+    """Return what counts as an entity of a promise that names entities; "" for other promises."""
+    source = record.config.get("defense", {}).get("entities") or {}
+    recognised = _FOUND_BY.get(source.get("kind", ""))
+    if recognised is None or record.training is None or record.training.unit != "user_entity":
+        return ""
+    return f" An entity here is {recognised.format(which=', '.join(source.get('which', ())).replace('_', ' '))}."
+
+
+def _delta_of_bounds(record: Record) -> str:
+    labels = dict.fromkeys(verdict.claim for verdict in record.judgement.verdicts)
+    claims = [str(label) for label in labels if delta_of(label) == record.judgement.delta]
+    source = "chosen for the audit" if not claims else f"as it was claimed: {', '.join(claims)}"
+    return f"That of the bounds in this report is {record.judgement.delta:g}, {source}."
+
+
+def list_scenarios(record: Record) -> list[Scenario]:
+    """Return every kind of attack that a reader may ask for, the tested ones first."""
     return [*_membership(record), _extraction(record), *parts.OUT_OF_SCOPE]
 
 
@@ -72,7 +93,7 @@ def _extraction(record: Record) -> Scenario:
 
 
 def _membership(record: Record) -> list[Scenario]:
-    what, result = audited_by(record), record.named()  # the attack of the headline
+    words, result = audited_by(record), record.named()  # the attack of the headline
     unreal = Scenario(
         "Membership of real users",
         "not run",
@@ -93,16 +114,16 @@ def _membership(record: Record) -> list[Scenario]:
     area = result.auroc
     if headline_of_a_dial(record):
         # The leading attack, which was fixed beforehand: its own interval holds.
-        found = f"{result.attack}: AUROC {area.value:.3f}, {area.lower:.3f} to {area.upper:.3f}; with another setting"
-        found += f" of a dial, {answer.value}: page one."
+        outcome = f"{result.attack}: AUROC {area.value:.3f}, {area.lower:.3f} to {area.upper:.3f}; with another setting"
+        outcome += f" of a dial, {answer.value}: page one."
     else:
-        found = f"{result.attack}: AUROC {area.value:.3f}, {_together(record, area)}; {answer.value}."
+        outcome = f"{result.attack}: AUROC {area.value:.3f}, {_together(record, area)}; {answer.value}."
     rows = [
         Scenario(
-            f"Membership of {what.unit}: was this {what.singular} in training?",
+            f"Membership of {words.unit}: was this {words.singular} in training?",
             "run, not valid" if answer is Answer.NOT_VALID else "run",
             f"{attacker_asks(result.attack)}; texts of theirs, {texts_of(record.scored_texts.kind)}",
-            found if answer is not Answer.NOT_VALID else "The groups, or the model, do not support a comparison.",
+            outcome if answer is not Answer.NOT_VALID else "The groups, or the model, do not support a comparison.",
         )
     ]
     if record.split.audited == "canaries":
@@ -111,7 +132,7 @@ def _membership(record: Record) -> list[Scenario]:
         areas = [g.auroc for g in record.canaries.groups if g.auroc]
         most = "too few on a side"
         if areas:
-            best = max(areas, key=lambda its: its.value)
+            best = max(areas, key=lambda area: area.value)
             most = (
                 f"the highest AUROC of {counted(len(areas), 'group')} is {best.value:.3f} ({best.lower:.3f} to"
                 f" {best.upper:.3f}, of this group alone)"
@@ -137,88 +158,97 @@ def _together(record: Record, area: Estimate) -> str:
     return f"and of {scores} scores none above {brief(decision.excluded_auroc):.2f} at 95 %"
 
 
-def other_releases(record: Record) -> list[str]:
-    """What the record knows of other models of the same people."""
-    said = []
+def list_other_models(record: Record) -> list[str]:
+    """Return other models of the same people, as far as the record names them."""
+    lines = []
     if record.cell is not None:
-        said.append(
+        lines.append(
             f"This model is one of a sweep (block {record.cell.block}, {record.cell.variant}): other models of its"
             " block had the same held-in people. The sweep's report states what all of them together promise."
         )
     if record.planted is not None:
-        said.append(
+        lines.append(
             f"Of the models trained on the planted set this is look {record.planted.look} of"
             f" {record.planted.looks} that were paid for; what else was trained on it, heldin does not know."
         )
     attack = record.config.get("attack")
     shadows = attack.get("shadow_models", 0) if isinstance(attack, dict) else 0
     if shadows:
-        said.append(f"{counted(int(shadows), 'shadow model')} were trained on draws of the same people; keep them in.")
+        lines.append(f"{counted(int(shadows), 'shadow model')} were trained on draws of the same people; keep them in.")
     if record.trainings is not None:
-        said.append(f"{counted(record.trainings.runs, 'model')} were trained, scored and thrown away.")
-    if not said:
-        said.append("The record knows of none; heldin looks at no model or statistic but those of this audit.")
-    return said
+        lines.append(f"{counted(record.trainings.runs, 'model')} were trained, scored and thrown away.")
+    if not lines:
+        lines.append("The record knows of none; heldin looks at no model or statistic but those of this audit.")
+    return lines
 
 
-def quality_pairs(record: Record) -> list[list[str]]:
-    """(what, value) on how much was tested, and how well."""
+def state_quality(record: Record) -> Facts:
+    """Return how much was tested, and how well."""
     d, s = record.decision, record.split
-    what = TRAININGS if record.trainings is not None else audited_by(record)
-    blind = [its.name for its in record.blind if its.separates]
+    words = TRAININGS if record.trainings is not None else audited_by(record)
+    blind = [baseline.name for baseline in record.blind if baseline.separates]
     rows = [
-        ["how many were tested", f"{s.held_in:,} {what.member} and {s.held_out:,} {what.other}"],
+        ["how many were tested", f"{s.held_in:,} {words.member} and {s.held_out:,} {words.other}"],
         ["with how much", f"{record.attacker_texts:,} texts; {counted(d.scores, 'score')} of {_attacks(record)}"],
         ["who is on which side", f"{s.standing_reason} ({'certifiable' if s.certifiable else 'indicative only'})"],
         ["by chance alone", _false_alarms(record)],
     ]
     if record.trainings is None:
-        rows.append(["controls", parts.controls(len(record.blind), blind)])
+        rows.append(["controls", parts.describe_controls(len(record.blind), blind)])
     if record.planted is not None:
         met = [condition.known_by for condition in record.planted.conditions]
         ways = ", ".join(f"{met.count(way)} {way.value}" for way in Known if way in met)
         rows.append(["conditions of certified statements", ways])
-    return rows
+    return Facts(rows)
 
 
 def _false_alarms(record: Record) -> str:
     d = record.decision
     if not d.decision.exact:
         return 'nothing bounds how often "leaks" is false: the p-values are indicative'
-    said = f'a false "leaks" by the attacks in {100 * (d.by.auroc_level + d.by.tpr_level):g} % of audits at most'
-    verdicts = [its for its in record.judgement.verdicts if its.claim != NO_CLAIM]
-    claims = len({its.claim for its in verdicts})
+    alarms = f'a false "leaks" by the attacks in {100 * (d.by.auroc_level + d.by.tpr_level):g} % of audits at most'
+    verdicts = [verdict for verdict in record.judgement.verdicts if verdict.claim != NO_CLAIM]
+    claims = len({verdict.claim for verdict in verdicts})
     if not claims:
-        return said
+        return alarms
     which = "the tested claim" if claims == 1 else f"each of the {claims} tested claims"
     # One verdict for each group of people on whom a claim is tested.
     shared = ", which groups of people share" if len(verdicts) > claims else ""
-    return f"{said}; {which} has a level of its own{shared}"
+    return f"{alarms}; {which} has a level of its own{shared}"
 
 
 def _attacks(record: Record) -> str:
-    return counted(len({its.attack for its in record.attacks}), "attack")
+    return counted(len({result.attack for result in record.attacks}), "attack")
 
 
-def when_to_repeat(record: Record) -> list[str]:
-    """When this audit no longer speaks for the model."""
-    said = parts.when_to_repeat(release_of(record.config))
-    decided = record.decision.decision
+def list_occasions(record: Record) -> Remarks:
+    """Return when this audit no longer speaks for the model."""
+    lines, decided = [], record.decision.decision
     if decided.answer is Answer.INCONCLUSIVE:
         needed = at_most_counted(decided.users_needed, before="about ")
-        what = TRAININGS if record.trainings is not None else audited_by(record)
-        said.append(
-            f"Before anything is decided: {needed} {what.unit} would settle what this audit left open, in four of"
+        words = TRAININGS if record.trainings is not None else audited_by(record)
+        lines.append(
+            f"Before anything is decided: {needed} {words.unit} would settle what this audit left open, in four of"
             " five audits if nothing leaks."
         )
     if record.planted is not None and record.planted.look < record.planted.looks:
         left = record.planted.looks - record.planted.look
-        said.append(f"{counted(left, 'further look')} at checkpoints of this planted set {_are(left)} paid for.")
-    return said
+        lines.append(f"{counted(left, 'further look')} at checkpoints of this planted set {_are(left)} paid for.")
+    return parts.list_occasions(release_of(record.config), more=lines)
 
 
 def _are(number: int) -> str:
     return "is" if number == 1 else "are"
+
+
+def answer_opinion(record: Record) -> Table:
+    """Return the table of the opinion of the European Data Protection Board."""
+    return parts.answer_opinion(
+        list_scenarios(record),
+        release_of(record.config),
+        each_person=_each_person(record),
+        documents=f"facts and fingerprints ({record.target.fingerprint[:8]})",
+    )
 
 
 def _each_person(record: Record) -> str:
@@ -229,10 +259,10 @@ def _each_person(record: Record) -> str:
     return f"page one: {by}; measured in groups of ten or more, not for single people"
 
 
-def residual_risk(record: Record) -> list[str]:
-    """What is left after what was found."""
-    decided, what = record.decision.decision, audited_by(record)
-    found = {
+def state_residual_risk(record: Record) -> list[Block]:
+    """Return the risk that is left."""
+    decided, words = record.decision.decision, audited_by(record)
+    left = {
         Answer.LEAKS: "Membership leaks to the attacker described; an attacker who knows more may do better.",
         Answer.NO_LEAK: (
             f"These attacks leave room for an AUROC of up to {decided.excluded_auroc:.2f}, and others were not tried."
@@ -242,11 +272,24 @@ def residual_risk(record: Record) -> list[str]:
         ),
         Answer.NOT_VALID: "Nothing follows about membership.",
     }
-    said = [found[decided.answer] if record.trainings is None else "One user was tested; others may be hit harder."]
-    said += filter(None, [most_left(record)])
-    said.append(parts.nothing_known(scenarios(record)))
+    lines = [left[decided.answer] if record.trainings is None else "One user was tested; others may be hit harder."]
+    lines += filter(None, [most_left(record)])
+    lines.append(parts.list_untried(list_scenarios(record)))
     if record.training is not None and record.training.epsilon is not None:
-        said.append("The promise rests on its conditions (facts, guarantee), and on code that was not proved right.")
+        lines.append("The promise rests on its conditions (facts, guarantee), and on code that was not proved right.")
     elif record.training is not None:
-        said.append(f"No promise bounds attacks that were not tried on {what.unit}.")
-    return said
+        lines.append(f"No promise bounds attacks that were not tried on {words.unit}.")
+    return parts.sign(lines, f"made {record.created}, of the model {record.target.fingerprint[:16]}")
+
+
+SECTIONS = parts.list_entries(
+    tests=list_scenarios,
+    limits=tabulate_limits,
+    release=state_release,
+    promise=explain_promise,
+    others=list_other_models,
+    quality=state_quality,
+    repeat=list_occasions,
+    opinion=answer_opinion,
+    residual=state_residual_risk,
+)

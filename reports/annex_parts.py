@@ -1,30 +1,28 @@
-"""What the annexes of an audit and of a sweep have in common: kinds of attack, release, opinion, what nothing covers.
+"""The sections of the annex that a run or audit and a sweep share.
 
-EDPB Opinion 28/2024 is paraphrased from public quotations; its own text counts.
+EDPB Opinion 28/2024 is paraphrased from public quotations; its own text counts. NIST SP 800-226 (figures 4 and 5) warns
+that epsilons of different units or deltas do not compare.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from heldin.attacks.statistics import asks_for_vocabulary
 from heldin.base.wording import counted
 from heldin.record.release import Release
+from heldin.reports.blocks import Blanks, Block, Entry, Facts, Paragraph, Place, Remarks, Signature, Table
+from heldin.reports.wording import sentence
+from heldin.words import Statement
+from heldin.words.guarantee import relation_of
 
+S = TypeVar("S")
 Status = Literal["run", "run, not valid", "not run", "out of scope"]
 EXTRACTION = "Extraction: training texts that the model writes out"
 NO_BOUND = "Neither this nor membership bounds the other."
 NOT_ANONYMITY = (
     "heldin does not determine whether a model is anonymous or whether a law is kept. It states what was tested, by"
     " whom it could be done, and what was found; the decision is that of those who sign."
-)
-TESTS_NOTE = (
-    "Out of scope: heldin has no such test. No row bounds another: a model that hides membership may write texts out,"
-    " and the reverse."
-)
-OPINION = (
-    "Paraphrased from public quotations of EDPB Opinion 28/2024, whose own text counts. Listed are the paragraphs that"
-    " were quoted; of the others between 43 and 58 this report says nothing."
 )
 _NO_TEST = "heldin has no such test: nothing is known."
 
@@ -37,17 +35,17 @@ class Scenario:
         name: what the attack is after.
         status: whether it was run here.
         attacker: what the attacker has.
-        found: what was found, or what follows from not having looked.
+        result: of the test, or what follows if none was run.
     """
 
     name: str
     status: Status
     attacker: str
-    found: str
+    result: str
 
     @property
     def short(self) -> str:
-        """The kind of attack in a few words, within a sentence."""
+        """Return the kind of attack in a few words, within a sentence."""
         name = self.name.split(":")[0].split(",")[0]
         return name[:1].lower() + name[1:]
 
@@ -80,29 +78,66 @@ EXTRACTION_NOT_RUN = Scenario(
 )
 
 
-def rows_of_tests(scenarios: Sequence[Scenario]) -> list[list[str]]:
-    """A row for each kind of attack: name, status, what the attacker has, what was found."""
-    return [[its.name, its.status, its.attacker, its.found] for its in scenarios]
+def list_entries(
+    *,
+    tests: Callable[[S], Sequence[Scenario]],
+    release: Callable[[S], Facts],
+    promise: Callable[[S], Facts],
+    others: Callable[[S], Sequence[str]],
+    quality: Callable[[S], Facts],
+    repeat: Callable[[S], Remarks],
+    opinion: Callable[[S], Table],
+    residual: Callable[[S], list[Block]],
+    limits: Callable[[S], Table | None] = lambda _: None,
+) -> tuple[Entry[S], ...]:
+    """Return the table of contents of the annex."""
+
+    def part(key: str, title: str, make: Callable[[S], Any]) -> Entry[S]:
+        return Entry(key, title, make, level=2, whole=True)
+
+    return (
+        Entry("annex", "Annex for those who sign", place=Place.PAGE),
+        part("tests", "What was tested, and what was not", lambda subject: _tests(tests(subject))),
+        part("own-limits", "The organisation's own limits", limits),
+        part("release", "To whom the model will be given", release),
+        part("promise-terms", "What the promise means", promise),
+        part("others", "Other releases about the same people", lambda subject: [Remarks(others(subject)), _OTHERS]),
+        part("quality", "How much was tested, and how well", quality),
+        part("when-to-repeat", "When to test again", repeat),
+        part("opinion", "EDPB Opinion 28/2024, row by row", opinion),
+        part("residual", "The risk that is left", residual),
+    )
 
 
-def nothing_known(scenarios: Sequence[Scenario]) -> str:
-    """The kinds of attack that were not tried, in a sentence."""
-    untried = [its.short for its in scenarios if its.status in ("not run", "out of scope")]
+_OTHERS = Blanks("Known to those who sign: other models, statistics or data about these people")
+
+
+def _tests(scenarios: Sequence[Scenario]) -> Table:
+    rows = [[scenario.name, scenario.status, scenario.attacker, scenario.result] for scenario in scenarios]
+    note = (
+        "Out of scope: heldin has no such test. No row bounds another: a model that hides membership may write texts"
+        " out, and the reverse."
+    )
+    head = ("attack", "here", "what the attacker has", "what was found")
+    return Table(head, rows, note, widths=(1.2, 0.55, 1.25, 1.9))
+
+
+def sign(lines: Sequence[str], basis: str) -> list[Block]:
+    """Return the risk that is left, and the lines to sign."""
+    blanks = Blanks("Accepted, and why; the advice of the data-protection officer")
+    return [Remarks(lines), blanks, Paragraph(NOT_ANONYMITY), Signature(f"this report, {basis}")]
+
+
+def list_untried(scenarios: Sequence[Scenario]) -> str:
+    """Return the kinds of attack that were not tried, in a sentence."""
+    untried = [scenario.short for scenario in scenarios if scenario.status in ("not run", "out of scope")]
     return f"Nothing is known about: {', '.join(untried)}."
 
 
-def release_pairs(
-    release: Release | None, attacks: Sequence[str], tests: str = "The tests of membership"
-) -> list[list[str]]:
-    """(what, value) of the config's release block, and what it means for the tests; "" is a line to fill in.
-
-    Args:
-        release: of the config; None without one.
-        attacks: names of the attacks on membership that these are.
-        tests: what they are called.
-    """
+def state_release(release: Release | None, attacks: Sequence[str], tests: str = "The tests of membership") -> Facts:
+    """Return the config's release block, and what it means for the tests by these attacks."""
     if release is None:
-        return [["what they can have of the model", ""], ["how much they can ask", ""], ["who gets it", ""]]
+        return Facts([("what they can have of the model", ""), ("how much they can ask", ""), ("who gets it", "")])
     limit = release.rate_limit
     more = list(dict.fromkeys(name for name in attacks if asks_for_vocabulary(name)))
     had = f"{tests} had what these people will have"
@@ -116,46 +151,51 @@ def release_pairs(
         else f"{had}.",
         "text": "The tests of membership had more than these people will have; extraction needs no more than text.",
     }
-    return [
-        ["what they can have of the model", f"{release.access} (as declared)"],
+    return Facts(
         [
-            "how much they can ask",
-            "no limit is stated" if limit is None else f"{limit:,} queries a day" if isinstance(limit, int) else limit,
-        ],
-        ["who gets it", release.who or "not stated"],
-        ["what this means for the tests", meaning[release.access]],
-    ]
+            ["what they can have of the model", f"{release.access} (as declared)"],
+            [
+                "how much they can ask",
+                "no limit is stated"
+                if limit is None
+                else f"{limit:,} queries a day"
+                if isinstance(limit, int)
+                else limit,
+            ],
+            ["who gets it", release.who or "not stated"],
+            ["what this means for the tests", meaning[release.access]],
+        ]
+    )
 
 
-def when_to_repeat(release: Release | None) -> list[str]:
-    """When an audit no longer speaks for its model, whatever it found."""
-    said = [
+def list_occasions(release: Release | None, *, more: Sequence[str]) -> Remarks:
+    """Return when an audit no longer speaks for its model: always, and in this case."""
+    lines = [
         "After any further training, or any change of the texts, the defense or the base model.",
         "When stronger attacks are known: an audit is evidence against the attacks that were run.",
+        "Before the weights are given away: afterwards no audit can change who has them."
+        if release is not None and release.access == "weights"
+        else "When more people get the model, or more of it.",
     ]
-    if release is None or release.access != "weights":
-        return [*said, "When more people get the model, or more of it."]
-    return [*said, "Before the weights are given away: afterwards no audit can change who has them."]
+    return Remarks([*lines, *more])
 
 
-def opinion_rows(
+def answer_opinion(
     scenarios: Sequence[Scenario], release: Release | None, *, each_person: str, documents: str
-) -> list[list[str]]:
-    """(paragraphs, what they ask, where the report answers) of EDPB Opinion 28/2024.
+) -> Table:
+    """Return the table of EDPB Opinion 28/2024: paragraphs, what they ask, where the report answers.
 
     Args:
-        scenarios: every kind of attack.
-        release: to whom the model will be given; None: not stated.
-        each_person: what is said of each person, not on average.
-        documents: where the model, data and versions stand.
+        each_person: what the report has on each person, not on average.
+        documents: where the report names the model, data and versions.
     """
     by_status = {
-        status: ", ".join(its.short for its in scenarios if its.status == status)
+        status: ", ".join(scenario.short for scenario in scenarios if scenario.status == status)
         for status in ("run", "run, not valid", "not run", "out of scope")
     }
     covered = "; ".join(f"{status}: {names}" for status, names in by_status.items() if names)
-    extraction = next(its.status for its in scenarios if its.name == EXTRACTION)
-    return [
+    extraction = next(scenario.status for scenario in scenarios if scenario.name == EXTRACTION)
+    rows = [
         [
             "34, 43",
             "how likely personal data can be extracted directly, also with some probability",
@@ -180,12 +220,116 @@ def opinion_rows(
             f"{documents}; the table of tests; the lines below",
         ],
     ]
+    note = (
+        "Paraphrased from public quotations of EDPB Opinion 28/2024, whose own text counts. Listed are the paragraphs"
+        " that were quoted; of the others between 43 and 58 this report says nothing."
+    )
+    return Table(("paragraph", "what it asks", "in this report"), rows, note, widths=(0.45, 2, 2))
 
 
-def controls(baselines: int, separating: Sequence[str]) -> str:
-    """What the baselines that never saw the model said, in words."""
+def describe_controls(baselines: int, separating: Sequence[str]) -> str:
+    """Return the result of the baselines that never saw the model."""
     if not baselines:
         return "none could be run"
     if separating:
         return f"{', '.join(separating)} of {baselines} separated the groups without the model"
     return f"{counted(baselines, 'baseline')} without the model, none of which separated the groups"
+
+
+_NEIGHBOURS = {
+    "add_remove": (
+        "Two training sets count as neighbours if one has everything of one more {unit} than the other (add/remove).",
+        "Epsilon and delta limit how far a model trained on the one may differ from one trained on the other.",
+        "Exchanging one for another is two such steps: do not compare with an epsilon for exchange.",
+    ),
+    "zero_out": (
+        "Two training sets count as neighbours if in one of them all of one {unit} counts as nothing (zero-out).",
+        "How many there are is taken as public.",
+        "Compare only with an epsilon for the same relation.",
+    ),
+    "replace": (
+        "Two training sets count as neighbours if one {unit} is exchanged for another (replace).",
+        "How many there are is taken as public.",
+        "For the same training it is larger than for adding or removing one: compare only with others for exchange.",
+    ),
+    "fixed_incidence": (
+        "Two training sets count as neighbours if they have the same slots, which say who wrote a record and whom it"
+        " names, and those of one user and one entity are empty in one of them (fixed incidence).",
+        "That a slot exists, and whom it names, is not hidden.",
+        "Compare only with an epsilon for the same relation.",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Promised:
+    """A promise, as a record or a sweep has it.
+
+    Attributes:
+        guarantee: with its conditions; None if a sweep has none.
+        unit: user, example, user_entity or none.
+        protected: the unit in a word or two.
+        users: number of users trained on; None: not known.
+    """
+
+    guarantee: Statement | None
+    unit: str
+    protected: str
+    epsilon: float | None
+    delta: float | None
+    users: int | None
+
+
+def explain_promise(promise: Promised, unit: str) -> list[list[str]]:
+    """(term, up to three sentences) of unit, delta and neighbours; ``one`` is whom the audit counts by."""
+    if promise.epsilon is None or promise.delta is None:
+        nothing = "There is none: it belongs to a promise."
+        return [
+            ["unit", f"{sentence(str(promise.guarantee))} The audit counts by {unit}."],
+            ["delta", nothing],
+            ["neighbours", nothing],
+        ]
+    return [["unit", _unit(promise)], ["delta", _delta(promise)], ["neighbours", _neighbours(promise)]]
+
+
+def _unit(promise: Promised) -> str:
+    same = "Compare this epsilon only with one for the same unit."
+    match promise.unit:
+        case "user":
+            return f"The unit is a user. Whatever one user wrote is protected as a whole, however much it is. {same}"
+        case "example":
+            return (
+                "The unit is one record, not a person. Of somebody with several records each is protected, and all of"
+                f" them together less. {same}"
+            )
+        case _:
+            if promise.protected == "user and entity":
+                unit, others = "one user together with one entity", "a user alone and an entity alone have their own"
+            else:
+                unit, others = f"a {promise.protected}", "whoever has more or fewer has another"
+            return f"The unit is {unit}: epsilon {promise.epsilon:.3g} is for that, and {others} (facts). {same}"
+
+
+def _delta(promise: Promised) -> str:
+    assert promise.delta is not None
+    times = ""
+    if promise.users is not None:
+        times = (
+            f" Times the {counted(promise.users, 'user')} trained on it is {promise.delta * promise.users:.2g}, and"
+            " should be far below 1."
+        )
+    return (
+        f"delta is {promise.delta:g}: by that much the probability of an outcome may exceed what epsilon allows.{times}"
+        " An epsilon at a larger delta looks smaller: compare only at the same delta."
+    )
+
+
+def _neighbours(promise: Promised) -> str:
+    key = None if promise.guarantee is None else relation_of(promise.guarantee)
+    if key is None:
+        return (
+            "Two training sets count as neighbours as the guarantee says (facts). Compare only with an epsilon for the"
+            " same relation."
+        )
+    unit = {"user": "user", "example": "record"}.get(promise.unit, promise.protected)
+    return " ".join(_NEIGHBOURS[key]).format(unit=unit)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from heldin.audit.bootstrap import Estimate
 from heldin.record.compare import Comparison
 from heldin.record.document import Record
-from heldin.reports.drawing import BLUE, GREY, ORANGE, figure, label
+from heldin.reports.figures import BLUE, GREY, ORANGE, figure, label
 
 DASHES = ["-", "--", ":", "-."]
 COLOURS = [BLUE, ORANGE, "black", GREY]
@@ -17,7 +17,7 @@ STYLES = list(zip("os^DvPX<", DASHES + DASHES[1:] + DASHES[:1], COLOURS * 2, str
 
 
 def comparison_figure(compared: Comparison) -> str:
-    """SVG: AUROC and loss above; ROC curves below, and canary users if any run has them."""
+    """Return the SVG: AUROC and loss above; ROC curves below, and canary users if any run has them."""
     planted = any(_lengths(record) for record in compared.records)
     with figure(6.6, 5.0) as (drawn, saved):
         (areas, losses), (rocs, last) = drawn.subplots(2, 2)
@@ -43,7 +43,7 @@ def comparison_figure(compared: Comparison) -> str:
 
 
 def _places(compared: Comparison) -> tuple[list[float], list[str]]:
-    """Positions and names of the runs on the x axis."""
+    """Return positions and names of the runs on the x axis."""
     # evenly spaced, in their order: values that differ by powers would crowd
     names = [row.name if compared.over is None else _short(row.value) for row in compared.rows]
     return [float(i) for i in range(len(names))], names
@@ -92,7 +92,7 @@ def _rocs(axes: Axes, compared: Comparison) -> None:
 
 
 def _canaries(axes: Axes, compared: Comparison) -> None:
-    """A line per run over substring lengths, for the largest number of documents only."""
+    """Draw a line per run over substring lengths, for the largest number of documents only."""
     lengths = sorted({length for record in compared.records for length in _lengths(record)})
     runs = len(compared.rows)
     for i, (record, row, (mark, style, colour)) in enumerate(
@@ -115,7 +115,7 @@ def _canaries(axes: Axes, compared: Comparison) -> None:
 
 
 def _lengths(record: Record) -> dict[int, Estimate]:
-    """AUROC by substring length, for the group with the most documents."""
+    """Return AUROC by substring length, for the group with the most documents."""
     groups = [g for g in (record.canaries.groups if record.canaries else []) if g.length is not None and g.auroc]
     # Ascending, "all documents" (None) last: the dictionary keeps the last group of each length.
     groups.sort(key=lambda g: float("inf") if g.documents is None else g.documents)

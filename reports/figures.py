@@ -1,65 +1,109 @@
-"""Figures of a record, as SVG."""
+"""The figures of a record, how all figures look, and how they become SVG.
 
-from collections.abc import Collection
+Colours can be distinguished by the colour-blind, and in grey by the style of lines.
+"""
 
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure as Drawing
 
 from heldin.attacks.statistics import how_aggregated
-from heldin.audit.attack_results import AttackResult, Curve
+from heldin.audit.attack_results import AttackResult, Curve, Histogram
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.canary_groups import CanaryFacts, CanaryGroup
 from heldin.audit.knowledge import Knowledge
 from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.record.facts import GradientNorms
-from heldin.reports.drawing import BLUE, GREY, ORANGE, above, figure, label, two_sides
-from heldin.reports.retraining_figure import trainings_histogram
+from heldin.reports.blocks import Figure
 from heldin.reports.wording import audited_by, over_texts
 from heldin.words.people import Wording
 
-
-def figures(record: Record) -> dict[str, str]:
-    """SVG by name: "roc", "histogram"; "curves", "knowledge", "canaries" and "norms" where the record holds such."""
-    what = audited_by(record)
-    # Of the attack that the headline names, since it stands beneath the headline.
-    histogram = trainings_histogram(record) if record.trainings else _histogram(record.named(), what)
-    found = {"roc": _roc(record), "histogram": histogram}
-    # A single evaluation is a point, which draws nothing as a line.
-    if record.training and len(record.training.curve) > 1:
-        found["curves"] = _curves(record)
-    if record.gradient_norms:
-        found["norms"] = _gradient_norms(record.gradient_norms)
-    if len(record.knowledge) > 1:
-        found["knowledge"] = _knowledge(record.knowledge, what.singular)
-    if record.canaries and any(group.auroc for group in record.canaries.groups):
-        found["canaries"] = _canaries(record.canaries, record.primary().auroc, what)
-    return found
+BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#767676"  # Okabe and Ito (2008), of clearly different lightness
+STYLE: Any = {  # matplotlib types its several hundred keys as literals
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    # Letters as outlines: whoever shows the file needs none of the fonts.
+    "svg.fonttype": "path",
+    "svg.hashsalt": "heldin",  # equal figures are equal files
+    "lines.linewidth": 1.4,
+    "hatch.linewidth": 0.5,
+    "legend.frameon": False,
+}
 
 
-def alternatives(record: Record, drawn: Collection[str]) -> dict[str, str]:
-    """What each of the figures that were drawn shows, for whoever cannot see it."""
-    what, area = audited_by(record), record.primary().auroc
-    curve = record.training.curve if record.training else []
-    said = {
-        "histogram": f"Two histograms of scores, of {what.member} and of {what.other}.{_ends(record)}",
-        "roc": f"ROC curves of the attacks; the leading one has an AUROC of {area.value:.2f}.",
-        "norms": "Two histograms of gradient norms, of canary users' records and of real users'.",
-        "canaries": "AUROC of groups of canary users with intervals; the table below has the same numbers.",
-    }
-    if curve:
-        ends = f"{curve[0].auroc:.2f} to {curve[-1].auroc:.2f}"
-        said["curves"] = f"Validation losses and AUROC by step; the AUROC goes from {ends}."
-    if record.knowledge:
-        first, last = record.knowledge[0], record.knowledge[-1]
-        said["knowledge"] = (
-            f"AUROC by number of texts: {first.mean:.2f} with {first.texts}, {last.mean:.2f} with {last.texts}."
+def label(axes: Axes, x: str, y: str) -> None:
+    """Label the axes."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.tick_params(width=0.6, length=2.5)
+
+
+def above(axes: Axes) -> None:
+    """Put the legend above the axes, where nothing is drawn."""
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+
+
+@contextmanager
+def figure(width: float, height: float) -> Iterator[tuple[Drawing, list[str]]]:
+    """Begin a figure of ``width`` x ``height`` inches; its SVG is appended to the list when the context ends."""
+    saved: list[str] = []
+    with mpl.rc_context(STYLE):
+        # Not by pyplot, which would pick a backend for the whole process and keep every figure until it is closed.
+        drawn = Drawing(figsize=(width, height), layout="constrained")
+        yield drawn, saved
+        buffer = io.StringIO()
+        canvas: Any = FigureCanvasSVG(drawn)
+        # Without a date the same record gives the same bytes.
+        canvas.print_svg(buffer, metadata={"Date": None})
+        saved.append(buffer.getvalue())
+
+
+def two_sides(axes: Axes, histogram: Histogram, held_in: str, held_out: str) -> None:
+    """Draw the scores of both sides: one filled, one hatched, so that they differ in grey too."""
+    edges = np.array(histogram.edges)
+    # shares of a side per unit of score: counts would mislead with wide bins and unequal sides
+    outside, inside = (
+        np.array(side) / max(1, sum(side)) / np.diff(edges) for side in (histogram.held_out, histogram.held_in)
+    )
+    axes.stairs(outside, edges, fill=True, facecolor=ORANGE, alpha=0.55, label=held_out)
+    axes.stairs(inside, edges, color=BLUE, hatch="////", fill=True, facecolor="none", label=held_in)
+    axes.stairs(inside, edges, color=BLUE, linewidth=1.2)
+
+
+# A record has the curves of two scores at most: those of many would tell together who was held in.
+_CURVES = (("-", BLUE), ("--", ORANGE))
+
+
+def plot_histogram(record: Record) -> Figure:
+    """Return the histogram of the attack that the headline names: it stands beneath the headline."""
+    words = audited_by(record)
+    if record.trainings is not None:
+        draw = partial(trainings_histogram, record)
+        caption = "Scores of trainings with the worst-case user and without."
+        caption += " The less the two overlap, the more a model tells."
+    else:
+        draw = partial(_draw_histogram, record.named(), words)
+        caption = (
+            "The less the two overlap, the more the model tells. A bar holds ten"
+            f" {words.unit} or more; the outer ones are open-ended."
         )
-    return {name: said[name] for name in drawn}
+    alt = f"Two histograms of scores, of {words.member} and of {words.other}.{_outer_groups(record)}"
+    return Figure("histogram", draw, alt, caption)
 
 
-def _ends(record: Record) -> str:
-    """The two outer groups of the histogram in words; "" where trainings are drawn."""
+def _outer_groups(record: Record) -> str:
+    """Return the two outer groups of the histogram in words; "" if trainings are drawn."""
     curve = record.named().curve
     if record.trainings is not None or curve is None:
         return ""
@@ -70,27 +114,91 @@ def _ends(record: Record) -> str:
     )
 
 
-# A record has the curves of two scores at most: those of many would tell together who was held in.
-_CURVES = (("-", BLUE), ("--", ORANGE))
+def plot_roc(record: Record) -> Figure:
+    """Return the ROC curves on linear and logarithmic axes."""
+    words, area = audited_by(record), record.primary().auroc
+    caption = "ROC curves, linear and logarithmic; the thin grey line is guessing"
+    if record.ceiling() is not None:
+        caption += (
+            f", the shaded part lies above what the guarantee lets any attack on {words.unit} reach in expectation"
+        )
+    if len(record.attacks) > 1:
+        which = " and the one that the headline names are" if len(_chosen(record)) > 1 else " is"
+        caption += (
+            f". Of {len(record.attacks)} scores the leading attack{which} shown, in groups of ten {words.unit} or more:"
+            " curves of many scores would tell together who was held in"
+        )
+    alt = f"ROC curves of the attacks; the leading one has an AUROC of {area.value:.2f}."
+    return Figure("roc", partial(_draw_roc, record), alt, f"{caption}.")
 
 
-def _chosen(record: Record) -> list[tuple[AttackResult, Curve]]:
-    """The scores whose curves the record has, the leading attack first."""
-    return [(result, result.curve) for result in record.attacks if result.curve]
-
-
-def shown_curves(record: Record) -> str:
-    """Which of the attacks the ROC figure shows, for its caption."""
-    if len(record.attacks) == 1:
-        return ""
-    which = " and the one that the headline names are" if len(_chosen(record)) > 1 else " is"
-    return (
-        f"Of {len(record.attacks)} scores the leading attack{which} shown, in groups of ten"
-        f" {audited_by(record).unit} or more: curves of many scores would tell together who was held in"
+def plot_curves(record: Record) -> Figure | None:
+    """Return losses and AUROC by step; None without a training that was evaluated more than once."""
+    points = record.training.curve if record.training else []
+    # A single evaluation is a point, which draws nothing as a line.
+    if len(points) < 2:
+        return None
+    ends = f"{points[0].auroc:.2f} to {points[-1].auroc:.2f}"
+    return Figure(
+        "curves",
+        partial(_draw_curves, record),
+        f"Validation losses and AUROC by step; the AUROC goes from {ends}.",
+        "Validation loss and attack AUROC by optimizer step; the dotted line marks the audited checkpoint.",
     )
 
 
-def _roc(record: Record) -> str:
+def plot_knowledge(record: Record) -> Figure | None:
+    """Return AUROC by the number of texts that the attacker has; None if it was measured for one number only."""
+    if len(record.knowledge) < 2:
+        return None
+    unit, first, last = audited_by(record).singular, record.knowledge[0], record.knowledge[-1]
+    return Figure(
+        "knowledge",
+        partial(_draw_knowledge, record.knowledge, unit),
+        f"AUROC by number of texts: {first.mean:.2f} with {first.texts}, {last.mean:.2f} with {last.texts}.",
+        f"AUROC of the leading attack by how many texts of each {unit} the attacker has. The band holds 95 % of random"
+        " choices of the texts; it is no interval for the AUROC.",
+    )
+
+
+def plot_canaries(record: Record) -> Figure | None:
+    """Return AUROC of groups of canary users; None without a group that has one."""
+    groups = [group for group in (record.canaries.groups if record.canaries else []) if group.auroc]
+    over = [
+        *(["the length of their shared substring"] if any(group.length is not None for group in groups) else []),
+        *(["their training documents"] if any(group.documents is not None for group in groups) else []),
+    ]
+    if record.canaries is None or not over:
+        return None
+    words = audited_by(record)
+    return Figure(
+        "canaries",
+        partial(_draw_canaries, record.canaries, record.primary().auroc, words),
+        "AUROC of groups of canary users with intervals; the table below has the same numbers.",
+        f"AUROC of the leading attack on canary users by {' and by '.join(over)}, with 95 % intervals. The band is that"
+        f" of the {words.subjects}.",
+    )
+
+
+def plot_gradient_norms(record: Record) -> Figure | None:
+    """Return gradient norms of canary users' and real users' records; None if they were not measured."""
+    if record.gradient_norms is None:
+        return None
+    return Figure(
+        "norms",
+        partial(_draw_gradient_norms, record.gradient_norms),
+        "Two histograms of gradient norms, of canary users' records and of real users'.",
+        "Gradient norms of single records of canary users and of real users before the first step. A user-level step"
+        " clips the mean over a user's records, which has another norm.",
+    )
+
+
+def _chosen(record: Record) -> list[tuple[AttackResult, Curve]]:
+    """Return the scores whose curves the record has, the leading attack first."""
+    return [(result, result.curve) for result in record.attacks if result.curve]
+
+
+def _draw_roc(record: Record) -> str:
     with figure(6.3, 3.2) as (drawn, saved):
         linear, log = drawn.subplots(1, 2)
         for axes in (linear, log):
@@ -130,15 +238,15 @@ def _roc(record: Record) -> str:
     return saved[0]
 
 
-def _histogram(result: AttackResult, what: Wording) -> str:
+def _draw_histogram(result: AttackResult, words: Wording) -> str:
     assert result.curve is not None
     with figure(6.3, 1.9) as (drawn, saved):
         axes = drawn.subplots()
-        two_sides(axes, result.curve.histogram, what.member, what.other)
+        two_sides(axes, result.curve.histogram, words.member, words.other)
         how = how_aggregated(result.attack, result.aggregation)
         label(
             axes,
-            f"score of one {what.singular} ({result.attack}, {how}; higher: more likely held in)",
+            f"score of one {words.singular} ({result.attack}, {how}; higher: more likely held in)",
             "share per unit",
         )
         axes.set_yticks([])
@@ -146,13 +254,13 @@ def _histogram(result: AttackResult, what: Wording) -> str:
     return saved[0]
 
 
-def _curves(record: Record) -> str:
+def _draw_curves(record: Record) -> str:
     assert record.training is not None
-    points, what = record.training.curve, audited_by(record)
+    points, words = record.training.curve, audited_by(record)
     steps = [p.step for p in points]
     with figure(6.3, 2.3) as (drawn, saved):
         losses, areas = drawn.subplots(1, 2)
-        shown = (("held_in_loss", "o-", BLUE, what.member), ("held_out_loss", "s--", ORANGE, what.other))
+        shown = (("held_in_loss", "o-", BLUE, words.member), ("held_out_loss", "s--", ORANGE, words.other))
         for name, mark, colour, side in shown:
             # None where those of a side have no validation texts.
             if (values := [getattr(p, name) for p in points])[0] is not None:
@@ -169,7 +277,7 @@ def _curves(record: Record) -> str:
     return saved[0]
 
 
-def _knowledge(points: list[Knowledge], one: str) -> str:
+def _draw_knowledge(points: list[Knowledge], unit: str) -> str:
     """AUROC by the number of texts per user that the attacker has (Kandpal et al. 2024, Figure 10)."""
     with figure(6.3, 2.0) as (drawn, saved):
         axes = drawn.subplots()
@@ -181,11 +289,11 @@ def _knowledge(points: list[Knowledge], one: str) -> str:
         axes.set_xscale("log", base=2)
         axes.set_xticks(counts, [*map(str, counts[:-1]), f"{counts[-1]}\n(all)"])
         axes.minorticks_off()
-        label(axes, f"texts of each {one} that the attacker has, at most", "attack AUROC")
+        label(axes, f"texts of each {unit} that the attacker has, at most", "attack AUROC")
     return saved[0]
 
 
-def _canaries(canaries: CanaryFacts, real: Estimate, what: Wording) -> str:
+def _draw_canaries(canaries: CanaryFacts, real: Estimate, words: Wording) -> str:
     """AUROC by substring length and by training documents (Kandpal et al. 2024, Figure 5); real users as a band."""
     shown = [group for group in canaries.groups if group.auroc]
     by_length = [group for group in shown if group.length is not None]
@@ -196,7 +304,7 @@ def _canaries(canaries: CanaryFacts, real: Estimate, what: Wording) -> str:
         for axes, (groups, title) in zip(drawn.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             # Real users under the same attack: how much easier canary users are to find.
             axes.axhspan(real.lower, real.upper, color=GREY, alpha=0.15, linewidth=0)
-            axes.axhline(real.value, color=GREY, linewidth=0.8, linestyle="--", label=what.subjects)
+            axes.axhline(real.value, color=GREY, linewidth=0.8, linestyle="--", label=words.subjects)
             axes.axhline(0.5, color=GREY, linewidth=0.6)
             _canary_lines(axes, groups, of_length=groups is by_length)
             label(axes, title, "attack AUROC")
@@ -205,22 +313,7 @@ def _canaries(canaries: CanaryFacts, real: Estimate, what: Wording) -> str:
     return saved[0]
 
 
-def canary_caption(record: Record) -> str:
-    """What the canary figure shows: by length if there are substrings, by documents if their number is set."""
-    groups = [group for group in (record.canaries.groups if record.canaries else []) if group.auroc]
-    over = [
-        *(["the length of their shared substring"] if any(g.length is not None for g in groups) else []),
-        *(["their training documents"] if any(g.documents is not None for g in groups) else []),
-    ]
-    if not over:
-        return ""
-    return (
-        f"AUROC of the leading attack on canary users by {' and by '.join(over)}, with 95 % intervals. The band is that"
-        f" of the {audited_by(record).subjects}."
-    )
-
-
-def _gradient_norms(norms: GradientNorms) -> str:
+def _draw_gradient_norms(norms: GradientNorms) -> str:
     """Shares of records by the norm of their gradient (Kandpal et al. 2024, Figure 12, right)."""
     with figure(6.3, 1.9) as (drawn, saved):
         axes = drawn.subplots()
@@ -262,3 +355,21 @@ def _canary_lines(axes: Axes, groups: list[CanaryGroup], *, of_length: bool) -> 
         axes.errorbar(x, y, np.maximum(reach, 0), fmt=marker + style, color=colour, markersize=3, capsize=2, label=name)
     axes.set_xticks(range(len(values)), [str(value) for value in values])
     axes.set_xlim(-0.6, len(values) - 0.4)
+
+
+def trainings_histogram(record: Record) -> str:
+    """Trainings by score, those with the worst-case user hatched; the dashed line is the tested threshold."""
+    assert record.trainings is not None
+    with figure(6.3, 2.1) as (drawn, saved):
+        axes = drawn.subplots()
+        two_sides(axes, record.curve().histogram, "with the worst-case user", "without the worst-case user")
+        if record.trainings.threshold is not None:
+            axes.axvline(record.trainings.threshold, color="black", linewidth=0.8, linestyle="--", label="threshold")
+        label(
+            axes,
+            f"score of the training (mean {record.primary_attack} of the user's documents, nats)",
+            "share per unit",
+        )
+        axes.set_yticks([])
+        above(axes)
+    return saved[0]

@@ -1,22 +1,24 @@
-"""The record in words: the answer, what to do, what was audited, how well attacks did. No number is computed here."""
+"""The first pages of a report: the answer, what to do, what was audited, how well attacks did.
 
-from collections.abc import Sequence
+No number is computed here.
+"""
+
 from dataclasses import dataclass
 
 from heldin.attacks.statistics import FOR_TRAINING_DOCUMENTS, how_aggregated
 from heldin.audit.answer import DecisionFacts
-from heldin.audit.decision import Answer, Promise
+from heldin.audit.decision import Answer as AnswerCode
+from heldin.audit.decision import Promise
+from heldin.audit.results import TrainingsFacts
 from heldin.base.wording import counted
-from heldin.bounds.verdict import NO_CLAIM, Outcome, Verdict, in_parentheses
+from heldin.bounds.verdict import NO_CLAIM
 from heldin.record.condition_words import control_line, form_line
 from heldin.record.document import Record
-from heldin.record.facts import Count
 from heldin.record.planted_facts import ConditionName, Known, PlantedFacts
-from heldin.reports import training_findings
-from heldin.reports.certified import NONE_FOLLOWS, bounds_that_follow
-from heldin.reports.next_steps import next_step
-from heldin.reports.people import attacker
-from heldin.reports.recommendation import recommendation
+from heldin.reports.blocks import Answer, Block, Entry, Note, Place, Small, assemble
+from heldin.reports.claims import describe_verdicts
+from heldin.reports.people import describe_attacker, explain_groups
+from heldin.reports.recommendation import next_step, recommendation
 from heldin.reports.wording import audited_by, group_name, interval, of_real_rows, percent, sentence
 from heldin.words.answer import GuaranteeComparison
 from heldin.words.texts import AtEndpoint
@@ -24,21 +26,21 @@ from heldin.words.texts import AtEndpoint
 ATTACKER = "Who attacks"
 HOW_WELL = "How well the attacks did"
 CANARY_USERS = "Canary users"
+AUDITED = "What was audited"
 BOUNDS = "Bounds and verdict"
 NEXT = "What to do next"
 RECOMMENDED = "Recommendation"
-FRONT = (RECOMMENDED, NEXT, ATTACKER)  # stand before the first figure
+LIMITS = "What this does not say"
 
 
 @dataclass(frozen=True)
 class Findings:
-    """The first pages of a report.
+    """The first pages as a terminal prints them.
 
     Attributes:
         headline: the answer, as the record has it.
         warnings: what a reader must know before the answer; may be empty.
-        paragraphs: (title, text): what is recommended, what to do next, who attacks, how well the attacks did, what was
-            audited, what follows and what does not.
+        paragraphs: (title, text) of the sections below.
     """
 
     headline: str
@@ -47,27 +49,19 @@ class Findings:
 
 
 def findings(record: Record) -> Findings:
-    """What the record says, in sentences."""
-    trainings = record.trainings
-    return Findings(
-        headline=record.decision.headline,
-        warnings=tuple(_warnings(record)),
-        paragraphs=(
-            (RECOMMENDED, recommendation(record)),
-            (NEXT, training_findings.meaning(record) if trainings else next_step(record, record.decision)),
-            (ATTACKER, attacker(record)),
-            (HOW_WELL, training_findings.success(record, trainings) if trainings else _success(record)),
-            *([(CANARY_USERS, _canaries(record))] if record.canaries else []),
-            ("What was audited", training_findings.audited(record, trainings) if trainings else _audited(record)),
-            (BOUNDS, _bounds(record)),
-            ("What this does not say", training_findings.limits(record) if trainings else _limits(record)),
-        ),
-    )
+    """Return the findings of a record in sentences."""
+    paragraphs = tuple((section.title, section.text) for section in assemble(record, (*BEFORE_FIGURE, *AFTER_FIGURE)))
+    return Findings(record.decision.headline, tuple(warn(record)), paragraphs)
 
 
-def _warnings(record: Record) -> list[str]:
-    """Disagreement of attacks first, then whatever weakens or voids the answer."""
-    training, split, what = record.training, record.split, audited_by(record)
+def state_answer(record: Record) -> list[Block]:
+    """Return the answer, and what must be read before."""
+    return [Answer(record.decision.headline), Small(explain_groups(record)), *map(Note, warn(record))]
+
+
+def warn(record: Record) -> list[str]:
+    """Return what a reader must know before the answer: disagreement of attacks first, then what weakens the answer."""
+    training, split, words = record.training, record.split, audited_by(record)
     # Notes of the decision first: attacks that disagree, and a promise that is broken.
     warnings = list(record.decision.notes)
     warnings += [
@@ -85,7 +79,7 @@ def _warnings(record: Record) -> list[str]:
     warnings += [sentence(w) for w in (training.warnings if training else [])]
     if not split.certifiable:
         warnings.append(sentence(f"Indicative only: {split.standing_reason}"))
-    verbatim = sorted(FOR_TRAINING_DOCUMENTS & {its.attack for its in record.attacks})
+    verbatim = sorted(FOR_TRAINING_DOCUMENTS & {result.attack for result in record.attacks})
     if verbatim and record.scored_texts.kind == "fresh":
         warnings.append(
             f"Made for the documents of training: {', '.join(verbatim)}. The scored texts are fresh, and there such a"
@@ -101,18 +95,18 @@ def _warnings(record: Record) -> list[str]:
     ):
         warnings.append(
             f"{overlaps.scored_texts_in_same_users_training.count:,} of {record.attacker_texts:,} scored texts are"
-            f" word for word in the same {what.singular}'s training texts: for them the attack is not on fresh text."
+            f" word for word in the same {words.singular}'s training texts: for them the attack is not on fresh text."
         )
     if overlaps.held_out_texts_in_training.count and not record.trainings:
         warnings.append(
-            f"{what.other.capitalize()} share {counted(overlaps.held_out_texts_in_training.count, 'text')} word for"
+            f"{words.other.capitalize()} share {counted(overlaps.held_out_texts_in_training.count, 'text')} word for"
             " word with training: to that extent they were trained on, and the difference between the sides looks too"
             " small."
         )
     if overlaps.held_out_texts_in_held_in.count and not record.trainings:
         warnings.append(
-            f"{what.other.capitalize()} share {counted(overlaps.held_out_texts_in_held_in.count, 'text')} word for word"
-            f" with {what.member}."
+            f"{words.other.capitalize()} share {counted(overlaps.held_out_texts_in_held_in.count, 'text')} word for"
+            f" word with {words.member}."
         )
     if overlaps.audited_texts_in_public.count:
         whose = "Audited users" if split.audited == "users" else "Users who take part"
@@ -123,8 +117,96 @@ def _warnings(record: Record) -> list[str]:
     return warnings
 
 
-def _audited(record: Record) -> str:
-    split, target, what = record.split, record.target, audited_by(record)
+def describe_success(record: Record) -> str:
+    """Return how well the attacks did."""
+    if record.trainings:
+        return _separate_trainings(record, record.trainings)
+    result, facts, words = record.primary(), record.decision, audited_by(record)
+    how = "redrawing the coins" if facts.law.value.endswith("coins") else "redrawing the two groups"
+    text = (
+        f"The leading attack, {result.attack} ({how_aggregated(result.attack, result.aggregation)}), reached an AUROC"
+        f" of {interval(result.auroc)}; 0.5 is guessing, 1 is certainty."
+    )
+    shown = [t for t in record.curve().tpr_at if t.estimate is not None]
+    if shown and shown[0].estimate is not None:
+        text += (
+            f" When {percent(shown[0].fpr)} of {words.other} may be named wrongly, it names"
+            f" {percent(shown[0].estimate.value)} of the {words.member}."
+        )
+    # The highest of many is too high by selection: quoted with the interval that holds for all scores at once, and with
+    # its adjusted p-value (docs/theory.md#randomisation-test).
+    best = max(record.attacks, key=lambda a: a.auroc.value)
+    if best is not result and best.simultaneous is not None:
+        low, high = best.simultaneous
+        text += (
+            f" The highest of all {facts.scores} scores is {best.attack},"
+            f" {how_aggregated(best.attack, best.aggregation)}: {best.auroc.value:.3f}"
+            f" ({low:.3f} to {high:.3f}, simultaneous over all scores; adjusted p = {best.adjusted_p:.2g})."
+        )
+    return (
+        f"{text} By {how} {facts.by.redraws:,} times, chance gives AUROCs as high as these with probability"
+        f" {facts.auroc_p:.2g} (leaks at {facts.by.auroc_level:g} or below), and true-positive rates as high at low"
+        f" false-positive rates with {facts.tpr_p:.2g} (at {facts.by.tpr_level:g})."
+    )
+
+
+def describe_canaries(record: Record) -> str:
+    """Return the answer for canary users, their number, and the groups with the lowest and highest AUROC."""
+    c = record.canaries
+    if c is None:
+        return ""
+    replaced = f" {c.replaced} of them took the place of real users, who are not audited." if c.replaced else ""
+    text = f"{c.decision.headline} " if c.decision else ""
+    # Of a training of somebody else's only what it was given is known.
+    took_part = "took part like any user" if record.planted is None else "stand in the planted training set"
+    text += (
+        f"{counted(c.users, 'canary user')}, planted for this audit, {took_part}: {c.held_in} were held in"
+        f" and {c.held_out} held out, each by its own fair coin.{replaced}"
+    )
+    if c.trained_on < c.training_texts:
+        text += (
+            f" Of the {c.training_texts:,} training texts of those held in, defenses on the data side left"
+            f" {c.trained_on:,}; numbers of documents are those before."
+        )
+    if record.planted is not None:
+        text += _planted_rows(record.planted)
+    # Canary users of one kind are few, and fair coins may leave a side empty: then there is nothing to compare.
+    for kind in sorted({g.kind for g in c.groups}):
+        sides = [sum(s) for s in zip(*((g.held_in, g.held_out) for g in c.groups if g.kind == kind), strict=True)]
+        if 0 in sides:
+            text += (
+                f" The coins left no {kind.replace('_', '-')} canary user on one side: nothing is concluded about them."
+            )
+    measured = sorted((g for g in c.groups if g.auroc), key=lambda g: g.auroc.value if g.auroc else 0.0)
+    if not measured:
+        return f"{text} Too few of them are on each side to say how well the attack did on them."
+    # Highest and lowest, so that the group on which the attack does best is not taken for all.
+    ends = [measured[-1]] if len(measured) == 1 else [measured[-1], measured[0]]
+    reached = "; the least on ".join(f"{group_name(g)}: {interval(g.auroc)}" for g in ends if g.auroc)
+    most = "The leading attack did best on" if len(measured) > 1 else "The leading attack's AUROC on"
+    return f"{text} {most} {reached}. " + (
+        "Each has rows of one real user: they show what leaks about users with as few rows."
+        if of_real_rows(record)
+        else "They are made to be found: they show what can leak, not what leaks about real users."
+    )
+
+
+def _planted_rows(planted: PlantedFacts) -> str:
+    """Return whether planted rows were learned, whether they bore a loss, and how they differ from real rows."""
+    text = ""
+    if planted.training is not None and planted.training.silent_canary_users:
+        number = counted(planted.training.silent_canary_users, "held-in canary user")
+        text += f" {number} had no row on which training counted a loss."
+    if planted.control is not None:
+        text += f" Positive control {control_line(planted.control)}."
+    return f"{text} {form_line(planted.form)}" if planted.form is not None else text
+
+
+def describe_audited(record: Record) -> str:
+    """Return what was audited."""
+    if record.trainings:
+        return _describe_trainings(record, record.trainings)
+    split, target, words = record.split, record.target, audited_by(record)
     size = "unknown size" if target.parameters is None else f"{target.parameters / 1e6:,.1f} million parameters"
     origin = _origin(record)
     if target.endpoint:
@@ -139,7 +221,7 @@ def _audited(record: Record) -> str:
         )
     return (
         f"A {target.architecture} of {size} ({target.name}).{origin} {_texts(record)} of {split.held_in:,} held-in and"
-        f" {split.held_out:,} {what.other} were scored under it and under the reference model"
+        f" {split.held_out:,} {words.other} were scored under it and under the reference model"
         f" ({record.reference.name}).{per_text} Sides: {split.standing_reason}.{always}{_made_up(record)}"
     )
 
@@ -154,10 +236,10 @@ def _made_up(record: Record) -> str:
 
 
 def _origin(record: Record) -> str:
-    """How the target was trained here; empty for a model trained elsewhere."""
+    """Return how the target was trained here; empty for a model trained elsewhere."""
     t, planted = record.training, record.planted
     if planted is not None:
-        given = next(its for its in planted.conditions if its.name is ConditionName.GIVEN_EVERY_ROW)
+        given = next(condition for condition in planted.conditions if condition.name is ConditionName.GIVEN_EVERY_ROW)
         by = f"declared by {planted.declared_by}" if given.known_by is Known.DECLARED else given.known_by.value
         return (
             f" It was trained elsewhere, on {counted(planted.rows, 'row')} that heldin wrote for it ({by})."
@@ -173,18 +255,18 @@ def _origin(record: Record) -> str:
         which = f"the best of {t.steps:,} steps, step {t.chosen_step:,}"
     # the conditions of the promise are in the table of facts
     promised = t.guarantee_alone if t.epsilon is not None else t.guarantee
-    said = (
+    trained = (
         f" It was fine-tuned on {counted(t.records, 'text')} of {counted(t.users, 'user')} ({which}; defense:"
         f" {t.defense}; {promised})."
     )
-    said += "".join(f" The {r.name} had {r.did} of {r.before:,} of them." for r in t.removals)
+    trained += "".join(f" The {r.name} had {r.did} of {r.before:,} of them." for r in t.removals)
     if record.canaries:
-        said += f" {record.canaries.held_in} of these users are canary users, planted by the auditor."
-    return said
+        trained += f" {record.canaries.held_in} of these users are canary users, planted by the auditor."
+    return trained
 
 
 def _texts(record: Record) -> str:
-    """The scored texts, and what is known about whether training saw them."""
+    """Return the scored texts, and what is known about whether training saw them."""
     number, texts = record.attacker_texts, record.scored_texts
     says = " (as declared, not checked)" if texts.known_by == "declared" else ""
     match texts.kind:
@@ -198,151 +280,19 @@ def _texts(record: Record) -> str:
             return f"{counted(number, 'text')} (whether training saw them is not known)"
 
 
-def _success(record: Record) -> str:
-    result, facts, what = record.primary(), record.decision, audited_by(record)
-    how = "redrawing the coins" if facts.law.value.endswith("coins") else "redrawing the two groups"
-    said = (
-        f"The leading attack, {result.attack} ({how_aggregated(result.attack, result.aggregation)}), reached an AUROC"
-        f" of {interval(result.auroc)}; 0.5 is guessing, 1 is certainty."
-    )
-    shown = [t for t in record.curve().tpr_at if t.estimate is not None]
-    if shown and shown[0].estimate is not None:
-        said += (
-            f" When {percent(shown[0].fpr)} of {what.other} may be named wrongly, it names"
-            f" {percent(shown[0].estimate.value)} of the {what.member}."
-        )
-    # The highest of many is too high by selection: quoted with the interval that holds for all scores at once, and with
-    # its adjusted p-value (docs/theory.md#randomisation-test).
-    best = max(record.attacks, key=lambda a: a.auroc.value)
-    if best is not result and best.simultaneous is not None:
-        low, high = best.simultaneous
-        said += (
-            f" The highest of all {facts.scores} scores is {best.attack},"
-            f" {how_aggregated(best.attack, best.aggregation)}: {best.auroc.value:.3f}"
-            f" ({low:.3f} to {high:.3f}, simultaneous over all scores; adjusted p = {best.adjusted_p:.2g})."
-        )
-    return (
-        f"{said} By {how} {facts.by.redraws:,} times, chance gives AUROCs as high as these with probability"
-        f" {facts.auroc_p:.2g} (leaks at {facts.by.auroc_level:g} or below), and true-positive rates as high at low"
-        f" false-positive rates with {facts.tpr_p:.2g} (at {facts.by.tpr_level:g})."
-    )
-
-
-def _canaries(record: Record) -> str:
-    """The answer for canary users, how many there were, and the groups with the lowest and highest AUROC."""
-    c = record.canaries
-    assert c is not None
-    replaced = f" {c.replaced} of them took the place of real users, who are not audited." if c.replaced else ""
-    said = f"{c.decision.headline} " if c.decision else ""
-    # Of a training of somebody else's only what it was given is known.
-    took_part = "took part like any user" if record.planted is None else "stand in the planted training set"
-    said += (
-        f"{counted(c.users, 'canary user')}, planted for this audit, {took_part}: {c.held_in} were held in"
-        f" and {c.held_out} held out, each by its own fair coin.{replaced}"
-    )
-    if c.trained_on < c.training_texts:
-        said += (
-            f" Of the {c.training_texts:,} training texts of those held in, defenses on the data side left"
-            f" {c.trained_on:,}; numbers of documents are those before."
-        )
-    if record.planted is not None:
-        said += _planted_rows(record.planted)
-    # Canary users of one kind are few, and fair coins may leave a side empty: then there is nothing to compare.
-    for kind in sorted({g.kind for g in c.groups}):
-        sides = [sum(s) for s in zip(*((g.held_in, g.held_out) for g in c.groups if g.kind == kind), strict=True)]
-        if 0 in sides:
-            said += (
-                f" The coins left no {kind.replace('_', '-')} canary user on one side: nothing is concluded about them."
-            )
-    measured = sorted((g for g in c.groups if g.auroc), key=lambda g: g.auroc.value if g.auroc else 0.0)
-    if not measured:
-        return f"{said} Too few of them are on each side to say how well the attack did on them."
-    # Highest and lowest, so that the group on which the attack does best is not taken for all.
-    ends = [measured[-1]] if len(measured) == 1 else [measured[-1], measured[0]]
-    reached = "; the least on ".join(f"{group_name(g)}: {interval(g.auroc)}" for g in ends if g.auroc)
-    most = "The leading attack did best on" if len(measured) > 1 else "The leading attack's AUROC on"
-    return f"{said} {most} {reached}. " + (
-        "Each has rows of one real user: they show what leaks about users with as few rows."
-        if of_real_rows(record)
-        else "They are made to be found: they show what can leak, not what leaks about real users."
-    )
-
-
-def _planted_rows(planted: PlantedFacts) -> str:
-    """Whether planted rows were learned, whether they bore a loss, and how they differ from real rows by text."""
-    said = ""
-    if planted.training is not None and planted.training.silent_canary_users:
-        number = counted(planted.training.silent_canary_users, "held-in canary user")
-        said += f" {number} had no row on which training counted a loss."
-    if planted.control is not None:
-        said += f" Positive control {control_line(planted.control)}."
-    return f"{said} {form_line(planted.form)}" if planted.form is not None else said
-
-
-def _of_whom(record: Record, verdict: Verdict) -> str:
-    return f"{verdict.subjects}, " if record.canaries else ""
-
-
-def _bounds(record: Record) -> str:
-    """The verdict on each claim, the reason for its standing first, and the best bound with its name."""
-    judgement = record.judgement
-    said = _in_plain_words(judgement.verdicts)
-    for v in judgement.verdicts:
-        reason = sentence(v.reason)
-        whom = _of_whom(record, v)
-        # The reason becomes the end of a sentence that begins with whom it is about.
-        stated = f"{whom.capitalize()}{reason[0].lower()}{reason[1:]}" if whom else reason
-        found = f"{v.outcome}{in_parentheses(v.outcome, v.standing)}"
-        said.append(stated if v.claim == NO_CLAIM else f"On {v.claim}: {whom}{found}. {reason}")
-    said += [sentence(w) for v in judgement.verdicts for w in v.warnings]
-    # Estimates, and bounds under a condition that nobody checks (docs/theory.md#noise-family), are in the table only:
-    # the best of all would often be one of them.
-    bounds = [b for b in bounds_that_follow(record) if b.standing in ("certified", "indicative")]
-    if bounds:
-        best = max(bounds, key=lambda b: b.epsilon_lower)
-        of = f"on {best.subjects}, " if record.canaries else ""
-        together = len({bound.subjects for bound in bounds}) > 1
-        paid = "; all groups are corrected for together" if together else ""
-        said.append(
-            f"Of the {len(bounds)} lower bounds on epsilon per {audited_by(record).singular} (at delta"
-            f" {judgement.delta:g}) that this design supports, the highest is {best.epsilon_lower:.2f}"
-            f" ({of}{best.name}, {percent(best.level, 0)}, {best.standing}); it was picked after looking, each bound"
-            f" holds on its own{paid}."
-        )
-    elif len(bounds_that_follow(record)) < len(judgement.bounds):
-        said.append(NONE_FOLLOWS.format(one=audited_by(record).singular))
-    # One reason: the other bounds are refused for the same design.
-    elif judgement.refused:
-        said.append(f"No bound on epsilon can be given: {judgement.refused[0].reason}.")
-    return " ".join(said)
-
-
-def _in_plain_words(verdicts: Sequence[Verdict]) -> list[str]:
-    """What became of the claims, for whoever reads one sentence; nothing where none was tested."""
-    # By claim, each of which may have a verdict on real users and one on canary users.
-    tested = {v.claim for v in verdicts if v.claim != NO_CLAIM}
-    if not tested:
-        return []
-    violated = len({v.claim for v in verdicts if v.outcome is Outcome.VIOLATED})
-    if len(tested) == 1:
-        one = "is violated" if violated else "is not contradicted, which does not show it to be true"
-        return [f"The claim that was tested {one}."]
-    said = f"{violated} {'is' if violated == 1 else 'are'} violated"
-    if not violated:
-        said = "none is contradicted, which does not show them to be true"
-    return [f"Of the {len(tested)} claims that were tested {said}."]
-
-
-def _limits(record: Record) -> str:
+def state_limits(record: Record) -> str:
+    """Return what the audit does not say."""
+    if record.trainings:
+        return _limit_trainings(record, record.trainings)
     tested = any(v.claim != NO_CLAIM for v in record.judgement.verdicts)
     guarantee = "" if tested else " No differential-privacy guarantee was claimed or tested."
-    t, what = record.training, audited_by(record)
+    t, words = record.training, audited_by(record)
     if t and t.epsilon is not None:
         guarantee = f" The accountant promises {t.guarantee_alone}."
         # Only where something is promised to those who are audited: an example's epsilon says nothing of users' AUROC.
         if ceiling := record.ceiling():
             guarantee += (
-                f" If that holds, no attack on {what.unit} is expected to exceed an AUROC of {ceiling.auroc:.3f}."
+                f" If that holds, no attack on {words.unit} is expected to exceed an AUROC of {ceiling.auroc:.3f}."
             )
     alone = ""
     if record.split.audited == "canaries":
@@ -353,25 +303,86 @@ def _limits(record: Record) -> str:
         )
     gain = record.utility.gain if record.utility else None
     learned = ""
-    if gain is not None and gain.value <= 0.0 and record.decision.decision.answer is not Answer.LEAKS:
+    if gain is not None and gain.value <= 0.0 and record.decision.decision.answer is not AnswerCode.LEAKS:
         learned = (
             f" Training made the model no better than the base model on other people's texts (gain {gain.value:.4f}"
             " nats a token): what was found is not what a model that learns more would give away."
         )
     return (
         "An audit bounds what an attacker can do from below: these attacks did this well; another may do better."
-        f" Intervals are estimates: they treat {what.unit} as independent, while all scores share one model.{guarantee}"
-        f"{alone}{learned}"
+        f" Intervals are estimates: they treat {words.unit} as independent, while all scores share one"
+        f" model.{guarantee}{alone}{learned}"
     )
 
 
-def known(count: Count) -> str:
-    """A count, or "not known"."""
-    return "not known" if count.count is None else f"{count.count:,}"
+def _describe_trainings(record: Record, facts: TrainingsFacts) -> str:
+    t, target = record.training, record.target
+    assert t is not None
+    return (
+        f"A training, not a model: {facts.runs} times a {target.architecture} of {target.parameters:,} parameters was"
+        f" fine-tuned for {t.steps} steps on the same {t.records:,} texts of {counted(t.users, 'user')} (defense:"
+        f" {t.defense}; {t.guarantee}), {facts.with_user} times with one more user, made to be found:"
+        f" {counted(facts.documents, 'document')} in tokens that nobody else writes. How that was decided:"
+        f" {record.split.standing_reason}. Each model was scored and thrown away; a training took"
+        f" {facts.seconds_each:.1f} s (median)."
+    )
+
+
+def _separate_trainings(record: Record, facts: TrainingsFacts) -> str:
+    result = record.primary()
+    text = (
+        f"The score of a training is the mean {result.attack} of that user's own documents under its last model and the"
+        f" base model. It tells trainings with the user from those without at an AUROC of {interval(result.auroc)}."
+    )
+    # The coins may leave fewer than two trainings of a side among those that would pick a threshold
+    # (``bounds.trainings.pilot_size``).
+    if not record.judgement.bounds:
+        return f"{text} No bound could be tested: {'; '.join(refused.reason for refused in record.judgement.refused)}."
+    if facts.threshold is None or facts.members is None or facts.non_members is None:
+        return f"{text} No single threshold was tested; bands over all thresholds were."
+    how = f"picked by the first {facts.pilot} trainings" if facts.pilot else "fixed before looking"
+    return (
+        f"{text} At the threshold {facts.threshold:.4g}, {how}, it called {facts.true_positives} of {facts.members}"
+        f' trainings with the user and {facts.false_positives} of {facts.non_members} without it "with".'
+    )
+
+
+def advise(record: Record) -> str:
+    """Return what to do next; for trainings by the gravest outcome."""
+    if not record.trainings:
+        return next_step(record)
+    outcomes = {v.outcome for v in record.judgement.verdicts if v.claim != NO_CLAIM}
+    # The gravest outcome first: several claims may have several.
+    if "violated" in outcomes:
+        return (
+            "The training does not keep what is claimed: a mistake in its code, or a claim for another training. Do not"
+            " release its models; check noise, clipping, sampling and keys, in this order."
+        )
+    # Of every claim: one that no result could have rejected is inconclusive, and says nothing for the training.
+    if outcomes == {"consistent"}:
+        return "Nothing speaks against the claim; this many trainings, if all were separated, would have."
+    return (
+        "The bounds are what is known. Where a claim was tested, not even perfect separation of this many trainings"
+        " would have falsified it: more trainings, or a white-box audit of the trainer, would say more."
+    )
+
+
+def _limit_trainings(record: Record, facts: TrainingsFacts) -> str:
+    t = record.training
+    assert t is not None
+    promised = f"The accountant promises {t.guarantee}. " if t.epsilon is not None else ""
+    most = (
+        "" if facts.reach is None else f" This many trainings could have certified at most epsilon {facts.reach:.2f}."
+    )
+    return (
+        f"{promised}Bounds are on epsilon per user of this training, from below: another user, a stronger attack or"
+        f" more trainings may show more.{most} They are about the training (code, config, the other users' texts), not"
+        " about any one model that it released."
+    )
 
 
 def answer_line(facts: DecisionFacts) -> str:
-    """The answer in a few words, as the last line of a command."""
+    """Return the answer in a few words, as the last line of a command."""
     promise = facts.decision.promise
     return f"{facts.decision.answer.value}{'' if promise is None else _PROMISED[promise]()}"
 
@@ -381,3 +392,18 @@ _PROMISED = {
     Promise.ABOVE: GuaranteeComparison.ABOVE,
     Promise.BEYOND: GuaranteeComparison.BEYOND,
 }
+
+
+# The sections of ``findings``, around the first figure of a report.
+BEFORE_FIGURE: tuple[Entry[Record], ...] = (
+    Entry("recommended", RECOMMENDED, recommendation, place=Place.FRONT),
+    Entry("next", NEXT, advise, place=Place.FRONT),
+    Entry("attacker", ATTACKER, describe_attacker, place=Place.FRONT),
+)
+AFTER_FIGURE: tuple[Entry[Record], ...] = (
+    Entry("success", HOW_WELL, describe_success, place=Place.FRONT),
+    Entry("canary-users", CANARY_USERS, describe_canaries, place=Place.FRONT),
+    Entry("audited", AUDITED, describe_audited, place=Place.FRONT),
+    Entry("verdicts", BOUNDS, describe_verdicts, place=Place.FRONT),
+    Entry("limits", LIMITS, state_limits, place=Place.FRONT),
+)

@@ -1,9 +1,21 @@
-"""The parts of a web page: tables, terms, figures, lines to sign, and the annex. What is printed is escaped."""
+"""The web page of a report: one file that needs no network. Every text is escaped.
+
+Figures are SVG. Only those that have an interactive chart use scripts, which vl-convert puts into the page (the extra
+``html``).
+"""
 
 import base64
-import html
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
 from typing import Any
+
+from heldin.base.errors import InputError
+from heldin.base.files import write_text
+from heldin.reports import blocks
+from heldin.reports.blocks import Block, Figure, Place, Report, Section
+from heldin.reports.wording import breakable
 
 STYLE = """
 body { font-family: Georgia, serif; max-width: 64em; margin: 2em auto; padding: 0 1em; color: #111; }
@@ -18,118 +30,118 @@ small, figcaption { color: #5a5a5a; } figure { margin: 1em 0; } img { max-width:
 .lines div { border-bottom: 1px solid; height: 2em; } .sign { display: flex; gap: 1em; margin-top: 2.5em; }
 .sign div { border-top: 1px solid; flex: 1; color: #5a5a5a; }
 pre { white-space: pre-wrap; font-size: .8em; }
-@media print { .annex { page-break-before: always; } }
+@media print { .page { page-break-before: always; } }
 """
 _NOT_STATED = '<span>not stated:</span> <span class="line"></span>'
 
 
-def page(title: str, body: str) -> str:
-    """A whole page without scripts."""
-    head = f'<meta charset="UTF-8"><title>{text(title)}</title><style>{STYLE}</style>'
+def write_page(report: Report, path: Path) -> Path:
+    """Write the page to ``path``, whole or not at all, and return the path.
+
+    Raises:
+        InputError: it has charts, and Altair or vl-convert is not installed.
+    """
+    write_text(path, render(report))
+    return path
+
+
+def render(report: Report) -> str:
+    """Return the page. Raises InputError if it has charts and Altair or vl-convert is not installed."""
+    top = [
+        _small(f"heldin · {report.created} · {report.notice}"),
+        f"<h1>{escape(report.title)}</h1>",
+        f"<p>{escape(breakable(report.subject))}</p>",
+    ]
+    charts = {name: figure for name, figure in report.figures.items() if figure.chart}
+    body = "\n".join([*top, *map(_section, report.sections), *([_scripts(charts)] if charts else [])])
+    head = f'<meta charset="UTF-8"><title>heldin report: {escape(report.subject)}</title><style>{STYLE}</style>'
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body><main>{body}</main></body></html>\n'
 
 
-def text(said: object) -> str:
-    """Text as the page has it."""
-    return html.escape(str(said))
+def load_altair() -> Any:
+    """Return Altair. Raises InputError if it or vl-convert is not installed."""
+    try:
+        import altair
+        import vl_convert  # noqa: F401  # needed when the page is written
+    except ImportError as error:
+        raise InputError("a web page needs Altair and vl-convert: pip install 'heldin[html]'") from error
+    return altair
 
 
-def paragraph(said: str, kind: str = "") -> str:
-    """A paragraph; nothing for an empty one."""
-    return f"<p{_class(kind)}>{text(said)}</p>" if said else ""
+def _section(section: Section) -> str:
+    level = section.level + 1
+    heading = f"<h{level}>{escape(section.title)}</h{level}>" if section.title else ""
+    kind = ' class="page"' if section.place is Place.PAGE else ""
+    return f'<section id="{section.key}"{kind}>{heading}{"".join(map(_block, section.blocks))}</section>'
 
 
-def note(said: str) -> str:
-    """Small print below a table."""
-    return f"<p><small>{text(said)}</small></p>" if said else ""
+def _block(block: Block) -> str:
+    match block:
+        case blocks.Answer(text):
+            return f'<p class="answer">{escape(text)}</p>'
+        case blocks.Note(text):
+            return f'<p class="note">Note. {escape(text)}</p>'
+        case blocks.Paragraph(text, lead):
+            return f"<p>{f'<b>{escape(lead)}</b> ' if lead else ''}{escape(text)}</p>"
+        case blocks.Small(text):
+            return _small(text)
+        case blocks.Table(head, rows, note):
+            return _table(head, rows) + (_small(note) if note else "")
+        case blocks.Facts(pairs):
+            return f'<table class="terms"><tbody>{"".join(map(_pair, pairs))}</tbody></table>'
+        case blocks.Remarks(lines):
+            return f"<ul>{_each('li', lines)}</ul>"
+        case Figure():
+            return _figure(block)
+        case blocks.Reference(text):
+            return f"<p>{escape(text)}.</p>"
+        case blocks.Blanks(label):
+            return f'<div class="lines"><small>{escape(label)}:</small><div></div><div></div></div>'
+        case blocks.Signature(basis):
+            places = _each("div", ("decision", "name", "date"))
+            return f'{_small(f"Read and decided, on the strength of {basis}:")}<div class="sign">{places}</div>'
+        case blocks.Verbatim(text):
+            return f"<pre>{escape(text)}</pre>"
 
 
-def heading(said: str, level: int = 2) -> str:
-    """A heading of level 1 to 3."""
-    return f"<h{level}>{text(said)}</h{level}>"
+def _small(text: str) -> str:
+    return f"<p><small>{escape(text)}</small></p>"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table whose first row names the columns."""
-    cells = "".join(f'<th scope="col">{text(its)}</th>' for its in head)
-    body = "".join(f"<tr>{''.join(f'<td>{text(its)}</td>' for its in row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
+def _each(tag: str, texts: Iterable[str]) -> str:
+    return "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts)
 
 
-def terms(items: Iterable[Sequence[str]]) -> str:
-    """Terms and what belongs to them; an empty one is a line to fill in."""
-    rows = "".join(
-        f'<tr><th scope="row">{text(what)}</th><td>{text(its) if its else _NOT_STATED}</td></tr>' for what, its in items
-    )
-    return f'<table class="terms"><tbody>{rows}</tbody></table>'
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    names = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    body = "".join(f"<tr>{_each('td', row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def points(said: Iterable[str]) -> str:
-    """A list."""
-    return f"<ul>{''.join(f'<li>{text(its)}</li>' for its in said)}</ul>"
+def _pair(pair: Sequence[str]) -> str:
+    name, value = pair
+    return f'<tr><th scope="row">{escape(name)}</th><td>{escape(value) if value else _NOT_STATED}</td></tr>'
 
 
-def lines(what: str) -> str:
-    """Two lines to write on, under what belongs there."""
-    return f'<div class="lines"><small>{text(what)}:</small><div></div><div></div></div>'
+def _figure(figure: Figure) -> str:
+    caption = f"<figcaption>{escape(figure.caption)}</figcaption>" if figure.caption else ""
+    if figure.chart:
+        return f'<figure><div id="chart-{figure.name}"></div>{caption}</figure>'
+    data = base64.b64encode(figure.draw().encode()).decode()
+    return f'<figure><img alt="{escape(figure.alt)}" src="data:image/svg+xml;base64,{data}">{caption}</figure>'
 
 
-def signed(basis: str) -> str:
-    """The lines below a decision."""
-    places = "".join(f"<div>{its}</div>" for its in ("decision", "name", "date"))
-    return f'{note(f"Read and decided, on the strength of {basis}:")}<div class="sign">{places}</div>'
+def _scripts(charts: Mapping[str, Figure]) -> str:
+    """Return the scripts that draw the interactive charts."""
+    altair = load_altair()
+    import vl_convert
 
-
-def picture(svg: str, words: str, caption: str = "") -> str:
-    """A figure within the page, and in words what it shows."""
-    data = base64.b64encode(svg.encode()).decode()
-    below = f"<figcaption>{text(caption)}</figcaption>" if caption else ""
-    return f'<figure><img alt="{text(words)}" src="data:image/svg+xml;base64,{data}">{below}</figure>'
-
-
-def annex(its: dict[str, Any], of: str) -> str:
-    """The annex, in the words and the order of the PDF.
-
-    Args:
-        its: what ``reports.annex`` or ``reports.sweep_annex`` computed.
-        of: what the signature is about.
-    """
-    limits = ""
-    if its["limits"]:
-        limits = heading("The organisation's own limits", 3)
-        limits += table(("limit", "value", "end of the 95 % interval", "outcome"), its["limits"])
-        limits += note(its["limits_note"])
-    return "\n".join(
-        [
-            '<section class="annex">',
-            heading("Annex for those who sign"),
-            heading("What was tested, and what was not", 3),
-            table(("attack", "here", "what the attacker has", "what was found"), its["tests"]),
-            note(its["tests_note"]),
-            limits,
-            heading("To whom the model will be given", 3),
-            terms(its["release"]),
-            heading("What the promise means", 3),
-            terms(its["promise"]),
-            heading("Other releases about the same people", 3),
-            points(its["others"]),
-            lines("Known to those who sign: other models, statistics or data about these people"),
-            heading("How much was tested, and how well", 3),
-            terms(its["quality"]),
-            heading("When to test again", 3),
-            points(its["repeat"]),
-            heading("EDPB Opinion 28/2024, row by row", 3),
-            table(("paragraph", "what it asks", "in this report"), its["opinion"]),
-            note(its["opinion_note"]),
-            heading("The risk that is left", 3),
-            points(its["residual"]),
-            lines("Accepted, and why; the advice of the data-protection officer"),
-            paragraph(its["not_anonymity"]),
-            signed(f"this report, {of}"),
-            "</section>",
-        ]
-    )
-
-
-def _class(kind: str) -> str:
-    return f' class="{kind}"' if kind else ""
+    drawn = []
+    for name, figure in charts.items():
+        # Vega gives the drawing to screen readers as an image with this description.
+        specification = {**(figure.chart() if figure.chart else {}), "description": figure.alt}
+        # In a script "<" could end it.
+        data = json.dumps(specification).replace("<", "\\u003c")
+        drawn.append(f'vegaEmbed("#chart-{name}", {data}, {{"actions": false}});')
+    bundle = vl_convert.javascript_bundle(vl_version="_".join(altair.SCHEMA_VERSION.split(".")[:2]))
+    return f"<script>{bundle}</script><script>{''.join(drawn)}</script>"

@@ -1,4 +1,4 @@
-"""What an audit found, counted in people, for page one: how many are named, whom it hits hardest, who attacks."""
+"""The result of an audit in people, for page one: how many are named, the worst-affected, and who attacks."""
 
 import math
 from dataclasses import dataclass
@@ -12,6 +12,9 @@ from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.record.release import release_of
 from heldin.record.requirements import epsilon_per_entity, epsilon_per_user
+from heldin.reports.attacks import written_out
+from heldin.reports.blocks import Block, Paragraph, Table
+from heldin.reports.claims import summarise
 from heldin.reports.wording import audited_by, of_real_rows, percent, texts_of
 from heldin.words.guarantee import GuaranteeText
 
@@ -46,7 +49,7 @@ class NamedPeople:
 
 
 def named_people(record: Record) -> NamedPeople | None:
-    """People named where ``decision.fpr`` of the others are named wrongly, or the lowest larger rate that can be seen.
+    """Return the people named at the rate ``decision.fpr`` of wrongly named ones, or the lowest larger one.
 
     None for trainings, which are no people; where the comparison is not valid; and where too few are held out to see
     any such rate.
@@ -55,47 +58,62 @@ def named_people(record: Record) -> NamedPeople | None:
     if record.trainings is not None or record.decision.decision.answer is Answer.NOT_VALID or curve is None:
         return None
     stated = record.decision.by.fpr
-    seen = {its.fpr: its.estimate for its in curve.tpr_at if its.estimate is not None}
+    seen = {rate.fpr: rate.estimate for rate in curve.tpr_at if rate.estimate is not None}
     fpr = next((f for f in sorted(seen) if f > stated or math.isclose(f, stated)), None)
     if fpr is None:
         return None
-    ceiling, its = record.ceiling(), seen[fpr]
+    ceiling, rate = record.ceiling(), seen[fpr]
     allowed = None if ceiling is None else 1000 * float(np.interp(fpr, ceiling.fpr, ceiling.tpr))
-    return NamedPeople(1000 * its.value, 1000 * fpr, 1000 * its.lower, 1000 * its.upper, allowed)
+    return NamedPeople(1000 * rate.value, 1000 * fpr, 1000 * rate.lower, 1000 * rate.upper, allowed)
 
 
-def people_rows(record: Record) -> list[list[str]]:
-    """(who names, held-in ones of 1,000, held-out ones of 1,000) rows; empty where nobody can be counted."""
-    its = named_people(record)
-    if its is None:
+def describe_people(record: Record) -> list[Block]:
+    """Return the answer of page one, counted in people."""
+    words, blocks = audited_by(record), list[Block]()
+    if rows := count_people(record):
+        head = ("", f"of 1,000 {words.member}", f"of 1,000 {words.other}")
+        blocks.append(Table(head, rows, widths=(1.4, 1, 1)))
+    blocks += [
+        Paragraph(explain_people(record)),
+        Paragraph(summarise(record), lead="Claims and bounds."),
+        Paragraph(describe_worst_off(record), lead="Whoever is hit hardest."),
+        Paragraph(written_out(record), lead="What the model would write out."),
+    ]
+    return blocks
+
+
+def count_people(record: Record) -> list[list[str]]:
+    """Return (who names, held-in of 1,000, held-out of 1,000) rows; none if nobody can be counted."""
+    people = named_people(record)
+    if people is None:
         return []
-    wrongly, rightly = f"{its.wrongly:,.0f}", f"{its.rightly:,.0f} ({its.lower:,.0f} to {its.upper:,.0f})"
+    wrongly, rightly = f"{people.wrongly:,.0f}", f"{people.rightly:,.0f} ({people.lower:,.0f} to {people.upper:,.0f})"
     rows = [
         ["named by the attack", f"{rightly}, rightly", f"{wrongly}, wrongly"],
         ["named by guessing", wrongly, wrongly],
     ]
-    if its.allowed is not None:
-        rows.append(["expected at most, if the promise holds", f"{its.allowed:,.0f}", wrongly])
+    if people.allowed is not None:
+        rows.append(["expected at most, if the promise holds", f"{people.allowed:,.0f}", wrongly])
     return rows
 
 
-def in_short(record: Record) -> str:
-    """The words of page one, for whoever reads nothing else."""
+def explain_groups(record: Record) -> str:
+    """Return what the words of page one mean."""
     if record.trainings is not None:
         sides = "Trainings with the user read that user's texts; trainings without are the control."
     else:
-        what = audited_by(record)
+        words = audited_by(record)
         texts = {"entities": "texts that name them", "both": "texts of theirs, or that name them,"}
         sides = (
-            f"{what.member.capitalize()}: {texts.get(record.split.audited, 'their texts')} were trained on."
-            f" {what.other.capitalize()}: comparable ones, left out as the control."
+            f"{words.member.capitalize()}: {texts.get(record.split.audited, 'their texts')} were trained on."
+            f" {words.other.capitalize()}: comparable ones, left out as the control."
         )
     return f"{sides} AUROC: how well the two are told apart, from 0.5 (guessing) to 1 (certainty)."
 
 
-def people_note(record: Record) -> str:
-    """How the rows are to be read, or why there are none."""
-    its = named_people(record)
+def explain_people(record: Record) -> str:
+    """Return how the rows are to be read, or why there are none."""
+    people = named_people(record)
     if record.trainings is not None:
         return (
             "No number of people follows: the audit is about one user, made to be found, who was put into"
@@ -103,33 +121,33 @@ def people_note(record: Record) -> str:
         )
     if record.decision.decision.answer is Answer.NOT_VALID:
         return "How many could be named cannot be said: the comparison is not valid."
-    if its is None:
+    if people is None:
         return f"How many could be named cannot be said: {_why_not_stated(record)}."
-    right = 100 * its.rightly / (its.rightly + its.wrongly)
-    said = (
+    right = 100 * people.rightly / (people.rightly + people.wrongly)
+    text = (
         f"Of those named, {right:.0f} of 100 were held in, if as many people of each side are asked about; where most"
         " people were never in training, fewer."
     )
-    if not math.isclose(its.wrongly, 1000 * record.decision.by.fpr):
-        said += f" Counted is the next rate, {percent(its.wrongly / 1000)}: {_why_not_stated(record)}."
+    if not math.isclose(people.wrongly, 1000 * record.decision.by.fpr):
+        text += f" Counted is the next rate, {percent(people.wrongly / 1000)}: {_why_not_stated(record)}."
     if headline_of_a_dial(record):
-        said += (
+        text += (
             " The headline is of a stronger score, with another setting of a dial; whom that one names stands there."
         )
-    if its.upper < its.wrongly:
-        said += " It names fewer than guessing would."
-    elif its.lower <= its.wrongly:
-        said += " The interval includes what guessing reaches."
+    if people.upper < people.wrongly:
+        text += " It names fewer than guessing would."
+    elif people.lower <= people.wrongly:
+        text += " The interval includes what guessing reaches."
     if record.split.audited == "canaries":
         made = "have a few rows each" if of_real_rows(record) else "are made to be found"
-        said += f" Canary users {made}: these are not numbers of real people."
-    return said
+        text += f" Canary users {made}: these are not numbers of real people."
+    return text
 
 
 def _why_not_stated(record: Record) -> str:
-    """Why nobody is counted at the stated false-positive rate."""
+    """Return why nobody is counted at the stated false-positive rate."""
     stated, curve = record.decision.by.fpr, record.named().curve
-    if curve is not None and not any(math.isclose(its.fpr, stated) for its in curve.tpr_at):
+    if curve is not None and not any(math.isclose(rate.fpr, stated) for rate in curve.tpr_at):
         return f"the stated rate of {percent(stated)} is not among audit.fprs"
     return (
         f"the stated rate of {percent(stated)} cannot be seen with {record.split.held_out:,} {audited_by(record).other}"
@@ -137,19 +155,19 @@ def _why_not_stated(record: Record) -> str:
 
 
 def _attack(record: Record) -> str:
-    """The attack whose people are counted."""
+    """Return the attack whose people are counted."""
     result = record.named()
     return f"{result.attack} ({how_aggregated(result.attack, result.aggregation)})"
 
 
 def headline_of_a_dial(record: Record) -> bool:
-    """Whether the headline names a score of which the record keeps no curve: a setting of a dial that does not lead."""
+    """Return whether the headline names a score without a curve: a setting of a dial that does not lead."""
     strongest = record.decision.decision.strongest
     return strongest is not None and (strongest >= len(record.attacks) or record.attacks[strongest].curve is None)
 
 
-def worst_off(record: Record) -> str:
-    """The odds of whoever is hit hardest, as far as the record tells."""
+def describe_worst_off(record: Record) -> str:
+    """Return the odds of the worst-affected people, as far as the record has them."""
     return " ".join([_by_promise(record), *_by_group(record), _not_told(record)])
 
 
@@ -180,7 +198,7 @@ def _by_promise(record: Record) -> str:
 
 
 def _of_users_and_entities(record: Record, user: float, pair: float, delta: float) -> str:
-    """The odds that user-entity DP leaves, of whom the audit counts by first."""
+    """Return the odds that user-entity DP leaves, first for the unit that the audit counts by."""
     held = [("what one user wrote", user)]
     if (entity := epsilon_per_entity(record.training)) is not None:
         held.append(("the texts that name one recognised entity", entity))
@@ -195,12 +213,12 @@ def _of_users_and_entities(record: Record, user: float, pair: float, delta: floa
         entities, missed = "every recognised entity", " A name that was not recognised is promised less, the more"
         missed += " records hold it."
         held.append(("a user's and an entity's texts together", pair))
-    (first, its), *others = held
-    said = "".join(f"; with {who} {_at_most(epsilon)}" for who, epsilon in others)
+    (first, least), *others = held
+    others_text = "".join(f"; with {who} {_at_most(epsilon)}" for who, epsilon in others)
     return (
         f"The promise is for {_promised_to(record)} and {entities}, the worst-off too: anything that can happen through"
-        f" the model, such as being named by an attack, is {_at_most(its)} as likely with {first} in training as"
-        f" without, plus a probability of {delta:g}{said}.{missed}"
+        f" the model, such as being named by an attack, is {_at_most(least)} as likely with {first} in training as"
+        f" without, plus a probability of {delta:g}{others_text}.{missed}"
     )
 
 
@@ -209,7 +227,7 @@ def _too_large(epsilon: float) -> bool:
 
 
 def _at_most(epsilon: float) -> str:
-    """The factor of an epsilon, in words."""
+    """Return the factor of an epsilon, in words."""
     if _too_large(epsilon):
         return f"so many times that it says nothing (epsilon {epsilon:.3g})"
     return f"at most {_factor(math.exp(epsilon))} times"
@@ -236,12 +254,12 @@ def _by_group(record: Record) -> list[str]:
             " two cases, with the user's texts or without them, as in the other (epsilon at least"
             f" {facts.epsilon_lower:.2f}, 95 %)."
         ]
-    curve, what = record.named().curve, audited_by(record)
+    curve, words = record.named().curve, audited_by(record)
     if curve is None or record.decision.decision.answer is Answer.NOT_VALID:
         return []
     inside, outside = curve.histogram.held_in[-1], curve.histogram.held_out[-1]
     return [
-        f"Measured: of the {inside + outside:,} {what.unit} with the highest scores {inside:,} were held in and"
+        f"Measured: of the {inside + outside:,} {words.unit} with the highest scores {inside:,} were held in and"
         f" {outside:,} held out."
     ]
 
@@ -260,34 +278,36 @@ def _uses(attack: str) -> str:
 
 
 def attacker_asks(attack: str) -> str:
-    """What an attack asks of which models."""
-    its = ATTACKS.get(attack)
-    models = "this model" if its is not None and not its.needs_reference else "this model and a reference model"
+    """Return what an attack asks of which models."""
+    statistic = ATTACKS.get(attack)
+    models = (
+        "this model" if statistic is not None and not statistic.needs_reference else "this model and a reference model"
+    )
     every = asks_for_vocabulary(attack)
     return f"{'the probabilities of all tokens at each place' if every else 'the probability'} of a text under {models}"
 
 
-def attacker(record: Record) -> str:
-    """Who attacks, with what, and how that compares with what the release gives away."""
-    what, result, release = audited_by(record), record.named(), release_of(record.config)
+def describe_attacker(record: Record) -> str:
+    """Return who attacks, with what, and how that compares with what the release gives away."""
+    words, result, release = audited_by(record), record.named(), release_of(record.config)
     if record.trainings is not None:
-        said = (
+        text = (
             "Somebody who has the model that a training released, and every document of one user, and asks that model"
             " and the base model for the probabilities of these documents."
         )
     else:
         people = record.split.held_in + record.split.held_out
         texts = max(1, round(record.attacker_texts / max(1, people)))
-        said = (
+        text = (
             f"Somebody who can ask for {attacker_asks(result.attack)}, and who has about"
-            f" {counted(texts, 'text')} of each {what.singular}, {texts_of(record.scored_texts.kind)}. The attack is"
+            f" {counted(texts, 'text')} of each {words.singular}, {texts_of(record.scored_texts.kind)}. The attack is"
             f" {_attack(record)}; {_uses(result.attack)}."
         )
         if headline_of_a_dial(record):
-            said += " The score of the headline has one setting more, which the headline names."
+            text += " The score of the headline has one setting more, which the headline names."
     if release is None:
-        return f"{said} To whom the model will be given is not stated (release)."
+        return f"{text} To whom the model will be given is not stated (release)."
     asked = "that is what this attack asks for"
     if asks_for_vocabulary(result.attack):
         asked = "this attack asks for more, those of all tokens and not of the text's alone"
-    return said + _FURTHER[release.access].format(asked=asked)
+    return text + _FURTHER[release.access].format(asked=asked)

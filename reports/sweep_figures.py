@@ -1,7 +1,8 @@
-"""Figures of a sweep, as SVG: frontiers, ROC curves under their ceilings, canary users, exposure, and training."""
+"""The figures of a sweep: frontiers, ROC curves under their ceilings, canary users, exposure, and training."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,8 +10,10 @@ from matplotlib.axes import Axes
 from heldin.audit.blocks import Summary
 from heldin.base.wording import counted
 from heldin.record.sweep import CanaryPoint, RocPoints, SweepResult, VariantResult
-from heldin.reports.drawing import BLUE, GREY, ORANGE, figure, label
-from heldin.reports.sweep_words import letters
+from heldin.reports import sweep_charts
+from heldin.reports.blocks import Figure
+from heldin.reports.figures import BLUE, GREY, ORANGE, figure, label
+from heldin.reports.wording import assign_letters, describe_intervals, format_promise
 
 PANELS = 12  # ROC curves in one figure
 _LOG_FROM = 0.01  # smallest rate of the ROC curves' axes
@@ -20,78 +23,167 @@ _OFFSET = "offset points"
 _NEAR = (0.06, 0.08)  # of each axis: nearer points would hide each other's marks
 _THIRDS = (("v", ORANGE, "lowest third"), ("o", "black", "middle"), ("^", BLUE, "highest"))
 _SORTED_BY = {"records": "by records in training", "word divergence": "by unlikeness of words"}
-Of = Callable[[VariantResult], "Summary | float | None"]
+Measure = Callable[[VariantResult], "Summary | float | None"]
 
 
-def sweep_figures(result: SweepResult) -> dict[str, str]:
-    """SVG by name; those of which there is nothing to show are left out."""
-    done = [its for its in result.variants if its.cells]
+def plot_frontier(result: SweepResult) -> Figure | None:
+    """Return what each defense costs and leaves; None if no variant has a result."""
+    done = _done(result)
     if not done:
-        return {}
-    marks = letters(result.variants)
-    drawn = {"frontier": _frontier(done, marks)}
-    for number, first in enumerate(range(0, len(done), PANELS), start=1):
-        drawn[f"roc-{number}"] = _rocs(result, done[first : first + PANELS], marks)
-    if any(its.canaries for its in done):
-        drawn["canaries"] = _canaries(done, marks)
-    if any(its.bands for its in done):
-        drawn["exposure"] = _exposure(done, marks)
-    if any(cell.curve for cell in result.cells):
-        drawn["curves"] = _curves(result, done, marks)
-    return drawn
+        return None
+    caption = (
+        f"Each mark is a variant, with 95 % intervals where there are any; {describe_intervals(result)}. First: what"
+        " the leading attack reaches, against what is promised to every user; a dash is the ceiling of the promise."
+        " Second: against what the model learned. Third: what was learned against what it cost."
+    )
+    if any(variant.canaries for variant in result.variants):
+        caption += (
+            " Fourth: the group of canary users that is told apart best under each variant, against what the model"
+            " learned."
+        )
+    points = "; ".join(_describe_point(variant) for variant in done if variant.auroc is not None)
+    return Figure(
+        "frontier",
+        partial(_draw_frontier, done, assign_letters(result.variants)),
+        f"Scatter plots of promise, AUROC, utility and compute. {points}.",
+        f"{caption} Pale marks are beaten by another variant.",
+        chart=partial(sweep_charts.chart_frontier, result),
+    )
 
 
-def _frontier(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
+def _describe_point(variant: VariantResult) -> str:
+    gain = "not measured" if variant.gain is None else f"{variant.gain.value:+.3f}"
+    area = "-" if variant.auroc is None else f"{variant.auroc.value:.2f}"
+    return f"{variant.name}: {format_promise(variant)}, AUROC {area}, gain {gain}"
+
+
+def plot_rocs(result: SweepResult) -> list[Figure]:
+    """Return the ROC curves of all variants, a few to a figure."""
+    done = _done(result)
+    parts = [done[first : first + PANELS] for first in range(0, len(done), PANELS)]
+    return [
+        Figure(
+            f"roc-{number}",
+            partial(_draw_rocs, result, part, assign_letters(result.variants)),
+            "A panel of ROC curves for each variant; their AUROCs stand in the table on page one.",
+            "ROC curves of the leading attack, one for each block, between groups of ten users or more, on logarithmic"
+            " axes. The thin grey line is guessing; the shaded part lies above what a promise leaves to any attack in"
+            " expectation.",
+            chart=partial(sweep_charts.chart_rocs, result, [variant.name for variant in part]),
+        )
+        for number, part in enumerate(parts, start=1)
+    ]
+
+
+def plot_canaries(result: SweepResult) -> Figure | None:
+    """Return AUROC of canary users for each variant; None without canary users."""
+    done = _done(result)
+    panels = {(point.kind, point.documents) for variant in done for point in variant.canaries}
+    if not panels:
+        return None
+    return Figure(
+        "canaries",
+        partial(_draw_canaries, done, assign_letters(result.variants)),
+        "AUROC of canary users by substring length for each variant; the table below has the same numbers.",
+        "Canary users, each held in by its own fair coin: AUROC of the leading attack, means over blocks.",
+        width=100 if len(panels) > 1 else 55,
+        chart=partial(sweep_charts.chart_canaries, result),
+    )
+
+
+def plot_exposure(result: SweepResult) -> Figure | None:
+    """Return who is exposed under each variant; None if it was not measured."""
+    done = _done(result)
+    if not any(variant.bands for variant in done):
+        return None
+    thirds = "; ".join(
+        f"{variant.name} {', '.join(f'{band.above:.2f}' for band in variant.bands)}"
+        for variant in done
+        if variant.auroc is not None
+    )
+    return Figure(
+        "exposure",
+        partial(_draw_exposure, done, assign_letters(result.variants)),
+        f"Mean share of held-out users with a lower score, thirds by records and then by words: {thirds}.",
+        "Thirds of the held-in users, the same people in every row: sorted by how many records of theirs the first"
+        " variant trains on, and by how far their words are from everybody else's. The axis: the mean share of held-out"
+        " users who score lower; half is what chance gives. They are sorted by what they wrote and not by score, so"
+        " that nothing was selected; differences may still be chance.",
+        chart=partial(sweep_charts.chart_exposure, result),
+    )
+
+
+def plot_curves(result: SweepResult) -> Figure | None:
+    """Return loss and AUROC during training; None if no cell measured them."""
+    if not any(cell.curve for cell in result.cells):
+        return None
+    return Figure(
+        "curves",
+        partial(_draw_curves, result, _done(result), assign_letters(result.variants)),
+        "Held-out users' validation loss and AUROC over the training of each variant's model.",
+        "Validation loss of held-out users and AUROC on samples of users, in the first block that measured them.",
+    )
+
+
+def _done(result: SweepResult) -> list[VariantResult]:
+    return [variant for variant in result.variants if variant.cells]
+
+
+def _draw_frontier(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
     """Leakage against what is promised, against utility, and utility against compute; below them canary users."""
-    planted = any(its.canaries for its in variants)
+    planted = any(variant.canaries for variant in variants)
     with figure(7.0, 5.0 if planted else 2.7) as (drawn, saved):
-        one, two, three, *more = drawn.subplots(2, 2).flat if planted else drawn.subplots(1, 3)
-        _scatter(one, variants, marks, x=_promise_of, y=lambda its: its.auroc)
-        for its in variants:
-            if its.ceiling is not None and its.epsilon_per_user is not None:
-                one.plot([_promise_of(its)], [its.ceiling.auroc], "_", color="black", markersize=12)
-        one.set_xscale("symlog", linthresh=1)
-        one.axhline(0.5, color=GREY, linewidth=0.6)
-        label(one, "epsilon per user (right: none)", "AUROC of the leading attack")
+        promises, two, three, *more = drawn.subplots(2, 2).flat if planted else drawn.subplots(1, 3)
+        _scatter(promises, variants, marks, x=_promise_of, y=lambda variant: variant.auroc)
+        for variant in variants:
+            if variant.ceiling is not None and variant.epsilon_per_user is not None:
+                promises.plot([_promise_of(variant)], [variant.ceiling.auroc], "_", color="black", markersize=12)
+        promises.set_xscale("symlog", linthresh=1)
+        promises.axhline(0.5, color=GREY, linewidth=0.6)
+        label(promises, "epsilon per user (right: none)", "AUROC of the leading attack")
         infinite = _without_promise(variants)
         ticks = [tick for tick in (0.5, 1, 2, 4, 8, 16, 32, 64) if tick < infinite / 1.5]
-        one.set_xticks([*ticks, infinite], [*(f"{tick:g}" for tick in ticks), "none"])
-        one.minorticks_off()
-        _scatter(two, variants, marks, x=lambda its: its.gain, y=lambda its: its.auroc)
+        promises.set_xticks([*ticks, infinite], [*(f"{tick:g}" for tick in ticks), "none"])
+        promises.minorticks_off()
+        _scatter(two, variants, marks, x=lambda variant: variant.gain, y=lambda variant: variant.auroc)
         two.axhline(0.5, color=GREY, linewidth=0.6)
         label(two, "loss gained over the base, nats a token", "AUROC of the leading attack")
-        _scatter(three, variants, marks, x=lambda its: its.gradients, y=lambda its: its.gain)
-        counts = [its.gradients for its in variants if its.gradients]
+        _scatter(three, variants, marks, x=lambda variant: variant.gradients, y=lambda variant: variant.gain)
+        counts = [variant.gradients for variant in variants if variant.gradients]
         if counts and max(counts) > 10 * min(counts):
             three.set_xscale("log")
         else:
             three.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k")
         label(three, "gradients computed", "loss gained over the base, nats a token")
         for axes in more:
-            _scatter(axes, variants, marks, x=lambda its: its.gain, y=_found_best)
+            _scatter(axes, variants, marks, x=lambda variant: variant.gain, y=_best_canaries)
             axes.axhline(0.5, color=GREY, linewidth=0.6)
             label(axes, "loss gained over the base, nats a token", "AUROC of the canary users found best")
     return saved[0]
 
 
-def _found_best(variant: VariantResult) -> Summary | None:
-    """AUROC of the group of canary users that is told apart best under the variant."""
-    return max((its.auroc for its in variant.canaries), key=lambda its: its.value, default=None)
+def _best_canaries(variant: VariantResult) -> Summary | None:
+    """Return the AUROC of the group of canary users that is told apart best under the variant."""
+    return max((area.auroc for area in variant.canaries), key=lambda area: area.value, default=None)
 
 
 def _without_promise(variants: Sequence[VariantResult]) -> float:
     """Where variants without a promise to users stand on the axis of epsilon."""
-    return 4.0 * max((its.epsilon_per_user for its in variants if its.epsilon_per_user is not None), default=4.0)
+    return 4.0 * max(
+        (variant.epsilon_per_user for variant in variants if variant.epsilon_per_user is not None), default=4.0
+    )
 
 
-def _scatter(axes: Axes, variants: Sequence[VariantResult], marks: Mapping[str, str], *, x: Of, y: Of) -> None:
+def _scatter(
+    axes: Axes, variants: Sequence[VariantResult], marks: Mapping[str, str], *, x: Measure, y: Measure
+) -> None:
     infinite = _without_promise(variants)
     points = []
-    for its in variants:
-        across, up = _placed(x(its), infinite), _placed(y(its), infinite)
+    for variant in variants:
+        across, up = _placed(x(variant), infinite), _placed(y(variant), infinite)
         if across is None or up is None:
             continue
-        colour, fill = (GREY, "white") if its.dominated_by else (BLUE, BLUE)
+        colour, fill = (GREY, "white") if variant.dominated_by else (BLUE, BLUE)
         axes.errorbar(
             [across.value],
             [up.value],
@@ -103,7 +195,7 @@ def _scatter(axes: Axes, variants: Sequence[VariantResult], marks: Mapping[str, 
             markersize=3,
             linewidth=0.7,
         )
-        points.append((across.value, up.value, marks[its.name]))
+        points.append((across.value, up.value, marks[variant.name]))
     _annotate(axes, points)
     axes.margins(0.12)
 
@@ -112,8 +204,8 @@ def _placed(value: "Summary | float | None", infinite: float) -> Summary | None:
     """A number as one with an interval; infinity stands at the edge."""
     if value is None or isinstance(value, Summary):
         return value
-    its = value if math.isfinite(value) else infinite
-    return Summary(value=its, lower=None, upper=None, over="users")
+    finite = value if math.isfinite(value) else infinite
+    return Summary(value=finite, lower=None, upper=None, over="users")
 
 
 def _annotate(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
@@ -124,7 +216,7 @@ def _annotate(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
     near = [share * float(span) for share, span in zip(_NEAR, spans, strict=True)]
     rows: list[tuple[float, float, list[str]]] = []
     for x, y, mark in points:
-        row = next((its for its in rows if abs(its[0] - x) <= near[0] and abs(its[1] - y) <= near[1]), None)
+        row = next((row for row in rows if abs(row[0] - x) <= near[0] and abs(row[1] - y) <= near[1]), None)
         if row is None:
             rows.append((x, y, [mark]))
         else:
@@ -133,36 +225,36 @@ def _annotate(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
         axes.annotate(" ".join(marks), (x, y), (3, 3), textcoords=_OFFSET, fontsize=7)
 
 
-def _promise_of(its: VariantResult) -> float:
-    return math.inf if its.epsilon_per_user is None else its.epsilon_per_user
+def _promise_of(variant: VariantResult) -> float:
+    return math.inf if variant.epsilon_per_user is None else variant.epsilon_per_user
 
 
-def _reach(its: Summary) -> np.ndarray | None:
-    if its.lower is None or its.upper is None:
+def _reach(summary: Summary) -> np.ndarray | None:
+    if summary.lower is None or summary.upper is None:
         return None
-    return np.array([[max(0.0, its.value - its.lower)], [max(0.0, its.upper - its.value)]])
+    return np.array([[max(0.0, summary.value - summary.lower)], [max(0.0, summary.upper - summary.value)]])
 
 
-def _rocs(result: SweepResult, variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
+def _draw_rocs(result: SweepResult, variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
     """A panel for each variant: every block's curve, and what its promise leaves to any attack."""
     down = math.ceil(len(variants) / 4)
     across = math.ceil(len(variants) / down)  # five make three and two, not four and one
     with figure(1.75 * across, 1.9 * down) as (drawn, saved):
         panels = np.atleast_1d(drawn.subplots(down, across, sharex=True, sharey=True, squeeze=False)).ravel()
-        for axes, its in zip(panels, variants, strict=False):
-            if its.ceiling is not None:
+        for axes, variant in zip(panels, variants, strict=False):
+            if variant.ceiling is not None:
                 # From the edge of the axes on: what is drawn beyond it is cut off, and still makes the figure wider.
                 fpr = np.geomspace(_LOG_FROM, 1, 100)
-                tpr = np.interp(fpr, its.ceiling.fpr, its.ceiling.tpr)
+                tpr = np.interp(fpr, variant.ceiling.fpr, variant.ceiling.tpr)
                 axes.plot(fpr, tpr, color="black", linewidth=0.7)
                 axes.fill_between(fpr, tpr, 1, color=GREY, alpha=0.15, linewidth=0)
             for cell in result.cells:
-                if cell.variant == its.name and cell.roc is not None:
+                if cell.variant == variant.name and cell.roc is not None:
                     axes.plot(*_from_the_edge(cell.roc), color=BLUE, linewidth=0.8)
             diagonal = np.geomspace(_LOG_FROM, 1, 30)
             axes.plot(diagonal, diagonal, color=GREY, linewidth=0.6)
             axes.set(xscale="log", yscale="log", xlim=(_LOG_FROM, 1), ylim=(_LOG_FROM, 1.1))
-            axes.set_title(f"{marks[its.name]}  {_short(its.name, 20)}", fontsize=6.5)
+            axes.set_title(f"{marks[variant.name]}  {_short(variant.name, 20)}", fontsize=6.5)
             label(axes, "", "")
         for axes in panels[len(variants) :]:
             axes.axis("off")
@@ -184,19 +276,19 @@ def _short(name: str, most: int) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
-def _canaries(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
+def _draw_canaries(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
     """AUROC of canary users: a panel for each kind and number of documents, a line for each variant."""
-    kinds = sorted({_kind(its) for variant in variants for its in variant.canaries})
+    kinds = sorted({_kind(point) for variant in variants for point in variant.canaries})
     across = min(2, len(kinds))
     down = math.ceil(len(kinds) / across)
     with figure(3.5 * across, 2.9 * down) as (drawn, saved):
         panels = np.ravel(drawn.subplots(down, across, squeeze=False))
         for axes, kind in zip(panels, kinds, strict=False):
             of_kind = {
-                variant.name: {its.length or 0: its.auroc for its in variant.canaries if _kind(its) == kind}
+                variant.name: {point.length or 0: point.auroc for point in variant.canaries if _kind(point) == kind}
                 for variant in variants
             }
-            lengths = sorted({length for its in of_kind.values() for length in its})
+            lengths = sorted({length for values in of_kind.values() for length in values})
             ends = []
             for i, (name, values) in enumerate(of_kind.items()):
                 if not values:
@@ -206,10 +298,10 @@ def _canaries(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> st
                 places = [k + shift for k, length in enumerate(lengths) if length in values]
                 areas = [values[length] for length in lengths if length in values]
                 style, colour = _line(i)
-                heights = [its.value for its in areas]
+                heights = [area.value for area in areas]
                 axes.plot(places, heights, "o" + style, color=colour, markersize=2.5, linewidth=0.8)
-                for place, its in zip(places, areas, strict=True):
-                    axes.errorbar([place], [its.value], yerr=_reach(its), color=colour, linewidth=0.5)
+                for place, area in zip(places, areas, strict=True):
+                    axes.errorbar([place], [area.value], yerr=_reach(area), color=colour, linewidth=0.5)
                 ends.append((marks[name], (places[-1], heights[-1]), colour))
             _at_the_ends(axes, ends)
             axes.axhline(0.5, color=GREY, linewidth=0.6)
@@ -231,29 +323,31 @@ def _line(i: int) -> tuple[str, str]:
 def _at_the_ends(axes: Axes, ends: Sequence[tuple[str, tuple[float, float], str]]) -> None:
     """Marks beside the ends of lines, (mark, end, colour), moved up where one would lie on another."""
     step, at = 0.06 * float(np.ptp(axes.get_ylim())), -math.inf
-    for mark, (x, y), colour in sorted(ends, key=lambda its: its[1][1]):
+    for mark, (x, y), colour in sorted(ends, key=lambda end: end[1][1]):
         at = max(y, at + step)
         axes.annotate(mark, (x, at), (3, 0), textcoords=_OFFSET, fontsize=7, color=colour)
 
 
-def _kind(its: CanaryPoint) -> tuple[str, int]:
-    return its.kind, -1 if its.documents is None else its.documents
+def _kind(point: CanaryPoint) -> tuple[str, int]:
+    return point.kind, -1 if point.documents is None else point.documents
 
 
-def _exposure(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
+def _draw_exposure(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
     """For each variant how far thirds of its held-in users stand above held-out ones."""
-    shown = [its for its in variants if its.bands]
+    shown = [variant for variant in variants if variant.bands]
     with figure(7.0, 1.0 + 0.19 * len(shown)) as (drawn, saved):
         panels = drawn.subplots(1, 2, sharey=True)
-        for axes, (of, title) in zip(panels, _SORTED_BY.items(), strict=True):
-            for row, its in enumerate(shown):
-                bands = [band for band in its.bands if band.of == of]
+        for axes, (property_, title) in zip(panels, _SORTED_BY.items(), strict=True):
+            for row, variant in enumerate(shown):
+                bands = [band for band in variant.bands if band.of == property_]
                 axes.plot([band.above for band in bands], [row] * len(bands), color=GREY, linewidth=0.6)
                 for band, (mark, colour, _) in zip(bands, _THIRDS, strict=False):
                     axes.plot([band.above], [row], mark, color=colour, markersize=4)
             axes.axvline(0.5, color=GREY, linewidth=0.6)
             axes.set_title(title, fontsize=8)
-            axes.set_yticks(range(len(shown)), [f"{marks[its.name]}  {_short(its.name, 20)}" for its in shown])
+            axes.set_yticks(
+                range(len(shown)), [f"{marks[variant.name]}  {_short(variant.name, 20)}" for variant in shown]
+            )
             label(axes, "held-out users with a lower score", "")
         panels[0].set_ylim(len(shown) - 0.4, -0.6)  # the first on top, and no row on an axis
         handles = [
@@ -263,13 +357,13 @@ def _exposure(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> st
     return saved[0]
 
 
-def _curves(result: SweepResult, variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
+def _draw_curves(result: SweepResult, variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
     """Held-out loss and AUROC while models of the first block that has them were trained."""
     with figure(7.0, 2.7) as (drawn, saved):
         losses, areas = drawn.subplots(1, 2)
         ends: dict[Axes, list[tuple[str, tuple[float, float], str]]] = {losses: [], areas: []}
-        for i, its in enumerate(variants):
-            curve = next((cell.curve for cell in result.cells if cell.variant == its.name and cell.curve), [])
+        for i, variant in enumerate(variants):
+            curve = next((cell.curve for cell in result.cells if cell.variant == variant.name and cell.curve), [])
             # As a share: variants take different numbers of steps.
             last = max((point.step for point in curve), default=0) or 1
             for axes, values in ((losses, [p.held_out_loss for p in curve]), (areas, [p.auroc for p in curve])):
@@ -278,7 +372,7 @@ def _curves(result: SweepResult, variants: Sequence[VariantResult], marks: Mappi
                     style, colour = _line(i)
                     point = "." if len(known) == 1 else ""
                     axes.plot(*zip(*known, strict=True), style, color=colour, linewidth=0.9, marker=point)
-                    ends[axes].append((marks[its.name], known[-1], colour))
+                    ends[axes].append((marks[variant.name], known[-1], colour))
         for axes, its_ends in ends.items():
             axes.set_xlim(left=0.0)  # of a single evaluation there would be an axis around 1
             _at_the_ends(axes, its_ends)

@@ -31,9 +31,9 @@ def drafting() -> Iterator[None]:
     """Make drafts, outside of ``typesetting``."""
     import typst
 
-    import heldin.reports.drawing as drawing
+    import heldin.reports.figures as figures
 
-    compiled, canvas = typst.compile, drawing.FigureCanvasSVG
+    compiled, canvas = typst.compile, figures.FigureCanvasSVG
 
     def compile_or_draft(template: str, root: str, pdf_standards: str) -> bytes:
         if _asked[0]:
@@ -42,7 +42,7 @@ def drafting() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typst, "compile", compile_or_draft)
-        patch.setattr(drawing, "FigureCanvasSVG", lambda figure: canvas(figure) if _asked[0] else _Empty())
+        patch.setattr(figures, "FigureCanvasSVG", lambda figure: canvas(figure) if _asked[0] else _Empty())
         yield
 
 

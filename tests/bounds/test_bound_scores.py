@@ -112,7 +112,7 @@ def test_json_has_exactly_these_keys(scores):
     assert [its["claim"]["values"] for its in found["verdicts"]] == [{"epsilon": 4.0, "delta": 1e-06}]
     assert list(found["bounds"][0]) == ["name", "epsilon_lower", "level", "standing", "coverage"]
     assert list(found["refused"][0]) == ["name", "refusal", "reason"]
-    assert list(found["verdict"]) == ["outcome", "standing", "reason", "max_certifiable_epsilon"]
+    assert list(found["verdict"]) == ["outcome", "standing", "finding", "reason", "max_certifiable_epsilon"]
     assert (found["verdict"]["outcome"], found["verdict"]["standing"]) == ("consistent", "certified")
 
 

@@ -19,9 +19,8 @@ from heldin.corpus.split import Part, Role
 from heldin.finetune.batches import encode
 from heldin.jobs.run import run
 from heldin.record.document import read_record
-from heldin.reports.figures import figures
 from heldin.reports.findings import findings
-from heldin.reports.pdf import write_report
+from heldin.reports.record_report import report_record, write_report
 from heldin.stages.run_config import parse_config
 from heldin.stages.sides.corpus import read_corpus
 from heldin.stages.sides.data import prepare_data
@@ -252,7 +251,7 @@ def test_neither_record_nor_report_nor_plan_holds_a_canary_s_mark_text_or_source
 def test_report_and_findings_show_the_groups_and_leave_no_hole_without_them(planted, finished):
     folder, _, _ = planted
     record = read_record(folder / "record.json")
-    assert "canaries" in figures(record)
+    assert "canaries" in report_record(record).figures
     text = _pdf_text(folder)
     assert "Canary users" in text
     for row in ("unseen token, 12 documents", "substring of 8 tokens, all documents", "rare phrase, 2 documents"):
@@ -264,7 +263,7 @@ def test_report_and_findings_show_the_groups_and_leave_no_hole_without_them(plan
     assert "12 of them took the place of real users" in said["Canary users"]
     without = read_record(finished / "record.json")
     assert without.canaries is None
-    assert "canaries" not in figures(without)
+    assert "canaries" not in report_record(without).figures
     assert "Canary users" not in dict(findings(without).paragraphs)
     assert "anary" not in _pdf_text(finished)
 

@@ -17,9 +17,9 @@ from heldin.jobs.purge import purge
 from heldin.jobs.run import run
 from heldin.jobs.verify import verify
 from heldin.record.document import read_record
-from heldin.reports.annex import scenarios
-from heldin.reports.marks import marks_line, marks_table
-from heldin.reports.pdf import write_report
+from heldin.reports.annex import list_scenarios
+from heldin.reports.attacks import marks_line, tabulate_marks
+from heldin.reports.record_report import write_report
 from heldin.stages.run_config import load_config
 from heldin.stages.sides.ledger import load_ledger
 from tests.conftest import SMALL
@@ -136,9 +136,9 @@ def test_the_report_says_it_of_groups_and_names_nobody(exposed, call):
     said = squashed("".join(page.text for page in pages(exposed / "report.pdf")))
     assert squashed("How far canary users are exposed") in said
     assert squashed("unseen token, held in") in said
-    (row,) = [its for its in scenarios(record) if its.name.startswith("Extraction")]
-    assert line in row.found
-    names = [row[0] for row in marks_table(record)["rows"]]
+    (row,) = [its for its in list_scenarios(record) if its.name.startswith("Extraction")]
+    assert line in row.result
+    names = [row[0] for row in tabulate_marks(record).rows]
     assert names[-1] == "by chance"
     assert "substring of 5 tokens, held in" in names
     content = (exposed / "record.json").read_text(encoding="utf-8") + said

@@ -31,9 +31,9 @@ from heldin.jobs.verify import verify
 from heldin.models.loading import load_language_model
 from heldin.record.document import read_record
 from heldin.record.planted_facts import ConditionName, Known, Reason
-from heldin.reports.facts import facts
+from heldin.reports.claims import tabulate_conditions
 from heldin.reports.findings import findings
-from heldin.reports.tables import condition_rows
+from heldin.reports.record_report import list_facts
 from heldin.stages.sides.ledger import load_ledger
 from heldin.words.conditions import ConditionStated
 from heldin.words.evidence import REAL_USERS, ClaimLabel, Flaw, Subjects
@@ -117,7 +117,9 @@ def test_a_model_that_knows_its_rows_is_found_and_a_claim_that_it_breaks_is_viol
     assert record.split.certifiable
     said = dict(findings(record).paragraphs)["What was audited"]
     assert "declared by R. Signer" in said
-    assert len(condition_rows(record)) == len(record.planted.conditions) + (record.planted.control is not None)
+    assert len(tabulate_conditions(record).rows) == len(record.planted.conditions) + (
+        record.planted.control is not None
+    )
     # The numbers follow from the folder again, and the scores are of the ledger's users.
     assert verify(folder, QUIET).differences == ()
     ledger = load_ledger(fresh[0] / "ledger")
@@ -566,7 +568,7 @@ def test_another_precision_is_another_look_and_says_how_far_it_moves_scores(look
     its = record.precision
     assert (its.precision, its.statistic, its.values) == ("bf16", "likelihood-ratio-per-token", 32)
     assert 0 < abs(its.mean_shift) <= its.largest_shift < its.deviation
-    assert ["scored in", its.line] in facts(record)
+    assert ("scored in", its.line) in list_facts(record).pairs
     assert verify(folder, QUIET).differences == ()
     # The reference is the one that was sealed, whatever the precision in which it scores.
     assert record.reference.fingerprint != plain.reference.fingerprint

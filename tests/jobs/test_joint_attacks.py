@@ -9,7 +9,8 @@ from heldin.base.progress import LineReporter
 from heldin.jobs.run import run
 from heldin.record.document import read_record
 from heldin.reports.findings import findings
-from heldin.reports.pdf import typeset
+from heldin.reports.record_report import report_record
+from heldin.reports.typesetting import write_pdf
 from heldin.stages.run_config import load_config
 from tests.conftest import SMALL
 from tests.pdf_pages import text_of
@@ -64,7 +65,7 @@ def test_the_report_names_what_was_led_with_and_warns_of_what_is_for_other_docum
     assert any(
         line.startswith("Made for the documents of training: ez, windows.") for line in findings(record).warnings
     )
-    text = text_of(typeset(record, tmp_path / "report.pdf"))
+    text = text_of(write_pdf(report_record(record), tmp_path / "report.pdf"))
     assert "pooled" in text
 
 

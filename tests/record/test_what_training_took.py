@@ -7,7 +7,7 @@ import pytest
 from heldin.base.artefacts import write_document
 from heldin.base.errors import InputError
 from heldin.record.document import EffortFacts, read_record
-from heldin.reports.facts import facts, took
+from heldin.reports.record_report import list_facts, took
 
 EFFORT = EffortFacts(
     precisions=["fp32", "bf16"],
@@ -38,7 +38,7 @@ def test_in_words():
 def test_a_record_says_what_training_took(finished, tmp_path):
     record = read_record(finished / "record.json")
     assert record.effort.tokens > 0
-    assert "training took" in dict(facts(record))
+    assert "training took" in dict(list_facts(record).pairs)
     damaged = json.loads((finished / "record.json").read_text(encoding="utf-8")) | {"effort": {"tokens": 1}}
     write_document(tmp_path / "record.json", {name: value for name, value in damaged.items() if name != "sha256"})
     with pytest.raises(InputError, match="not a whole record: effort"):

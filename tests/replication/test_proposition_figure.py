@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from heldin.corpus.made_up.markov import MarkovCorpus
-from heldin.reports import drawing
+from heldin.reports import figures
 from replication.proposition_figure import proposition_figure
 from replication.proposition_sweeps import Size, run_study
 
@@ -28,7 +28,7 @@ def test_it_is_vector_and_the_same_for_the_same_numbers(small):
 
 
 def test_it_shows_both_sizes_and_every_series(small, monkeypatch):
-    monkeypatch.setitem(drawing.STYLE, "svg.fonttype", "none")
+    monkeypatch.setitem(figures.STYLE, "svg.fonttype", "none")
     root = ET.fromstring(proposition_figure(small))
     words = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert {"T", "bounds of Proposition 1", "between Jensen's bounds", "alpha chi² is above this"} <= set(words)

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from heldin.base.errors import InputError
-from heldin.reports import drawing
+from heldin.reports import figures
 from replication import study_figures
 from replication.effective_noise import effective_noise
 from replication.mean_estimation import Task
@@ -27,7 +27,7 @@ def rows():
 
 def _words(monkeypatch, draw):
     """The figure's texts, kept as text instead of paths."""
-    monkeypatch.setitem(drawing.STYLE, "svg.fonttype", "none")
+    monkeypatch.setitem(figures.STYLE, "svg.fonttype", "none")
     return [element.text for element in ET.fromstring(draw()).iter("{http://www.w3.org/2000/svg}text")]
 
 

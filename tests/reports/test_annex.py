@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 
 from heldin.audit.canary_groups import CanaryGroup
+from heldin.audit.decision import Promise
 from heldin.audit.results import TrainingsFacts
 from heldin.record.document import read_record, write_record
 from heldin.record.facts import CellFacts
 from heldin.record.planted_facts import Condition, Known, PlantedFacts
-from heldin.reports.annex import annex, scenarios
+from heldin.reports import annex
+from heldin.reports.annex import list_scenarios
 from heldin.reports.annex_parts import NOT_ANONYMITY
-from heldin.reports.next_steps import TERMS
-from heldin.reports.pdf import write_report
-from heldin.reports.promise_words import promise_pairs
+from heldin.reports.blocks import Reference, texts
+from heldin.reports.record_report import report_record, write_report
+from heldin.reports.wording import TERMS
 from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, Relation
 from tests.made_facts import canary_facts, changed_record, decided_record, estimate, evidence, score, stated
 from tests.pdf_pages import pages
@@ -62,29 +64,29 @@ def _planted(record, look=1, **changes):
 
 
 def _rows(record):
-    return {its.name.split(":")[0]: its for its in scenarios(record)}
+    return {its.name.split(":")[0]: its for its in list_scenarios(record)}
 
 
 def test_what_was_run_and_what_was_not_follows_from_the_record(record):
     rows = _rows(decided_record(record, LEAK))
     assert (rows["Membership of users"].status, rows["Extraction"].status) == ("run", "not run")
     assert [rows[name].status for name in OPEN] == ["out of scope"] * 3
-    assert rows["Membership of users"].found.endswith("; leaks.")
+    assert rows["Membership of users"].result.endswith("; leaks.")
     void = _rows(decided_record(record, evidence(score(0.7), flaws=(stated("the files are one"),))))
     assert void["Membership of users"].status == "run, not valid"
-    assert "AUROC" not in void["Membership of users"].found
+    assert "AUROC" not in void["Membership of users"].result
     entities = _rows(changed_record(record, split=_split(record, audited="entities")))
     assert "Membership of entities" in entities
     assert "Membership of users" not in entities
     for made in (_trainings(record), changed_record(record, split=_split(record, audited="canaries"))):
         assert _rows(made)["Membership of real users"].status == "not run"
-        assert "membership of real users" in json.dumps(annex(made)["residual"])
+        assert "membership of real users" in json.dumps(annex.state_residual_risk(made)[0].lines)
     group = CanaryGroup(
         kind="rare_phrase", length=None, documents=9, held_in=9, held_out=9, auroc=estimate(0.83, 0.7, 0.9)
     )
     planted = _rows(changed_record(record, canaries=canary_facts([group]).model_dump()))
     assert (
-        planted["Membership of canary users"].found
+        planted["Membership of canary users"].result
         == "20 canary users: the highest AUROC of 1 group is 0.830 (0.700 to 0.900, of this group alone)."
     )
     assert "Membership of canary users" not in rows
@@ -92,7 +94,7 @@ def test_what_was_run_and_what_was_not_follows_from_the_record(record):
 
 def test_the_rows_of_the_opinion_name_what_was_run(record):
     def paragraph(made, number):
-        return next(row[2] for row in annex(made)["opinion"] if row[0] == number)
+        return next(row[2] for row in annex.answer_opinion(made).rows if row[0] == number)
 
     said = paragraph(record, "55")
     assert said.startswith("run: membership of users; not run: extraction; out of scope: attribute inference")
@@ -117,14 +119,14 @@ def test_the_rows_of_the_opinion_name_what_was_run(record):
     ],
 )
 def test_the_release_is_what_the_config_declares_or_lines_to_fill_in(record, access, meaning):
-    assert [value for _, value in annex(record)["release"]] == ["", "", ""]
+    assert [value for _, value in annex.state_release(record).pairs] == ["", "", ""]
     for limit, words in (
         (10000, "10,000 queries a day"),
         ("ten a minute", "ten a minute"),
         (None, "no limit is stated"),
     ):
         block = {"access": access, "rate_limit": limit, "who": "the staff of one hospital"}
-        rows = dict(annex(changed_record(record, config={**record.config, "release": block}))["release"])
+        rows = dict(annex.state_release(changed_record(record, config={**record.config, "release": block})).pairs)
         assert rows["what they can have of the model"] == f"{access} (as declared)"
         assert rows["how much they can ask"] == words
         assert rows["who gets it"] == "the staff of one hospital"
@@ -132,13 +134,17 @@ def test_the_release_is_what_the_config_declares_or_lines_to_fill_in(record, acc
 
 
 def test_weights_cannot_be_called_back_so_that_the_next_audit_comes_before(record):
-    stays = annex(record)["repeat"]
-    gone = annex(changed_record(record, config={**record.config, "release": {"access": "weights"}}))["repeat"]
+    stays = annex.list_occasions(record).lines
+    gone = annex.list_occasions(
+        changed_record(record, config={**record.config, "release": {"access": "weights"}})
+    ).lines
     assert "When more people get the model, or more of it." in stays
     assert any(line.startswith("Before the weights are given away") for line in gone)
-    assert not any("would settle" in line for line in annex(decided_record(record, LEAK))["repeat"])
-    assert any("would settle" in line for line in annex(decided_record(record, CHANCE))["repeat"])
-    left = [any("further look" in line for line in annex(_planted(record, look))["repeat"]) for look in (1, 2, 3)]
+    assert not any("would settle" in line for line in annex.list_occasions(decided_record(record, LEAK)).lines)
+    assert any("would settle" in line for line in annex.list_occasions(decided_record(record, CHANCE)).lines)
+    left = [
+        any("further look" in line for line in annex.list_occasions(_planted(record, look)).lines) for look in (1, 2, 3)
+    ]
     assert left == [True, True, False]
 
 
@@ -149,7 +155,7 @@ def _epsilon(unit, relation):
 
 def test_unit_delta_and_neighbours_in_sentences_that_follow_from_the_guarantee(record):
     def said(guarantee, **changes):
-        rows = dict(promise_pairs(_private(record, guarantee, **changes)))
+        rows = dict(annex.explain_promise(_private(record, guarantee, **changes)).pairs)
         assert all(1 <= text.count(". ") + 1 <= 3 for text in rows.values()), rows
         return rows
 
@@ -170,50 +176,53 @@ def test_unit_delta_and_neighbours_in_sentences_that_follow_from_the_guarantee(r
     entities = {"kind": "patterns", "which": ["email", "credit_card"]}
     its = _private(record, slots, unit="user_entity")
     its = changed_record(its, config={**its.config, "defense": {"kind": "user_entity", "entities": entities}})
-    assert dict(promise_pairs(its))["unit"].endswith(
+    assert dict(annex.explain_promise(its).pairs)["unit"].endswith(
         " An entity here is what Presidio's patterns find (email, credit card), and names of people are none of them."
     )
-    assert record.training.promise.states(GuaranteeText.NO_PROTECTION)
-    assert dict(promise_pairs(record))["unit"] == "No protection was applied. The audit counts by user."
-    assert dict(promise_pairs(changed_record(record, training=None)))["unit"].startswith(
+    assert record.training.promise.states(Promise.NO_PROTECTION)
+    assert dict(annex.explain_promise(record).pairs)["unit"] == "No protection was applied. The audit counts by user."
+    assert dict(annex.explain_promise(changed_record(record, training=None)).pairs)["unit"].startswith(
         "Not known: the model was trained elsewhere."
     )
 
 
 def test_other_releases_as_far_as_the_record_knows_them(record):
-    assert annex(record)["others"] == [
+    assert annex.list_other_models(record) == [
         "The record knows of none; heldin looks at no model or statistic but those of this audit."
     ]
     cell = CellFacts(sweep="c" * 64, block=2, group="none", variant="uls")
     shadows = {**record.config, "attack": {**record.config["attack"], "shadow_models": 4}}
     made = changed_record(record, cell=cell.model_dump(), config=shadows)
-    first, second = annex(made)["others"]
+    first, second = annex.list_other_models(made)
     assert "(block 2, uls)" in first
     assert second.startswith("4 shadow models")
-    assert annex(_planted(record, 2))["others"][0].startswith(
+    assert annex.list_other_models(_planted(record, 2))[0].startswith(
         "Of the models trained on the planted set this is look 2 of 3"
     )
-    assert annex(_trainings(record))["others"] == ["40 models were trained, scored and thrown away."]
+    assert annex.list_other_models(_trainings(record)) == ["40 models were trained, scored and thrown away."]
 
 
 def test_quantity_and_quality_are_the_record_s(record):
-    rows = dict(annex(record)["quality"])
+    rows = dict(annex.state_quality(record).pairs)
     s = record.split
     assert rows["how many were tested"] == f"{s.held_in} held-in users and {s.held_out} held-out users"
     assert rows["by chance alone"] == 'a false "leaks" by the attacks in 5 % of audits at most'
     decided = dataclasses.replace(record.decision.decision, exact=False)
     unsure = changed_record(record, decision=record.decision.model_copy(update={"decision": decided}).model_dump())
-    assert "nothing bounds how often" in dict(annex(unsure)["quality"])["by chance alone"]
+    assert "nothing bounds how often" in dict(annex.state_quality(unsure).pairs)["by chance alone"]
     assert "none of which separated" in rows["controls"]
     blind = [its.model_copy(update={"separates": i == 0}).model_dump() for i, its in enumerate(record.blind)]
-    assert dict(annex(changed_record(record, blind=blind))["quality"])["controls"].startswith(
+    assert dict(annex.state_quality(changed_record(record, blind=blind)).pairs)["controls"].startswith(
         f"{record.blind[0].name} of "
     )
-    assert "trainings with the user" in dict(annex(_trainings(record))["quality"])["how many were tested"]
-    planted = dict(annex(_planted(record))["quality"])
+    assert "trainings with the user" in dict(annex.state_quality(_trainings(record)).pairs)["how many were tested"]
+    planted = dict(annex.state_quality(_planted(record)).pairs)
     assert planted["conditions of certified statements"] == "1 checked, 1 declared"
     void = _split(record, certifiable=False)
-    assert "(indicative only)" in dict(annex(changed_record(record, split=void))["quality"])["who is on which side"]
+    assert (
+        "(indicative only)"
+        in dict(annex.state_quality(changed_record(record, split=void)).pairs)["who is on which side"]
+    )
 
 
 KINDS = {
@@ -235,26 +244,40 @@ def _released(record):
     return changed_record(record, decision=decision, config={**record.config, "release": block})
 
 
-@pytest.mark.usefixtures("typeset")
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_record_has_an_annex_that_is_typeset(record, kind, tmp_path):
+def test_every_kind_of_record_has_an_annex_that_the_first_page_points_to(record, kind):
+    made = KINDS[kind](record)
+    report = report_record(made)
+    keys = [section.key for section in report.sections]
+    assert len(set(keys)) == len(keys)
+    assert report.section("annex-reference").first(Reference).section == "annex"
+    after = keys[keys.index("annex") :]
+    assert [key for key in after if key != "own-limits"] == [
+        *("annex", "tests", "release", "promise-terms", "others", "quality", "when-to-repeat", "opinion", "residual"),
+        "configuration",
+    ]
+    assert ("own-limits" in after) == (kind == "limits and release")
+    assert keys[:5] == ["answer", "people", "recommended", "next", "attacker"]
+    whole = "\n".join(texts(report.sections))
+    assert whole.count(NOT_ANONYMITY) == 1
+    assert "not a DP guarantee" not in whole
+    for scenario in list_scenarios(made):
+        assert scenario.name in whole
+        assert scenario.result in whole
+
+
+@pytest.mark.usefixtures("typeset")
+@pytest.mark.parametrize("kind", ["limits and release", "trainings", "planted"])
+def test_the_annex_is_typeset_with_names_as_text(record, kind, tmp_path):
     made = KINDS[kind](record)
     write_record(made, tmp_path / "record.json")
     printed = pages(write_report(tmp_path))
     (number,) = [i for i, page in enumerate(printed, start=1) if page.says("Annex for those who sign")]
     assert any(page.says(f"stand in the annex (page {number})") for page in printed[:3])
-    assert printed[0].says("In people")
-    assert printed[0].says("Recommendation")
-    assert printed[0].says("Who attacks")
-    for its in scenarios(made):
-        assert printed[number - 1].says(its.name)
-        assert printed[number - 1].says(its.found)
-    assert sum(page.says(NOT_ANONYMITY) for page in printed) == 1
-    for page in printed:
-        assert not page.says("not a DP guarantee")
-    if kind == "limits and release":
-        assert printed[number - 1].says("_nobody_ #else $x$ *at* all")
-        assert printed[number - 1].says("own limits")
+    assert printed[number - 1].says("_nobody_ #else $x$ *at* all") == (kind == "limits and release")
+    for key in ("tests", "own-limits"):
+        for text in texts(report_record(made).section(key)):
+            assert printed[number - 1].says(text), text
 
 
 def test_the_glossary_has_at_most_twenty_terms():

@@ -7,20 +7,19 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-import heldin.reports.drawing
+import heldin.reports.figures
 from heldin.audit.canary_groups import CanaryGroup
 from heldin.audit.results import TrainingsFacts
 from heldin.record.document import read_record, write_record
 from heldin.record.facts import Ceiling, GradientNorms
-from heldin.reports.certified import certified
-from heldin.reports.figures import figures
+from heldin.reports.claims import summarise
+from heldin.reports.figures import trainings_histogram
 from heldin.reports.findings import findings
-from heldin.reports.pdf import write_report
-from heldin.reports.retraining_figure import trainings_histogram
+from heldin.reports.record_report import report_record, write_report
 from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, Relation
 from tests.drafts import typesetting
 from tests.made_facts import attack_result, canary_facts, decided_record, decision_of, estimate, evidence, score, stated
-from tests.pdf_pages import FORM, lines_lie_apart, pages, text_of
+from tests.pdf_pages import FORM, lines_lie_apart, pages
 
 MARGIN = 62.0  # points, of 2.2 cm
 LONG = "a_very_long_name_of_an_audit_that_somebody_typed_without_a_single_blank-" * 3
@@ -124,7 +123,7 @@ def test_page_one_holds_headline_interval_figure_and_what_to_do_next(made, print
     assert first.says("What to do next")
     assert first.says(said["What to do next"])
     assert first.says("What the model would write out.")
-    assert first.says(f"Claims and bounds. {certified(made)}")
+    assert first.says(f"Claims and bounds. {summarise(made)}")
     area = made.primary().auroc
     assert first.says(f"{area.value:.3f} (95 % interval {area.lower:.3f} to {area.upper:.3f})")
     assert first.says("The less the two overlap")
@@ -180,14 +179,19 @@ def test_every_word_that_needs_it_is_explained(made, printed):
 @pytest.fixture
 def drawings(monkeypatch):
     """Every matplotlib figure that is drawn, before it becomes SVG."""
-    kept, original = [], heldin.reports.drawing.FigureCanvasSVG
+    kept, original = [], heldin.reports.figures.FigureCanvasSVG
 
     def keep(drawn):
         kept.append(drawn)
         return original(drawn)
 
-    monkeypatch.setattr(heldin.reports.drawing, "FigureCanvasSVG", keep)
+    monkeypatch.setattr(heldin.reports.figures, "FigureCanvasSVG", keep)
     return kept
+
+
+def draw(record):
+    for figure in report_record(record).figures.values():
+        figure.draw()
 
 
 def _drawn_points(axes):
@@ -206,14 +210,14 @@ def _within(points, box):
 
 def test_a_density_of_users_has_no_count_on_its_axis(drawn_record, drawings):
     """Heights are shares over widths: a tick there would read as 2.5 users."""
-    figures(drawn_record)
+    draw(drawn_record)
     densities = [axes for drawn in drawings for axes in drawn.axes if axes.get_ylabel() == "share per unit"]
     assert densities
     assert all(axes.get_yticks().size == 0 for axes in densities)
 
 
 def test_no_legend_lies_on_what_is_drawn(drawn_record, drawings):
-    figures(drawn_record)
+    draw(drawn_record)
     if drawn_record.exposure:
         trainings = TrainingsFacts(
             runs=40, with_user=20, documents=2, target="defense", pilot=10, threshold=1.0, members=15,
@@ -222,7 +226,7 @@ def test_no_legend_lies_on_what_is_drawn(drawn_record, drawings):
         trainings_histogram(drawn_record.model_copy(update={"trainings": trainings}))
     assert len(drawings) >= 2
     for drawn in drawings:
-        with mpl.rc_context(heldin.reports.drawing.STYLE):
+        with mpl.rc_context(heldin.reports.figures.STYLE):
             drawn.draw_without_rendering()
         legends = [*drawn.legends, *(axes.get_legend() for axes in drawn.axes if axes.get_legend())]
         whole = drawn.get_window_extent()
@@ -237,32 +241,27 @@ def test_no_legend_lies_on_what_is_drawn(drawn_record, drawings):
                     assert not (_within(points, frame) & _within(points, box)).any()
 
 
-def test_the_best_attack_is_always_drawn_and_the_caption_says_which_are(record, tmp_path):
+def test_the_best_attack_is_always_drawn_and_the_caption_says_which_are(record):
     weak = [attack_result(0.5 + 0.01 * i, 0.4, 0.6, attack=name) for i, name in enumerate(_NAMES)]
+    made = decided_record(record, evidence(score()))
     alone = [a if i == 0 else a.model_copy(update={"curve": None}) for i, a in enumerate(weak)]
-    its = decided_record(record, evidence(score()), attacks=[a.model_dump() for a in alone])
-    write_record(its, tmp_path / "record.json")
-    whole = text_of(write_report(tmp_path))
-    assert "Of7scorestheleadingattackisshown,ingroupsoftenusersormore" in "".join(whole.split())
+    roc = report_record(made.model_copy(update={"attacks": alone})).figures["roc"]
+    assert "Of 7 scores the leading attack is shown" in roc.caption
     strong = [*weak[:2], attack_result(0.7, 0.6, 0.8, attack="loss"), *weak[3:]]
     named = evidence(score(), score(), score(0.7, name="loss", adjusted_p=0.001))
-    its = decided_record(record, named, attacks=[a.model_dump() for a in strong])
-    its = its.model_copy(
-        update={"attacks": [a if i in (0, 2) else a.model_copy(update={"curve": None}) for i, a in enumerate(strong)]}
-    )
-    write_record(its, tmp_path / "record.json")
-    whole = "".join(text_of(write_report(tmp_path)).split())
-    assert "Of7scorestheleadingattackandtheonethattheheadlinenamesareshown" in whole
+    made = decided_record(record, named, attacks=[a.model_dump() for a in strong])
+    two = [a if i in (0, 2) else a.model_copy(update={"curve": None}) for i, a in enumerate(strong)]
+    roc = report_record(made.model_copy(update={"attacks": two})).figures["roc"]
+    assert "the leading attack and the one that the headline names are shown" in roc.caption
 
 
-def test_a_canary_caption_speaks_of_a_substring_only_where_there_is_one(record, tmp_path):
+def test_a_canary_caption_speaks_of_a_substring_only_where_there_is_one(record):
     groups = [
         CanaryGroup(kind="rare_phrase", length=None, documents=n, held_in=9, held_out=8, auroc=estimate(0.8, 0.6, 0.9))
         for n in (2, 9)
     ]
     facts = canary_facts(groups, decision=decision_of(evidence(LEAK)))
-    its = decided_record(record, evidence(LEAK), canaries=facts.model_dump())
-    write_record(its, tmp_path / "record.json")
-    whole = "".join(text_of(write_report(tmp_path)).split())
-    assert "oncanaryusersbytheirtrainingdocuments," in whole
-    assert "sharedsubstring" not in whole
+    made = decided_record(record, evidence(LEAK), canaries=facts.model_dump())
+    caption = report_record(made).figures["canaries"].caption
+    assert "documents" in caption
+    assert "substring" not in caption

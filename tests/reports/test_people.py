@@ -12,11 +12,17 @@ from heldin.record.document import read_record
 from heldin.record.facts import ByExposure, Ceiling
 from heldin.record.planted_facts import Condition, Known, PlantedFacts
 from heldin.reports import annex
-from heldin.reports.extraction import most_left, written_out
-from heldin.reports.findings import ATTACKER, FRONT, NEXT, RECOMMENDED, findings
-from heldin.reports.people import attacker, in_short, named_people, people_note, people_rows, worst_off
+from heldin.reports.attacks import most_left, tabulate_attacks, tabulate_rates, written_out
+from heldin.reports.findings import ATTACKER, BEFORE_FIGURE, NEXT, RECOMMENDED, findings
+from heldin.reports.people import (
+    count_people,
+    describe_attacker,
+    describe_worst_off,
+    explain_groups,
+    explain_people,
+    named_people,
+)
 from heldin.reports.recommendation import limit_rows, recommendation
-from heldin.reports.tables import attack_rows, tpr_rows
 from heldin.words.evidence import ClaimLabel
 from tests.made_facts import attack_result, changed_record, decision_of, estimate, evidence, score, stated
 
@@ -58,14 +64,14 @@ def _promised(record, epsilon, **changes):
 def test_people_are_those_of_the_rate_that_the_thresholds_state(record):
     its = named_people(record)
     assert (its.rightly, its.wrongly, its.allowed) == (250.0, 50.0, None)
-    assert people_rows(record) == [
+    assert count_people(record) == [
         [NAMED, "250 (100 to 400), rightly", "50, wrongly"],
         ["named by guessing", "50", "50"],
     ]
-    assert people_note(record).startswith("Of those named, 83 of 100 were held in")
-    assert "guessing reaches" not in people_note(record)
-    assert "The interval includes what guessing reaches." in people_note(_curve(record, (0.05, 0.12)))
-    assert people_rows(_promised(record, 2.0))[2] == ["expected at most, if the promise holds", "400", "50"]
+    assert explain_people(record).startswith("Of those named, 83 of 100 were held in")
+    assert "guessing reaches" not in explain_people(record)
+    assert "guessing reaches" in explain_people(_curve(record, (0.05, 0.12)))
+    assert count_people(_promised(record, 2.0))[2] == ["expected at most, if the promise holds", "400", "50"]
 
 
 def test_a_headline_of_a_dial_is_told_apart_from_the_people_that_are_counted(record):
@@ -73,16 +79,16 @@ def test_a_headline_of_a_dial_is_told_apart_from_the_people_that_are_counted(rec
     decision = decision_of(LEAK)
     beyond = decision.model_copy(update={"decision": replace(decision.decision, strongest=len(record.attacks))})
     its = changed_record(record, decision=beyond.model_dump())
-    assert people_rows(its)[0][0] == NAMED
-    assert "The headline is of a stronger score" in people_note(its)
-    assert "The score of the headline has one setting more" in attacker(its)
+    assert count_people(its)[0][0] == NAMED
+    assert "a stronger score" in explain_people(its)
+    assert "one setting more" in describe_attacker(its)
     # The leading attack was fixed beforehand, and page one shows another score's interval.
     area = record.primary().auroc
-    said = annex._membership(its)[0].found
+    said = annex._membership(its)[0].result
     assert f"AUROC {area.value:.3f}, {area.lower:.3f} to {area.upper:.3f}; with another setting of a dial, " in said
     assert "picked among" not in said
-    assert "headline is of a stronger" not in people_note(record)
-    assert "one setting more" not in attacker(record)
+    assert "a stronger score" not in explain_people(record)
+    assert "one setting more" not in describe_attacker(record)
 
 
 def test_what_an_attack_asks_of_which_models_is_its_own(record):
@@ -90,67 +96,71 @@ def test_what_an_attack_asks_of_which_models_is_its_own(record):
     result = attack_result(0.7, 0.6, 0.8, attack="min-k++", curve=record.attacks[0].curve)
     config = {**record.config, "release": {"access": "log-probabilities"}}
     its = changed_record(record, attacks=[result.model_dump()], primary_attack="min-k++", config=config)
-    assert attacker(its).startswith(
+    assert describe_attacker(its).startswith(
         "Somebody who can ask for the probabilities of all tokens at each place of a text under this model, and who has"
     )
-    assert "this attack asks for more, those of all tokens" in attacker(its)
+    assert "this attack asks for more, those of all tokens" in describe_attacker(its)
     assert annex._membership(its)[0].attacker.startswith("the probabilities of all tokens at each place")
     plain = changed_record(record, config=config)
-    assert "under this model and a reference model" in attacker(plain)
-    assert "that is what this attack asks for" in attacker(plain)
+    assert "under this model and a reference model" in describe_attacker(plain)
+    assert "that is what this attack asks for" in describe_attacker(plain)
 
 
 def test_where_the_stated_rate_cannot_be_seen_the_lowest_that_can_is_counted(record):
     its = _curve(record, (0.01, 0.02), (0.05, None), (0.1, 0.4))
-    assert people_rows(its)[0] == [NAMED, "400 (300 to 500), rightly", "100, wrongly"]
-    assert "Counted is the next rate, 10.0 %: the stated rate of 5.0 % cannot be seen with" in people_note(its)
+    assert count_people(its)[0] == [NAMED, "400 (300 to 500), rightly", "100, wrongly"]
+    assert "Counted is the next rate, 10.0 %: the stated rate of 5.0 % cannot be seen with" in explain_people(its)
     none = _curve(record, (0.01, 0.02), (0.05, None))
-    assert people_rows(none) == []
-    assert people_note(none).startswith(
+    assert count_people(none) == []
+    assert explain_people(none).startswith(
         "How many could be named cannot be said: the stated rate of 5.0 % cannot be seen"
     )
     unasked = _curve(record, (0.01, 0.02), (0.1, 0.4))
-    assert "Counted is the next rate, 10.0 %: the stated rate of 5.0 % is not among audit.fprs." in people_note(unasked)
+    assert "Counted is the next rate, 10.0 %: the stated rate of 5.0 % is not among audit.fprs." in explain_people(
+        unasked
+    )
     void = changed_record(record, decision=decision_of(FLAW).model_dump())
-    assert (people_rows(void), "not valid" in people_note(void)) == ([], True)
+    assert (count_people(void), "not valid" in explain_people(void)) == ([], True)
 
 
 def test_the_worst_off_by_the_promise_and_by_the_group_with_the_highest_scores(record):
-    assert worst_off(record) == (
-        "No promise bounds the odds on a single person: no protection was applied. Measured: of the 40 users with the"
-        " highest scores 30 were held in and 10 held out. One person's odds were not computed."
-    )
-    assert "of the 12 users with the highest scores 11 were held in and 1 held out" in worst_off(
+    assert "the 40 users with the highest scores 30 were held in and 10 held out" in describe_worst_off(record)
+    assert describe_worst_off(record).startswith("No promise")
+    assert "of the 12 users with the highest scores 11 were held in and 1 held out" in describe_worst_off(
         _curve(record, (0.05, 0.3), held_in=(29, 11), held_out=(39, 1))
     )
     e2 = math.exp(2.0)
-    said = worst_off(_promised(record, 2.0))
+    said = describe_worst_off(_promised(record, 2.0))
     public = record.corpus.public_users
     assert public > 0
     assert said.startswith(f"The promise is for every user but the {public} public ones, the worst-off too:")
     alone = changed_record(record, corpus=record.corpus.model_copy(update={"public_users": 0}).model_dump())
-    assert worst_off(_promised(alone, 2.0)).startswith("The promise is for every user, the worst-off too:")
+    assert describe_worst_off(_promised(alone, 2.0)).startswith("The promise is for every user, the worst-off too:")
     assert f"is at most {e2:.3g} times as likely after they were in training as after they were not" in said
     assert "plus a probability of 1e-05." in said
-    assert "too large to help" in worst_off(_promised(record, 20.0))
-    assert "its epsilon is for example" in worst_off(_promised(record, 2.0, unit="example", ceiling=None))
-    assert "how the model was trained is not known here" in worst_off(changed_record(record, training=None))
+    assert "too large" in describe_worst_off(_promised(record, 20.0))
+    assert "its epsilon is for example" in describe_worst_off(_promised(record, 2.0, unit="example", ceiling=None))
+    assert "how the model was trained is not known here" in describe_worst_off(changed_record(record, training=None))
 
 
 def test_user_entity_dp_leaves_other_odds_to_users_to_entities_and_to_both(record):
     curve = [{"exposed": m, "epsilon": its} for m, its in ((4, 1.0), (16, 5.0), (20, 8.0))]
     by = {"counted": "records", "exposed": 20, "curve": curve, "group_size": 16, "entity_cap": 4}
     its = _promised(record, 8.0, unit="user_entity", by_exposure=ByExposure.model_validate(by))
-    said = worst_off(its)
+    said = describe_worst_off(its)
     assert "is at most 148 times as likely with what one user wrote in training as without, plus a prob" in said
     assert "; with the texts that name one recognised entity at most 2.72 times; with a user's and an en" in said
     assert "texts together at most 2,981 times." in said
     assert "A name that was not recognised is promised less" in said
     split = its.split.model_copy(update={"audited": "entities"}).model_dump()
-    assert "at most 2.72 times as likely with the texts that name one" in worst_off(changed_record(its, split=split))
+    assert "at most 2.72 times as likely with the texts that name one" in describe_worst_off(
+        changed_record(its, split=split)
+    )
     holders = {**by, "counted": "holders", "group_size": None, "entity_cap": None}
     holders["curve"] = [{"exposed": 0, "epsilon": 0.5}, {"exposed": 20, "epsilon": 18.0}]
-    said = worst_off(_promised(record, 18.0, unit="user_entity", by_exposure=ByExposure.model_validate(holders)))
+    said = describe_worst_off(
+        _promised(record, 18.0, unit="user_entity", by_exposure=ByExposure.model_validate(holders))
+    )
     assert "at most 1.65 times as likely with what one user wrote" in said
     # Not of every entity: the more users name one, the less is promised to it.
     assert "every recognised entity" not in said
@@ -164,25 +174,27 @@ def test_trainings_speak_of_one_user(record):
         non_members=19, false_positives=1, epsilon_lower=1.0, reach=1.7, seconds_each=0.1,
     )  # fmt: skip
     its = changed_record(record, trainings=facts.model_dump())
-    assert people_rows(its) == []
-    assert "into 21 of 40 trainings" in people_note(its)
-    assert "at least 2.72 times as likely" in worst_off(its)
-    assert "every document of one user" in attacker(its)
+    assert count_people(its) == []
+    assert "into 21 of 40 trainings" in explain_people(its)
+    assert "at least 2.72 times as likely" in describe_worst_off(its)
+    assert "every document of one user" in describe_attacker(its)
 
 
 def test_who_attacks_depends_on_texts_and_release(record):
-    said = attacker(record)
+    said = describe_attacker(record)
     texts = round(record.attacker_texts / (record.split.held_in + record.split.held_out))
     assert f"about {texts} text" in said
     assert "kept out of training" in said
     assert "To whom the model will be given is not stated (release)." in said
     scored = record.scored_texts.model_copy(update={"kind": "training"})
-    assert "in the training set if that one was held in" in attacker(
+    assert "in the training set if that one was held in" in describe_attacker(
         changed_record(record, scored_texts=scored.model_dump())
     )
     ways = {"weights": "attacks on these were not run", "text": "less than this attack asks for"}
     for access, words in ways.items():
-        assert words in attacker(changed_record(record, config={**record.config, "release": {"access": access}}))
+        assert words in describe_attacker(
+            changed_record(record, config={**record.config, "release": {"access": access}})
+        )
 
 
 @pytest.mark.parametrize(
@@ -266,14 +278,15 @@ def test_without_limits_the_report_says_what_one_would_have_to_say(record):
 
 
 def test_what_stands_before_the_first_figure_is_what_a_reader_decides_by(record):
-    assert FRONT == (RECOMMENDED, NEXT, ATTACKER) == tuple(title for title, _ in findings(record).paragraphs[:3])
+    titles = tuple(entry.title for entry in BEFORE_FIGURE)
+    assert titles == (RECOMMENDED, NEXT, ATTACKER) == tuple(title for title, _ in findings(record).paragraphs[:3])
 
 
 def test_one_value_of_each_user_is_not_called_a_mean(record):
     both = [attack_result(0.6, 0.5, 0.7), attack_result(0.7, 0.6, 0.8, attack="pooled", curve=record.attacks[0].curve)]
     its = changed_record(record, attacks=[a.model_dump() for a in both])
-    assert [row[:2] for row in attack_rows(its)] == [["likelihood-ratio", "mean"], ["pooled", "together"]]
-    assert [row[0] for row in tpr_rows(its)] == ["likelihood-ratio, mean", "pooled, together"]
+    assert [row[:2] for row in tabulate_attacks(its).rows] == [["likelihood-ratio", "mean"], ["pooled", "together"]]
+    assert [row[0] for row in tabulate_rates(its).rows] == ["likelihood-ratio, mean", "pooled, together"]
     led = changed_record(its, primary_attack="pooled", attacks=[both[1].model_dump()])
     said = dict(findings(led).paragraphs)
     assert "The leading attack, pooled (all texts together), reached" in said["How well the attacks did"]
@@ -281,11 +294,11 @@ def test_one_value_of_each_user_is_not_called_a_mean(record):
 
 
 def test_page_one_says_what_its_words_mean(record):
-    users = in_short(record)
+    users = explain_groups(record)
     assert users.startswith("Held-in users: their texts were trained on. Held-out users: comparable ones, left out")
     assert "0.5 (guessing) to 1 (certainty)" in users
     entities = record.split.model_copy(update={"audited": "entities"})
-    assert in_short(changed_record(record, split=entities.model_dump())).startswith(
+    assert explain_groups(changed_record(record, split=entities.model_dump())).startswith(
         "Held-in entities: texts that name them were trained on."
     )
 

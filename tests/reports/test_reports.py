@@ -12,11 +12,9 @@ import typst
 from heldin.audit.canary_groups import CanaryGroup
 from heldin.bounds.verdict import Outcome, Standing, Verdict
 from heldin.record.document import read_record, write_record
-from heldin.reports.facts import facts
-from heldin.reports.figures import alternatives, figures
 from heldin.reports.findings import BOUNDS, HOW_WELL, answer_line, findings
-from heldin.reports.next_steps import next_step
-from heldin.reports.pdf import write_report
+from heldin.reports.recommendation import next_step
+from heldin.reports.record_report import list_facts, report_record, write_report
 from heldin.stages.train.training_facts import promise_facts
 from heldin.words.evidence import ClaimLabel, Subjects
 from tests.made_facts import (
@@ -32,6 +30,10 @@ from tests.made_facts import (
 )
 
 
+def figures(record):
+    return {name: figure.draw() for name, figure in report_record(record).figures.items()}
+
+
 @pytest.fixture
 def record(finished):
     return read_record(finished / "record.json")
@@ -40,20 +42,20 @@ def record(finished):
 def test_the_headline_is_the_records_and_what_to_do_follows_from_it(record):
     leak = score(0.81, adjusted_p=0.001)
     cases = [
-        (evidence(leak), "Leaks: ", "Do not give this model to anyone who must not learn whose texts"),
+        (evidence(leak), "Leaks: ", "Do not give"),
         (
             evidence(leak, ceiling=0.9),
             "Leaks, by the estimate within the promise",
-            "By the estimate a leak of this size is within what was promised.",
+            "By the estimate",
         ),
-        (evidence(leak, ceiling=0.7), "Leaks, by the estimate more", "Do not release before this is settled"),
+        (evidence(leak, ceiling=0.7), "Leaks, by the estimate more", "Do not release before"),
         (evidence(leak, ceiling=0.7, violated="certified"), "Leaks, beyond", "Do not release: the training seems"),
-        (evidence(score(0.5, at_most=0.55)), "No leak found", "These attacks give no reason to hold the model back."),
-        (evidence(score(0.5, at_most=0.7)), "Inconclusive", "Do not read this as safe."),
+        (evidence(score(0.5, at_most=0.55)), "No leak found", "These attacks give"),
+        (evidence(score(0.5, at_most=0.7)), "Inconclusive", "Do not read"),
         (
             evidence(leak, flaws=(stated("x"),)),
             "The comparison is not valid",
-            "Nothing follows for the model, either way.",
+            "Nothing follows",
         ),
     ]
     for its, headline, step in cases:
@@ -69,7 +71,7 @@ def test_the_headline_is_the_records_and_what_to_do_follows_from_it(record):
     sure = Verdict(outcome=Outcome.VIOLATED, standing=Standing.CERTIFIED, **claim)
     certified = record.model_copy(update={"judgement": replace(record.judgement, verdicts=(sure,))})
     beyond = decided_record(certified, evidence(leak, ceiling=0.7, violated="certified"))
-    assert next_step(beyond, beyond.decision).startswith("Do not release: the training does not keep what is promised")
+    assert next_step(beyond).startswith("Do not release: the training does not keep what is promised")
     within = decided_record(record, evidence(leak, ceiling=0.9)).decision
     assert answer_line(within) == "leaks, by the estimate within the promise"
 
@@ -77,8 +79,8 @@ def test_the_headline_is_the_records_and_what_to_do_follows_from_it(record):
 def test_a_claim_about_a_training_that_nobody_saw_is_not_taken_for_its_promise(record):
     stated = decided_record(changed_record(record, training=None), evidence(score(0.81, adjusted_p=0.001), ceiling=0.9))
     step = dict(findings(stated).paragraphs)["What to do next"]
-    assert step.startswith("By the estimate a leak of this size is within the promise that was stated for this audit.")
-    assert "how this model was trained is not known here" in step
+    assert step.startswith("By the estimate")
+    assert "stated for this audit" in step
     assert "epsilon" not in step
 
 
@@ -114,7 +116,8 @@ def test_which_step_was_chosen_reads_as_it_was(record, selection, chosen, said):
 def test_how_sides_came_about_is_said_in_words(record):
     for assignment, words in (("fixed", "a fixed split"), ("unknown", "not stated how")):
         split = record.split.model_copy(update={"assignment": assignment})
-        assert f"users ({words})" in json.dumps(facts(changed_record(record, split=split.model_dump())))
+        rows = dict(list_facts(changed_record(record, split=split.model_dump())).pairs)
+        assert rows["held in, held out, always in"].endswith(f"users ({words})")
 
 
 def test_the_words_quote_the_records_numbers(record):
@@ -146,9 +149,9 @@ def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(reco
     judgement = {"users": 60, "delta": 1e-5, "bounds": [bound], "refused": [], "verdicts": [verdict]}
     said = findings(changed_record(record, judgement=judgement))
     certified = dict(said.paragraphs)[BOUNDS]
-    assert "On epsilon 1 at delta 1e-05: violated (certified). It is rejected at 95 %." in certified
-    assert "No differential-privacy guarantee was claimed" not in dict(said.paragraphs)["What this does not say"]
-    assert "the highest is 2.50 (one-run, 95 %, certified); it was picked after looking" in certified
+    assert "epsilon 1 at delta 1e-05: violated (certified)" in certified
+    assert "guarantee was claimed" not in dict(said.paragraphs)["What this does not say"]
+    assert "2.50 (one-run, 95 %, certified)" in certified
     assert certified.startswith("The claim that was tested is violated.")
     both = [{**verdict, "outcome": "consistent"}, {**verdict, "subjects": Subjects.CANARIES()}]
     of_one = findings(changed_record(record, judgement={**judgement, "verdicts": both}))
@@ -156,7 +159,7 @@ def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(reco
     calm = {**judgement, "verdicts": [{**verdict, "outcome": "consistent"}]}
     told = dict(findings(changed_record(record, judgement=calm)).paragraphs)[BOUNDS]
     assert "violated" not in told
-    assert "On epsilon 1 at delta 1e-05: consistent. It is rejected at 95 %." in told
+    assert "epsilon 1 at delta 1e-05: consistent" in told
     assert changed_record(record, judgement=judgement).judgement.exit_code == 3
     assert changed_record(record, judgement=calm).judgement.exit_code == 0
 
@@ -201,11 +204,10 @@ def test_figures_are_the_same_for_the_same_record(record):
 
 
 def test_every_figure_has_words_and_the_histogram_s_are_its_numbers(record):
-    drawn = figures(record)
-    said = alternatives(record, drawn)
-    assert set(said) == set(drawn)
-    its = record.named().curve.histogram
-    assert f"{its.held_in[-1]} of {its.held_in[-1] + its.held_out[-1]} were held in" in said["histogram"]
+    drawn = report_record(record).figures
+    assert all(figure.alt and figure.caption for figure in drawn.values())
+    counts = record.named().curve.histogram
+    assert f"{counts.held_in[-1]} of {counts.held_in[-1] + counts.held_out[-1]}" in drawn["histogram"].alt
 
 
 @pytest.mark.usefixtures("typeset")
@@ -256,8 +258,9 @@ def test_canary_users_that_defenses_thinned_or_coins_left_on_one_side_are_said(r
     groups = [group("rare_phrase", 4, 3), group("unseen_token", 1, 0), group("unseen_token", 1, 0)]
     facts = canary_facts(groups, training_texts=54, trained_on=30)
     said = dict(findings(changed_record(record, canaries=facts)).paragraphs)["Canary users"]
-    assert "Of the 54 training texts of those held in, defenses on the data side left 30;" in said
-    assert "The coins left no unseen-token canary user on one side: nothing is concluded about them." in said
+    assert "54 training texts" in said
+    assert "left 30;" in said
+    assert "no unseen-token canary user" in said
     assert "rare-phrase" not in said
     whole = facts.model_copy(update={"trained_on": 54})
     assert "data side" not in dict(findings(changed_record(record, canaries=whole)).paragraphs)["Canary users"]

@@ -11,14 +11,14 @@ from heldin.audit.requirement import Requirement
 from heldin.audit.shipping import Candidate, Shipping, judge_candidates
 from heldin.base.errors import InputError
 from heldin.record.sweep import SweepResult
-from heldin.reports import sweep_html, sweep_words
-from heldin.reports.sweep_figures import sweep_figures
-from heldin.reports.sweep_html import charts, write_sweep_html
-from heldin.reports.sweep_pdf import typeset_sweep
+from heldin.reports import sweep_charts, sweep_findings
+from heldin.reports.blocks import Figure, Report, Section, texts
+from heldin.reports.html import load_altair, render, write_page
+from heldin.reports.sweep_report import report_sweep
 from heldin.reports.typesetting import write_pdf
 from tests.drafts import typesetting
 from tests.made_sweeps import made_sweep
-from tests.pdf_pages import lines_lie_apart, pages, text_of
+from tests.pdf_pages import lines_lie_apart, pages
 
 MARGIN = 62.0  # points, of 2.2 cm
 LONG = "a-name-that-somebody-typed-without-a-thought-for-whoever-must-print-it-in-a-narrow-column-of-a-table-0123"[:100]
@@ -35,13 +35,13 @@ CASES = {
 def case(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.pdf"
     with typesetting():
-        typeset_sweep(CASES[request.param], path)
+        write_pdf(report_sweep(CASES[request.param]), path)
     return CASES[request.param], pages(path)
 
 
 def test_page_one_answers_and_is_signed(case):
     result, printed = case
-    assert printed[0].says(sweep_words.answer(result))
+    assert printed[0].says(sweep_findings.state_answer(result))
     whole = printed[0].text + printed[1].text
     for words in ("The rule", "Who attacks", "What to do next", "Read and decided"):
         assert words in whole, words
@@ -85,17 +85,19 @@ def test_a_report_of_many_cells_has_no_more_pages_than_a_reader_takes(case):
 
 
 def test_a_violation_stands_on_page_one():
-    said = sweep_words.notes(CASES["violated"])
+    said = sweep_findings.list_notes(CASES["violated"])
     assert "violated in 1/uls" in said[0]
     assert "certified, and for all cells at once" in said[0]
 
 
 def test_who_is_beaten_and_by_whom_stands_in_the_table():
-    rows = {row[0].split("  ")[1]: row[-1] for row in sweep_words.main_rows(CASES["no rule"])}
+    rows = {row[0].split("  ")[1]: row[-1] for row in sweep_findings.tabulate_variants(CASES["no rule"]).rows}
     assert rows["cap10"] == "beaten by a"
     assert rows["none"] == "beats b"
     assert rows["uls"] == "not told apart"
-    assert "cap10 is beaten by another, which is better in AUROC or loss" in sweep_words.answer(CASES["no rule"])
+    assert "cap10 is beaten by another, which is better in AUROC or loss" in sweep_findings.state_answer(
+        CASES["no rule"]
+    )
 
 
 def test_a_limit_that_is_not_shown_to_be_kept_is_not_called_broken():
@@ -106,7 +108,7 @@ def test_a_limit_that_is_not_shown_to_be_kept_is_not_called_broken():
     judged = judge_candidates([candidate], asked, 0.05)
     shipping = Shipping(answer="none passes", variant=None, block=None, level=0.05, candidates=judged, said="none")
     result = CASES["rule"].model_copy(update={"shipping": shipping})
-    rows = {row[0].split("  ")[1]: row[-1] for row in sweep_words.main_rows(result)}
+    rows = {row[0].split("  ")[1]: row[-1] for row in sweep_findings.tabulate_variants(result).rows}
     assert rows["cap10"].startswith("breaks: loss gained; not shown to keep: AUROC")
 
 
@@ -122,88 +124,90 @@ def test_a_sweep_that_is_not_done_is_run_again():
         return done.model_copy(update={"shipping": shipping, "cells": cells, "variants": variants})
 
     def rows_of(result):
-        return {row[0].split("  ")[1]: row[-1] for row in sweep_words.main_rows(result)}
+        return {row[0].split("  ")[1]: row[-1] for row in sweep_findings.tabulate_variants(result).rows}
 
     rows = rows_of(with_failed(named))
     assert rows[named].startswith("not judged yet")
     assert all(row.startswith("not a candidate") for name, row in rows.items() if name != named)
-    assert "the same command runs the cells that have no result" in sweep_words.next_step(with_failed(named))
+    assert "the same command runs the cells that have no result" in sweep_findings.advise(with_failed(named))
     # To run again helps only where a candidate waits for it; one whose cells are all done has a loss that nobody has.
     other = with_failed(next(its.name for its in done.variants if its.name != named))
-    assert "in a new folder" in sweep_words.next_step(other)
+    assert "in a new folder" in sweep_findings.advise(other)
     assert rows_of(other)[named].startswith("cannot be judged")
 
 
 def test_one_block_speaks_of_models_and_of_no_defense():
-    assert "these models" in sweep_words.answer(CASES["one block"])
+    assert "these models" in sweep_findings.state_answer(CASES["one block"])
 
 
 @pytest.mark.usefixtures("typeset")
-def test_a_figure_without_words_is_refused(tmp_path):
+@pytest.mark.parametrize("alt", ["", "nothing"])
+def test_a_figure_without_words_is_refused(tmp_path, alt):
     # The standard PDF/UA-1 asks for them: without it nobody would notice that they are missing.
-    drawn = {"picture": "<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>"}
-    template = '#set document(title: "t")\n= t\n#image("picture.svg")'
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("heldin.reports.typesetting.FOLDER", tmp_path)
-        (tmp_path / "bare.typ").write_text(template)
-        (tmp_path / "style.typ").write_text("")
-        with pytest.raises(Exception, match="alt"):
-            write_pdf("bare.typ", {}, drawn, tmp_path / "bare.pdf")
-        assert not (tmp_path / "bare.pdf").exists()
-        (tmp_path / "bare.typ").write_text(template.replace('svg")', 'svg", alt: "nothing")'))
-        write_pdf("bare.typ", {}, drawn, tmp_path / "bare.pdf")
+    figure = Figure("picture", lambda: "<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>", alt)
+    report = Report("t", "s", "today", "internal", (Section("figure", "Figure", (figure,)),))
+    if alt:
+        assert write_pdf(report, tmp_path / "report.pdf").is_file()
+        return
+    with pytest.raises(InputError, match="alt"):
+        write_pdf(report, tmp_path / "report.pdf")
+    assert not (tmp_path / "report.pdf").exists()
 
 
-def test_unfinished_cells_and_missing_numbers_are_shown_as_such(tmp_path):
+def test_unfinished_cells_and_missing_numbers_are_shown_as_such():
     result = made_sweep()
     cells = [cell.model_copy(update={"state": "failed", "said": "no memory"}) for cell in result.cells]
     nothing = {"auroc": None, "gain": None, "loss": None, "named": None, "cells": 0, "promise": None}
     bare = [its.model_copy(update=nothing) for its in result.variants]
     failed = result.model_copy(update={"cells": cells, "variants": bare, "attacker": None})
-    assert sweep_figures(failed) == {}
-    assert "failed: no memory" in text_of(typeset_sweep(failed, tmp_path / "failed.pdf"))
-    assert sweep_words.main_rows(failed)[0][-1] == "0 of 5 cells"
+    assert report_sweep(failed).figures.keys() <= {"curves"}
+    assert "failed: no memory" in "\n".join(texts(report_sweep(failed).section("cells")))
+    assert sweep_findings.tabulate_variants(failed).rows[0][-1] == "0 of 5 cells"
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_chart_of_the_page_can_be_drawn_and_hover_shows_the_cell(name):
     vl_convert = pytest.importorskip("vl_convert")
-    drawn = charts(CASES[name])
-    assert set(drawn) == {"frontier", "roc", "canaries", "exposure"}
-    for chart in drawn.values():
-        assert len(vl_convert.vegalite_to_svg(chart.to_json())) > 5000
-        assert '"tooltip"' in chart.to_json()
+    charts = {key: figure.chart() for key, figure in report_sweep(CASES[name]).figures.items() if figure.chart}
+    assert set(charts) == {"frontier", "roc-1", "canaries", "exposure"}
+    for chart in charts.values():
+        specification = json.dumps(chart)
+        assert len(vl_convert.vegalite_to_svg(specification)) > 5000
+        assert '"tooltip"' in specification
 
 
 def test_the_page_needs_no_network_and_is_small(tmp_path):
     pytest.importorskip("vl_convert")
-    path = write_sweep_html(CASES["fifty"], tmp_path / "report.html")
+    path = write_page(report_sweep(CASES["fifty"]), tmp_path / "report.html")
     text = path.read_text(encoding="utf-8")
     assert path.stat().st_size < 3_000_000
     assert not re.search(r"<script[^>]+src=", text)
     # Within scripts such words are strings that Vega never uses here.
     marked_up = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
-    assert not re.search(r"<(link|img)[^>]+(src|href)=", marked_up)
-    assert sweep_words.answer(CASES["fifty"]) in text
+    assert not re.search(r'<(link|img)[^>]+(src|href)="(?!data:)', marked_up)
+    assert sweep_findings.state_answer(CASES["fifty"]) in text
     assert text.index("charset") < 1024
+    for name in ("frontier", "roc-1", "canaries", "exposure"):
+        assert f'<div id="chart-{name}"></div>' in text
+        assert f'vegaEmbed("#chart-{name}", ' in text
 
 
 def test_names_are_text_and_never_markup():
     pytest.importorskip("vl_convert")
     result = CASES["no rule"].model_copy(update={"name": "<script>alert(1)</script>"})
-    assert "<script>alert(1)" not in sweep_html.page(result)
+    assert "<script>alert(1)" not in render(report_sweep(result))
 
 
 def test_without_altair_the_page_is_refused_in_one_line(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "altair", None)
     with pytest.raises(InputError, match=r"pip install 'heldin\[html\]'"):
-        sweep_html.altair()
+        load_altair()
 
 
 def test_a_curve_of_many_points_is_thinned_with_its_ends():
     points = [i / 999 for i in range(1000)]
-    kept = sweep_html._thinned(CASES["rule"].cells[0].roc.model_copy(update={"fpr": points, "tpr": points}))
-    assert len(kept) == sweep_html.ROC_POINTS
+    kept = sweep_charts._thinned(CASES["rule"].cells[0].roc.model_copy(update={"fpr": points, "tpr": points}))
+    assert len(kept) == sweep_charts.ROC_POINTS
     assert kept[0] == (0, 0)
     assert kept[-1] == (1, 1)
 

@@ -9,7 +9,7 @@ import pytest
 import heldin.sweeps.processes as processes
 from heldin.record.document import read_record, write_record
 from heldin.record.sweep_table import table
-from heldin.reports.facts import facts
+from heldin.reports.record_report import list_facts
 from tests.made_facts import changed_record
 
 
@@ -40,7 +40,7 @@ def test_the_result_is_read_again_and_told_by_compare(swept, call):
 def test_a_cells_report_says_whose_cell_it_is_and_what_the_model_is_good_for(swept):
     _, out, _ = swept
     record = read_record(out / "cells/2/uls/record.json")
-    rows = dict(facts(record))
+    rows = dict(list_facts(record).pairs)
     assert rows["cell of a sweep"] == f"block 2, uls; {record.cell.sweep[:16]}"
     said = rows["loss on test texts, nats per token"]
     assert said.startswith(

@@ -10,7 +10,7 @@ from heldin.words.evidence import ClaimLabel, Finding, Flaw, delta_of
 from heldin.words.guarantee import GuaranteeText
 from heldin.words.statement import Statement, all_codes, joined
 
-CODES = list(all_codes())
+CODES = [code for code in all_codes() if type(code).__module__.startswith("heldin.")]
 
 
 def test_no_code_has_two_sentences():

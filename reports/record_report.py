@@ -1,21 +1,49 @@
-"""The facts of a record, as (what, value) rows."""
+"""The report of one run or audit: its table of contents, and the sections on facts."""
+
+from pathlib import Path
+
+import yaml
 
 from heldin.audit.canary_groups import CanaryFacts
 from heldin.audit.results import TrainingsFacts
 from heldin.base.wording import counted
-from heldin.record.document import EffortFacts, Record
-from heldin.record.facts import Overlaps
-from heldin.reports.findings import known
-from heldin.reports.wording import audited_by, breakable
+from heldin.record.document import EffortFacts, Record, read_record
+from heldin.record.facts import Count, Overlaps
+from heldin.reports import annex, attacks, claims, figures, findings
+from heldin.reports.blocks import Block, Entry, Facts, Paragraph, Place, Reference, Report, Verbatim, assemble
+from heldin.reports.people import describe_people
+from heldin.reports.typesetting import write_pdf
+from heldin.reports.wording import audited_by, breakable, explain_terms
 from heldin.words.people import Wording
 
 
-def facts(record: Record) -> list[list[str]]:
-    """(what, value) rows of data, split, models, training and environment."""
-    c, s, e, what = record.corpus, record.split, record.environment, audited_by(record)
+def write_report(folder: Path) -> Path:
+    """Make ``folder``/report.pdf from ``folder``/record.json, and return its path.
+
+    Raises:
+        InputError: no readable record in ``folder``.
+    """
+    return write_pdf(report_record(read_record(folder / "record.json")), folder / "report.pdf")
+
+
+def report_record(record: Record) -> Report:
+    """Return everything that the report of a record says."""
+    body, closing = assemble(record, SECTIONS), assemble(record, CLOSING)
+    return Report(
+        title="User-inference audit",
+        subject=record.name,
+        created=record.created,
+        notice=record.notice,
+        sections=(*body, explain_terms((*body, *closing)), *closing),
+    )
+
+
+def list_facts(record: Record) -> Facts:
+    """Return facts on data, split, models, training and environment."""
+    c, s, e, words = record.corpus, record.split, record.environment, audited_by(record)
     # Other rows, not empty ones: an audit of trainings has no held-in users, no overlaps and no audited model.
     if record.trainings:
-        return _training_facts(record, record.trainings)
+        return Facts(_training_facts(record, record.trainings))
     rows = [
         (
             f"users in the corpus, {'sentences as records' if c.text_unit == 'sentence' else 'records'}",
@@ -30,11 +58,12 @@ def facts(record: Record) -> list[list[str]]:
         ("public users, their records", f"{c.public_users:,}, {c.public_records:,}"),
         (
             "held in, held out, always in",
-            f"{s.held_in:,} and {s.held_out:,} {what.unit}, {counted(s.always_in, 'user')} ({_ASSIGNED[s.assignment]})",
+            f"{s.held_in:,} and {s.held_out:,} {words.unit}, {counted(s.always_in, 'user')}"
+            f" ({_ASSIGNED[s.assignment]})",
         ),
         ("records by part", ", ".join(f"{k} {v:,}" for k, v in s.records_by_part.items())),
         ("how the sides are known", "heldin drew them" if s.known_by == "measured" else s.known_by),
-        *_overlaps(s.overlaps, what, record.scored_texts.kind),
+        *_overlaps(s.overlaps, words, record.scored_texts.kind),
         ("what is scored", str(record.scoring_rule)),
         # 16 of 64 hexadecimal digits: enough to compare by eye; the whole hash is in record.json.
         ("target", f"{breakable(record.target.name)}; {record.target.fingerprint[:16]}"),
@@ -87,18 +116,18 @@ def facts(record: Record) -> list[list[str]]:
         ("the answer is decided by", decided_by(record)),
         (
             "interval",
-            f"{record.primary().auroc.method}, {record.resamples:,} resamples of {what.unit}, an"
+            f"{record.primary().auroc.method}, {record.resamples:,} resamples of {words.unit}, an"
             f" {record.primary().auroc.label}; of all scores at once by DeLong's covariance",
         ),
         ("heldin, Python, source", f"{e.heldin}, {e.python}, {e.git_revision or 'not a checkout'}"),
         ("packages", ", ".join(f"{k} {v}" for k, v in e.packages.items())),
         ("device", f"{e.device}, {e.threads} threads"),
     ]
-    return [list(pair) for pair in rows]
+    return Facts(rows)
 
 
 def took(effort: EffortFacts) -> str:
-    """What training took, in words."""
+    """Return what training took, in words."""
     parts = [f"{effort.tokens:,} tokens in {effort.step_seconds:,.0f} s of steps"]
     if effort.tokens_per_second is not None and effort.gradients_per_second is not None:
         parts.append(
@@ -112,11 +141,11 @@ def took(effort: EffortFacts) -> str:
     return "; ".join([*parts, *effort.notices])
 
 
-def _training_facts(record: Record, trainings: TrainingsFacts) -> list[list[str]]:
-    """(what, value) rows of independent trainings."""
+def _training_facts(record: Record, trainings: TrainingsFacts) -> list[tuple[str, str]]:
+    """Return (name, value) pairs of independent trainings."""
     c, s, e, t = record.corpus, record.split, record.environment, record.training
     assert t is not None
-    rows = [
+    return [
         ("trainings, with and without the user", f"{trainings.runs}, {s.held_in} and {s.held_out} (by {s.assignment})"),
         ("users in every training, their records", f"{t.users:,}, {t.records:,}"),
         ("the worst-case user's documents", f"{trainings.documents}, trained on and scored"),
@@ -134,11 +163,10 @@ def _training_facts(record: Record, trainings: TrainingsFacts) -> list[list[str]
         ("packages", ", ".join(f"{k} {v}" for k, v in e.packages.items())),
         ("device", f"{e.device}, one thread per training"),
     ]
-    return [list(pair) for pair in rows]
 
 
 def decided_by(record: Record) -> str:
-    """The thresholds of the answer, and the p-values compared with them."""
+    """Return the thresholds of the answer, and the p-values compared with them."""
     d, by = record.decision, record.decision.by
     return (
         f"{by.redraws:,} redraws ({d.law.value}, {'exact' if d.decision.exact else 'indicative'}) of {d.scores} scores:"
@@ -156,7 +184,7 @@ _ASSIGNED = {
 
 
 def _taught(record: Record, canaries: CanaryFacts) -> str:
-    """How many texts of canary users training saw; of somebody else's training, how many it was given."""
+    """Return how many texts of canary users training saw; of somebody else's training, how many it was given."""
     count = f"{canaries.trained_on:,} of {canaries.training_texts:,}"
     return f"trained on {count}" if record.planted is None else f"the training set holds {count}"
 
@@ -168,15 +196,75 @@ def _records(percentiles: list[int], whose: str) -> tuple[str, str]:
     return f"records per {whose}, P10 / P25 / P50 / P75 / P90", " / ".join(f"{n:,}" for n in percentiles)
 
 
-def _overlaps(overlaps: Overlaps, what: Wording, scored: str) -> list[tuple[str, str]]:
-    """Texts on both sides, by exact match, as far as it was checked."""
+def _overlaps(overlaps: Overlaps, words: Wording, scored: str) -> list[tuple[str, str]]:
+    """Return texts in both groups, by exact match, as far as it was checked."""
     # Those that are in training by design, where they are scored, are not counted.
     texts = "texts set aside for the attacker" if scored in ("training", "mixed") else "scored texts"
     return [
-        (f"{texts} in the same {what.singular}'s training", known(overlaps.scored_texts_in_same_users_training)),
-        (f"{texts} in another's training", known(overlaps.scored_texts_in_other_users_training)),
-        (f"texts of {what.other} in training", known(overlaps.held_out_texts_in_training)),
-        (f"{what.other} in training, by name", known(overlaps.held_out_users_in_training)),
-        ("held-out scored texts among held-in ones", known(overlaps.held_out_texts_in_held_in)),
-        ("audited texts among the public ones", known(overlaps.audited_texts_in_public)),
+        (f"{texts} in the same {words.singular}'s training", _count(overlaps.scored_texts_in_same_users_training)),
+        (f"{texts} in another's training", _count(overlaps.scored_texts_in_other_users_training)),
+        (f"texts of {words.other} in training", _count(overlaps.held_out_texts_in_training)),
+        (f"{words.other} in training, by name", _count(overlaps.held_out_users_in_training)),
+        ("held-out scored texts among held-in ones", _count(overlaps.held_out_texts_in_held_in)),
+        ("audited texts among the public ones", _count(overlaps.audited_texts_in_public)),
     ]
+
+
+def _count(count: Count) -> str:
+    return "not known" if count.count is None else f"{count.count:,}"
+
+
+def refer_to_annex(_record: Record) -> Reference:
+    """Return the sentence that points to the annex."""
+    text = "What was tested and what was not, for which release, and the lines to sign stand in the annex"
+    return Reference(text, "annex")
+
+
+def explain_repeat(record: Record) -> list[Block]:
+    """Return how to repeat the audit."""
+    secrets = {
+        "run": "Secrets (the key of the coins and the ledger of who was held in) stay in the run folder until it is"
+        " purged (heldin purge); a new run draws new coins.",
+        "trainings": "The key of the audit stays in its folder, and with it the coins and the key of every training;"
+        " the same command there goes on, elsewhere it draws a new key.",
+    }
+    kind = "trainings" if record.trainings else record.kind
+    text = "The whole configuration, user-name patterns left out, stands after the annex."
+    return [Verbatim(breakable(record.command)), Paragraph(" ".join(filter(None, (secrets.get(kind), text))))]
+
+
+def show_configuration(record: Record) -> Verbatim:
+    """Return the configuration."""
+    return Verbatim(yaml.safe_dump(record.config, sort_keys=False, width=100))
+
+
+# The table of contents. The glossary of their words comes between the two.
+SECTIONS: tuple[Entry[Record], ...] = (
+    Entry("answer", "", findings.state_answer, place=Place.FRONT),
+    Entry("people", "In people", describe_people, place=Place.FRONT),
+    *findings.BEFORE_FIGURE,
+    Entry("histogram", "", figures.plot_histogram, place=Place.FRONT),
+    *findings.AFTER_FIGURE,
+    Entry("annex-reference", "", refer_to_annex, place=Place.FRONT),
+    Entry("conditions", "What certified statements rest on", claims.tabulate_conditions, whole=True),
+    Entry("roc", "How well the attacks separate the groups", figures.plot_roc),
+    Entry("attacks", "", attacks.tabulate_attacks, whole=True),
+    Entry("rates", "True-positive rate at fixed false-positive rates", attacks.tabulate_rates, level=2, whole=True),
+    Entry("bounds", claims.title_bounds, claims.tabulate_bounds, level=2, whole=True),
+    Entry("promise", claims.title_promise, claims.tabulate_promise, level=2, whole=True),
+    Entry("blind", "Blind baselines", attacks.tabulate_baselines, level=2, whole=True),
+    Entry("knowledge", "What the attacker knows", figures.plot_knowledge, level=2),
+    Entry("dials", "The attacker's dials", attacks.tabulate_dials, level=2, whole=True),
+    Entry("extraction", "Extraction", attacks.show_extraction, whole=True),
+    Entry("marks", "How far canary users are exposed", attacks.tabulate_marks, level=2, whole=True),
+    Entry("exposure", "Who is at risk", attacks.tabulate_exposure, whole=True),
+    Entry("correlations", "", attacks.tabulate_correlations, whole=True),
+    Entry("canaries", "Canary users", attacks.show_canaries),
+    Entry("curves", "While the model was fine-tuned", attacks.show_curves),
+    Entry("facts", "Facts", list_facts),
+)
+CLOSING: tuple[Entry[Record], ...] = (
+    Entry("repeat", "To repeat this", explain_repeat),
+    *annex.SECTIONS,
+    Entry("configuration", "Configuration", show_configuration, place=Place.COLUMNS),
+)

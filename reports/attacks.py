@@ -1,0 +1,411 @@
+"""The sections on attacks: how well they separate the groups and which people, extraction, exposure of canary users."""
+
+from collections.abc import Callable
+
+from heldin.audit.attack_results import AttackResult
+from heldin.audit.extraction import Emitted, ExtractionFacts, ExtractionGroup
+from heldin.audit.marks import MarkExposure, MarkGroup, MarkSide
+from heldin.base.wording import counted
+from heldin.record.document import Record
+from heldin.reports import figures
+from heldin.reports.blocks import Block, Paragraph, Small, Table
+from heldin.reports.wording import audited_by, group_name, over_texts, percent
+
+PASSES = "*"  # marks what passes after adjustment
+EXACT = "exact for complete separation"
+_CORRECTED = "* significant after correction for all scores."
+MARKS = (
+    "",
+    "canary users",
+    "the likeliest of all",
+    "in the first 1 %",
+    "median, bits",
+    "first 1 % under the reference",
+)
+NEITHER = (
+    "Membership and extraction are two questions, and neither bounds the other: a model whose attacks cannot tell who"
+    " was held in may emit somebody's text, and one that emits no text may tell who was held in."
+)
+
+
+def tabulate_attacks(record: Record) -> Table:
+    """Return all scores: attack, aggregation, AUROC, its intervals alone and of all at once, adjusted p."""
+    rows = [
+        [
+            result.attack,
+            over_texts(result.attack, result.aggregation),
+            f"{result.auroc.value:.3f}",
+            f"{result.auroc.lower:.3f} to {result.auroc.upper:.3f}"
+            + (" (exact)" if result.auroc.method == EXACT else ""),
+            "" if result.simultaneous is None else f"{result.simultaneous[0]:.3f} to {result.simultaneous[1]:.3f}",
+            _adjusted(result, record),
+        ]
+        for result in record.attacks
+    ]
+    note = f'{_CORRECTED} "exact": an exact limit, where the groups separate completely.'
+    head = ("attack", "over texts", "AUROC", "95 % alone", "95 % all at once", "adjusted p")
+    return Table(head, rows, note, numeric=(2, 3, 4, 5))
+
+
+def _adjusted(result: AttackResult, record: Record) -> str:
+    if result.adjusted_p is None:
+        return ""
+    return f"{result.adjusted_p:.2g}{PASSES if result.adjusted_p <= record.decision.by.auroc_level else ''}"
+
+
+def tabulate_rates(record: Record) -> Table:
+    """Return true-positive rates, one row per attack with a curve."""
+    level, words = record.decision.by.tpr_level, audited_by(record)
+    rows = []
+    for result in record.attacks:
+        # True-positive rates are read off a grouped curve, and only two scores have one (``audit.coarse``).
+        if result.curve is None:
+            continue
+        cells = [
+            "N/A"
+            if rate.estimate is None
+            # Against the level of the decision: a rate that passes is part of the answer "leaks".
+            else percent(rate.estimate.value)
+            + (PASSES if rate.adjusted_p is not None and rate.adjusted_p <= level else "")
+            for rate in result.curve.tpr_at
+        ]
+        rows.append([f"{result.attack}, {over_texts(result.attack, result.aggregation)}", *cells])
+    few, number = (words.other, f"{words.unit} × rate below one")
+    if record.trainings:
+        few, number = "trainings without the user", "their number × rate below one"
+    note = f"N/A: too few {few} to see such a rate ({number}), or equal scores hide it. {_CORRECTED}"
+    head = ["attack", *(f"FPR {percent(rate.fpr)}" for rate in record.curve().tpr_at)]
+    return Table(head, rows, note, numeric=range(1, len(head)))
+
+
+def tabulate_baselines(record: Record) -> list[Block]:
+    """Return the blind baselines; nothing for trainings, which have none."""
+    if record.trainings is not None:
+        return []
+    rows = [
+        [
+            baseline.name,
+            f"{baseline.auroc:.3f}",
+            f"{baseline.p_value:.2g}",
+            f"{baseline.level:g}",
+            "yes" if baseline.separates else "no",
+        ]
+        for baseline in record.blind
+    ]
+    note = (
+        "Scores made without the audited model. If one separates groups that somebody else formed, the groups are to"
+        " blame."
+    )
+    head = ("baseline", "AUROC", "p-value", "alarm below", "separates the groups")
+    if rows:
+        return [Table(head, rows, note, numeric=(1, 2, 3))]
+    return [Paragraph(f"None could be run: too few {audited_by(record).unit} on a side."), Small(note)]
+
+
+def tabulate_dials(record: Record) -> Table | None:
+    """Return the leading attack with one setting changed; only a leading setting's row names the dial."""
+    rows = []
+    for dial in record.dials:
+        by = dial.difference
+        # No difference to itself; N/A where no error can be estimated, as for sides that are separated completely.
+        less = ("" if dial.leads else "N/A") if by is None else f"{by.value:+.3f} ({by.lower:+.3f} to {by.upper:+.3f})"
+        area = [f"{dial.auroc.value:.3f}", f"{dial.auroc.lower:.3f} to {dial.auroc.upper:.3f}"]
+        rows.append([dial.dial if dial.leads else "", dial.setting, *area, less, f"{dial.adjusted_p:.2g}"])
+    if not rows:
+        return None
+    unit = audited_by(record).unit
+    note = (
+        f"The leading attack with one dial turned, on the same {unit}. The first setting of each dial leads."
+        f" Differences with 95 % intervals (DeLong); N/A where a setting tells all {unit} apart, which leaves no error"
+        " to estimate."
+    )
+    head = ("dial", "setting", "AUROC", "95 % interval", "less the leading setting's", "adjusted p")
+    return Table(head, rows, note, numeric=(2, 3, 4, 5))
+
+
+def tabulate_exposure(record: Record) -> Table | None:
+    """Return groups of members, most exposed first; None for an audit, which does not see the training."""
+    exposed, words = record.exposure, audited_by(record)
+    if exposed is None or not exposed.groups:
+        return None
+    rows = [
+        [
+            # A number in place of names: groups of ten users or more (``audit.exposure``).
+            f"{number}",
+            f"{group.users}",
+            f"{100 * group.above:.0f} %",
+            f"{100 * group.share:.2f} %",
+            f"{group.reference_loss:.2f}",
+            "N/A" if group.reference_divergence is None else f"{group.reference_divergence:.3f}",
+            f"{group.word_divergence:.2f}",
+            f"{group.near_duplicates:.1f}",
+        ]
+        for number, group in enumerate(exposed.groups, start=1)
+    ]
+    head = ("group", words.unit, "above held-out", "share of training", "reference loss", "reference divergence")
+    note = (
+        f"Means over {words.member} in groups by score, the highest scores first, which chance alone orders where"
+        f" nothing leaks; single {words.unit} stand in people.parquet, until a purge and for its owner alone (heldin"
+        " report --people). Reference loss in nats per token. Reference divergence: the KL divergence of their texts"
+        " from the reference model, from below, nats per token. Word divergence: that of their words from everybody"
+        " else's in training, nats."
+    )
+    if exposed.of is not None:
+        note += (
+            f" A sample of {exposed.users:,} of {exposed.of:,}, drawn by name; words are compared with those of a"
+            " sample of others."
+        )
+    return Table((*head, "word divergence", "near-duplicates"), rows, note, numeric=range(8))
+
+
+def tabulate_correlations(record: Record) -> Table | None:
+    """Return rank correlations with the score; None if none was computed."""
+    rows = [
+        [
+            correlation.name,
+            "N/A" if correlation.rho is None else f"{correlation.rho:+.2f}",
+            "N/A" if correlation.p_value is None else f"{correlation.p_value:.2g}",
+        ]
+        for correlation in (record.exposure.correlations if record.exposure else [])
+    ]
+    head = (f"over all {audited_by(record).member}", "rank correlation with the score", "p-value")
+    return Table(head, rows, numeric=(1, 2)) if rows else None
+
+
+def show_canaries(record: Record) -> list[Block]:
+    """Return groups of canary users, below the real users; nothing without canary users."""
+    if record.canaries is None:
+        return []
+    area = record.primary().auroc
+    sides = [str(record.split.held_in), str(record.split.held_out)]
+    rows = [[str(audited_by(record).subjects), *sides, f"{area.value:.3f}", f"{area.lower:.3f} to {area.upper:.3f}"]]
+    for group in record.canaries.groups:
+        cells = ["N/A", ""]
+        if group.auroc is not None:
+            cells = [f"{group.auroc.value:.3f}", f"{group.auroc.lower:.3f} to {group.auroc.upper:.3f}"]
+        rows.append([group_name(group), str(group.held_in), str(group.held_out), *cells])
+    note = "Each canary user was held in by its own fair coin. N/A: fewer than two users on a side."
+    head = ("group", "held in", "held out", "AUROC", "95 % interval")
+    blocks = [
+        figures.plot_canaries(record),
+        Table(head, rows, note, numeric=(1, 2, 3, 4)),
+        figures.plot_gradient_norms(record),
+    ]
+    return [block for block in blocks if block is not None]
+
+
+def show_curves(record: Record) -> list[Block]:
+    """Return the course of training; nothing if it was not measured."""
+    figure = figures.plot_curves(record)
+    if figure is None or record.training is None:
+        return []
+    blocks: list[Block] = [figure]
+    if (rank := record.training.gap_auroc_spearman) is not None:
+        text = "The rank correlation between the gap of the two losses and the AUROC over these points is"
+        blocks.append(Paragraph(f"{text} {rank:.3f}."))
+    return blocks
+
+
+def extraction_line(record: Record) -> str:
+    """Return both groups at the largest number of queries, next to the reference; "" if it was not asked for."""
+    facts = record.extraction
+    if facts is None:
+        return ""
+    canaries = record.split.audited == "canaries"
+    groups = [facts.of("canary users held in" if canaries else "held in")]
+    groups.append(facts.of("canary users held out" if canaries else "held out"))
+    sides = [
+        f"{_of_group(record, group)} {group.emitted[-1].users:,} of {group.measured:,}" for group in groups if group
+    ]
+    seen = [group.emitted[-1].reference for group in groups if group]
+    # The second control: what any model would write, trained on these people or not.
+    also = "" if None in seen else f" Under the reference model: {' and '.join(f'{count:,}' for count in seen)}."
+    return (
+        f"People with at least one text whose {counted(facts.suffix, 'token')} after {counted(facts.prefix, 'token')}"
+        f" of it would be emitted with probability {facts.probability:g} or more within"
+        f" {_queries(facts.groups[0].emitted[-1].queries)}: {'; '.join(sides)}.{also}"
+    )
+
+
+def written_out(record: Record) -> str:
+    """Return what the model would write out, for page one; or that this was not tested."""
+    line = extraction_line(record)
+    if not line:
+        return "Not tested: nothing is known, and membership does not bound it."
+    return f"{line} A token is a word or a part of one. Neither this nor membership bounds the other."
+
+
+def most_left(record: Record) -> str:
+    """Return how many members could still be hit, by the limit at most queries; "" if not asked for."""
+    facts = record.extraction
+    canaries = record.split.audited == "canaries"
+    group = None if facts is None else facts.of("canary users held in" if canaries else "held in")
+    if group is None or group.emitted[-1].upper is None:
+        return ""
+    return (
+        f"By these queries, up to {100 * group.emitted[-1].upper:.3g} % of {_of_group(record, group)} may have a text"
+        " that the model writes out; other beginnings, near copies and longer attacks were not tried."
+    )
+
+
+def show_extraction(record: Record) -> list[Block]:
+    """Return what the model would write out; nothing if extraction was not asked for."""
+    facts = record.extraction
+    if facts is None:
+        return []
+    queries = [emitted.queries for emitted in facts.groups[0].emitted]
+    head = ["", "people", "measured", "texts", "too short", *map(_queries, queries)]
+    rows = [row for group in facts.groups for row in _extraction_rows(record, group)]
+    widths = (2, *(None,) * 4, *(1,) * len(queries))
+    table = Table(head, rows, _extraction_note(record, facts), numeric=range(1, len(head)), widths=widths)
+    return [Paragraph(_asked(record, facts)), table, Paragraph(NEITHER)]
+
+
+def tabulate_marks(record: Record) -> Table | None:
+    """Return the exposure of canary users; None if no marks were ranked."""
+    groups = _ranked(record)
+    if not groups:
+        return None
+    share = 100 / (1 + min(group.candidates for group in groups))
+    rows = [row for group in groups for row in _mark_rows(group)]
+    rows.append(["by chance", "", f"{share:.2g}\u00a0%", "1\u00a0%", "1.0", ""])
+    return Table(MARKS, rows, _marks_note(groups), numeric=range(1, 6), widths=(1.5, 0.6, 1.2, 0.6, 0.6, 0.9))
+
+
+def _asked(record: Record, facts: ExtractionFacts) -> str:
+    draws = "all tokens" if facts.top_k is None else f"the {facts.top_k} likeliest tokens"
+    # Fewer than all where ``texts_per_user`` says so.
+    where = "texts that training saw or would have seen" if record.kind != "audit" else "texts of the two files"
+    return (
+        f"Would the model emit texts that it was trained on? One window of {facts.prefix + facts.suffix} tokens a text,"
+        f" of {where}: its first {facts.prefix} are given to the model, and a query samples {facts.suffix} more"
+        f" (temperature {facts.temperature:g}, among {draws}). Counted are people with at least one text whose own"
+        f" tokens follow, all of them, with probability {facts.probability:g} or more within so many queries. The"
+        " probability is computed from the model, not sampled."
+    )
+
+
+def _extraction_rows(record: Record, group: ExtractionGroup) -> list[list[str]]:
+    numbers = [f"{number:,}" for number in (group.users, group.measured, group.texts, group.too_short)]
+    rows = [[_of_group(record, group), *numbers, *map(_share, group.emitted)]]
+    more: tuple[tuple[str, Callable[[Emitted], int | None]], ...] = (
+        ("by words of nobody else", lambda emitted: emitted.only_theirs),
+        ("under the reference", lambda emitted: emitted.reference),
+    )
+    for name, count in more:
+        counts = [count(emitted) for emitted in group.emitted]
+        # An empty cell would look like a zero: what was not measured has no row.
+        if None not in counts:
+            rows.append([f"– {name}", "", "", "", "", *(f"{count:,}" for count in counts)])
+    return rows
+
+
+def _share(emitted: Emitted) -> str:
+    if emitted.lower is None or emitted.upper is None:
+        return "N/A"
+    return f"{emitted.users:,} ({100 * emitted.lower:.4g} to {100 * emitted.upper:.4g}\u00a0%)"
+
+
+def _extraction_note(record: Record, facts: ExtractionFacts) -> str:
+    texts = sum(group.texts for group in facts.groups)
+    sentences = [
+        "Measured: people with a text long enough, one window of each of these texts. In brackets: exact 95 % limits of"
+        " the share among them (Clopper-Pearson)."
+        " Held-out people's texts were not trained on under their names: what is emitted of them is the control, as is"
+        " what the reference emits."
+    ]
+    if record.kind == "audit":
+        kind = record.scored_texts.kind
+        trained_on = {"training": "were trained on", "mixed": "were trained on in part"}
+        held_in = trained_on.get(kind, "are not known to have been trained on" if kind == "not known" else "are fresh")
+        sentences.append(f"The held-in texts {held_in} ({record.scored_texts.known_by}).")
+    for name, counts in (
+        ("another person's training text", [group.in_others for group in facts.groups]),
+        ("a public text", [group.in_public for group in facts.groups]),
+    ):
+        if None not in counts:
+            sentences.append(
+                f"Of {counted(texts, 'text')}, the words of {sum(count or 0 for count in counts):,} also stand in"
+                f" {name}."
+            )
+        else:
+            sentences.append(f"Whether words also stand in {name} is not known.")
+    sentences.append(
+        "Only these very words after these very prefixes are counted: other prefixes, paraphrase and near copies were"
+        " not tested."
+    )
+    return " ".join(sentences)
+
+
+def _of_group(record: Record, group: ExtractionGroup) -> str:
+    words = audited_by(record)
+    return {"held in": words.member, "held out": words.other}.get(group.group, _CANARIES.get(group.group, ""))
+
+
+_CANARIES = {"canary users held in": "held-in canary users", "canary users held out": "held-out canary users"}
+
+
+def _queries(number: int) -> str:
+    return "1 query" if number == 1 else f"{number:,} queries"
+
+
+def marks_line(record: Record) -> str:
+    """Return how many marks are the likeliest of all in both groups; "" if none were ranked."""
+    groups = _ranked(record)
+    if not groups:
+        return ""
+    sides = []
+    for name in ("held-in", "held-out"):
+        group_sides: list[MarkSide] = [getattr(group, name.replace("-", "_")) for group in groups]
+        first, users = sum(side.target.first_percent for side in group_sides), sum(side.users for side in group_sides)
+        sides.append(f"{name} canary users {first:,} of {users:,}")
+    return (
+        "Canary users whose mark the model finds likelier than at least 99 % of"
+        f" {_candidates(groups)} that were drawn alike and never planted: {'; '.join(sides)} (by chance 1 %)."
+    )
+
+
+def _ranked(record: Record) -> list[MarkGroup]:
+    """Return the groups that have candidates."""
+    return [group for group in record.marks.groups if group.candidates] if record.marks else []
+
+
+def _mark_rows(group: MarkGroup) -> list[list[str]]:
+    name = group.kind.replace("_", " ")
+    if group.length is not None:
+        name += f" of {counted(group.length, 'token')}"
+    return [_mark_row(f"{name}, held in", group.held_in), _mark_row("– held out", group.held_out)]
+
+
+def _mark_row(name: str, side: MarkSide) -> list[str]:
+    highest = f"{side.target.highest:,}"
+    if side.lower is not None and side.upper is not None:
+        highest += f" ({100 * side.lower:.4g} to {100 * side.upper:.4g}\u00a0%)"
+    first, beside = (f"{side.first_percent:,}" for side in (side.target, side.reference))
+    return [name, f"{side.users:,}", highest, first, _median(side.target), beside]
+
+
+def _median(exposed: MarkExposure) -> str:
+    return "N/A" if exposed.median is None else f"{exposed.median:.1f}"
+
+
+def _candidates(groups: list[MarkGroup]) -> str:
+    fewest, most = (bound(group.candidates for group in groups) for bound in (min, max))
+    return f"{most:,} marks" if fewest == most else f"{fewest:,} to {most:,} marks"
+
+
+def _marks_note(groups: list[MarkGroup]) -> str:
+    text = (
+        "Exposure of canary users (Carlini et al. 2019): the probability of what all texts of a canary user share is"
+        f" ranked among that of {_candidates(groups)} drawn by the same recipe, with a key, and planted nowhere; one"
+        " that is as likely counts as likelier. Exposure is log2 of their number and one, less log2 of the rank: the"
+        " likeliest of all has the highest, and one bit is the middle of what was never planted. In brackets: exact"
+        " 95 % limits of the share (Clopper-Pearson). N/A: fewer than ten canary users. Held-out canary users and the"
+        " reference are the control."
+    )
+    if any(group.kind == "substring" for group in groups):
+        text += (
+            " The words of substrings are some user's own, so that likely ones rank before a planted one whatever was"
+            " trained; their candidates are words that other users' training did not see."
+        )
+    return text

@@ -1,0 +1,242 @@
+"""A report is a list of sections, and a section is a list of typed blocks.
+
+The tables of contents are ``record_report.SECTIONS`` and ``sweep_report.SECTIONS``: each entry has a heading and the
+function that makes what is below it from a record (or a sweep), or nothing if the section does not apply. Two back ends
+lay sections out: ``typesetting`` as a PDF, ``html`` as a web page. They know the kinds of blocks and nothing about any
+section, so a new section is one function and its entry; only a new kind of block needs both back ends.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+Rows = Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of the report, in a frame."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """What must be read with the answer, in a frame."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """Running text, after a ``lead`` in bold."""
+
+    text: str
+    lead: str = ""
+
+
+@dataclass(frozen=True)
+class Small:
+    """Small print."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with a row of column names, and small print below it.
+
+    Attributes:
+        numeric: columns that are aligned to the right.
+        widths: shares of the page's width, None for as much as a column needs; empty if all columns are like that.
+        dense: use smaller letters, for many columns.
+    """
+
+    head: Sequence[str]
+    rows: Rows
+    note: str = ""
+    numeric: Sequence[int] = ()
+    widths: Sequence[float | None] = ()
+    dense: bool = False
+
+
+@dataclass(frozen=True)
+class Facts:
+    """(name, value) pairs; an empty value becomes a line to fill in."""
+
+    pairs: Rows
+
+
+@dataclass(frozen=True)
+class Remarks:
+    """A bulleted list."""
+
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure.
+
+    Attributes:
+        name: unique in the report; names files.
+        draw: returns the figure as SVG.
+        alt: what it shows, for readers who cannot see it.
+        width: in percent of the page's width.
+        chart: returns the Vega-Lite specification of an interactive figure that a web page shows in place of the SVG.
+    """
+
+    name: str
+    draw: Callable[[], str]
+    alt: str
+    caption: str = ""
+    width: int = 100
+    chart: Callable[[], Mapping[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A sentence, without its full stop, that points to another section by its key; a PDF adds the page."""
+
+    text: str
+    section: str
+
+
+@dataclass(frozen=True)
+class Blanks:
+    """Two empty lines to write on, below ``label``."""
+
+    label: str
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Decision, name and date to fill in, on the strength of ``basis``."""
+
+    basis: str
+
+
+@dataclass(frozen=True)
+class Verbatim:
+    """Text with its line breaks, such as a command or a file."""
+
+    text: str
+
+
+Block = Answer | Note | Paragraph | Small | Table | Facts | Remarks | Figure | Reference | Blanks | Signature | Verbatim
+B = TypeVar("B", bound=Block)
+S = TypeVar("S")
+
+
+class Place(StrEnum):
+    """Where a section begins."""
+
+    FRONT = "front"  # the first page, with small headings
+    FLOW = "flow"
+    PAGE = "page"  # a new page
+    COLUMNS = "columns"  # a new page of two columns, in small letters
+
+
+@dataclass(frozen=True)
+class Section:
+    """Blocks below a heading.
+
+    Attributes:
+        key: unique in the report; what code and tests know the section by.
+        title: heading; empty for a section that continues the one before it.
+        level: 1, or 2 for a part of the section before it.
+        whole: keep the section on one page.
+    """
+
+    key: str
+    title: str
+    blocks: Sequence[Block]
+    level: int = 1
+    place: Place = Place.FLOW
+    whole: bool = False
+
+    @property
+    def text(self) -> str:
+        """The paragraphs."""
+        return " ".join(block.text for block in self.blocks if isinstance(block, Paragraph))
+
+    def first(self, kind: type[B]) -> B:
+        """Return the first block of this kind. Raises StopIteration if there is none."""
+        return next(block for block in self.blocks if isinstance(block, kind))
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report, ready to be laid out.
+
+    Attributes:
+        subject: what it reports on, such as the name of a run.
+        notice: who may read it.
+    """
+
+    title: str
+    subject: str
+    created: str
+    notice: str
+    sections: Sequence[Section]
+
+    def section(self, key: str) -> Section | None:
+        """Return the section with this key; None if the report has none."""
+        return next((section for section in self.sections if section.key == key), None)
+
+    @property
+    def figures(self) -> dict[str, Figure]:
+        """The figures by name."""
+        blocks = (block for section in self.sections for block in section.blocks)
+        return {block.name: block for block in blocks if isinstance(block, Figure)}
+
+
+@dataclass(frozen=True)
+class Entry(Generic[S]):
+    """An entry in the table of contents of a kind of report; its fields are those of ``Section``.
+
+    Attributes:
+        title: a function of the subject if it depends on it.
+        make: returns the text of a paragraph, or blocks; nothing if the section does not apply. None for a heading
+            that only introduces the sections after it.
+    """
+
+    key: str
+    title: str | Callable[[S], str] = ""
+    make: Callable[[S], str | Block | Sequence[Block] | None] | None = None
+    level: int = 1
+    place: Place = Place.FLOW
+    whole: bool = False
+
+    def section(self, subject: S) -> Section | None:
+        """Return the section for a record or a sweep; None if it does not apply."""
+        content = self.make(subject) if self.make else None
+        if self.make and not content:
+            return None
+        blocks = (
+            [Paragraph(content)] if isinstance(content, str) else [content] if isinstance(content, Block) else content
+        )
+        title = self.title if isinstance(self.title, str) else self.title(subject)
+        return Section(self.key, title, blocks or (), self.level, self.place, self.whole)
+
+
+def assemble(subject: S, entries: Iterable[Entry[S]]) -> tuple[Section, ...]:
+    """Return the sections that apply to a record or a sweep, in order."""
+    return tuple(section for entry in entries if (section := entry.section(subject)) is not None)
+
+
+def texts(content: Any) -> Iterator[str]:
+    """Yield every text of sections or blocks that a reader sees or hears."""
+    match content:
+        case str() if content:
+            yield content
+        case Section():
+            yield from texts((content.title, content.blocks))
+        case list() | tuple():
+            for part in content:
+                yield from texts(part)
+        case Answer() | Note() | Paragraph() | Small() | Table() | Facts() | Remarks() | Figure() | Reference():
+            yield from texts([getattr(content, field.name) for field in fields(content) if field.name != "name"])
+        case Blanks() | Signature() | Verbatim():
+            yield from texts([getattr(content, field.name) for field in fields(content)])

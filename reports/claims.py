@@ -1,0 +1,247 @@
+"""The sections on claims and on bounds of epsilon: what was tested, what follows, and on which conditions."""
+
+from collections.abc import Sequence
+
+from heldin.audit.decision import Answer
+from heldin.bounds.judgement import Bound
+from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict, in_parentheses
+from heldin.record.condition_words import control_line, declared_line, explanation, statement, training_line
+from heldin.record.document import Record
+from heldin.reports.blocks import Block, Small, Table
+from heldin.reports.wording import audited_by, percent, sentence
+
+_OUTCOMES = {
+    Outcome.VIOLATED: "violated",
+    # Neither is called certified: a test that rejects nothing shows nothing to be true.
+    Outcome.CONSISTENT: "not contradicted, which does not show it to be true",
+    Outcome.INCONCLUSIVE: "inconclusive, as perfect guessing could not have contradicted it",
+}
+_NONE_FOLLOWS = "No lower bound on epsilon per {unit} follows, as the comparison is not valid."
+
+
+def _bounds_that_follow(record: Record) -> list[Bound]:
+    """Return the lower bounds that the design supports: on the audited people only if their comparison is valid."""
+    # Canary users' bounds stand, whatever the groups of real users are.
+    void = record.decision.decision.answer is Answer.NOT_VALID
+    return [bound for bound in record.judgement.bounds if not (void and bound.subjects == audited_by(record).subjects)]
+
+
+def summarise(record: Record) -> str:
+    """Return a sentence for each claim that was tested, one for the lower bounds, and one for what is declared.
+
+    "No claim was tested." without one.
+    """
+    tested = [verdict for verdict in record.judgement.verdicts if verdict.claim != NO_CLAIM]
+    claims = dict.fromkeys(verdict.claim for verdict in tested)  # in their order, each once
+    sentences = [
+        _state_claim(record, str(claim), [verdict for verdict in tested if verdict.claim == claim]) for claim in claims
+    ]
+    declared = declared_line(record.planted) if record.planted else None
+    return " ".join(filter(None, [*(sentences or ["No claim was tested."]), _state_best_bound(record), declared]))
+
+
+def _state_claim(record: Record, claim: str, verdicts: list[Verdict]) -> str:
+    whom: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        # Canary users are judged by themselves, whatever the groups of real users are.
+        void = record.decision.decision.answer is Answer.NOT_VALID and verdict.subjects == audited_by(record).subjects
+        whom.setdefault(_state_outcome(verdict, void=void), []).append(str(verdict.subjects))
+    # Whom a verdict is about is only in question where canary users are judged beside real ones.
+    outcomes = [
+        f"{outcome} ({', '.join(subjects)})" if record.canaries else outcome for outcome, subjects in whom.items()
+    ]
+    return sentence(f"{claim}: {'; '.join(outcomes)}")
+
+
+def _state_outcome(verdict: Verdict, *, void: bool) -> str:
+    outcome = "inconclusive, as the comparison is not valid" if void else _OUTCOMES[verdict.outcome]
+    if verdict.standing is Standing.CERTIFIED:
+        return f"{outcome}, {verdict.standing}" if verdict.outcome is Outcome.VIOLATED else outcome
+    return f"{outcome}, {verdict.standing} only"
+
+
+def _state_best_bound(record: Record) -> str:
+    judgement, unit = record.judgement, audited_by(record).singular
+    for standing in (Standing.CERTIFIED, Standing.INDICATIVE):
+        bounds = [bound for bound in _bounds_that_follow(record) if bound.standing is standing]
+        if not bounds:
+            continue
+        best = max(bounds, key=lambda bound: bound.epsilon_lower)
+        # As it is printed: a bound of 0.004 is none that a reader could see.
+        if f"{best.epsilon_lower:.2f}" == "0.00":
+            return f"No {standing} lower bound on epsilon per {unit} is above 0."
+        subjects = f", on {best.subjects}" if record.canaries else ""
+        only = "" if standing is Standing.CERTIFIED else " only"
+        how = f"with {percent(best.level, 0)} confidence"
+        # Picked after looking: each holds on its own, not the highest of several at the same level.
+        if len(bounds) > 1:
+            how += f" on its own, the highest of {len(bounds)} bounds"
+        return f"Epsilon per {unit} is at least {best.epsilon_lower:.2f}{subjects} ({how}), {standing}{only}."
+    if len(_bounds_that_follow(record)) < len(judgement.bounds):
+        return _NONE_FOLLOWS.format(unit=unit)
+    if judgement.refused:
+        return f"No lower bound on epsilon can be given: {judgement.refused[0].reason}."
+    return "No lower bound on epsilon is certified."
+
+
+def describe_verdicts(record: Record) -> str:
+    """Return the verdict on each claim, and the best bound with its name."""
+    judgement = record.judgement
+    sentences = _count_violated(judgement.verdicts)
+    for verdict in judgement.verdicts:
+        reason = sentence(verdict.reason)
+        whom = f"{verdict.subjects}, " if record.canaries else ""
+        # The reason becomes the end of a sentence that begins with whom it is about.
+        stated = f"{whom.capitalize()}{reason[0].lower()}{reason[1:]}" if whom else reason
+        outcome = f"{verdict.outcome}{in_parentheses(verdict.outcome, verdict.standing)}"
+        sentences.append(stated if verdict.claim == NO_CLAIM else f"On {verdict.claim}: {whom}{outcome}. {reason}")
+    sentences += [sentence(warning) for verdict in judgement.verdicts for warning in verdict.warnings]
+    # Estimates, and bounds under a condition that nobody checks (docs/theory.md#noise-family), are in the table only:
+    # the best of all would often be one of them.
+    bounds = [bound for bound in _bounds_that_follow(record) if bound.standing in ("certified", "indicative")]
+    if bounds:
+        best = max(bounds, key=lambda bound: bound.epsilon_lower)
+        subjects = f"on {best.subjects}, " if record.canaries else ""
+        together = len({bound.subjects for bound in bounds}) > 1
+        paid = "; all groups are corrected for together" if together else ""
+        sentences.append(
+            f"Of the {len(bounds)} lower bounds on epsilon per {audited_by(record).singular} (at delta"
+            f" {judgement.delta:g}) that this design supports, the highest is {best.epsilon_lower:.2f}"
+            f" ({subjects}{best.name}, {percent(best.level, 0)}, {best.standing}); it was picked after looking, each bound holds on its"
+            f" own{paid}."
+        )
+    elif len(_bounds_that_follow(record)) < len(judgement.bounds):
+        sentences.append(_NONE_FOLLOWS.format(unit=audited_by(record).singular))
+    # One reason: the other bounds are refused for the same design.
+    elif judgement.refused:
+        sentences.append(f"No bound on epsilon can be given: {judgement.refused[0].reason}.")
+    return " ".join(sentences)
+
+
+def _count_violated(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return a sentence on what became of the claims; none if no claim was tested."""
+    # By claim, each of which may have a verdict on real users and one on canary users.
+    tested = {verdict.claim for verdict in verdicts if verdict.claim != NO_CLAIM}
+    if not tested:
+        return []
+    violated = len({verdict.claim for verdict in verdicts if verdict.outcome is Outcome.VIOLATED})
+    if len(tested) == 1:
+        outcome = "is violated" if violated else "is not contradicted, which does not show it to be true"
+        return [f"The claim that was tested {outcome}."]
+    outcome = f"{violated} {'is' if violated == 1 else 'are'} violated"
+    if not violated:
+        outcome = "none is contradicted, which does not show them to be true"
+    return [f"Of the {len(tested)} claims that were tested {outcome}."]
+
+
+def tabulate_conditions(record: Record) -> Table | None:
+    """Return what certified statements rest on; None without a planted training set."""
+    planted = record.planted
+    if planted is None:
+        return None
+    rows = [
+        [str(statement(condition)), condition.known_by.value, explanation(condition, planted)]
+        for condition in planted.conditions
+    ]
+    if planted.training is not None:
+        rows.append(["what the model was given", "measured", training_line(planted.training)])
+    if planted.control is not None:
+        rows.append(["positive control", "measured", control_line(planted.control)])
+    note = "Declared: heldin was not there when the model was trained, and takes it from whoever signs."
+    return Table(("condition", "known by", "how, or who says so"), rows, note, widths=(48, 12, 40))
+
+
+def title_bounds(record: Record) -> str:
+    """Return the heading of the table of bounds; "" without a bound."""
+    judgement = record.judgement
+    title = f"Lower bounds on epsilon per {audited_by(record).singular}, at delta {judgement.delta:g}"
+    return title if judgement.bounds else ""
+
+
+def tabulate_bounds(record: Record) -> list[Block]:
+    """Return the lower bounds, and the bounds that the design refuses."""
+    judgement = record.judgement
+    # Whom a bound is about is only in question where canary users are judged beside real ones.
+    rows = [
+        [
+            f"{bound.name}, {bound.subjects}" if record.canaries else bound.name,
+            f"{bound.epsilon_lower:.3f}",
+            percent(bound.level, 0),
+            bound.standing,
+            "not measured" if bound.coverage is None else percent(bound.coverage),
+        ]
+        for bound in judgement.bounds
+    ]
+    blocks: list[Block] = []
+    if rows:
+        note = (
+            "Coverage: how often such a bound was right on simulated mechanisms of known epsilon, where it was right"
+            " least often; a bound of exactly its level is seen a little above or below it. Conditional: right only if"
+            " what the bound's name assumes holds, which nobody checks."
+        )
+        head = ("bound", "epsilon at least", "level", "standing", "lowest coverage measured")
+        blocks.append(Table(head, rows, note, numeric=(1, 2, 4)))
+    if refused := _refused(record):
+        reasons = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in refused.items())
+        blocks.append(Small(f"Not given: {reasons}."))
+    return blocks
+
+
+def _refused(record: Record) -> dict[str, list[str]]:
+    """Return the names of refused bounds by reason."""
+    names: dict[str, list[str]] = {}
+    for refused in record.judgement.refused:
+        name = (
+            f"{refused.name}, {refused.subjects}" if record.canaries and refused.name == "all bounds" else refused.name
+        )
+        if name not in (same_reason := names.setdefault(str(refused.reason), [])):
+            same_reason.append(name)
+    return names
+
+
+def title_promise(record: Record) -> str:
+    """Return the heading of the table of what is promised; "" without one."""
+    training = record.training
+    if training is None or training.by_exposure is None:
+        return ""
+    holders = training.by_exposure.counted == "holders"
+    what_for = "What holds for a user and an entity" if holders else "What is promised to whom"
+    return f"{what_for}, at delta {training.delta:g}"
+
+
+def tabulate_promise(record: Record) -> Table | None:
+    """Return what is promised by how exposed somebody is; None without such a promise."""
+    training = record.training
+    if training is None or training.by_exposure is None:
+        return None
+    promise = training.by_exposure
+    if promise.counted == "holders":
+        head = ["other users who may name the entity", "epsilon"]
+        rows = [[f"{at.exposed:,}" if at.exposed else "a user alone", _epsilon(at.epsilon)] for at in promise.curve]
+        note = "By the theorem of two-level sampling; a name missed in one text of one other user is counted in."
+        if promise.claimed is not None:
+            note += f" Claimed for this run: epsilon {promise.claimed:.4g}."
+    else:
+        head = ["records, written or named in", "epsilon"]
+        rows = [[f"{at.exposed:,}", _epsilon(at.epsilon)] for at in training.exposed or promise.curve]
+        note = (
+            "epsilon of a person who wrote, or is named in, so many of the records trained on, whether the name was"
+            " recognised or not."
+        )
+        # Independent trainings state the curve alone: nobody's exposure was counted.
+        if training.exposed:
+            note += (
+                " The shares were counted in these records: they are facts about private people and stay with this"
+                " report."
+            )
+            shares = {"users with at most that many": [at.users for at in training.exposed]}
+            if all(at.entities is not None for at in training.exposed):
+                shares["entities in at most that many"] = [at.entities or 0.0 for at in training.exposed]
+            head += shares
+            for row, values in zip(rows, zip(*shares.values(), strict=True), strict=True):
+                row += [f"{100 * share:.1f} %" for share in values]
+    return Table(head, rows, note, numeric=range(len(head)))
+
+
+def _epsilon(value: float | None) -> str:
+    return "above 1,000" if value is None else f"{value:.4g}"
