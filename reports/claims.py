@@ -107,8 +107,8 @@ def describe_verdicts(record: Record) -> str:
         sentences.append(
             f"Of the {len(bounds)} lower bounds on epsilon per {audited_by(record).singular} (at delta"
             f" {judgement.delta:g}) that this design supports, the highest is {best.epsilon_lower:.2f}"
-            f" ({subjects}{best.name}, {percent(best.level, 0)}, {best.standing}); it was picked after looking, each bound holds on its"
-            f" own{paid}."
+            f" ({subjects}{best.name}, {percent(best.level, 0)}, {best.standing}); it was picked after looking, each"
+            f" bound holds on its own{paid}."
         )
     elif len(_bounds_that_follow(record)) < len(judgement.bounds):
         sentences.append(_NONE_FOLLOWS.format(unit=audited_by(record).singular))
