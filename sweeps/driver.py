@@ -15,12 +15,12 @@ from heldin.record.document import without_names
 from heldin.record.sweep import FILE, TUNING, SweepResult, write_sweep
 from heldin.sweeps.cell_plan import placed_cells, take_sweep, tries, with_choices
 from heldin.sweeps.comparison import compare_cells
-from heldin.sweeps.processes import Machine, Place
+from heldin.sweeps.processes import CellPlace, Machine
 from heldin.sweeps.running import cells_to_do, read_states, run_cells
 from heldin.sweeps.sweep_config import Resources, Sweep
 
 VIOLATED = 3  # exit code of a jointly certified violation
-Connect = Callable[[Resources, int], AbstractContextManager[Place]]
+Connect = Callable[[Resources, int], AbstractContextManager[CellPlace]]
 # Of the sweep's folder and of each cell's. Nothing of ``ledger`` and no table of users is ever among them.
 _COPIED = ("comparison.json", "record.json", "report.pdf", "report.html")
 _MODEL = Path("checkpoints") / "final"

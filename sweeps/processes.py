@@ -82,7 +82,7 @@ class Slot:
     gpus: tuple[str, ...] | None = None
 
 
-class Place(Protocol):
+class CellPlace(Protocol):
     """A place where cells run.
 
     Attributes:

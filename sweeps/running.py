@@ -18,7 +18,7 @@ from heldin.base.progress import Reporter, WorkOverview
 from heldin.base.wording import counted
 from heldin.stages.run_config import RunConfig
 from heldin.sweeps.cell_plan import PlacedCell
-from heldin.sweeps.processes import FINE, Ended, Place, Task, last_line, without_names
+from heldin.sweeps.processes import FINE, CellPlace, Ended, Task, last_line, without_names
 
 STATE = "state.json"
 PROGRESS = "progress"  # what cells say while they work; removed when none does
@@ -76,7 +76,7 @@ def cells_to_do(cells: Sequence[PlacedCell], out: Path) -> list[PlacedCell]:
     return [cell for cell in cells if not _done(cell, states)]
 
 
-def run_cells(cells: Sequence[PlacedCell], out: Path, place: Place, reporter: Reporter) -> dict[str, CellState]:
+def run_cells(cells: Sequence[PlacedCell], out: Path, place: CellPlace, reporter: Reporter) -> dict[str, CellState]:
     """Run the cells that have no result yet; how all stand, by name.
 
     Args:
@@ -106,7 +106,7 @@ class _Running:
     """Cells at work, and how they stand."""
 
     def __init__(
-        self, cells: Sequence[PlacedCell], out: Path, place: Place, states: dict[str, CellState], reporter: Reporter
+        self, cells: Sequence[PlacedCell], out: Path, place: CellPlace, states: dict[str, CellState], reporter: Reporter
     ) -> None:
         self._cells, self._out, self._place = cells, out, place
         self._states, self._reporter = states, reporter
@@ -204,7 +204,7 @@ def _done(cell: PlacedCell, states: dict[str, CellState]) -> bool:
 
 
 def _with_shared(
-    cells: Sequence[PlacedCell], out: Path, place: Place, states: dict[str, CellState], reporter: Reporter
+    cells: Sequence[PlacedCell], out: Path, place: CellPlace, states: dict[str, CellState], reporter: Reporter
 ) -> list[PlacedCell]:
     """Make corpus, base and reference models, and the references' scores, each once; those cells that have theirs."""
     sharing: dict[str, list[PlacedCell]] = {}
