@@ -1,4 +1,4 @@
-"""Bounds and verdicts from arrays of scores, and what an audit could certify before it is run."""
+"""Claims, bounds and verdicts from arrays of scores, and what an audit could certify before it is run."""
 
 import difflib
 import inspect

@@ -1,4 +1,4 @@
-"""``heldin audit-training``: many independent trainings of a config, with a worst-case user or without, by coin."""
+"""``heldin audit-training`` (many trainings, each with a worst-case user by coin) and ``heldin audit-trainer``."""
 
 import shutil
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Every key of a config, read off its JSON schema: name, default, allowed values, meaning.
 
 A key's meaning is the docstring below its field (base/section.py), its range is in the field's type; everything printed
-here, in docs/configuration.md and in an editor comes from there.
+here, in docs/configuration.md and in an editor (``file_schema``) comes from there.
 """
 
 import difflib

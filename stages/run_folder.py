@@ -1,4 +1,7 @@
-"""A run's folder: made for a config, or found to hold an earlier run of the same one. Without torch."""
+"""A run's folder: made for a config, or holding an earlier run of the same one; and the seconds of its stages.
+
+Without torch.
+"""
 
 import json
 import time

@@ -1,5 +1,7 @@
 """A sweep's folder: the plan of all cells, fixed and hashed before the coins of its blocks are drawn, and the cells.
 
+Tuning comes first: a fixed grid, judged by public users' loss alone, in blocks of its own.
+
 sweep.json  ledger/coins.json  cells/BLOCK/VARIANT/...  state.json  comparison.json  log.txt
 """
 

@@ -1,4 +1,4 @@
-"""The joint results of a sweep's cells: several blocks at once, and verdicts and bounds that hold jointly."""
+"""The joint results of a sweep's cells: several blocks at once, joint verdicts and bounds, and the epsilon of all."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

@@ -1,4 +1,7 @@
-"""Run a sweep: its unfinished cells, each in a process of its own, since a crash then ends one cell; then compare."""
+"""Run a sweep: its unfinished cells, each in a process of its own, since a crash then ends one cell; then compare.
+
+The comparison, records and reports can be mirrored elsewhere; ledgers, keys and scores never leave the folder.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager

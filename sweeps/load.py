@@ -1,4 +1,7 @@
-"""Read the file of a sweep: scales, axes multiplied out, variants grouped by their users, and all problems at once."""
+"""Read the file of a sweep: scales, axes multiplied out, variants grouped by their users, and all problems at once.
+
+``heldin demo`` runs a sweep that is built in.
+"""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""The cells of a sweep at work: what they share first, then as many at a time as their place takes."""
+"""The cells of a sweep at work: shared work once, then as many cells at a time as their place takes."""
 
 import contextlib
 import json

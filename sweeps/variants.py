@@ -1,4 +1,4 @@
-"""The variants of a sweep over its blocks: means, and differences from the first on the same people."""
+"""The variants of a sweep over its blocks: means, differences from the first on the same people, exposure."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

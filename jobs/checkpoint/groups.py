@@ -1,4 +1,4 @@
-"""The texts of an audit's held-in and held-out users, read from their two files, and what training saw of them."""
+"""The users of an audit, read from two files, what training saw of their texts, and the models that score them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The body of the record of a planted audit: what follows from the planted folder, the scores and a signature."""
+"""The body of the record of a planted audit: what follows from the planted folder, scores, log and signature."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

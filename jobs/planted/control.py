@@ -1,4 +1,7 @@
-"""The positive control: losses of a sample of rows under the audited model and the reference, kept by text digest."""
+"""The positive control: losses of a sample of rows under the audited model and the reference, kept by text digest.
+
+Rows that no training uses, such as a test set, are ``unseen`` rows: they show what the model learned of the others.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""The records of a training set, copied to the ledger's folder so that the audit does not need the set again."""
+"""The records of a training set, copied to the ledger's folder so that the audit does not need the set again.
+
+Columns that name people are refused: canary rows would copy them from other users' rows.
+"""
 
 import itertools
 import json

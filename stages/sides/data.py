@@ -1,4 +1,4 @@
-"""The data side of a run: store, public users, ledger, and what each stage may see of them."""
+"""The data side of a run: store, public users, ledger, and the rows and texts that each stage may see."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence

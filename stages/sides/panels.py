@@ -1,6 +1,6 @@
 """The panels of a run: real users, each kind of canary user, and users with one example; and the claims on each.
 
-All of it follows from config, plan and ledger, before any score is there.
+Panels follow from config, plan and ledger, before any score exists. After judging, ``people_of`` lists the most exposed.
 """
 
 from collections.abc import Mapping, Sequence

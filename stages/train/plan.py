@@ -1,5 +1,7 @@
 """The plan of a run: the mechanism that its config describes, written before the first step.
 
+A plan also states the steps on the data before training, and what its guarantee assumes.
+
 Nothing here looks at the private records; only a plain run's number of steps follows from them.
 """
 

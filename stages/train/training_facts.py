@@ -1,4 +1,4 @@
-"""The record's facts about a run's training: what was trained, what it took, and what it promises."""
+"""The record's facts about a run's training: trained rows, effort, guarantee, exposure, gradient norms."""
 
 import math
 from collections.abc import Sequence
