@@ -1,8 +1,9 @@
 """The membership ledger: who is held in, what each record is used for, and the key behind the coins. Owner-only files.
 
 The trainer is given the texts of ``training_rows``, the attack users and their texts; neither is given roles. Scores
-are joined to roles in ``audit.panels``, and for the curves of training in ``stages.train.validation``. A run in a sweep has
-another secret: its cell, which names the block whose coins it shares.
+are joined to roles in ``audit.panels``, and for the curves of training in ``stages.train.validation``.
+
+A run in a sweep has another secret: the cell, which names the block whose coins the run shares.
 """
 
 import hmac

@@ -1,6 +1,6 @@
 """The panels of a run: real users, each kind of canary user, and users with one example; and the claims on each.
 
-Panels follow from config, plan and ledger, before any score exists. After judging, ``people_of`` lists the most exposed.
+Panels follow from config, plan and ledger, before any score exists. After judging, ``people_of`` lists exposed users.
 """
 
 from collections.abc import Mapping, Sequence

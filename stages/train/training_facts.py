@@ -170,7 +170,7 @@ def canary_gradient_norms(config: RunConfig, data: RunData, base: LanguageModel)
     users = data.ledger.scored_users()  # of both sides: a norm depends on the record, not on who was trained on
     planted = [user for user in users if user in data.canaries]
     groups = [_sequences(config, data, base, group) for group in (planted, data.real(users))]
-    # Each record is a unit of its own here: [[s] for s in its].
+    # Each record is a unit of its own here.
     of_canaries, of_real = (np.array(gradient_norms(base, [[s] for s in sequences])) for sequences in groups)
     together = np.concatenate([of_canaries, of_real])
     # a tenth beyond either end, and short: the outer edges are no record's own norm
