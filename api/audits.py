@@ -33,17 +33,17 @@ class AuditResult(Tabular):
 
     @property
     def answer(self) -> str:
-        """One of four answers: leaks, no leak found, inconclusive, not valid."""
+        """Return one of four answers: leaks, no leak found, inconclusive, not valid."""
         return self.record.decision.decision.answer.value
 
     @property
     def headline(self) -> str:
-        """The answer in a sentence or two."""
+        """Return the answer in a sentence or two."""
         return self.record.decision.headline
 
     @property
     def auroc(self) -> Estimate:
-        """The leading attack's AUROC over users with its own 95 % interval; an estimate.
+        """Return the leading attack's AUROC over users, with the attack's own 95 % interval; an estimate.
 
         The headline may name another attack, with an interval that holds for all of them; ``rows`` has both.
         """
@@ -51,17 +51,17 @@ class AuditResult(Tabular):
 
     @property
     def verdict(self) -> Verdict | None:
-        """The gravest of the verdicts on claims; None where there are too few users for any."""
+        """Return the gravest of the verdicts on claims; None where there are too few users for any."""
         # ``verdict`` is the gravest of a list, and an empty list has none.
         return self.record.judgement.verdict if self.record.judgement.verdicts else None
 
     @property
     def exit_code(self) -> int:
-        """3 if a claim's violation is certified at its level, 4 if it is only indicated, else 0."""
+        """Return 3 if a claim's violation is certified at the level of the claim, 4 if it is only indicated, else 0."""
         return self.record.judgement.exit_code
 
     def heading(self) -> str:
-        """The headline."""
+        """Return the headline."""
         return self.headline
 
     def notes(self) -> Sequence[str]:
@@ -71,7 +71,7 @@ class AuditResult(Tabular):
         return findings(self.record).warnings
 
     def rows(self) -> list[dict[str, Any]]:
-        """The attacks, the leading one first.
+        """Return the attacks, the leading one first.
 
         ``lower`` and ``upper`` are of each AUROC by itself; the simultaneous ones hold for all attacks at once.
         """

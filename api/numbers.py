@@ -35,7 +35,7 @@ def claim(epsilon: float, delta: float) -> Claim:
 
 
 def plan_claim(path: str | Path) -> Claim:
-    """The accountant's whole curve of a plan.json. Raises InputError for a plan without a guarantee for users."""
+    """Return the accountant's curve of a plan.json. Raises InputError for a plan without a guarantee for users."""
     return _plan_claim(Path(path))
 
 

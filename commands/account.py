@@ -244,7 +244,7 @@ def uedp(
 
 
 def _counts(option: str, text: str | None) -> list[int]:
-    """The whole numbers of a list such as "1,4,16"; none for None."""
+    """Return the whole numbers of a list such as "1,4,16"; none for None."""
     try:
         return [whole_number_in(part) for part in text.split(",")] if text is not None else []
     except ValueError as error:

@@ -242,7 +242,7 @@ _DATA = (".jsonl", ".json", ".csv", ".parquet", ".gz", ".zst", ".bz2")
 
 
 def _options(called: typer.Context) -> dict[str, str]:
-    """The options that were given, as typed on the command line, by the config key they set."""
+    """Return the options that were given, as typed on the command line, by the config key they set."""
     # typer gives an empty tuple to a repeatable option that was left out.
     given = [name for name, value in called.params.items() if value not in (None, [], ())]
     # Those that set no key are left out: an error of the whole config is none of theirs.
@@ -251,7 +251,7 @@ def _options(called: typer.Context) -> dict[str, str]:
 
 
 def _nested(options: dict[str, Any]) -> dict[str, Any]:
-    """The given options, nested from dotted keys into config sections."""
+    """Return the given options, nested from dotted keys into config sections."""
     content: dict[str, Any] = {}
     for key, value in options.items():
         # Zero is a value: --max-tokens-sent 0 prints the cost and stops.
@@ -265,7 +265,7 @@ def _nested(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _content(config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
-    """The file's content, overridden by the options; raises InputError if something required is missing."""
+    """Return the file's content, overridden by the options; raises InputError if something required is missing."""
     content = given
     if config is not None:
         from heldin.stages.config_files import merged, read_config

@@ -71,7 +71,7 @@ def findings_as_json(record: "Record", folder: Path) -> dict[str, Any]:
 
 
 def _answered(record: "Record", folder: Path) -> str:
-    """The answer in words, which the log holds before a report is typeset: it stands even if that fails."""
+    """Return the answer in words, which the log holds before a report is typeset: it stands even if that fails."""
     from heldin.base.log_file import log_line
     from heldin.reports.findings import answer_line
 
@@ -81,7 +81,7 @@ def _answered(record: "Record", folder: Path) -> str:
 
 
 def _report(record: "Record", folder: Path) -> str | None:
-    """The path of the report; None, with a line that says why, if it cannot be typeset: the record stands."""
+    """Return the path of the report; None, with a line that says why, if it cannot be typeset: the record stands."""
     from heldin.base.errors import InputError
     from heldin.reports.record_report import report_record
     from heldin.reports.typesetting import write_pdf
@@ -137,5 +137,5 @@ def _terminated(*_: object) -> None:
 
 
 def command_line() -> str:
-    """The command line of this process, for the record."""
+    """Return the command line of this process, for the record."""
     return shlex.join(["heldin", *sys.argv[1:]])

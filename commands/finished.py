@@ -120,7 +120,7 @@ def compare(
 
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:
-    """A run's row flattened to one number per cell."""
+    """Return a run's row flattened to one number per cell."""
     difference = row.pop("difference") or (None, None, None)
     # Runs with other false-positive rates get columns of their own (``csv_text``), not each other's.
     rates = {f"tpr_at_{fpr:g}": tpr for fpr, tpr in row.pop("tpr_at")}
@@ -134,7 +134,7 @@ def verify(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Recompute every number of a record from its scores, ledger and plan, and compare files with their digests.
+    """Recompute every number of a record from scores, ledger and plan, and compare files with their digests.
 
     Exit code 2 if anything differs or was changed; files that nothing was compared with are named.
 

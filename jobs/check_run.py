@@ -58,7 +58,7 @@ class Checked:
     would: dict[str, str]
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name, for JSON."""
+        """Return the fields by name, for JSON."""
         return {"ok": not self.problems, **asdict(self)}
 
 
@@ -177,7 +177,7 @@ def _model(name: str) -> Callable[[], object]:
 
 
 def _require_context(config: RunConfig) -> None:
-    """A named base model must exist, and its context must hold the training sequences."""
+    """Check that a named base model exists, and that its context holds the training sequences."""
     name = config.model.base
     if name is None:
         return

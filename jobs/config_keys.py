@@ -1,4 +1,4 @@
-"""Every key of a config, read off its JSON schema: name, default, allowed values, meaning.
+"""Every key of a config, read off the JSON schema: name, default, allowed values, meaning.
 
 A key's meaning is the docstring below its field (base/section.py), its range is in the field's type; everything printed
 here, in docs/configuration.md and in an editor (``file_schema``) comes from there.
@@ -87,12 +87,12 @@ class Block:
     keys: tuple[Key, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name, for JSON."""
+        """Return the fields by name, for JSON."""
         return asdict(self)
 
 
 def blocks(config: type[BaseModel] = RunConfig) -> list[Block]:
-    """Every section and kind of section of a config, in its order."""
+    """Return every section and kind of section of a config, in order."""
     schema = config.model_json_schema()
     listed = list(_blocks(schema, _Place("", "required"), schema))
     # Read by the loader, not by the model, so that no schema lists it.
@@ -104,7 +104,7 @@ def blocks(config: type[BaseModel] = RunConfig) -> list[Block]:
 
 
 def blocks_at(name: str, config: type[BaseModel] = RunConfig) -> list[Block]:
-    """Those of a section and of what is in it, or the one block of a key with that key alone.
+    """Return those of a section and of what is in it, or the one block of a key with that key alone.
 
     Raises:
         InputError: no such section or key; the message names the nearest.
@@ -151,7 +151,7 @@ class _Place:
 
 
 def _blocks(node: Node, place: _Place, schema: Node) -> Iterator[Block]:
-    """The block of an object, then those of the sections in it."""
+    """Yield the block of an object, then those of the sections in it."""
     # A section without kinds inside one that has them belongs to the same kinds: ``source.parameters`` of one corpus.
     kind, required = node["properties"].get("kind", {}), node.get("required", ())
     kinds = tuple(kind.get("enum") or [kind["const"]]) if kind else place.kinds
@@ -185,7 +185,7 @@ def _standing(name: str, default: object) -> str:
 
 
 def _keeping(section: Node, value: Node) -> Node:
-    """The section with its defaults as they are here, where a partial section keeps them."""
+    """Return the section with the defaults that hold here, where a partial section keeps them."""
     if not value.get("x-keeps-defaults"):
         return section
     # Pydantic's schema gives the class's defaults: a field with another default instance, such as pre-training's
@@ -214,14 +214,14 @@ def _key(name: str, section: Node, given: Node, schema: Node) -> Key:
 
 
 def as_yaml(value: Any) -> str:
-    """A value on one line, as a YAML file has it."""
+    """Return a value on one line, as a YAML file has it."""
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False)
     # YAML ends a document that is a bare scalar with a line of dots.
     return text.removesuffix("...\n").strip()
 
 
 def _words(text: str) -> str:
-    """The first paragraph on one line, without the marks of code."""
+    """Return the first paragraph on one line, without the marks of code."""
     return " ".join(text.split("\n\n")[0].split()).replace("``", "'")
 
 
@@ -235,7 +235,7 @@ def _target(node: Node, schema: Node) -> Node:
 
 
 def _sections(node: Node, schema: Node) -> list[Node]:
-    """The objects that may stand here, or in the list that stands here."""
+    """Return the objects that may stand here, or in the list that stands here."""
     if "$ref" in node:
         return _sections(_target(node, schema), schema)
     if "properties" in node:
@@ -272,7 +272,7 @@ def _allowed(node: Node, schema: Node) -> str:
 
 
 def _range(node: Node) -> str:
-    """A number's type and range."""
+    """Return a number's type and range."""
     low, above = node.get("minimum"), node.get("exclusiveMinimum")
     high, below = node.get("maximum"), node.get("exclusiveMaximum")
     # "integer from 1" reads better than "integer above 0", and is the same set.
@@ -288,7 +288,7 @@ def _range(node: Node) -> str:
 
 
 def lines(blocks: Sequence[Block], width: int = WIDTH) -> list[str]:
-    """The sections one after the other: key, allowed values, default, meaning."""
+    """Return the sections one after the other: key, allowed values, default, meaning."""
     printed: list[str] = []
     for block in blocks:
         title = textwrap.wrap(_title(block), width, subsequent_indent="    ")
@@ -302,7 +302,7 @@ def lines(blocks: Sequence[Block], width: int = WIDTH) -> list[str]:
 
 
 def markdown(blocks: Sequence[Block], introduction: str = RUN_PAGE) -> str:
-    """The page, after its introduction."""
+    """Return the page: introduction and sections."""
     parts = [introduction]
     for block in blocks:
         name = f"`{block.name}`" if block.name else "The file"
@@ -321,7 +321,7 @@ def markdown(blocks: Sequence[Block], introduction: str = RUN_PAGE) -> str:
 
 
 def _shown(block: Block) -> list[Key]:
-    """The keys, without ``kind`` if the title already says it."""
+    """Return the keys, without ``kind`` if the title already says it."""
     # Pydantic gives a kind's docstring to the key ``kind`` too: it would stand twice on the page.
     return [key for key in block.keys if key.meaning != block.meaning]
 
@@ -347,7 +347,7 @@ def _cell(text: str) -> str:
 
 
 def file_schema(config: type[BaseModel] = RunConfig, title: str = "A run of heldin") -> dict[str, Any]:
-    """The schema of a file: a whole config, or, below ``extends``, the part of one that differs.
+    """Return the schema of a file: a whole config, or, below ``extends``, the part of one that differs.
 
     In such a part nothing is required, since what it leaves out is in the other file.
     """
@@ -368,7 +368,7 @@ def file_schema(config: type[BaseModel] = RunConfig, title: str = "A run of held
 
 
 def _relaxed(node: Any) -> Any:
-    """The schema with nothing required; a section's kind may then be undetermined, so anyOf replaces oneOf."""
+    """Return the schema with nothing required; a section's kind may then be undetermined, so anyOf replaces oneOf."""
     if isinstance(node, list):
         return [_relaxed(item) for item in node]
     if not isinstance(node, dict):

@@ -81,7 +81,7 @@ class CorpusSize:
 
     @property
     def disk(self) -> int:
-        """Bytes of store and tokens."""
+        """Return bytes of store and tokens."""
         return int(self.records * (STORED.size + self.characters + SEQUENCE.size + self.tokens * TOKEN.size))
 
 
@@ -106,7 +106,7 @@ class Cohort:
 
     @property
     def memory(self) -> int:
-        """Bytes in each process."""
+        """Return bytes in each process."""
         return int(self.units * UNIT.size + self.records_in_all * OWNED.size)
 
 
@@ -119,22 +119,22 @@ class Weights:
 
     @property
     def training(self) -> int:
-        """Bytes of weights, gradients, the sum of clipped gradients and the optimizer, over all of a shard group."""
+        """Return bytes of weights, gradients, sum of clipped gradients and optimizer, over a whole shard group."""
         return self.parameters * FLOAT * (3 + self.states)
 
     @property
     def checkpoint(self) -> int:
-        """Bytes of weights and optimizer."""
+        """Return bytes of weights and optimizer."""
         return self.parameters * FLOAT * (1 + self.states)
 
     @property
     def replica_step(self) -> int:
-        """Bytes that a further process holding all of the model sends in a step: the sum, there and back."""
+        """Return bytes that a further process holding all of the model sends in a step: the sum, there and back."""
         return 2 * self.parameters * FLOAT
 
     @property
     def sharded_pass(self) -> int:
-        """Bytes that a shard group moves in a pass over one unit: weights forward and backward, gradients once."""
+        """Return bytes that a shard group moves in a pass over a unit: weights forward and backward, gradients once."""
         return 3 * self.parameters * FLOAT
 
     def noise_seconds(self, secure: bool) -> float:
@@ -194,7 +194,7 @@ def _of_weights(config: RunConfig, mechanism: Mechanism, weights: Weights) -> Se
 
 
 def _parameters(config: RunConfig) -> int | None:
-    """Trained weights; None with adapters, and where a model's shape is not known before it is loaded."""
+    """Return trained weights; None with adapters, and where a model's shape is not known before it is loaded."""
     shape = None if config.finetune.lora is not None else shape_of(config)
     if shape is None:
         return None

@@ -123,7 +123,7 @@ def _write(path: Path, records: Iterable[SyntheticRecord]) -> None:
 
 
 def _scores(texts: _Texts, seed: int) -> str:
-    """One made-up score per user of the two groups, as another tool might give them."""
+    """Return one made-up score per user of the two groups, as another tool might give them."""
     rng = np.random.default_rng(seed)
     groups = ((texts.held_in, 1), (texts.held_out, 0))
     sides = {record.user: side for records, side in groups for record in records}
@@ -165,7 +165,7 @@ def _train(folder: Path, texts: _Texts, reporter: Reporter) -> None:
 
 
 def _described(to: Path, files: Mapping[str, Sequence[SyntheticRecord]], models: bool) -> list[ExampleFile]:
-    """Each file, what it holds, and a command to try."""
+    """Return each file, what it holds, and a command to try."""
 
     def holds(name: str, content: str) -> str:
         users = len({record.user for record in files[name]})

@@ -36,7 +36,7 @@ _CPU = torch.device("cpu")  # where a rehearsal's tensors stand, whatever it is 
 
 
 def run_memory(config: RunConfig, device: Planned, say: Callable[[str], None] = lambda _: None) -> dict[str, Peak]:
-    """The peak of each part of a run, with records of full length.
+    """Return the peak of each part of a run, with records of full length.
 
     Args:
         say: receives what is being rehearsed.
@@ -67,7 +67,7 @@ def run_memory(config: RunConfig, device: Planned, say: Callable[[str], None] = 
 
 
 def memory_lines(peaks: dict[str, Peak], device: Planned) -> str:
-    """The peaks in words, a line for each part of the run."""
+    """Return the peaks in words, a line for each part of the run."""
     if not peaks:
         return "not known for this model or for this defense"
     top = f"on a GPU of {in_bytes(device.memory)}, of tensors; the GPU's context and gaps between tensors come on top"
@@ -76,7 +76,7 @@ def memory_lines(peaks: dict[str, Peak], device: Planned) -> str:
 
 
 def does_not_fit(peaks: dict[str, Peak], device: Planned) -> list[str]:
-    """A line for each part that does not fit, with what takes how much and what to change."""
+    """Return a line for each part that does not fit, with what takes how much and what to change."""
     return [
         f"{name} takes {_in_words(peak)}, more than the {in_bytes(device.memory)} of the GPU:"
         f" {_remedy(name, peak, device)}"
@@ -115,7 +115,7 @@ def _in_words(peak: Peak) -> str:
 
 
 def shape_of(config: RunConfig) -> PretrainedConfig | None:
-    """The config of the run's model; None where it cannot be read."""
+    """Return the config of the run's model; None where it cannot be read."""
     if config.model.pretrain is not None:
         return tiny_config(config.model.pretrain.shape, config.model.pretrain.shape.vocabulary, 0)
     # The config alone, of some kilobytes; a name that has none was told of as a problem.
@@ -198,7 +198,7 @@ def _sampled(recipe: Recipe, defense: SampledDefense) -> Step:
 
 
 def _sharded(recipe: Recipe, defense: SampledDefense, unit: int) -> Step:
-    """A step of a shard group, which takes one unit at a time and shares out its records."""
+    """Return a step of a shard group, which takes one unit at a time and shares out its records."""
     assert recipe.shard is not None
     most = min(defense.micro_records, math.ceil(unit / recipe.shard))
     # Two units tell what all do: gradients of the second are added to the first one's.

@@ -182,7 +182,7 @@ def _is_of_trainings(folder: Path) -> bool:
 
 
 def _content(path: Path) -> dict[str, object]:
-    """A JSON object; empty for a file that is none."""
+    """Return a JSON object; empty for a file that is none."""
     try:
         content = read_json(path)
     except (OSError, ValueError):

@@ -53,7 +53,7 @@ from heldin.stages.train.training_facts import canary_gradient_norms, effort_fac
 
 
 def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Record | None:
-    """Do what is not yet done of the run in ``out``, and return its record.
+    """Complete the run in ``out``, and return the record.
 
     Under ``torchrun`` every process calls it: the first prepares and writes, all train, and the first one finishes.
 
@@ -141,7 +141,7 @@ def _begin(
 
 
 def _train(config: RunConfig, out: Path, reporter: Reporter, taken: StageSeconds) -> _Trained:
-    """The stages in which all processes take part: from corpus to trained models."""
+    """Return the stages in which all processes take part: from corpus to trained models."""
     with first_process_first(), taken.timed("corpus"):
         corpus = read_corpus(config, reporter)
         # Before hours of training: a reference that is missing would otherwise stop the run at its last stage.
@@ -180,7 +180,7 @@ def _train(config: RunConfig, out: Path, reporter: Reporter, taken: StageSeconds
 
 
 def run_again(folder: Path, reporter: Reporter) -> Body:
-    """Return the body of a finished run's record, from the files in its folder; no model is run.
+    """Return the body of a finished run's record, from the files in the folder; no model is run.
 
     Raises:
         InputError: a file is missing or damaged, or of another run.

@@ -129,12 +129,12 @@ _OTHERWISE = {
 
 
 def kinds() -> tuple[str, ...]:
-    """The kinds of starting files."""
+    """Return the kinds of starting files."""
     return tuple(_KINDS)
 
 
 def starting_file(kind: str, corpus: Path = Path("corpus.jsonl")) -> str:
-    """A commented config that loads as it is; ``corpus`` is the corpus file in kind "own".
+    """Return a commented config that loads as it is; ``corpus`` is the corpus file in kind "own".
 
     Raises:
         InputError: an unknown kind.
@@ -186,7 +186,7 @@ class _Meanings:
                     self._keys.setdefault((key.name, kind), key.meaning)
 
     def lines(self, content: Mapping[str, Any], name: str, kind: str) -> Iterator[str]:
-        """A section's content, each key preceded by its meaning."""
+        """Return a section's content, each key after a comment with the meaning."""
         kind = str(content.get("kind", kind))
         for key, value in content.items():
             dotted = f"{name}.{key}" if name else key

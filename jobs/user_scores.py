@@ -33,7 +33,7 @@ class UserScore:
 
 
 def leading_scores(folder: Path) -> list[UserScore]:
-    """The scores of the audited users by the record's leading attack, sorted by user name.
+    """Return the scores of the audited users by the record's leading attack, sorted by user name.
 
     Those of canary users are among them only where no real user is audited.
 
@@ -70,7 +70,7 @@ def paired_difference(first: Path, other: Path) -> AurocDifference | None:
 
 
 def write_user_scores(scores: list[UserScore], path: Path) -> None:
-    """Write the scores as CSV with the columns user, score, member (1 or 0), readable by its owner only."""
+    """Write the scores as CSV with the columns user, score, member (1 or 0), readable by the owner only."""
     with whole_file(path, private=True) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(["user", "score", "member"])

@@ -1,4 +1,4 @@
-"""Recompute every number of a record from its scores, ledger and plan, and report which differ.
+"""Recompute every number of a record from scores, ledger and plan, and report which differ.
 
 No model is run: scores are taken as they are, once it is shown that they belong to the models and texts that the record
 names. What only training could reproduce (the curves) is compared with the checkpoint's own log.
@@ -62,7 +62,7 @@ class Verification:
         return not (self.differences or self.changed)
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name."""
+        """Return the fields by name."""
         files = {name: list(getattr(self, name)) for name in ("by_digest", "changed", "not_checked", "not_recomputed")}
         differences = [vars(difference) for difference in self.differences]
         return {"agrees": self.agrees, "compared": self.compared, "differences": differences, **files}

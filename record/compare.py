@@ -59,7 +59,7 @@ class Row:
     verdict: str | None
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name."""
+        """Return the fields by name."""
         return dataclasses.asdict(self)
 
 
@@ -111,7 +111,7 @@ def compare(folders: Sequence[Path], over: str | None = None, pair: Pair | None 
 
 
 def table(compared: Comparison) -> str:
-    """The rows as plain text, the notes below."""
+    """Return the rows as plain text, the notes below."""
     rows, over = compared.rows, compared.over
     fprs = [fpr for fpr, _ in rows[0].tpr_at]
     head = ["run", *([over] if over else []), "defense", "epsilon", "validation loss", "AUROC (95 %)", "less the first"]
@@ -176,7 +176,7 @@ def _row(folder: Path, record: Record, first: Record, over: str | None) -> Row:
 
 
 def _with_pair(row: Row, pair: Pair, folders: Sequence[Path], records: Sequence[Record], i: int) -> Row:
-    """The row with the difference user by user, if its run has the first one's held-in users and is attacked alike."""
+    """Return the row with the difference user by user, if the run has the first's held-in users and attack."""
     first, record = records[0], records[i]
     same = (
         first.split.ledger_commitment is not None

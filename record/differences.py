@@ -25,7 +25,7 @@ class Difference:
     recomputed: Any
 
     def line(self) -> str:
-        """One line for the terminal."""
+        """Return one line for the terminal."""
         return f"{self.where}: the record states {_short(self.stated)}, its files give {_short(self.recomputed)}"
 
 
@@ -38,7 +38,7 @@ def compared(where: str, stated: Any, again: Any) -> tuple[int, list[Difference]
 
 
 def _plain(value: Any) -> Any:
-    """The value as a file has it: JSON types only."""
+    """Return the value as a file has it: JSON types only."""
     if isinstance(value, BaseModel):
         return json.loads(value.model_dump_json())
     if is_dataclass(value) and not isinstance(value, type):
@@ -51,7 +51,7 @@ def _plain(value: Any) -> Any:
 
 
 def _pairs(where: str, stated: Any, again: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Every leaf of either value, with its path."""
+    """Yield every leaf of either value, with its path."""
     if isinstance(stated, dict) and isinstance(again, dict):
         # The keys of both: a leaf that only one of them has is compared with None, and found.
         for key in dict.fromkeys([*stated, *again]):

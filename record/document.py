@@ -105,7 +105,7 @@ class EffortFacts(Facts):
 
 
 class Body(Results):
-    """The part of a record that follows from its folder's files, so that ``heldin verify`` can recompute it.
+    """The part of a record that follows from the folder's files, so that ``heldin verify`` can recompute it.
 
     Attributes:
         config: the run's config, masked, or the options of an audit.
@@ -161,7 +161,7 @@ class Body(Results):
 
     @property
     def precision(self) -> PrecisionFacts | None:
-        """The arithmetic of scoring, and how far it moves scores; None for float32."""
+        """Return the arithmetic of scoring, and how far it moves scores; None for float32."""
         return self.facts_of("precision", PrecisionFacts)
 
     @property
@@ -196,7 +196,7 @@ class Record(Body):
     environment: Environment
 
     def named(self) -> AttackResult:
-        """The attack that the headline names, if no dial of it was changed; else the leading attack."""
+        """Return the attack that the headline names, if no dial of it was changed; else the leading attack."""
         # An index into the whole family, in which scores with a dial changed come after those of ``attacks``: those
         # have no curve of their own in the record.
         strongest = self.decision.decision.strongest
@@ -205,7 +205,7 @@ class Record(Body):
         return self.attacks[strongest]
 
     def curve(self) -> Curve:
-        """The curve of the leading attack, which every record has."""
+        """Return the curve of the leading attack, which every record has."""
         # The leading score is always among those shown (``audit.answer.shown_of``).
         curve = self.primary().curve
         assert curve is not None
@@ -218,7 +218,7 @@ class Record(Body):
         return self.training.ceiling if self.split.audited == "users" else self.training.ceiling_of_entities
 
     def primary(self) -> AttackResult:
-        """The leading attack under the first configured aggregation (by default the mean)."""
+        """Return the leading attack under the first configured aggregation (by default the mean)."""
         return next(result for result in self.attacks if result.attack == self.primary_attack)
 
 
@@ -267,7 +267,7 @@ def _readable(path: Path) -> Record | None:
 
 
 def _said(record: Record) -> dict[str, Any]:
-    """All but when, how and on what it was made; in the numbers of its file, which is what is compared."""
+    """Return all of a record but when, how and on what it was made, with the numbers of the file: this is compared."""
     content: dict[str, Any] = json.loads(record.model_dump_json(exclude={"created", "command", "environment"}))
     return content
 
@@ -316,12 +316,12 @@ def read_record(path: Path, *, checked: bool = True) -> Record:
 
 
 def masked(config: dict[str, Any]) -> dict[str, Any]:
-    """The config with each list of user-name patterns replaced by its length."""
+    """Return the config with each list of user-name patterns replaced by the length of the list."""
     return {key: _masked(value, key) for key, value in config.items()}
 
 
 def without_names(command: str) -> str:
-    """The command without the values of every ``--set`` that may name users, anywhere in the value."""
+    """Return the command without the values of every ``--set`` that may name users, anywhere in the value."""
     return shlex.join(_without_names(word) for word in shlex.split(command))
 
 

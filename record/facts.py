@@ -116,7 +116,7 @@ class SplitFacts(Facts):
 
     @property
     def standing_reason(self) -> str:
-        """The reason in words."""
+        """Return the reason in words."""
         return str(self.reason)
 
 
@@ -192,7 +192,7 @@ class Ceiling(Facts):
 
     @staticmethod
     def of(curve: RocCeiling) -> "Ceiling":
-        """The curve at 121 false-positive rates: 0, and 120 from 1e-4 to 1."""
+        """Return the curve at 121 false-positive rates: 0, and 120 from 1e-4 to 1."""
         return Ceiling(
             auroc=curve.auroc, fpr=CEILING_FPRS.tolist(), tpr=[float(curve.tpr_at(fpr)) for fpr in CEILING_FPRS]
         )
@@ -316,17 +316,17 @@ class TrainingFacts(Facts):
 
     @property
     def guarantee(self) -> str:
-        """The promise in words."""
+        """Return the promise in words."""
         return str(self.promise)
 
     @property
     def guarantee_alone(self) -> str:
-        """The promise in words, without its conditions."""
+        """Return the guarantee in words, without the conditions."""
         return str(without_conditions(self.promise))
 
     @property
     def warnings(self) -> list[str]:
-        """The cautions in words."""
+        """Return the cautions in words."""
         return [str(caution) for caution in self.cautions]
 
     @property

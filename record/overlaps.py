@@ -70,7 +70,7 @@ def texts_in(texts: Iterable[str], among: Iterable[str]) -> int:
 
 
 def measured(count: int) -> Count:
-    """A number that was counted here."""
+    """Return a number that was counted here."""
     return Count(count=count, known_by="measured")
 
 

@@ -36,12 +36,12 @@ class Held:
 
 
 def held_against(record: Record, requirements: Sequence[Requirement]) -> list[Held]:
-    """Each limit with its outcome, in their order."""
+    """Return each limit with the outcome, in the order of the limits."""
     return [_held(record, requirement) for requirement in requirements]
 
 
 def epsilon_per_user(training: TrainingFacts | None) -> float | None:
-    """Epsilon of every user: under user-entity DP of a user alone, and only where caps or coins of users give one."""
+    """Return epsilon of every user: under user-entity DP of a user alone, only if caps or coins of users give one."""
     if training is None:
         return None
     if training.unit != "user_entity":
@@ -53,7 +53,7 @@ def epsilon_per_user(training: TrainingFacts | None) -> float | None:
 
 
 def epsilon_per_entity(training: TrainingFacts | None) -> float | None:
-    """Epsilon of every recognised entity; None where no cap gives one."""
+    """Return epsilon of every recognised entity; None where no cap gives one."""
     by = None if training is None else training.by_exposure
     return None if training is None or by is None else _epsilon_at(training, by.entity_cap)
 

@@ -48,7 +48,7 @@ class CellTests(Facts):
 
 
 def tests_of(record: Record) -> CellTests:
-    """The tests of a cell's record."""
+    """Return the tests of a cell's record."""
     facts, by = record.decision, record.decision.by
     return CellTests(
         texts=record.attacker_texts,
@@ -84,7 +84,7 @@ class JointVerdict(Facts):
 
     @property
     def jointly_violated(self) -> bool:
-        """Certified at 95 % for all cells at once. A verdict that its own record withholds is withheld here too."""
+        """Return if the claim is violated, certified at 95 % for all cells at once and by the cell's record too."""
         certified = self.standing == Standing.CERTIFIED.value and self.outcome == Outcome.VIOLATED.value
         return certified and self.adjusted is not None and self.adjusted <= JOINT_ALPHA
 

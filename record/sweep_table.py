@@ -6,7 +6,7 @@ from heldin.record.sweep import SweepResult
 
 
 def table(result: SweepResult) -> str:
-    """The comparison as plain text."""
+    """Return the comparison as plain text."""
     less = "less the first"
     head = ["variant", "defense", "epsilon", "AUROC (95 %)", less, "loss", less, "gain over base", "cells"]
     rows = [head]

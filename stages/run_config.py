@@ -222,7 +222,7 @@ class RunConfig(MeasureKeys):
         return self
 
     def entity_sources(self) -> Iterator[tuple[str, EntitySourceConfig]]:
-        """Every source of entities in the config, with the key that names it."""
+        """Yield every source of entities in the config, with the key that names it."""
         yield from (("data_defenses", d.entities) for d in self.data_defenses if isinstance(d, DeIdentify))
         if isinstance(self.defense, EntityDefense) and self.defense.entities is not None:
             yield "defense.entities", self.defense.entities

@@ -96,7 +96,7 @@ def require_folder(config: "RunConfig", out: Path) -> bool:
 
 @contextmanager
 def for_any_config_without_coins(out: Path) -> Iterator[None]:
-    """Leave the folder of a run that its input stopped before any coin to whichever config comes next; the log stays.
+    """Let any later config use the folder of a run that an input stopped before any coin; the log stays.
 
     For the process that holds the folder.
     """

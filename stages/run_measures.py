@@ -99,7 +99,7 @@ def measures_of_run(config: RunConfig, data: RunData, models: RunModels) -> list
 
 
 def subjects_of_run(config: RunConfig, data: RunData) -> MeasuredUsers:
-    """Return what a measure may see of the users of a run; its draws follow from the key of the coins."""
+    """Return what a measure may see of the users of a run; draws follow from the key of the coins."""
     users = data.ledger.scored_users()
     return MeasuredUsers(
         texts_under_attack(config, data),
@@ -136,7 +136,7 @@ def score_references(
     references: Sequence[LanguageModel],
     reporter: Reporter,
 ) -> None:
-    """Fill the cache with all scores of a run but those of its target, so that runs on the same texts share them.
+    """Fill the cache with all scores of a run but those of the target, so that runs on the same texts share them.
 
     Args:
         leading: the leading reference model.

@@ -1,4 +1,4 @@
-"""A sweep's folder: the plan of all cells, fixed and hashed before the coins of its blocks are drawn, and the cells.
+"""A sweep's folder: the cells, and their plan, fixed and hashed before the coins of the blocks are drawn.
 
 Tuning comes first: a fixed grid, judged by public users' loss alone, in blocks of its own.
 
@@ -54,12 +54,12 @@ class PlacedCell:
 
     @property
     def name(self) -> str:
-        """Block and variant, as its folder is called."""
+        """Return block and variant, as the cell's folder is called."""
         return f"{self.block}/{self.variant.name}"
 
 
 def placed_cells(sweep: Sweep, out: Path) -> list[PlacedCell]:
-    """All cells of a sweep, block by block."""
+    """Return all cells of a sweep, block by block."""
     return [
         PlacedCell(block, variant, sweep.of_block(variant, block), out / "cells" / str(block) / variant.name)
         for block, variant in sweep.cells()
@@ -148,7 +148,7 @@ def require_sweep(plan: dict[str, Any], out: Path) -> bool:
 
 
 def _by_name(plan: dict[str, Any]) -> dict[str, Any]:
-    """Return the plan with its cells by name, so that a difference can be named."""
+    """Return the plan with cells by name, so that a difference can be named."""
     return {**plan, "cells": {f"{cell['block']}/{cell['variant']}": cell for cell in plan["cells"]}}
 
 
@@ -172,7 +172,7 @@ def _drawn_for(block: int, variant: Variant) -> str:
 
 
 def _coins(sweep: Sweep, out: Path) -> dict[str, bytes]:
-    """The key of each block's and group's coins, drawn once."""
+    """Return the key of each block's and group's coins, drawn once."""
     path = out / COINS
     wanted = {_drawn_for(block, variant) for block, variant in sweep.cells()}
     if not path.is_file():
@@ -185,12 +185,12 @@ def _coins(sweep: Sweep, out: Path) -> dict[str, bytes]:
 
 
 def tuning_cells(sweep: Sweep, out: Path) -> list[PlacedCell]:
-    """The cells that tune a sweep in ``out``; none where nothing is tuned."""
+    """Return the cells that tune a sweep in ``out``; none where nothing is tuned."""
     return placed_cells(sweep.tuning, out / TUNING) if sweep.tuning else []
 
 
 def tries(sweep: Sweep, out: Path) -> list[Tried]:
-    """Every combination that was tried, and for each variant the one with the least loss, of equals the first.
+    """Return every combination that was tried, and for each variant the one with the least loss, of equals the first.
 
     Raises:
         InputError: a record that cannot be read.

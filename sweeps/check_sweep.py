@@ -113,7 +113,7 @@ def lines(checked: CheckedSweep, sweep: Sweep) -> list[str]:
 
 
 def _alike(sweep: Sweep) -> list[list[str]]:
-    """Names of variants with equal configs, which is seldom meant."""
+    """Return the names of variants with equal configs, which is seldom meant."""
     names: dict[str, list[str]] = {}
     # What is tuned has its values later.
     tuned = {name for name, _ in sweep.tried.values()}
@@ -215,7 +215,7 @@ class Timing:
         self._known: dict[str, float | None] = {}
 
     def seconds_per_gradient(self, config: RunConfig) -> float | None:
-        """Seconds for a record's gradient in plain training, at full sequence length; None for a model not made here.
+        """Return seconds for a record's gradient in plain training, at full length; None for a model not made here.
 
         The model has random weights; a GPU is used where there is one.
         """
@@ -241,7 +241,7 @@ class Timing:
 
 
 def _model(config: RunConfig) -> PreTrainedModel | None:
-    """The model with random weights; None for one that cannot be made here, or only in minutes."""
+    """Return the model with random weights; None for one that cannot be made here, or only in minutes."""
     try:
         shape: Any = _shape(config)
         with torch.device("meta"):

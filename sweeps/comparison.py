@@ -111,7 +111,7 @@ def _attacker(finished: Mapping[str, Finished]) -> Attacker | None:
 
 
 def _joint_verdicts(finished: Mapping[str, Finished], cells: Sequence[PlacedCell]) -> dict[str, list[JointVerdict]]:
-    """Every cell's verdicts, with p-values that pay for all cells of the plan and groups of people (Holm)."""
+    """Return every cell's verdicts, with p-values that pay for all cells of the plan and groups of people (Holm)."""
     own = {
         name: [verdict for verdict in cell.record.judgement.verdicts if verdict.claim != NO_CLAIM]
         for name, cell in finished.items()
@@ -138,7 +138,7 @@ def _joint_verdicts(finished: Mapping[str, Finished], cells: Sequence[PlacedCell
 
 
 def _planned_tests(config: RunConfig) -> int:
-    """The most tests that a cell of this config makes: one of those audited, and one of each kind of canary users."""
+    """Return the most tests that a cell of this config makes: audited users, and each kind of canary user."""
     return 0 if config.defense.kind in ("none", "clip") else 1 + len({spec.kind for spec in config.canaries})
 
 
@@ -186,7 +186,7 @@ def _cell(
 
 
 def _joint_bound(cell: Finished, cells: int) -> float | None:
-    """A bound on the epsilon of those audited at alpha / number of planned cells, by one rule fixed beforehand."""
+    """Return a bound on epsilon of audited users at alpha / number of planned cells, by a rule fixed beforehand."""
     # Those audited come first in a record, before canary users.
     own = next((bound for bound in cell.record.judgement.bounds if bound.name == JOINT_RULE), None)
     if own is None or own.standing is not Standing.CERTIFIED:

@@ -72,7 +72,7 @@ def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str, conn
 
 
 def open_mirror(url: str) -> tuple[Any, str]:
-    """The file system of ``url`` and the folder in it, which is made. Raises InputError if it cannot be had."""
+    """Return the file system of ``url`` and the folder in it, which is made. Raises InputError if it cannot be had."""
     try:
         system, folder = fsspec.core.url_to_fs(url)
         system.makedirs(folder, exist_ok=True)

@@ -101,7 +101,7 @@ def load_sweep(path: Path, overrides: Sequence[str] = (), scale: str | None = No
 
 
 def _scaled(content: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """The content changed by a scale, sections key by key; what the scale sets to null is left out."""
+    """Return the content changed by a scale, sections key by key; what the scale sets to null is left out."""
     both = {
         key: _scaled(content[key], over[key])
         for key in over
@@ -111,7 +111,7 @@ def _scaled(content: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def sweep_of(config: SweepConfig, base: dict[str, Any], where: str) -> Sweep:
-    """A sweep of variants of the config ``base``; ``where`` names it in errors.
+    """Return a sweep of variants of the config ``base``; ``where`` names it in errors.
 
     Raises:
         InputError: errors of any variant, of axes or of the rule; the message lists all of them.
@@ -133,7 +133,7 @@ def sweep_of(config: SweepConfig, base: dict[str, Any], where: str) -> Sweep:
 def _parsed(
     contents: Sequence[tuple[str, dict[str, Any]]], base: dict[str, Any]
 ) -> tuple[tuple[Variant, ...], list[str]]:
-    """The variants of these names and contents, each a change of ``base``, and what is wrong with them."""
+    """Return the variants of these names and contents, each a change of ``base``, and what is wrong with them."""
     configs: dict[str, RunConfig] = {}
     problems = []
     for name, content in contents:
@@ -156,7 +156,7 @@ def _parsed(
 def _tuned(
     config: SweepConfig, contents: Sequence[tuple[str, dict[str, Any]]]
 ) -> tuple[list[tuple[str, dict[str, Any]]], dict[str, tuple[str, dict[str, Any]]]]:
-    """The contents with the first values of the grid, and all tries by their name.
+    """Return the contents with the first values of the grid, and all tries by their name.
 
     Raises:
         InputError: two tries of one variant have the same values.
@@ -190,7 +190,7 @@ def _tuning(
     tried: Mapping[str, tuple[str, dict[str, Any]]],
     base: dict[str, Any],
 ) -> tuple[Sweep | None, list[str]]:
-    """The sweep of all tries, and what is wrong with it."""
+    """Return the sweep of all tries, and what is wrong with it."""
     if config.tune is None:
         return None, []
     known = {name for names in _origins(config) for name in names}
@@ -222,14 +222,14 @@ def _tuning(
 
 
 def with_values(content: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The content with dotted keys set."""
+    """Return the content with dotted keys set."""
     for key, value in values.items():
         content = merged(content, _nested(key, value))
     return content
 
 
 def _multiplied(config: SweepConfig) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Names and contents of all variants, axes multiplied out."""
+    """Yield names and contents of all variants, axes multiplied out."""
     for name, content in config.variants.items():
         axes = config.axes.get(name, {})
         for values in _combinations(axes):
@@ -237,7 +237,7 @@ def _multiplied(config: SweepConfig) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _origins(config: SweepConfig) -> Iterator[tuple[str, str]]:
-    """Each variant of the file with the names that its axes make of it."""
+    """Return each variant of the file with the names that the axes make of it."""
     for name in config.variants:
         axes = config.axes.get(name, {})
         for values in _combinations(axes):
@@ -250,7 +250,7 @@ def _combinations(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]
 
 
 def _named(name: str, values: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]) -> str:
-    """A name with the last parts of keys and their values; rules about users, which may name people, are numbered."""
+    """Return a name of the last parts of keys and values; rules about users, which may name people, are numbered."""
     parts = []
     for key, value in values.items():
         last = key.rsplit(".", 1)[-1]
@@ -264,7 +264,7 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> str:
-    """A value as a part of a folder's name."""
+    """Return a value as a part of a folder's name."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return re.sub(r"[^A-Za-z0-9.-]+", "-", text).rstrip("-") or "empty"
 
@@ -322,7 +322,7 @@ def _rule_problems(config: SweepConfig, variants: Sequence[Variant]) -> Iterator
 
 
 def hopeless(rule: DecisionRule, variants: Sequence[Variant]) -> list[str]:
-    """The candidates that cannot pass, whatever is measured: without an epsilon per user where one is required."""
+    """Return the candidates that cannot pass: they have no epsilon per user, and the rule requires one."""
     if all(requirement.of != "epsilon_per_user" for requirement in rule.require):
         return []
     promised = {variant.name for variant in variants if variant.config.defense.kind in _PROMISED}

@@ -50,11 +50,11 @@ class Batch:
 
     @property
     def home(self) -> Path:
-        """This machine's folder for the sweep, in its cache; with its name, should several have one home folder."""
+        """Return this machine's folder for the sweep, in the cache; the machine's name keeps several machines apart."""
         return cache_directory() / "sweeps" / f"{self.token}-{socket.gethostname()}"
 
     def process(self, task: Task, slot: Slot, cache: Path) -> Ended:
-        """Run a call with this machine's copy as its cache; it dies with the one who asked for it."""
+        """Run a call with this machine's copy as the cache; the call dies with the caller."""
         cwd = Path(self.cwd)
         given = {**self.environment, "HELDIN_CACHE_DIR": str(cache)}
         return run_process(task, slot, given, cwd=cwd if cwd.is_dir() else None)
@@ -122,7 +122,7 @@ def remove(batch: Batch) -> tuple[None, str]:
 
 
 def token(folder: Path) -> str:
-    """A name for this sweep's copies on other machines, drawn once; it tells its folder from one of the same name."""
+    """Return a name for this sweep's copies on other machines, drawn once; another sweep of the same name differs."""
     path = folder / "token"
     if not path.is_file():
         write_text(path, new_key().hex()[:24], private=True)
@@ -130,12 +130,12 @@ def token(folder: Path) -> str:
 
 
 def published(out: Path) -> int:
-    """Number of the latest published copy; 0 if there is none."""
+    """Return the number of the latest published copy; 0 if there is none."""
     return max((int(path.name) for path in (out / SHARED).iterdir() if path.name.isdigit()), default=0)
 
 
 def parts(out: Path) -> set[str]:
-    """Names of the parts that are published."""
+    """Return the names of the parts that are published."""
     number = published(out)
     return set(_listed(_published(out, number))) if number else set()
 

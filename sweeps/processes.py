@@ -186,7 +186,7 @@ class Machine:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that a process started here would see, as CUDA names them."""
+    """Return the GPUs that a process started here would see, as CUDA names them."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is not None:
         return [name.strip() for name in listed.split(",") if name.strip() not in ("", "-1")]
@@ -199,7 +199,7 @@ def visible_gpus() -> list[str]:
 
 
 def run_process(task: Task, slot: Slot, on: Mapping[str, str] | None = None, *, cwd: Path | None = None) -> Ended:
-    """Run a call of heldin to its end; what it says goes to ``task.progress`` while it works.
+    """Run a call of heldin to the end; the output goes to ``task.progress`` while it works.
 
     Args:
         slot: what it gets.
@@ -262,7 +262,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end_with(parent: int, number: int) -> None:
-    """Have this process, before it begins, sent a signal once its parent is gone, however it ended."""
+    """Have this process, before it begins, sent a signal once the parent is gone, however the parent ended."""
     # Nobody else ends what a sweep started: not the system if the sweep is killed, nor Ray, which kills its worker.
     _LIBC.prctl(_DIE_WITH_PARENT, number)
     if os.getppid() != parent:  # it was gone before it was asked for
@@ -270,7 +270,7 @@ def _end_with(parent: int, number: int) -> None:
 
 
 def command(task: Task, slot: Slot) -> list[str]:
-    """The command line of a call."""
+    """Return the command line of a call."""
     several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(slot.processes)]
     # Only training is shared out.
     start = several if slot.processes > 1 and task.module == "heldin" else []
@@ -307,7 +307,7 @@ def _lines(progress: Path) -> list[str]:
 
 
 def without_names(line: str) -> str:
-    """The line up to what it quotes, but for paths."""
+    """Return the line up to what it quotes, but for paths."""
     first = re.search(r"(?<!\w)['\"](?!/|\.{1,2}/)", line)
     return (
         line

@@ -33,7 +33,7 @@ _MODELS = ("pretrained", "references")
 
 
 class Cluster:
-    """Machines behind one Ray address: as many cells at a time as its CPUs and GPUs take."""
+    """Machines behind one Ray address: as many cells at a time as CPUs and GPUs allow."""
 
     def __init__(self, resources: Resources, cells: int, *, address: str, out: Path) -> None:
         """Connect.
@@ -76,7 +76,7 @@ class Cluster:
         self.describes = f"Ray at {address}, {counted(len(machines), 'machine')}, {counted(threads, 'thread')} each"
 
     def run(self, task: Task) -> Ended:
-        """Run a cell where there is room; again on another machine if its own is lost."""
+        """Run a cell where there is room; again on another machine if the first is lost."""
         ended: Ended
         arguments = (self._batch, task, self._slot, self._published)
         ended, _ = self._on_cluster(node.cell, arguments, self._needs, retries=_RETRIES)

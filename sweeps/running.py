@@ -28,7 +28,7 @@ _PAUSE = 1.0  # seconds between looks at a cell that another process works on
 
 
 def shared_work(config: RunConfig) -> str:
-    """A name for what a cell of this config finds in the cache: cells of one name share it."""
+    """Return a name for what a cell of this config finds in the cache: cells of one name share it."""
     model = config.model_dump(mode="json")
     recipe = model["finetune"] if any(reference.kind == "public" for reference in config.attack.references) else None
     parts = [model["seed"], model["corpus"], model["model"], model["attack"]["references"], recipe]
@@ -36,7 +36,7 @@ def shared_work(config: RunConfig) -> str:
 
 
 def shared_scores(config: RunConfig) -> str:
-    """A name for the texts that a cell of this config scores with models that it shares: cells of one name share it."""
+    """Return a name for the texts that a cell of this config scores with shared models: cells of one name share."""
     model = config.model_dump(mode="json")
     # What is set aside, planted and cut, and all that chooses among it.
     return json.dumps([model[key] for key in ("split", "canaries", "attack", "audit", "data_defenses")], sort_keys=True)
@@ -71,7 +71,7 @@ def read_states(out: Path) -> dict[str, CellState]:
 
 
 def cells_to_do(cells: Sequence[PlacedCell], out: Path) -> list[PlacedCell]:
-    """The cells without a result."""
+    """Return the cells without a result."""
     states = read_states(out)
     return [cell for cell in cells if not _done(cell, states)]
 

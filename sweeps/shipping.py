@@ -1,4 +1,4 @@
-"""The rule of a sweep's file, applied to its cells: which candidate may be shipped, and which block's model."""
+"""The rule of a sweep's file, applied to the cells: which candidate may be shipped, and which block's model."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,7 +14,7 @@ from heldin.sweeps.sweep_config import DecisionRule, Sweep
 
 
 def shipping(sweep: Sweep, records: Mapping[str, Mapping[int, Record]]) -> Shipping | None:
-    """The answer of the sweep's rule; None without one.
+    """Return the answer of the sweep's rule; None without one.
 
     Args:
         records: by variant and block, of the finished cells.
@@ -111,14 +111,14 @@ def _measurable(rule: DecisionRule, records: Mapping[int, Record]) -> bool:
 
 
 def _own_passing(records: Mapping[int, Record], requirements: Sequence[Requirement]) -> int | None:
-    """The first block whose model keeps every requirement by its own 95 % intervals; None if none does."""
+    """Return the first block whose model keeps every requirement by its own 95 % intervals; None if none does."""
     held = {block: held_against(record, requirements) for block, record in records.items()}
     # What is exact is the same for all blocks, and was judged before.
     return next((b for b in sorted(held) if all(test.exact or test.outcome == "kept" for test in held[b])), None)
 
 
 def _preference(rule: DecisionRule, records: Mapping[int, Record]) -> float:
-    """The larger, the better: the mean over blocks of what is preferred."""
+    """Return the larger, the better: the mean over blocks of what is preferred."""
     candidate = _candidate("", records)
     higher = MEASURES[rule.prefer]
     if rule.prefer in candidate.exact:

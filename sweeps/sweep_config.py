@@ -44,7 +44,7 @@ class DecisionRule(Section):
     """Probability at most that a variant is recommended that breaks a limit."""
 
     def requirements(self) -> list[Requirement]:
-        """The limits."""
+        """Return the limits."""
         return [limit.requirement() for limit in self.require]
 
 
@@ -129,7 +129,7 @@ class Sweep:
     tried: Mapping[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
 
     def of_block(self, variant: Variant, block: int) -> RunConfig:
-        """The config of the variant's cell in a block, from 1: set-asides and training have seeds of their own."""
+        """Return the config of the variant's cell in a block, from 1: set-asides and training have own seeds."""
         config, later = variant.config, block - 1
         seed = config.seed if config.split.seed is None else config.split.seed
         return config.model_copy(
@@ -143,5 +143,5 @@ class Sweep:
         )
 
     def cells(self) -> Iterator[tuple[int, Variant]]:
-        """Every block and variant, block by block."""
+        """Yield every block and variant, block by block."""
         return itertools.product(range(1, self.config.blocks + 1), self.variants)

@@ -28,7 +28,7 @@ THIRDS = 3
 def variant_results(
     sweep: Sweep, finished: Mapping[str, Finished], results: Sequence[CellResult]
 ) -> list[VariantResult]:
-    """Every variant over its finished cells.
+    """Summarise every variant over the finished cells.
 
     Raises:
         InputError: cells of one block scored different users, or were measured on different ones.
@@ -145,7 +145,7 @@ def _named_of_1000(cell: Finished) -> float:
 def _difference(
     pairs: Sequence[Pair], change: Callable[[Finished, Finished], AurocDifference | None], *, digits: int = 3
 ) -> Summary | None:
-    """Second minus first, in the blocks that have both; None if a block's difference cannot be stated."""
+    """Return second minus first, in the blocks that have both; None if a block's difference cannot be stated."""
     changes = [change(*pair) for pair in pairs]
     stated = [difference for difference in changes if difference is not None]
     if not stated or len(stated) < len(changes):
@@ -154,7 +154,7 @@ def _difference(
 
 
 def auroc_change(first: Finished, other: Finished) -> AurocDifference | None:
-    """The second's AUROC less the first's on the same users; None for other attacks, or where it has no error."""
+    """Return the second's AUROC less the first's on the same users; None for other attacks or without an error."""
     # Another attack, or other texts: their difference would not be the defense's.
     if first.cell.config.attack != other.cell.config.attack:
         return None
@@ -164,7 +164,7 @@ def auroc_change(first: Finished, other: Finished) -> AurocDifference | None:
 
 
 def loss_change(first: Finished, other: Finished) -> AurocDifference | None:
-    """The second's loss less the first's on the same held-out users; None for other texts or too few users."""
+    """Return the second's loss less the first's on the same held-out users; None for other texts or too few users."""
     if measured_on(first) != measured_on(other):
         return None
     users = sorted(first.losses.keys() & other.losses.keys())

@@ -88,7 +88,7 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
 
 
 def audit_again(folder: Path, record: Record, reporter: Reporter) -> Body:
-    """Return the body of an audit's record, from its tables and its two files; no model is looked at.
+    """Return the body of an audit's record, from the tables and the files of both groups, without a model.
 
     Args:
         record: the record of the audit, whose facts about the models are taken as they are.

@@ -84,7 +84,7 @@ def scored_texts(job: CheckpointAudit, groups: Groups) -> AttackTexts:
 
 
 def subjects_of_audit(job: CheckpointAudit, groups: Groups) -> MeasuredUsers:
-    """Return what a measure may see of the users; its draws follow from the public seed."""
+    """Return what a measure may see of the users; draws follow from the public seed."""
     return MeasuredUsers(
         scored_texts(job, groups),
         lambda limit: {user: texts[:limit] for user, texts in groups.texts.items()},
@@ -189,7 +189,7 @@ def _split_facts(groups: Groups, assignment: Assignment) -> SplitFacts:
 
 
 def _overlaps(groups: Groups) -> Overlaps:
-    """Texts on both sides; overlaps with training only if a training file was given."""
+    """Return texts on both sides; overlaps with training only if a training file was given."""
     seen = groups.seen
     scored = (text for user_texts in groups.of_side(False).values() for text in user_texts)
     both = [seen[True], seen[False]] if seen is not None else []

@@ -49,17 +49,17 @@ class Remote:
     max_tokens_sent: int | None = None
 
     def config(self) -> dict[str, Any]:
-        """The part that affects the scores, for the record."""
+        """Return the part that affects the scores, for the record."""
         return {"url": self.endpoint.base, "tokenizer": self.tokenizer, "context": self.context}
 
 
 def remote_of(kept: Mapping[str, Any]) -> Remote:
-    """The inverse of ``Remote.config``: enough to know what was scored."""
+    """Return the inverse of ``Remote.config``: enough to know what was scored."""
     return Remote(Endpoint(kept["url"]), kept["tokenizer"], kept["context"])
 
 
 def attacks_at_endpoint(attack: AttackConfig, tokenizer: str | None, reporter: Reporter) -> AttackConfig:
-    """The attacks that need only log-probabilities of a text's own tokens; those left out are reported.
+    """Return the attacks that need only log-probabilities of a text's own tokens; those left out are reported.
 
     Raises:
         InputError: the primary attack needs more, or one needs to know the tokens and there is no tokenizer.

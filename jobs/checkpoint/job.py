@@ -105,7 +105,7 @@ class CheckpointAudit:
 
 
 def audit_job(folder: Path, record: Record) -> CheckpointAudit:
-    """The audit that a record describes. Raises InputError if the record does not say how it was done."""
+    """Return the audit that a record describes. Raises InputError if the record does not say how it was done."""
     kept = record.config
     try:
         claims: list[Claim] = [stated_claim(epsilon, delta) for epsilon, delta in kept["stated_claims"]]

@@ -173,7 +173,7 @@ def _audited(
 
 
 def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
-    """Return the body of a planted audit's record, from its tables, the planted folder and the models; none is run.
+    """Return the body of a planted audit's record, from tables, the planted folder and the models; none is run.
 
     Raises:
         InputError: the planted folder, the training file or a model is gone or was changed.

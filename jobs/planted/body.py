@@ -87,7 +87,7 @@ def planted_body(
 def planted_facts(
     manifest: Manifest, look: Look, declared_by: str | None, conditions: Sequence[Condition], evidence: PlantedEvidence
 ) -> PlantedFacts:
-    """The record's facts about the training set and the conditions.
+    """Return the record's facts about the training set and the conditions.
 
     Args:
         declared_by: who declares what heldin cannot see; None: nobody.

@@ -91,7 +91,7 @@ def lines(plan: CheckedPlan) -> list[str]:
 
 @dataclass(frozen=True)
 class _Check:
-    """A planting up to its coins.
+    """A planting, up to the coins.
 
     Attributes:
         folder: temporary.

@@ -142,7 +142,7 @@ def reference_model(config: PlantConfig) -> LanguageModel:
 
 
 def with_attack(config: PlantConfig, source: TrainingSet, base: LanguageModel, reporter: Reporter) -> PlantConfig:
-    """Return the config with a primary attack: its own, or one that the length of texts moves little.
+    """Return the config with a primary attack: that of the config, or one that the length of texts moves little.
 
     Args:
         config: of the planted set, before any coin.
@@ -172,7 +172,7 @@ def _with_attack_of(config: PlantConfig, out: Path) -> PlantConfig:
 
 
 def _write_training_set(source: TrainingSet, data: RunData, out: Path, kept: Copied, reporter: Reporter) -> str:
-    """Write the planted training set, and return the hash of its content."""
+    """Write the planted training set, and return the hash of the content."""
     with reporter.track("writing", len(data.training_rows), "rows") as advance:
 
         def rows() -> Iterator[tuple[bytes, Row]]:
@@ -194,7 +194,7 @@ def fingerprints(config: PlantConfig) -> dict[str, str]:
 
 
 def _further(config: PlantConfig) -> list[str]:
-    """Names of the reference models besides the leading one."""
+    """Return the names of the reference models besides the leading one."""
     return [reference.name for reference in config.attack.references if isinstance(reference, NamedReference)]
 
 
@@ -240,7 +240,7 @@ def _take_folder(config: PlantConfig, out: Path) -> None:
 
 
 def length_correlations(config: PlantConfig, source: TrainingSet, base: LanguageModel) -> dict[str, float]:
-    """Return by attack the rank correlation of its score with a text's length, under the reference model.
+    """Return by attack the rank correlation of the score with a text's length, under the reference model.
 
     A likelihood ratio is taken to the reference's own likelihood: what length does to either side, it does to both.
     """

@@ -201,7 +201,7 @@ class PlantConfig(MeasureKeys):
                 return ScoredPart.TURNS(role=self.role)
 
     def run_config(self, records: Path) -> RunConfig:
-        """The config of a run that draws the same users, set-asides, canary users and coins.
+        """Return the config of a run that draws the same users, set-asides, canary users and coins.
 
         Args:
             records: the copy of the training set's records (``TrainingSet.copy_records``).
@@ -248,7 +248,7 @@ def is_csv(path: Path) -> bool:
 
 
 def load_plant(config: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> PlantConfig:
-    """Read a YAML file or its content, and apply ``a.b=value`` overrides.
+    """Read a YAML file or the content of one, and apply ``a.b=value`` overrides.
 
     Raises InputError that lists every error.
     """

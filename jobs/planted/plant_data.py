@@ -33,7 +33,7 @@ _CONTROL_SHARE = 10  # of all rows, one in so many is left out for the control a
 
 
 def run_of(config: PlantConfig, out: Path) -> RunConfig:
-    """The config of a run on the records that a planted folder keeps. Raises InputError if they are gone."""
+    """Return the config of a run on the records that a planted folder keeps. Raises InputError if they are gone."""
     copied(out / "ledger")
     return config.run_config(out / "ledger" / CORPUS)
 
@@ -41,7 +41,7 @@ def run_of(config: PlantConfig, out: Path) -> RunConfig:
 def planted_data(
     config: PlantConfig, out: Path, reporter: Reporter, base: LanguageModel, source: TrainingSet | None = None
 ) -> RunData:
-    """Users, set-asides, canary users and coins, drawn or read; trained on are all rows but those that coins decide.
+    """Return users, set-asides, canary users and coins, drawn or read; rows that coins leave out are not trained on.
 
     Args:
         base: the reference model, with which canary users are made.
@@ -86,7 +86,7 @@ def forms_of(
 
 
 def drawn_data(config: PlantConfig, manifest: Manifest, out: Path, reporter: Reporter, base: LanguageModel) -> RunData:
-    """The data of a finished planting, for an audit: its coins are those of the manifest, and none is drawn.
+    """Return the data of a finished planting, for an audit: the coins are those of the manifest, and none is drawn.
 
     Args:
         manifest: what the planting left.
@@ -173,7 +173,7 @@ def corpus_of(config: PlantConfig, run: RunConfig, reporter: Reporter) -> Corpus
 
 
 def _of_everybody(config: PlantConfig, corpus: CorpusData) -> dict[str, Sequence[int]]:
-    """All rows: where canary users alone are audited, rows lend a form and are trained on all the same."""
+    """Return all rows: where canary users alone are audited, rows lend a form and are trained on all the same."""
     if config.columns.user is not None:
         return {user: corpus.store.rows(user) for user in corpus.store.users}
     # Nobody knows whose they are: all of them together, in a public order.
@@ -184,7 +184,7 @@ def _of_everybody(config: PlantConfig, corpus: CorpusData) -> dict[str, Sequence
 def _takeable(
     config: PlantConfig, run: RunConfig, corpus: CorpusData, late: frozenset[str]
 ) -> dict[str, Sequence[int]]:
-    """Rows by user that may become canary users': of users who are not audited, with a scored token in the limit."""
+    """Return rows by user that may become canary users': of other users, with a scored token in the limit."""
     pool: frozenset[str] = frozenset()
     if not config.split.canaries_only:
         pool = frozenset(pool_of_users(corpus.audited.users, run.split, seed=run.seed).names)
@@ -199,7 +199,7 @@ def _takeable(
 def _lending(
     config: PlantConfig, run: RunConfig, corpus: CorpusData, replaced: frozenset[str]
 ) -> Mapping[str, Sequence[int]]:
-    """Rows whose forms canary rows take, before there is a ledger: what will be set aside of audited users, if any."""
+    """Return rows whose forms canary rows take, before the ledger: what will be set aside of audited users."""
     if config.split.canaries_only:
         return _of_everybody(config, corpus)
     users = tuple(user for user in corpus.audited.users if user not in replaced)

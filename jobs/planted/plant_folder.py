@@ -65,7 +65,7 @@ def _plan(text: str) -> str:
 
 
 def write_config(config: PlantConfig, out: Path) -> None:
-    """Write the config to ``out`` (made owner-only), and its hash to the secrets, before any coin."""
+    """Write the config to ``out`` (made owner-only), and a hash to the secrets, before any coin."""
     text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
     # The seal first: with it the folder is heldin's, and a call that is killed in between begins again.
     private_directory(out / "ledger")
@@ -124,7 +124,7 @@ def read_form(out: Path) -> FormFacts | None:
 
 
 def read_planted(out: Path) -> tuple[PlantConfig, Manifest]:
-    """The config and manifest of a planted folder.
+    """Return the config and manifest of a planted folder.
 
     Raises:
         InputError: ``plant`` did not finish there, it was purged, or a file was changed afterwards.
@@ -158,7 +158,7 @@ def require_plan(out: Path) -> None:
 
 
 def home_of(audit: Path, recorded: str) -> Path:
-    """The planted folder of an audit: the one that it lies in, else where the record says that it was.
+    """Return the planted folder of an audit: the one that it lies in, else where the record says that it was.
 
     A folder that was moved takes its audits along; where it was, another may stand.
     """
@@ -167,7 +167,7 @@ def home_of(audit: Path, recorded: str) -> Path:
 
 
 def read_plant_config(out: Path) -> PlantConfig:
-    """The config in a planted folder. Raises InputError if it is damaged."""
+    """Return the config in a planted folder. Raises InputError if it is damaged."""
     content = read_yaml(out / CONFIG)
     if not isinstance(content, dict):
         raise InputError(f"'{out / CONFIG}' is damaged: plant in a new folder")

@@ -31,19 +31,19 @@ class RowText(Protocol):
         ...
 
     def of(self, row: Row) -> str:
-        """The text, as a model reads it. Raises ValueError, saying what is wrong, for a row without one."""
+        """Return the text, as a model reads it. Raises ValueError, saying what is wrong, for a row without one."""
         ...
 
     def made(self, text: str) -> str:
-        """A made-up text as it stands, as a model reads it, in a row that ``put`` makes of it."""
+        """Return a made-up text as it stands, as a model reads it, in a row that ``put`` makes of it."""
         ...
 
     def put(self, row: Row, text: str) -> Row:
-        """The row with a text that ``made`` returned in the place of its own."""
+        """Return the row with a text that ``made`` returned instead of the row's text."""
         ...
 
     def scored(self, row: Row) -> Spans:
-        """The parts of ``of(row)`` that are scored, in characters. Raises ValueError for a row without any."""
+        """Return the parts of ``of(row)`` that are scored, in characters. Raises ValueError for a row without any."""
         ...
 
 
@@ -55,29 +55,29 @@ class Plain:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The column."""
+        """Return the column."""
         return (self.column,)
 
     def of(self, row: Row) -> str:
-        """The text."""
+        """Return the text."""
         return _text(row, self.column)
 
     def made(self, text: str) -> str:
-        """The text as it is."""
+        """Return the text as it is."""
         return text
 
     def put(self, row: Row, text: str) -> Row:
-        """The row with this text."""
+        """Return the row with this text."""
         return {**row, self.column: text}
 
     def scored(self, row: Row) -> Spans:
-        """The whole text."""
+        """Return the whole text."""
         return ((0, len(self.of(row))),)
 
 
 @dataclass(frozen=True)
 class Completion:
-    """A prompt and its completion, which a model reads one after the other.
+    """A prompt and a completion, which a model reads one after the other.
 
     Attributes:
         alone: whether the completion alone is scored.
@@ -101,16 +101,16 @@ class Completion:
         return _text(row, self.prompt) + _text(row, self.completion)
 
     def made(self, text: str) -> str:
-        """The text as it is: ``put`` finds where to part it."""
+        """Return the text as it is: ``put`` finds where to part it."""
         return text
 
     def put(self, row: Row, text: str) -> Row:
-        """The row with the halves of the text."""
+        """Return the row with the halves of the text."""
         place = _middle(text, self.most, self.room)
         return {**row, self.prompt: text[:place], self.completion: text[place:]}
 
     def scored(self, row: Row) -> Spans:
-        """The completion, or all. Raises ValueError where the completion is empty or begins too late."""
+        """Return the completion, or all. Raises ValueError where the completion is empty or begins too late."""
         begin, end = len(_text(row, self.prompt)) if self.alone else 0, len(self.of(row))
         return _read([(begin, end)], self.most, f"column '{self.completion}'")
 
@@ -141,27 +141,27 @@ class Chat:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The column."""
+        """Return the column."""
         return (self.column,)
 
     def of(self, row: Row) -> str:
-        """The conversation, rendered."""
+        """Return the conversation, rendered."""
         return self._rendered(self._messages(row))
 
     def made(self, text: str) -> str:
-        """A conversation of two turns: the halves of the text."""
+        """Return a conversation of two turns: the halves of the text."""
         before, between, after = self._frame
         place = _middle(text, self.most - len(before) - len(between), self.room)
         return f"{before}{text[:place].strip()}{between}{text[place:].strip()}{after}"
 
     def put(self, row: Row, text: str) -> Row:
-        """The row with the two turns, under the system message that all rows share."""
+        """Return the row with the two turns, under the system message that all rows share."""
         before, between, after = self._frame
         turns = text[len(before) : len(text) - len(after)].split(between, 1)
         return {**row, self.column: self._two(*turns)}
 
     def scored(self, row: Row) -> Spans:
-        """The turns of the role, or all. Raises ValueError where there is no such turn, or the first is too late."""
+        """Return the turns of the role, or all. Raises ValueError if there is no turn, or the first is too late."""
         messages = self._messages(row)
         if self.role is None:
             return _read([(0, len(self._rendered(messages)))], self.most, f"column '{self.column}'")
@@ -169,7 +169,7 @@ class Chat:
         return _read(spans, self.most, f"the turns of '{self.role}' in column '{self.column}'")
 
     def with_system(self, rows: Sequence[Row]) -> "Chat":
-        """The same, with the system message that all of these rows begin with, if they do."""
+        """Return the same, with the system message that all of these rows begin with, if they do."""
         first = {
             messages[0]["content"] if messages[0]["role"] == "system" else None
             for row in rows
@@ -234,7 +234,7 @@ class Chat:
         ]
 
     def _between(self, messages: list[Row]) -> Spans:
-        """From where the template lets the role begin to where its turn ends."""
+        """Return the parts from where the template lets the role begin to the end of the turn."""
         whole, places = self._rendered(messages), []
         for i, message in enumerate(messages):
             if message["role"] != self.role:
@@ -302,7 +302,7 @@ def _text(row: Row, column: str) -> str:
 
 
 def _read(spans: Spans, most: int, part: str) -> Spans:
-    """The parts, if any begins within the characters that are read."""
+    """Return the parts, if any begins within the characters that are read."""
     if not any(begin < min(end, most) for begin, end in spans):
         raise ValueError(f"nothing of {part} stands in the first {most:,} characters, which the attack reads")
     return spans

@@ -119,7 +119,7 @@ def _refuse(model: str, other: str) -> NoReturn:
 def models_here(
     job: PlantedAudit, config: PlantConfig, precision: ScoringPrecision
 ) -> tuple[LanguageModel | None, LanguageModel]:
-    """The audited model, unless it is behind an endpoint, and the leading reference.
+    """Return the audited model, unless it is behind an endpoint, and the leading reference.
 
     Raises:
         InputError: they are the same model, or cannot be loaded.
@@ -145,12 +145,12 @@ def models_in_full(job: PlantedAudit, config: PlantConfig, scored: ScoredModel) 
 
 
 def window_of(model: ScoredModel) -> int | None:
-    """Most tokens of a text that an endpoint scores at a time, and so its reference; None for a model that is here."""
+    """Return the most tokens of a text that an endpoint (and the reference) scores; None for a model that is here."""
     return model.window if isinstance(model, EndpointModel) else None
 
 
 def weights_of(job: PlantedAudit, target: LanguageModel | None) -> str:
-    """A name of the audited weights.
+    """Return a name of the audited weights.
 
     Behind an endpoint nobody sees weights: there it is the address with the score of a public text, so that another
     model under the same name is another look with scores of its own. A model that changed while it was scored is never
@@ -168,7 +168,7 @@ def weights_of(job: PlantedAudit, target: LanguageModel | None) -> str:
 
 
 def precision_beside(job: PlantedAudit, run: RunConfig) -> ScoringPrecision | None:
-    """The precision of the reference where the audited weights do not tell it; None in float32.
+    """Return the precision of the reference where the audited weights do not tell it; None in float32.
 
     Args:
         run: the config of a run with the audit's attacks and precision.
@@ -179,7 +179,7 @@ def precision_beside(job: PlantedAudit, run: RunConfig) -> ScoringPrecision | No
 
 
 def _name_of(served: EndpointModel, probe: float, planted: Path) -> str:
-    """The name of an earlier call's model whose public text scored alike, or a new one."""
+    """Return the name of an earlier call's model whose public text scored alike, or a new one."""
     known = served_models(planted)
     for name, whole in known.items():
         address, _, rest = name.partition(":")
@@ -228,7 +228,7 @@ def opened(
 
 
 def _sent(run: RunConfig, data: RunData) -> AttackTexts:
-    """Every text that will be scored, for its cost."""
+    """Return every text that will be scored, to estimate the cost."""
     by_kind = {which: texts_under_attack(run, data, which).texts for which in run.attack.documents}
     return AttackTexts(
         {f"{which} {user}": texts for which, by_user in by_kind.items() for user, texts in by_user.items()},

@@ -1,4 +1,4 @@
-"""A training set as somebody else's trainer reads it: its rows with all columns, and another one in the same form."""
+"""A training set as somebody else's trainer reads it: rows with all columns, and another set in the same form."""
 
 import csv
 import difflib
@@ -145,13 +145,13 @@ class TrainingSet:
                 )
 
     def splits(self) -> tuple[str, ...]:
-        """Names of the splits of a folder with several; empty for others."""
+        """Return the names of the splits of a folder with several; empty for others."""
         return splits_of(self.path)
 
     def rows(
         self, bad: BadRows, unparted: list[int] | None = None, late: set[str] | None = None
     ) -> Iterator[tuple[dict[str, str | None], Row]]:
-        """The record (user, text, id, date) and all columns of every row that can be used, in order.
+        """Yield the record (user, text, id, date) and all columns of every row that can be used, in order.
 
         Args:
             bad: counts rows that cannot be used.

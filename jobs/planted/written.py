@@ -1,4 +1,4 @@
-"""The rows of a planted training set under other names and ids, each with the key of its place."""
+"""The rows of a planted training set under other names and ids, each with a key that places it."""
 
 import functools
 from collections.abc import Iterator
@@ -68,11 +68,11 @@ class _Names:
     numbered: frozenset[str]
 
     def key(self, record: str) -> bytes:
-        """The place of a row, by its id."""
+        """Return the place of a row, from the row's id."""
         return self._digest("order of rows", record)
 
     def given(self, content: Row, row: int, user: str, record: str) -> Row:
-        """The content of a row under another user and id."""
+        """Return the content of a row under another user and id."""
         columns = self.source.columns
         new: Row = {**content} if columns.user is None else {**content, columns.user: self._users[user]}
         if columns.id is not None and columns.id in self.numbered:
@@ -91,7 +91,7 @@ class _Names:
 
     @functools.cached_property
     def _places(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """All rows, sorted, and the place of each among all, so that no id depends on who else is held in."""
+        """Return all rows, sorted, and the place of each among all, so that no id depends on who else is held in."""
         store = self.data.store
         rows = np.array(sorted(row for user in store.users for row in store.rows(user)), dtype=np.int64)
         keys = [int.from_bytes(self.key(store.id(row))[:8], "big") for row in rows.tolist()]

@@ -111,7 +111,7 @@ def _stages(
 
 
 def body_again(out: Path, reporter: Reporter) -> Body:
-    """Recompute the record's body of a finished audit from its files.
+    """Recompute the record's body of a finished audit from the folder's files.
 
     Raises:
         InputError: no such audit, or a training without a result or with a damaged or strange one.
@@ -134,7 +134,7 @@ def body_again(out: Path, reporter: Reporter) -> Body:
 
 
 def read_audit(folder: Path) -> TrainingsAudit:
-    """The audit that ``folder`` holds. Raises InputError if there is none."""
+    """Return the audit that ``folder`` holds. Raises InputError if there is none."""
     content = read_document(folder / OPTIONS, "name the folder of an audit by independent trainings")
     options = content["options"]
     claims = tuple((epsilon, delta) for epsilon, delta in options["claims"])
@@ -222,7 +222,7 @@ def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
 
 
 def _changed(kept: Any, content: Mapping[str, Any]) -> str:
-    """The names of what differs, such as "options.runs, config.defense"."""
+    """Return the names of what differs, such as "options.runs, config.defense"."""
     pairs = [
         (f"{section}.{name}", kept.get(section, {}).get(name), value)
         for section, part in json.loads(json.dumps(content)).items()
@@ -255,7 +255,7 @@ def trainings_results(
 
 
 def split_facts(job: TrainingJob, trainings: Sequence[Training], corpus: CorpusData) -> SplitFacts:
-    """The record's facts about which trainings have the worst-case user, and how that was decided."""
+    """Return the record's facts about which trainings have the worst-case user, and how that was decided."""
     with_user = sum(training.held_in for training in trainings)
     others = len(job.sequences) - len(job.texts)
     return SplitFacts(
@@ -283,7 +283,7 @@ def split_facts(job: TrainingJob, trainings: Sequence[Training], corpus: CorpusD
 
 
 def training_facts(config: RunConfig, job: TrainingJob, trainings: Sequence[Training]) -> TrainingFacts:
-    """The record's facts about the mechanism that every training ran."""
+    """Return the record's facts about the mechanism that every training ran."""
     others = len(job.sequences) - len(job.texts)
     return TrainingFacts(
         defense=config.defense.kind,
@@ -302,7 +302,7 @@ def training_facts(config: RunConfig, job: TrainingJob, trainings: Sequence[Trai
 
 
 def scores_text(trainings: Sequence[Training]) -> str:
-    """The scores as CSV, for ``heldin bound scores.csv --assignment coin --independent-trainings``."""
+    """Return the scores as CSV, for ``heldin bound scores.csv --assignment coin --independent-trainings``."""
     # repr keeps every bit, so that ``heldin bound`` finds no ties that are none.
     rows = [f"{_training_name(training)},{training.score!r},{int(training.held_in)}" for training in trainings]
     return "\n".join(["user,score,member", *rows]) + "\n"

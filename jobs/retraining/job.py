@@ -59,7 +59,7 @@ class TrainingsAudit:
     threshold: float | None = None
 
     def trained(self) -> RunConfig:
-        """The config of what is trained.
+        """Return the config of what is trained.
 
         Raises InputError for a config that independent trainings cannot run; the message says what to change.
         """
@@ -92,7 +92,7 @@ class TrainingsAudit:
         return config
 
     def worst_case_documents(self) -> int:
-        """Number of documents of the worst-case user."""
+        """Return the number of documents of the worst-case user."""
         if self.documents is not None:
             return self.documents
         defense = self.trained().defense
@@ -136,7 +136,7 @@ def _require_supported(config: RunConfig) -> None:
 
 
 def target_of(name: str) -> Target:
-    """The target that ``--target`` names. Raises InputError for anything else."""
+    """Return the target that ``--target`` names. Raises InputError for anything else."""
     match name:
         case "defense":
             return "defense"

@@ -81,7 +81,7 @@ class TrainingJob:
         return fair_coin(self.key, "membership", f"training {number}")
 
     def key_of(self, number: int) -> bytes:
-        """The training's own 256-bit key, for this job and number only."""
+        """Return the training's own 256-bit key, for this job and number only."""
         # No two trainings share a key, and one that is repeated after a kill ends as it would have ended. The identity
         # is in the message, so that a changed job runs under other keys (docs/theory.md#keys-and-coins).
         return keyed_digest(self.key, "key of a training", f"{self.identity} {number}")
@@ -225,7 +225,7 @@ def _path(folder: Path, number: int) -> Path:
 
 
 def _name(job: TrainingJob, number: int) -> str:
-    """A hash that identifies a result: job, number, and a commitment to the training's key."""
+    """Return a hash that identifies a result: job, number, and a commitment to the training's key."""
     return text_sha256(job.identity, str(number), text_sha256("key", job.key_of(number).hex()))
 
 
@@ -254,12 +254,12 @@ def _private(job: TrainingJob, number: int, rows: int) -> PrivateTraining | None
 
 @functools.lru_cache(maxsize=1)
 def _base(name: str, revision: str | None) -> LanguageModel:
-    """The base model, loaded once per process."""
+    """Return the base model, loaded once per process."""
     return load_language_model(name, revision=revision)
 
 
 def _attempt(trainer: Trainer, job: TrainingJob, work: Path, number: int) -> Training:
-    """One training in its own folder; errors name the training."""
+    """Run one training in a folder of its own; errors name the training."""
     try:
         with tempfile.TemporaryDirectory(prefix=f"{number:05d}-", dir=work) as folder:
             return trainer(job, number, Path(folder))
@@ -289,7 +289,7 @@ def _in_this_process(attempt: Callable[[int], Training], todo: Sequence[int]) ->
 def _in_processes(
     attempt: Callable[[int], Training], todo: Sequence[int], *, processes: int
 ) -> Generator[Training, None, None]:
-    """At most ``processes`` at a time; running ones are terminated if anything goes wrong here."""
+    """Yield at most ``processes`` at a time; running ones are terminated if anything goes wrong here."""
     # Processes of whoever called this as a library are not ours to end.
     others = set(multiprocessing.active_children())
     # Spawned, not forked: a fork copies locks that torch's threads may hold, and can wait for them for ever.

@@ -30,7 +30,7 @@ V = TypeVar("V")
 
 
 class Fingerprinted(Protocol):
-    """A model, or what a record says of one: enough to know which values are its."""
+    """A model, or the record's facts about one: enough to recognise the values of the model."""
 
     @property
     def fingerprint(self) -> str:
@@ -142,7 +142,7 @@ class MeasureFolder:
     timed: Callable[[str], AbstractContextManager[None]] = no_timer
 
     def values_of(self, measure: Measure[V]) -> V:
-        """Return a measure's values, from its table if that was made from the same.
+        """Return a measure's values, from the table if that was made from the same inputs.
 
         Raises:
             InputError: the table is missing or damaged and must not be made, or the models cannot be used.
@@ -163,7 +163,7 @@ class MeasureFolder:
     def facts_of(
         self, measures: Sequence[Measure[Any]], member: Callable[[], Mapping[str, bool]]
     ) -> dict[str, dict[str, Any]]:
-        """Return the facts of each measure by its name, as the record keeps them, without those that say nothing.
+        """Return the facts of each measure by name, as the record keeps them; measures without facts are left out.
 
         Args:
             member: asked once all values are there.

@@ -37,7 +37,7 @@ class AuditPool:
 
 
 def pool_of_users(users: Sequence[str], split: SplitConfig, *, seed: int) -> AuditPool:
-    """The users whose membership chance decides: a fixed number, a fraction by public coins, or all.
+    """Return the users whose membership chance decides: a fixed number, a fraction by public coins, or all.
 
     Args:
         split: how many are audited.

@@ -65,11 +65,11 @@ class RunData:
     parts: ScoredParts | None = None
 
     def public_texts(self) -> list[str]:
-        """Texts that pre-training may see."""
+        """Return texts that pre-training may see."""
         return self.corpus.public_texts()
 
     def training_texts(self) -> Iterator[list[str]]:
-        """Texts that fine-tuning may see, and no others, in the order of ``training_rows``, in batches."""
+        """Yield texts that fine-tuning may see, and no others, in the order of ``training_rows``, in batches."""
         for first in range(0, self.training_rows.size, ROWS_A_BATCH):
             rows = self.training_rows[first : first + ROWS_A_BATCH]
             texts = self.store.texts_at(rows)
@@ -78,7 +78,7 @@ class RunData:
             yield texts
 
     def training_text(self, row: int) -> str:
-        """The text that is trained on for a training row."""
+        """Return the text that is trained on for a training row."""
         changed = self.changed_texts.get(row)
         return self.store.text(row) if changed is None else changed
 
@@ -100,12 +100,12 @@ class RunData:
         }
 
     def for_training(self, user: str) -> list[int]:
-        """The rows of a user or an audited entity that training sees, or would have seen."""
+        """Return the rows of a user or an audited entity that training sees, or would have seen."""
         rows = self.ledger.parts[user][Part.TRAIN]
         return [row for row in rows if self.slots is None or self.slots.kept[row]]
 
     def real(self, users: Iterable[str]) -> list[str]:
-        """Those of the users who are not canary users."""
+        """Return those of the users who are not canary users."""
         return [user for user in users if user not in self.canaries]
 
     def canary_membership(self) -> dict[str, bool]:
@@ -293,11 +293,11 @@ class RecordIds(MadeSequence[str]):
         return len(self._rows)
 
     def one(self, number: int) -> str:
-        """The id of the row of this number."""
+        """Return the id of the row of this number."""
         return self._store.id(int(self._rows[number]))
 
     def some(self, numbers: range) -> list[str]:
-        """The ids of the rows of these numbers."""
+        """Return the ids of the rows of these numbers."""
         return self._store.ids_at(self._rows[np.array(numbers, dtype=np.int64)])
 
 

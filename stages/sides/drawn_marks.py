@@ -66,7 +66,7 @@ class _Recipes:
     base: LanguageModel
 
     def drawn(self) -> Drawn:
-        """Return by recipe its canary users, and marks that were drawn and not planted."""
+        """Return by recipe the canary users, and marks that were drawn and not planted."""
         drawn: Drawn = {}
         canaries = self.data.canaries.items()
         for number, spec in enumerate(self.config.canaries):

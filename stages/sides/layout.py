@@ -48,7 +48,7 @@ def laid_out(
     reporter: Reporter,
     earlier: tuple[str, RowParts] | None = None,
 ) -> tuple[Layout, Slots | None]:
-    """The layout of a run, and the slots of one that protects users and entities.
+    """Return the layout of a run, and the slots of one that protects users and entities.
 
     Args:
         corpus: the corpus before anything was planted.
@@ -129,6 +129,6 @@ def parts_of(
 
 
 def _some(store: Corpus, rows: tuple[int, ...], most: int | None, seed: int) -> tuple[int, ...]:
-    """At most ``most`` of the rows, chosen by their record ids."""
+    """Return at most ``most`` of the rows, chosen by their record ids."""
     row_of = {store.id(row): row for row in rows}
     return tuple(sorted(row_of[id_] for id_ in keyed_order(seed_key(seed), "canary documents", list(row_of))[:most]))

@@ -67,7 +67,7 @@ def write_cell(cell: Cell, folder: Path) -> None:
 
 
 def read_cell(folder: Path) -> Cell | None:
-    """The cell whose folder of secrets this is; None for a run of its own. Raises InputError if it is damaged."""
+    """Return the cell of this folder of secrets; None for a run outside sweeps. Raises InputError if it is damaged."""
     path = folder / CELL_FILE
     if not path.is_file():
         return None
@@ -103,11 +103,11 @@ class Ledger:
     drawn_from: str = field(default="", compare=False)
 
     def users(self, role: Role) -> list[str]:
-        """Users and entities of a role, sorted."""
+        """Return users and entities of a role, sorted."""
         return sorted(user for user, user_role in self.roles.items() if user_role is role)
 
     def scored_users(self) -> list[str]:
-        """Users and entities whose membership chance decided, sorted by name."""
+        """Return users and entities whose membership chance decided, sorted by name."""
         # By name, so that their order tells nothing about sides.
         return sorted(user for user, user_role in self.roles.items() if user_role is not Role.ALWAYS_IN)
 
@@ -116,7 +116,7 @@ class Ledger:
         return {user: self.roles[user] is Role.HELD_IN for user in self.scored_users() if user not in without}
 
     def training_rows(self) -> npt.NDArray[np.integer]:
-        """Rows that are trained on, sorted: of users who are not held out, but those that name a held-out entity."""
+        """Return the rows to train on, sorted: of users who are not held out, but those that name a held-out entity."""
         out = {name for name, role in self.roles.items() if role is Role.HELD_OUT}
         trained = [name for name in self.parts if name not in out and name not in self.entities]
         rows = self.parts.rows_of(Part.TRAIN, trained)
@@ -127,7 +127,7 @@ class Ledger:
         return rows
 
     def owners(self) -> dict[int, str]:
-        """The audited entity that each of these training rows names; other rows are their author's."""
+        """Return the audited entity that each of these training rows names; other rows are their author's."""
         return {row: entity for entity in self.entities for row in self.parts[entity][Part.TRAIN]}
 
     def key_commitment(self) -> str:
@@ -140,7 +140,7 @@ class Ledger:
         return hmac.digest(self.coins_key, b"ledger" + roles.encode(), "sha256").hex()
 
     def count(self, without: Container[str] = ()) -> Mapping[Role, int]:
-        """Number of users and entities by role, without those in ``without`` (canary users)."""
+        """Return the number of users and entities by role, without those in ``without`` (canary users)."""
         return Counter(role for user, role in self.roles.items() if user not in without)
 
 
@@ -248,7 +248,7 @@ def load_ledger(folder: Path) -> Ledger | None:
 def ledger_of_run(
     folder: Path, layout: Layout, split: SplitConfig, *, seed: int, kept: Ledger | None, coins: bytes | None = None
 ) -> Ledger:
-    """The run's ledger: drawn under the keys of the one that is kept, else under fresh ones and saved.
+    """Return the run's ledger: drawn under the keys of the one that is kept, else under fresh ones and saved.
 
     Args:
         folder: the run's folder of secrets.

@@ -90,7 +90,7 @@ def planted_users(data: RunData) -> PlantedUsers:
 
 
 def preregistered(config: RunConfig, data: RunData, plan: Mechanism) -> Preregistration:
-    """Return what a run fixes before any score: the claims are its plan's.
+    """Return what a run fixes before any score: the claims are those of the plan.
 
     Args:
         plan: the mechanism of the plan.
@@ -169,7 +169,7 @@ def claims_on(plan: Mechanism, data: RunData) -> list[Claim]:
 
 
 def claims_by_kind(plan: Mechanism, canaries: Mapping[str, Canary]) -> dict[Kind, list[Claim]]:
-    """Return by kind what the plan promises its canary users: text sampling, to people of as many records as theirs."""
+    """Return by kind the guarantee of canary users: text sampling guarantees by number of records."""
     claims = dict.fromkeys(kinds_of(canaries), claims_of(plan))
     documents = [canary.documents for canary in canaries.values() if canary.documents is not None]
     if len(documents) < len(canaries):  # all that a real user has
@@ -228,7 +228,7 @@ def people_of(fixed: Preregistration, data: RunData, table: ScoredUsers) -> list
 
 
 def _sample(seed: int, purpose: str, names: Sequence[str], most: int) -> list[str]:
-    """At most so many of the names, by a public order: who is among them follows from no score."""
+    """Return at most so many of the names, by a public order: who is among them follows from no score."""
     if len(names) <= most:
         return list(names)
     return [names[i] for i in first_in_keyed_order(seed_key(seed), purpose, names, most)]

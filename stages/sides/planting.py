@@ -58,7 +58,7 @@ def plant(
     reporter: Reporter,
     forms: Forms | None = None,
 ) -> PlantedStore:
-    """The corpus with the run's canary users in it; they are made once and kept in ``out``/ledger/canaries.
+    """Return the corpus with the run's canary users in it; they are made once and kept in ``out``/ledger/canaries.
 
     Args:
         config: config of the run, with canaries.
@@ -156,7 +156,7 @@ class _Maker:
         return self.corpus.store
 
     def users(self, spec: CanarySpec) -> list[CanaryUser]:
-        """All canary users of the section."""
+        """Return all canary users of the section."""
         match spec:
             case SubstringCanaries():
                 return self._by_number(spec, spec.users) if spec.users else self._by_coin(spec, spec.fraction or 0.0)
@@ -232,7 +232,7 @@ class _Maker:
         return self.forms.pieces(records) if self.forms else records
 
     def _names(self, spec: MadeUp | RealRowCanaries) -> Iterator[tuple[int, list[str]]]:
-        """Names by number of documents; they are public constants."""
+        """Yield names by number of documents; they are public constants."""
         # By config alone: the pool of canary users is fixed whatever the corpus holds.
         for documents in sorted(set(spec.documents)):
             yield documents, [f"{made_up_names(spec, self.number)}{documents}/{i:05d}" for i in range(spec.users)]
@@ -279,7 +279,7 @@ class _Maker:
         return made
 
     def _by_coin(self, spec: SubstringCanaries, fraction: float) -> list[CanaryUser]:
-        """Each user by its own coin, in a group drawn for it; a user who does not qualify stays real."""
+        """Decide each user by a separate coin, in a group drawn for the user; users who do not qualify stay real."""
         key, groups = seed_key(self.config.seed), spec.groups()
         made = []
         for user in self.left:
@@ -341,7 +341,7 @@ def rare_pool(
     left: Sequence[str],
     spoken: Collection[int],
 ) -> list[int]:
-    """Tokens that were never seen, or the rarest ones if there are too few unseen tokens for signatures.
+    """Return tokens that were never seen, or the rarest ones if there are too few unseen tokens for signatures.
 
     Args:
         spec: a section of the config.
@@ -369,7 +369,7 @@ def rare_pool(
 def spoken_tokens(
     sections: Sequence[CanarySpec], tokenizer: PreTrainedTokenizerBase, marks: Iterable[str]
 ) -> frozenset[int]:
-    """Tokens of marks that stand in nobody else's pool; none if no section asks for tokens of its users' own.
+    """Return tokens of marks that no other pool has; none if no section asks for disjoint pools.
 
     Args:
         sections: of the config.

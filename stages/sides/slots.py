@@ -144,7 +144,7 @@ def _require_some(
 def whom_records_name(
     config: RunConfig, base: CorpusStore, store: Corpus, rows: npt.NDArray[np.integer], reporter: Reporter
 ) -> Incidence | None:
-    """The entities that each row names, by the config's source of entities; None without one.
+    """Return the entities that each row names, by the config's source of entities; None without one.
 
     Args:
         base: see ``find_slots``.

@@ -25,7 +25,7 @@ _HASHED = pa.schema({"text": pa.large_string(), "owner": pa.int32(), "use": pa.u
 
 
 def split_facts(config: RunConfig, data: RunData) -> SplitFacts:
-    """The record's facts about the split of the real users and entities."""
+    """Return the record's facts about the split of the real users and entities."""
     ledger, counts = data.ledger, data.ledger.count(data.canaries)
     # Of users alone: an entity's records are theirs.
     users = [user for user in data.real(ledger.parts) if user not in ledger.entities]
@@ -96,7 +96,7 @@ def _count(database: duckdb.DuckDBPyConnection, condition: str) -> int:
 
 
 def _marks(data: RunData) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
-    """Of each row the number of whom its text counts for, and what it is used for; the numbers of held-out ones."""
+    """Return for each row the number of its user and the use of the row, and the numbers of held-out users."""
     store, ledger, parts = data.store, data.ledger, data.ledger.parts
     ranges = {user: store.rows(user) for user in store.users}
     size = max(span.stop for span in ranges.values())

@@ -27,7 +27,7 @@ PRETRAINED_HERE = "the base model, pre-trained here"
 
 
 def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tuple[str, LanguageModel]:
-    """The name to load the base model by, and the model, pre-trained here if the config says so."""
+    """Return the name to load the base model by, and the model, pre-trained here if the config says so."""
     if config.model.pretrain is None:
         name = str(config.model.base)
         # A model that is spread over processes may not fit into one of them: its shards are taken from main memory.
@@ -46,14 +46,14 @@ def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tup
 
 
 def target_and_reference(config: RunConfig, trained: Path, base_name: str) -> tuple[LanguageModel, LanguageModel]:
-    """The fine-tuned model and the leading reference, from disk, in the precision of the attack."""
+    """Return the fine-tuned model and the leading reference, from disk, in the precision of the attack."""
     named, precision = config.attack.reference, config.attack.precision
     target = load_language_model(str(trained), precision=precision)
     return target, load_language_model(named, precision=precision) if named else scored_base(config, base_name)
 
 
 def scored_base(config: RunConfig, base_name: str) -> LanguageModel:
-    """The base model, from disk, in the precision of the attack."""
+    """Return the base model, from disk, in the precision of the attack."""
     # The revision is that of the base model, and means nothing for another name.
     return load_language_model(base_name, revision=config.model.revision, precision=config.attack.precision)
 
@@ -87,7 +87,7 @@ def check_references(config: RunConfig, corpus: CorpusData) -> None:
 def reference_model(
     spec: Reference, config: RunConfig, corpus: CorpusData, base_name: str, reporter: Reporter
 ) -> LanguageModel:
-    """The model that ``spec`` describes, in the precision of the attack; one that is trained is kept in the cache.
+    """Return the model that ``spec`` describes, in the precision of the attack; trained ones are cached.
 
     Args:
         spec: an item of the config's ``attack.references``.
@@ -103,7 +103,7 @@ def reference_model(
 
 
 def trained_references(config: RunConfig) -> list[PretrainedReference | PublicReference]:
-    """Those of the further references that are trained here."""
+    """Return those of the further references that are trained here."""
     return [spec for spec in config.attack.references if not isinstance(spec, NamedReference)]
 
 
@@ -152,7 +152,7 @@ def _on_public_users(
 
 
 def _public_rows(spec: PublicReference, config: RunConfig, corpus: CorpusData) -> list[int]:
-    """Rows of users who are neither audited nor validation users."""
+    """Return rows of users who are neither audited nor validation users."""
     store = corpus.store
     validation = {store.record(row).user for row in corpus.validation_rows}
     taken = frozenset((*corpus.audited.users, *validation))

@@ -1,4 +1,4 @@
-"""The plan of a run: the mechanism that its config describes, written before the first step.
+"""The plan of a run: the mechanism that the config describes, written before the first step.
 
 A plan also states the steps on the data before training, and what its guarantee assumes.
 
@@ -83,7 +83,7 @@ def settle_plan(config: RunConfig, data: "RunData", out: Path, *, clip_norm: flo
 
 
 def mechanism_of(config: RunConfig, *, plain_steps: int, clip_norm: float | None = None) -> Mechanism:
-    """The run's mechanism, with its noise calibrated if the config gives a target epsilon.
+    """Return the run's mechanism, with calibrated noise if the config gives a target epsilon.
 
     Args:
         plain_steps: steps of plain training, which follow from the data; a private run's come from the config.
@@ -169,13 +169,13 @@ def require_mechanism(config: RunConfig) -> None:
 
 
 def configured_mechanism(config: RunConfig, plan: Mechanism, plain_steps: int) -> Mechanism:
-    """The mechanism that a finished run's config gives, with the clip norm of its plan if the run measured one."""
+    """Return the mechanism that a finished run's config gives, with the plan's clip norm if the run measured one."""
     norm = plan.clip.norm if isinstance(plan.clip, BatchClip | FlatClip) else None
     return mechanism_of(config, plain_steps=plain_steps, clip_norm=norm)
 
 
 def read_run_config(folder: Path) -> RunConfig:
-    """The config in a run folder. Raises InputError if it is missing or damaged."""
+    """Return the config in a run folder. Raises InputError if it is missing or damaged."""
     path = folder / "config.yaml"
     if not path.is_file():
         raise InputError(f"'{path}' is missing: the run cannot be checked without it")
@@ -348,7 +348,7 @@ def data_steps(config: RunConfig) -> tuple[DataStep, ...]:
 
 
 def _of_slots(name: str, *, user_local: bool = True) -> DataStep:
-    """A step that counts and chooses records by user, id and place, and reads no text."""
+    """Return a step that counts and chooses records by user, id and place, and reads no text."""
     return DataStep(name=name, user_local=user_local, record_local=False, slots_only=True)
 
 

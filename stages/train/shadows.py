@@ -111,7 +111,7 @@ def _included(users: Sequence[str], models: int, seed: int) -> NDArray[np.bool_]
 def _shadow_run(
     config: RunConfig, data: RunData, base_name: str, users: Sequence[str], members: NDArray[np.bool_], number: int
 ) -> RunData:
-    """The data of a run with the attacker's coins, under a key that nothing else uses."""
+    """Return the data of a run with the attacker's coins, under a key that nothing else uses."""
     # Only the roles of those whom chance decides: users who are always in are known to the attacker to be in.
     roles = {user: Role.HELD_IN if member else Role.HELD_OUT for user, member in zip(users, members, strict=True)}
     # Not the run's own key: two models under one key differ by un-noised data (docs/theory.md#keys-and-coins).

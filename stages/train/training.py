@@ -91,7 +91,7 @@ def finetune(
 
 
 def is_model_of_training(run: Path, key: bytes) -> bool:
-    """Return whether the final model is the one that training left, by its digest and by the keyed hash of that.
+    """Return whether the final model is the one that training left, by digest and by keyed hash of the digest.
 
     A model without a hash is one that a killed call finished: its digest alone counts.
     """
@@ -117,7 +117,7 @@ def _model_commitment(key: bytes, final: Path) -> str:
 def measured_clip_norm(
     config: RunConfig, data: RunData, base: LanguageModel, out: Path, reporter: Reporter
 ) -> float | None:
-    """The smallest gradient norm of a plain run, for a clipping defense that names no norm (Kandpal et al., D.3).
+    """Return the smallest gradient norm of a plain run, for a clipping defense without a norm (Kandpal et al., D.3).
 
     The plain run comes first, on a copy of the base model, and can be resumed like any other.
 
@@ -160,7 +160,7 @@ def measured_clip_norm(
 def training_tokens(
     data: RunData, base: LanguageModel, length: int | None, folder: Path, reporter: Reporter
 ) -> TokenStore:
-    """The token sequences of the training rows, on disk: made once, and read by all processes.
+    """Return the token sequences of the training rows, on disk: made once, and read by all processes.
 
     Args:
         base: whose tokenizer.
@@ -224,7 +224,7 @@ def _bind_key(path: Path, job: str) -> None:
 
 
 def plan_commitment(key: bytes, mechanism: Mechanism) -> str:
-    """A keyed hash of the plan that a run was trained under, so that plan, config and record cannot change together."""
+    """Return a keyed hash of the plan of a training, so that plan, config and record cannot change together."""
     # Keyed: whoever edits plan and record together cannot make the hash that fits without the key.
     return hmac.digest(key, b"plan" + mechanism.model_dump_json().encode(), "sha256").hex()
 

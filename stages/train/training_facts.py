@@ -43,7 +43,7 @@ BINS = 24
 
 
 def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, result: TrainingResult) -> TrainingFacts:
-    """Return the record's facts about training and its guarantee.
+    """Return the record's facts about training and the guarantee.
 
     Args:
         result: how training ended.
@@ -101,7 +101,7 @@ def _exposed(mechanism: Mechanism, data: RunData) -> list[ExposedShare]:
 
 
 def promise_facts(mechanism: Mechanism) -> dict[str, Any]:
-    """The record's facts about the guarantee, by field: a function of the plan alone."""
+    """Return the record's facts about the guarantee, by field: a function of the plan alone."""
     promise = mechanism.guarantee()
     holds = promise if isinstance(promise, Guarantee) else None
     ceiling = None
