@@ -1,6 +1,6 @@
 """A measure: a table of values in a job's folder, what it is made from, how it is computed, and what follows from it.
 
-A job and its verification are the same call: `MeasureFolder` computes a table that is missing, or refuses if it may
+A job and its verification are the same call: ``MeasureFolder`` computes a table that is missing, or refuses if it may
 only read. Values never know who is held in; facts for the record follow from them and membership.
 """
 
