@@ -51,7 +51,7 @@ class AuditResult(Tabular):
 
     @property
     def verdict(self) -> Verdict | None:
-        """Return the gravest of the verdicts on claims; None where there are too few users for any."""
+        """Return the gravest of the verdicts on claims; None if there are too few users for any."""
         # ``verdict`` is the gravest of a list, and an empty list has none.
         return self.record.judgement.verdict if self.record.judgement.verdicts else None
 
@@ -138,7 +138,7 @@ def run(
         overrides: such as "finetune.epochs=3".
 
     Returns:
-        What was found; None where a filter halted training, which leaves no model.
+        What was found; None if a filter halted training, which leaves no model.
 
     Raises:
         InputError: a config with errors, or input that cannot be used.

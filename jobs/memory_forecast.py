@@ -115,7 +115,7 @@ def _in_words(peak: Peak) -> str:
 
 
 def shape_of(config: RunConfig) -> PretrainedConfig | None:
-    """Return the config of the run's model; None where it cannot be read."""
+    """Return the config of the run's model; None if it cannot be read."""
     if config.model.pretrain is not None:
         return tiny_config(config.model.pretrain.shape, config.model.pretrain.shape.vocabulary, 0)
     # The config alone, of some kilobytes; a name that has none was told of as a problem.

@@ -86,12 +86,12 @@ def plan_purge(folder: Path, keep: Collection[str]) -> Purged:
     if unknown:
         raise InputError(f"--keep {unknown[0]}: choose from {', '.join(KEPT)}")
     folders = _folders(folder)
-    removed = [path for part in folders for path in _removed(part, keep)]
+    removed = [path for place in folders for path in _removed(place, keep)]
     mine = {name for names in KEPT.values() for name in names} | {PURGED}
     left = [
         path
-        for part in folders
-        for path in sorted(part.iterdir())
+        for place in folders
+        for path in sorted(place.iterdir())
         if path not in removed and path not in folders and path.name not in ("cells", TUNING, AUDITS)
     ]
     gone = {path.name for path in removed}
@@ -119,16 +119,16 @@ def purge(folder: Path, keep: Collection[str]) -> Purged:
     """
     plan = plan_purge(folder, keep)
     with one_process_at_a_time(folder):
-        for part in plan.folders:
-            if part != folder and is_held(part):
-                raise InputError(f"a process works on '{part}': wait for it, or stop it")
+        for place in plan.folders:
+            if place != folder and is_held(place):
+                raise InputError(f"a process works on '{place}': wait for it, or stop it")
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        for part in plan.folders:
+        for place in plan.folders:
             # First: a folder with a part of its secrets is no folder to go on with.
             # What it is, too, since a purge that is killed takes that with the ledger.
-            marks = {"planted": True} if _is_planted(part) else {}
-            write_text(part / PURGED, json.dumps({"purged": now, "kept": sorted(keep), **marks}) + "\n")
-            for path in list(_removed(part, keep)):
+            marks = {"planted": True} if _is_planted(place) else {}
+            write_text(place / PURGED, json.dumps({"purged": now, "kept": sorted(keep), **marks}) + "\n")
+            for path in list(_removed(place, keep)):
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     return plan
 

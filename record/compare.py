@@ -34,7 +34,7 @@ class Row:
         difference: AUROC minus that of the first run, with a 95 % interval; None in the first row, and where the two
             do not compare.
         paired: whether both runs have the same held-in and held-out users, whose own differences make the interval.
-        tpr_at: (FPR, TPR), TPR None where too few held-out users resolve it.
+        tpr_at: (FPR, TPR), TPR None if too few held-out users resolve it.
         ceiling: the accountant's bound on AUROC; None without one.
         verdict: verdicts on the claims, in words; None without claims.
     """
@@ -88,7 +88,7 @@ def compare(folders: Sequence[Path], over: str | None = None, pair: Pair | None 
         folders: folders of finished runs; the others are compared with the first.
         over: dotted key of the runs' configs (``finetune.learning_rate``), or ``parameters``, ``users``, ``records``:
             the model's size, held-in users, and records trained on.
-        pair: the difference of two runs' AUROCs user by user, asked where their ledgers agree; None where it cannot be
+        pair: the difference of two runs' AUROCs user by user, asked where their ledgers agree; None if it cannot be
             had. Others are joined as independent samples (MOVER).
 
     Raises:

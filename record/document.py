@@ -121,7 +121,7 @@ class Body(Results):
             compared.
         cell: the run's place in a sweep; null for a run of its own.
         planted: the planted training set that somebody else trained on; null for any other record.
-        effort: what training took; null where nothing was trained here.
+        effort: what training took; null if nothing was trained here.
         measures: facts of each measure by its name (``stages.measures``); ``facts_of`` gives them their type.
     """
 
@@ -184,7 +184,7 @@ class Record(Body):
         name: that the person gave.
         created: time, UTC.
         command: how it was called, without names of people.
-        gradient_norms: of canary users' records; null where there are none.
+        gradient_norms: of canary users' records; null if there are none.
     """
 
     notice: str = INTERNAL_NOTICE

@@ -257,7 +257,7 @@ class ExposedShare(Facts):
 
     Attributes:
         exposed: the number of records.
-        epsilon: of whoever is exposed in that many; null where it is above 1,000 and was not computed.
+        epsilon: of whoever is exposed in that many; null if it is above 1,000 and was not computed.
         users: of the users who wrote, or are named in, any of them, the share who are in at most that many.
         entities: the same of recognised entities; null without a source of entities.
     """

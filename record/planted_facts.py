@@ -124,7 +124,7 @@ class TrainingCounts(Facts):
         starts: number of times that the training was started: 1, and 1 for each time it went on from a checkpoint.
         processes: largest number of processes that trained together.
         steps: optimizer steps.
-        epochs: by the trainer's own count; null where it has none.
+        epochs: by the trainer's own count; null if it has none.
         sequences: number of sequences that the model was given, over all epochs.
         longest: tokens of the longest, without special tokens.
         rows: number of rows in the planted set.
@@ -143,11 +143,11 @@ class TrainingCounts(Facts):
         packed: sequences that shared a row of a batch with others.
         fewest_reads: how often the row that was given least often was given.
         most_reads: how often the row that was given most often was given.
-        joined: what ends show where sequences look like rows that were joined and cut; null where they do not.
+        joined: what ends show where sequences look like rows that were joined and cut; null if they do not.
         silent_canary_users: held-in canary users none of whose rows bore a loss.
         reads_canaries: how often a canary row was given, on average; null without canary rows.
         reads_others: the same for real rows.
-        loss_share_canaries: mean share of a canary row's tokens that bore a loss; null where labels were not seen.
+        loss_share_canaries: mean share of a canary row's tokens that bore a loss; null if labels were not seen.
         loss_share_others: the same for real rows.
     """
 
@@ -187,7 +187,7 @@ class FormFacts(Facts):
     Attributes:
         canary_rows: canary rows in the sample.
         real_rows: real rows in the sample.
-        auroc: AUROC of a bag-of-words classifier that was fitted on other rows; null where there are too few.
+        auroc: AUROC of a bag-of-words classifier that was fitted on other rows; null if there are too few.
         kinds: how canary users were made.
     """
 
@@ -211,7 +211,7 @@ class PlantedFacts(Facts):
         evidence: what the plan asks for of the training: a log of ``AuditCallback``, or a declaration.
         declared_by: who declared what cannot be checked; null: nobody.
         conditions: of certified statements, each with how it is known.
-        training: what the model was given; null where no log tells.
+        training: what the model was given; null if no log tells.
         control: whether planted rows had an effect; null without canary users.
         form: how canary rows differ from real ones by text alone; null without canary users.
     """

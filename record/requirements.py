@@ -22,7 +22,7 @@ class Held:
         requirement: the limit.
         outcome: kept, or broken, by the interval as a whole; not shown, if the limit lies within it; or not measured.
         value: the measure, of several attacks that of the one that decides: of a broken limit the one that is farthest
-            beyond it as a whole, else the one whose interval reaches farthest; None where not measured.
+            beyond it as a whole, else the one whose interval reaches farthest; None if not measured.
         reach: end of its interval that decides: the near one of a broken limit, else the far one; the value itself if
             it is exact; None likewise.
         exact: whether the measure follows from the plan alone.
@@ -53,7 +53,7 @@ def epsilon_per_user(training: TrainingFacts | None) -> float | None:
 
 
 def epsilon_per_entity(training: TrainingFacts | None) -> float | None:
-    """Return epsilon of every recognised entity; None where no cap gives one."""
+    """Return epsilon of every recognised entity; None if no cap gives one."""
     by = None if training is None else training.by_exposure
     return None if training is None or by is None else _epsilon_at(training, by.entity_cap)
 

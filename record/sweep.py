@@ -29,7 +29,7 @@ class CellTests(Facts):
         scores: number of scores that were judged.
         sides: who decided who is held in, in words.
         certifiable: whether statements on these sides may be certified.
-        false_alarms: probability at most of a false "leaks"; null where nothing bounds it.
+        false_alarms: probability at most of a false "leaks"; null if nothing bounds it.
         separating: those of them that separated the groups.
         extraction: what sampling would emit of training texts; null if it was not measured.
         marks: exposure of canary users' marks; null if it was not measured.
@@ -71,7 +71,7 @@ class JointVerdict(Facts):
         subjects: whom it is about.
         outcome: outcome in the cell's own record.
         standing: standing in the cell's own record.
-        p_value: smallest level that rejects the claim; null where no test was made.
+        p_value: smallest level that rejects the claim; null if no test was made.
         adjusted: the same after Holm's correction over all cells and groups of people; null likewise.
     """
 
@@ -205,7 +205,7 @@ class VariantResult(Facts):
         differs: keys of its config that are not the first variant's, with their values.
         epsilon_per_user: epsilon, where it is every user's; null otherwise.
         named: of 1,000 held-in users how many the leading attack names, where it names ``fpr`` of the others wrongly.
-        epsilon_at_least: largest of the cells' jointly certified lower bounds; null where no cell has one.
+        epsilon_at_least: largest of the cells' jointly certified lower bounds; null if no cell has one.
         ceiling: bound on attackers' ROC curves; null without a promise to those audited.
         canaries: how well canary users are found.
         bands: how exposed thirds of the held-in users are.
@@ -245,7 +245,7 @@ class Tried(Facts):
 
     Attributes:
         values: the values that were tried, by key.
-        public_loss: mean loss of public validation users over the blocks of tuning, nats per token; null where a filter
+        public_loss: mean loss of public validation users over the blocks of tuning, nats per token; null if a filter
             ended training without a model.
         chosen: whether the variant has these values.
     """
@@ -262,9 +262,9 @@ class Composed(Facts):
     Attributes:
         private: number of trainings with a promise to every user: cells, and shadow models under their mechanism.
         others: number of trainings without one.
-        epsilon: of the private ones together; null where they cannot be composed, or it is too large to say anything.
+        epsilon: of the private ones together; null if they cannot be composed, or it is too large to say anything.
         delta: delta of that epsilon.
-        adjacency: which data sets count as neighbours; null where the private ones differ in it.
+        adjacency: which data sets count as neighbours; null if the private ones differ in it.
     """
 
     private: int
@@ -326,7 +326,7 @@ class SweepResult(Facts):
         attacker: who attacks; null before a cell is done, or where cells are attacked in different ways.
         config: config of the first variant, user-name patterns left out.
         composed: what all cells, and those that tuned them, together cost a user; null without a private one.
-        tried: what tuning tried; empty where nothing was tuned.
+        tried: what tuning tried; empty if nothing was tuned.
         tuning_violated: whether a cell that tuned violates a claim jointly, certified.
     """
 

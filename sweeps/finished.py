@@ -45,7 +45,7 @@ class Finished:
 
     @property
     def loss(self) -> float | None:
-        """Mean over held-out users of the loss on their test texts, unrounded; None where the record states none."""
+        """Mean over held-out users of the loss on their test texts, unrounded; None if the record states none."""
         if self.record.utility is None:
             return None
         return float(np.mean([user.loss for user in self.losses.values()]))

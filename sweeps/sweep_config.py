@@ -119,7 +119,7 @@ class Sweep:
     Attributes:
         config: its file.
         variants: its variants, axes multiplied out; of those that are tuned, with the first values of the grid.
-        tuning: the sweep that tunes them; None where nothing is tuned.
+        tuning: the sweep that tunes them; None if nothing is tuned.
         tried: by variant of ``tuning``, the variant that it is a try of, and its values by key.
     """
 

@@ -146,7 +146,7 @@ def counts_of_log(
     """Compare what the log says that the model was given with the rows of the planted set.
 
     Args:
-        tensors: hashes of the audited weights; empty where they are not here.
+        tensors: hashes of the audited weights; empty if they are not here.
         tokenizer: of the reference model.
         late: digests of texts of which training need not see a scored token.
         length: tokens of a row that training has to see.

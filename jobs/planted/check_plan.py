@@ -30,7 +30,7 @@ class CheckedPlan:
 
     Attributes:
         problems: what would stop the planting, one line each; may be empty.
-        rows: rows that can be used; None where the training set could not be read.
+        rows: rows that can be used; None if the training set could not be read.
         late_rows: rows without a scored token inside the length limit.
         audited: real users who would be audited.
         canaries: canary users who would be planted, each of whose rows has a scored token inside the length limit.

@@ -33,8 +33,8 @@ class PlantedEvidence:
     """The evidence that an audit has about a training.
 
     Attributes:
-        training: what the model was given, by its log; None where no log tells.
-        fault: why no log tells; None where one does, or where there is none.
+        training: what the model was given, by its log; None if no log tells.
+        fault: why no log tells; None if one does, or where there is none.
         control: whether planted rows had an effect; None without canary users.
         form: how canary rows differ from real ones by text alone, which contradicts nothing; None without canary users.
     """

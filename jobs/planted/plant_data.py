@@ -45,7 +45,7 @@ def planted_data(
 
     Args:
         base: the reference model, with which canary users are made.
-        source: the training set; None where canary users are there already.
+        source: the training set; None if canary users are there already.
 
     Raises:
         InputError: see ``stages.sides.data.prepare_data``.
@@ -65,7 +65,7 @@ def forms_of(
     Args:
         run: the config of a run on the copied records.
         corpus: the copied records.
-        source: the training set; None where canary users are there already.
+        source: the training set; None if canary users are there already.
 
     Raises:
         InputError: the template leaves no room for a canary user's text.

@@ -55,7 +55,7 @@ class TrainingSet:
         in_parts: whether parts of texts are scored, so that a row without any cannot be used.
         unparted: numbers of the rows without any, as an earlier pass found them; None: each pass checks again.
         visible: tokens of a row that training sees, start and end token included.
-        tokenizer: of the reference model; None where no row is read.
+        tokenizer: of the reference model; None if no row is read.
     """
 
     path: Path
