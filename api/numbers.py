@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike
 from heldin.base.arguments import numbers_named, require_number
 from heldin.base.errors import InputError
 from heldin.bounds.claims import parse_claim
-from heldin.bounds.claims import plan_claim as _plan_claim
 from heldin.bounds.csv_scores import bound_scores
 from heldin.bounds.design import Design, assignment_named
 from heldin.bounds.judgement import Judgement
+from heldin.bounds.plan_claims import plan_claim as _plan_claim
 from heldin.bounds.power import Power
 from heldin.bounds.power import power as _power
 from heldin.bounds.scores import LabelledScores

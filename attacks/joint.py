@@ -3,6 +3,7 @@
 All tokens of all texts stand in a few flat arrays, so that memory grows with the tokens alone.
 """
 
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -53,7 +54,8 @@ class JointAttack:
 
     Attributes:
         name: name under which it is registered and reported.
-        compute: a table's statistics, one of each text, shape (m,), or with ``of_users`` one of each user, shape (n,).
+        compute: gives a table's statistics, one of each text, shape (m,), or with ``of_users`` one of each user, shape
+            (n,); "package.module:name" is imported when it is needed.
         uses: what it learns from.
         of_users: whether it gives one value of each user, so that there is nothing to aggregate over texts.
         needs_ids: whether it needs token ids.
@@ -64,7 +66,7 @@ class JointAttack:
     """
 
     name: str
-    compute: Callable[[TokenTable], Array]
+    compute: Callable[[TokenTable], Array] | str
     uses: Uses
     of_users: bool = True
     needs_ids: bool = False
@@ -89,7 +91,7 @@ class JointAttack:
         users = list(dict.fromkeys(owners))
         number = {user: i for i, user in enumerate(users)}
         user_of = np.array([number[user] for user in owners], dtype=np.intp)
-        values = self.compute(self._table(user_of, target, reference)).tolist() if users else []
+        values = self._compute(self._table(user_of, target, reference)).tolist() if users else []
         if self.of_users:
             return [TextStatistic(user, 0, self.name, value) for user, value in zip(users, values, strict=True)]
         # (m,): the number of each text among its user's
@@ -99,6 +101,13 @@ class JointAttack:
             TextStatistic(user, int(text), self.name, value)
             for user, text, value in zip(owners, numbers, values, strict=True)
         ]
+
+    def _compute(self, tokens: TokenTable) -> Array:
+        if not isinstance(self.compute, str):
+            return self.compute(tokens)
+        module, name = self.compute.split(":")
+        values: Array = getattr(importlib.import_module(module), name)(tokens)
+        return values
 
     def _table(
         self, user_of: NDArray[np.intp], target: Sequence[TokenScores], reference: Sequence[TokenScores | None]

@@ -8,7 +8,6 @@ from enum import StrEnum
 import numpy as np
 
 from heldin.attacks.joint import AnyAttack, JointAttack
-from heldin.attacks.joint_statistics import centred, error_zone, pooled, weighted, windows
 from heldin.attacks.protocol import Uses
 from heldin.base.errors import InputError
 from heldin.models.token_scores import TokenScores
@@ -153,15 +152,16 @@ _OF_TEXTS = (
 )
 # What runs unless a config names others: each further score widens the intervals of all.
 DEFAULT_ATTACKS = tuple(attack.name for attack in _OF_TEXTS)
+_JOINT = "heldin.attacks.joint_statistics"
 ATTACKS: Mapping[str, AnyAttack] = {
     attack.name: attack
     for attack in (
         *_OF_TEXTS,
-        JointAttack("centred", centred, Uses.OTHER_TEXTS, of_users=False, needs_ids=True),
-        JointAttack("pooled", pooled, Uses.MODEL),
-        JointAttack("weighted", weighted, Uses.OTHER_TEXTS),
-        JointAttack("ez", error_zone, Uses.MODEL, needs_ranks=True),
-        JointAttack("windows", windows, Uses.MODEL),
+        JointAttack("centred", f"{_JOINT}:centred", Uses.OTHER_TEXTS, of_users=False, needs_ids=True),
+        JointAttack("pooled", f"{_JOINT}:pooled", Uses.MODEL),
+        JointAttack("weighted", f"{_JOINT}:weighted", Uses.OTHER_TEXTS),
+        JointAttack("ez", f"{_JOINT}:error_zone", Uses.MODEL, needs_ranks=True),
+        JointAttack("windows", f"{_JOINT}:windows", Uses.MODEL),
     )
 }
 # Made for the documents that training saw; on fresh ones their sign and ratio drop what says most.

@@ -12,7 +12,6 @@ from heldin.audit.randomisation import Law
 from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import Claim
 from heldin.canaries.kinds import Kind
-from heldin.corpus.split import SplitRule
 from heldin.words import Statement
 from heldin.words.people import USERS, Wording
 
@@ -45,11 +44,6 @@ class Sides:
 
 # Of canary users and of trainings, each of which has its own coin, drawn by heldin.
 COINS = Sides(Assignment.COIN, witnessed=True)
-
-
-def sides_of_run(assignment: SplitRule) -> Sides:
-    """The sides of a run, whose ledger heldin drew: coins, or an exact half."""
-    return Sides(Assignment.COIN if assignment is SplitRule.COIN else Assignment.FIXED, witnessed=True)
 
 
 @dataclass(frozen=True)

@@ -176,8 +176,13 @@ def text_sha256(*parts: str) -> str:
 
 def text_digest(text: str) -> str:
     """Return the digest by which a text is known in files that hold no text: 16 bytes, hexadecimal."""
+    return text_key(text).hex()
+
+
+def text_key(text: str) -> bytes:
+    """Return the same digest as 16 bytes, to find texts that occur twice without keeping them."""
     # Enough that no two texts meet by chance.
-    return hashlib.blake2b(text.encode("utf-8"), digest_size=16).hexdigest()
+    return hashlib.blake2b(text.encode("utf-8"), digest_size=16).digest()
 
 
 def sync(path: Path) -> None:

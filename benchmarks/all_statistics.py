@@ -18,8 +18,9 @@ import torch
 
 from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS, get_attack
+from heldin.corpus.made_up.sources import Synthetic
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
-from heldin.corpus.sources.open import Synthetic, open_source
+from heldin.corpus.sources.open import open_source
 from heldin.corpus.sources.rows import BadRows, Columns, Source
 from heldin.models.loading import LanguageModel
 from heldin.models.model_config import TinyModel

@@ -19,8 +19,9 @@ import torch
 
 from heldin.attacks.extraction import ExtractionConfig
 from heldin.attacks.windows import Windows, found_in_others, windows_of
+from heldin.corpus.made_up.sources import Synthetic
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
-from heldin.corpus.sources.open import Synthetic, open_source
+from heldin.corpus.sources.open import open_source
 from heldin.corpus.sources.rows import BadRows, Columns, Source
 from heldin.models.continuations import continuation_logprobs
 from heldin.models.loading import LanguageModel

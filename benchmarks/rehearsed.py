@@ -56,7 +56,7 @@ from heldin.base.coins import keyed_order, seed_key
 from heldin.base.files import cache_directory, write_text
 from heldin.base.progress import LineReporter, Reporter
 from heldin.bounds.roc import auroc
-from heldin.corpus.split import Selection, select_users
+from heldin.corpus.user_filter import Selection, select_users
 from heldin.finetune.ranks import joined
 from heldin.models.loading import load_language_model
 from heldin.models.score_cache import ScoreCache

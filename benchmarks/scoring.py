@@ -15,8 +15,9 @@ from pathlib import Path
 
 import torch
 
+from heldin.corpus.made_up.sources import Synthetic
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
-from heldin.corpus.sources.open import Synthetic, open_source
+from heldin.corpus.sources.open import open_source
 from heldin.corpus.sources.rows import BadRows, Columns, Source
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.logprobs import LOGITS_PER_BATCH, score_texts

@@ -17,7 +17,7 @@ from heldin.attacks.protocol import REFERENCE_ALONE, TextStatistic
 from heldin.attacks.statistics import ATTACKS
 from heldin.audit.assessment import results_of
 from heldin.audit.decision import AuditConfig, DecisionConfig
-from heldin.audit.exposure import correlations, exposed_users, exposure_groups
+from heldin.audit.exposed_users import correlations, exposed_users, exposure_groups
 from heldin.audit.preregistration import COINS, Preregistration
 from heldin.audit.scored_users import scored_users
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate

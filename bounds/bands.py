@@ -16,7 +16,7 @@ from heldin.base.errors import InputError
 from heldin.bounds.roc import auroc
 from heldin.bounds.scores import LabelledScores, check_alpha, check_bound_delta
 from heldin.bounds.thresholds import epsilon_of_rates, rate_at_least, rate_at_most
-from heldin.defenses.accounting.ceiling import RocCeiling
+from heldin.defenses.accounting.roc_ceiling import RocCeiling
 
 Array = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from scipy import optimize, special
 from heldin.base.errors import InputError
 from heldin.bounds.scores import check_alpha
 from heldin.bounds.thresholds import Counts
-from heldin.defenses.accounting.guarantees import check_delta, gaussian_epsilon
+from heldin.defenses.accounting.closed_forms import check_delta, gaussian_epsilon
 
 Array = NDArray[np.float64]
 

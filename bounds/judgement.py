@@ -15,7 +15,7 @@ from heldin.bounds.p_values import p_value
 from heldin.bounds.rules import RULES, plan_rule
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import Claim, Standing, Verdict, in_parentheses
-from heldin.defenses.accounting.guarantees import check_delta
+from heldin.defenses.accounting.closed_forms import check_delta
 from heldin.words import Statement
 from heldin.words.evidence import REAL_USERS, Refusal
 

@@ -4,17 +4,13 @@ Nobody checks this condition: a trainer that samples, clips or counts differentl
 about which this says nothing. It is never a certificate and no basis for a verdict (docs/theory.md#noise-family).
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from heldin.bounds.one_run import Guesses, InverseRoc, OneRunBound, curve_inverse, fdp_rejects, guess, paid_tries
+from heldin.bounds.one_run import Guesses, InverseRoc, OneRunBound, fdp_rejects, guess, paid_tries
 from heldin.bounds.scores import LabelledScores
-from heldin.defenses.accounting import guarantees as accounting
-from heldin.defenses.accounting.ceiling import ceiling_of
-from heldin.defenses.accounting.events import Event, PoissonGaussian
 
 _EXCESS = 1.002  # an accountant's epsilon is at most this above the exact one
 _LOWEST, _HIGHEST = -5.0, 10.0  # powers of two of the stated noise
@@ -34,31 +30,6 @@ class NoiseFamily:
     stated: float
     inverse: Callable[[float], InverseRoc]
     epsilon: Callable[[float, float], float]
-
-
-def noise_family(event: Event, steps: int, delta: float) -> NoiseFamily | None:
-    """The run at any noise multiplier, or None for a hard cap or a filter; delta as for ``ceiling_of``.
-
-    Args:
-        event: one step, for a user.
-        steps: T.
-        delta: as for ``ceiling_of``.
-    """
-    # A hard cap's curves would take long, one per noise multiplier; the filter has only an (epsilon, delta).
-    if not isinstance(event, PoissonGaussian) or event.noise_multiplier == 0.0:
-        return None
-
-    # A curve is a run of the accountant, and every game of the search asks for the same ones.
-    @functools.cache
-    def inverse(noise: float) -> InverseRoc:
-        # Everything but the noise as planned: the condition on which the whole family rests.
-        at_noise = dataclasses.replace(event, noise_multiplier=noise)
-        return curve_inverse(ceiling_of(at_noise, steps, delta))
-
-    def epsilon(noise: float, at: float) -> float:
-        return accounting.epsilon(dataclasses.replace(event, noise_multiplier=noise), steps, at)
-
-    return NoiseFamily(event.noise_multiplier, inverse, epsilon)
 
 
 def family_bound(

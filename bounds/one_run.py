@@ -19,8 +19,8 @@ from heldin.bounds.guessing import Guesses as Guesses
 from heldin.bounds.guessing import guess as guess
 from heldin.bounds.guessing import paid_tries as paid_tries
 from heldin.bounds.scores import LabelledScores, check_alpha, check_bound_delta
-from heldin.defenses.accounting.ceiling import RocCeiling, symmetrised
-from heldin.defenses.accounting.guarantees import gaussian_epsilon
+from heldin.defenses.accounting.closed_forms import gaussian_epsilon
+from heldin.defenses.accounting.roc_ceiling import RocCeiling, symmetrised
 
 _HIGHEST_EPSILON = 64.0
 _HIGHEST_MU = 32.0

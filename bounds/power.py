@@ -21,7 +21,7 @@ from heldin.bounds.guessing import LARGEST_SIMULATED, Guesses, Try, attack_mu, s
 from heldin.bounds.scores import check_alpha
 from heldin.bounds.thresholds import Counts, clopper_pearson
 from heldin.bounds.verdict import Claim, could_reject, max_certifiable_epsilon
-from heldin.defenses.accounting.guarantees import check_delta, gaussian_epsilon
+from heldin.defenses.accounting.closed_forms import check_delta, gaussian_epsilon
 
 LARGEST = 1_000_000  # users; a question about this many takes under ten seconds
 MOST_USERS = 100_000

@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from heldin.bounds import bands, estimates, one_run, thresholds
 from heldin.bounds.design import Assignment, Design
-from heldin.bounds.noise_family import NoiseFamily, family_bound
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import Standing
 from heldin.words import Statement
 from heldin.words.evidence import Refusal
+
+if TYPE_CHECKING:
+    from heldin.bounds.noise_family import NoiseFamily
 
 Compute = Callable[[LabelledScores, Design, float], float]
 Need = Callable[[LabelledScores, Design], Statement | None]
@@ -173,8 +176,10 @@ RULES: Sequence[BoundRule] = (
 )
 
 
-def plan_rule(family: NoiseFamily) -> BoundRule:
+def plan_rule(family: "NoiseFamily") -> BoundRule:
     """The bound over the noise multiplier of a claimed plan."""
+
+    from heldin.bounds.noise_family import family_bound
 
     def compute(scores: LabelledScores, design: Design, delta: float) -> float:
         bound = family_bound(scores, family, delta, made=design.guesses, alpha=design.alpha, attacks=design.attacks)

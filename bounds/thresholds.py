@@ -17,8 +17,8 @@ from scipy import special
 
 from heldin.base.errors import InputError
 from heldin.bounds.scores import LabelledScores, check_alpha, check_bound_delta, labelled
-from heldin.defenses.accounting.ceiling import RocCeiling
-from heldin.defenses.accounting.guarantees import gaussian_epsilon
+from heldin.defenses.accounting.closed_forms import gaussian_epsilon
+from heldin.defenses.accounting.roc_ceiling import RocCeiling
 
 Array = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ and thresholds.
 import functools
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from pydantic import ConfigDict
@@ -17,10 +17,9 @@ from heldin.base.errors import InputError, TooFewUsers
 from heldin.bounds import bands, one_run
 from heldin.bounds import thresholds as bounds
 from heldin.bounds.design import Design
-from heldin.bounds.noise_family import NoiseFamily
 from heldin.bounds.one_run import Guesses, InverseRoc
 from heldin.bounds.scores import LabelledScores, check_alpha, labelled
-from heldin.defenses.accounting.ceiling import RocCeiling, epsilon_delta_ceiling
+from heldin.defenses.accounting.roc_ceiling import RocCeiling, epsilon_delta_ceiling
 from heldin.words import Statement
 from heldin.words.evidence import (
     REAL_USERS,
@@ -32,6 +31,9 @@ from heldin.words.evidence import (
     Test,
     units_of,
 )
+
+if TYPE_CHECKING:
+    from heldin.bounds.noise_family import NoiseFamily
 
 NO_CLAIM = ClaimLabel.NONE()  # label of the verdict if nothing is claimed
 
@@ -70,7 +72,7 @@ class Claim:
     epsilon: float
     delta: float
     is_curve: bool = False
-    family: NoiseFamily | None = None
+    family: "NoiseFamily | None" = None
 
     @functools.cached_property
     def _inverse(self) -> InverseRoc:
@@ -93,7 +95,7 @@ def stated_claim(epsilon: float, delta: float) -> Claim:
     return Claim(label, epsilon_delta_ceiling(epsilon, delta), epsilon, delta)
 
 
-def curve_claim(ceiling: RocCeiling, epsilon: float, delta: float, family: NoiseFamily | None = None) -> Claim:
+def curve_claim(ceiling: RocCeiling, epsilon: float, delta: float, family: "NoiseFamily | None" = None) -> Claim:
     """The claim of an accountant's whole curve.
 
     Args:

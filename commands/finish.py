@@ -29,7 +29,6 @@ def finish(record: "Record", folder: Path, *, json: bool = False, verbose: bool 
 
 def tell(record: "Record", folder: Path, *, verbose: bool = False) -> None:
     """Write the report and print the findings; ``verbose``: of a planted audit every condition and count as well."""
-    from heldin.record.condition_words import condition_lines, declared_line
     from heldin.reports.attacks import extraction_line, marks_line
     from heldin.reports.findings import BOUNDS, CANARY_USERS, HOW_WELL, NEXT, RECOMMENDED, findings
 
@@ -49,6 +48,8 @@ def tell(record: "Record", folder: Path, *, verbose: bool = False) -> None:
     if exposed := marks_line(record):
         typer.echo(f"Exposure: {exposed}")
     if record.planted is not None:
+        from heldin.record.condition_words import condition_lines, declared_line
+
         if declared := declared_line(record.planted):
             typer.echo(f"Conditions: {declared}")
         for line in condition_lines(record.planted, every=True) if verbose else ():

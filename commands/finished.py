@@ -39,7 +39,7 @@ def report(
         _write_scores(run, scores, json)
         return
     if people:
-        from heldin.audit.exposure import people_table, read_people
+        from heldin.audit.exposed_users import people_table, read_people
 
         require_not_purged(run)
         # Names are read from the owner-only file: the record has none that this could print.

@@ -16,7 +16,6 @@ from heldin.base.artefacts import artefact_folder, is_whole
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
 from heldin.base.wording import counted
-from heldin.corpus.presets.catalogue import PresetSource
 from heldin.corpus.sorting import (
     STAGED,
     add_store,
@@ -26,7 +25,6 @@ from heldin.corpus.sorting import (
     write_records,
     write_table,
 )
-from heldin.corpus.sources.mail import Maildir
 from heldin.corpus.sources.open import Several, parts_of, require_named_once, source_name
 from heldin.corpus.sources.rows import BadRows, Source
 from heldin.corpus.store import BuildReport, CorpusStore
@@ -95,12 +93,10 @@ def _nothing_usable(source: Source, bad: BadRows) -> str:
     parts = parts_of(source)
     if bad.skipped:
         why = f"{counted(bad.skipped, 'row')} skipped, the first: {bad.first}"
-    elif any(isinstance(part, PresetSource) for part in parts):
-        why = "the preset's steps left nothing of it; docs/presets.md says what they keep"
-    elif folders := [name for part in parts if isinstance(part, Maildir) for name in part.folders]:
-        why = f"no message lies in a folder named {' or '.join(folders)}"
     else:
-        why = "it holds no row; name one with records"
+        # A source may know why, such as a preset whose steps leave nothing.
+        reasons = (getattr(part, "reason_if_empty", None) for part in parts)
+        why = next((reason for reason in reasons if reason), "it holds no row; name one with records")
     return f"no usable record in {', '.join(map(source_name, parts))}: {why}"
 
 

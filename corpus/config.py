@@ -10,17 +10,18 @@ from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
 from heldin.base.section import ExpandedName, ExpandedPath, Section
 from heldin.corpus.made_up.markov import MarkovCorpus
+from heldin.corpus.made_up.sources import Markov, Synthetic
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.corpus.presets.catalogue import PRESETS, PresetSource, preset_named
 from heldin.corpus.presets.published import WORDS, Tokens
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.iob import Iob
 from heldin.corpus.sources.mail import Maildir, MailUser, Mbox
-from heldin.corpus.sources.open import Markov, Several, Synthetic
+from heldin.corpus.sources.open import Several
 from heldin.corpus.sources.rows import Columns, Source
 from heldin.corpus.sources.sentences import Sentences
 from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
-from heldin.corpus.split import MIN_RECORDS_TO_SPLIT, UserFilter
+from heldin.corpus.user_filter import MIN_RECORDS_TO_SPLIT, UserFilter
 
 
 def _how_many(value: object) -> str:

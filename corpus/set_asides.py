@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from heldin.base.coins import keyed_digests, seed_key
 from heldin.base.errors import InputError
 from heldin.corpus.row_parts import PARTS, RowParts
-from heldin.corpus.split import MIN_RECORDS_TO_SPLIT, Part, set_aside_sizes
+from heldin.corpus.split import Part, set_aside_sizes
 from heldin.corpus.store import Corpus
+from heldin.corpus.user_filter import MIN_RECORDS_TO_SPLIT
 
 ROWS_A_BATCH = 2**18
 

@@ -1,6 +1,5 @@
 """The content of a corpus: users, records, sizes, repeated texts (Kandpal et al. 2024, Table 1 and Appendix D.5)."""
 
-import hashlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -146,11 +145,6 @@ def records_histogram(counts: Iterable[int]) -> tuple[tuple[int, int, int], ...]
     values = np.fromiter(counts, dtype=np.int64)
     bins = np.floor(np.log2(values)).astype(int)
     return tuple((2**b, 2 ** (b + 1) - 1, int((bins == b).sum())) for b in range(bins.min(), bins.max() + 1))
-
-
-def text_digest(text: str) -> bytes:
-    """A text's hash, to find texts that occur on two sides without keeping them."""
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 BAR = 40

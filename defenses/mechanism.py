@@ -15,6 +15,7 @@ from heldin.base.arguments import LARGEST
 from heldin.base.errors import InputError
 from heldin.base.section import Count, Many, NotNegative, Positive
 from heldin.defenses.accounting import guarantees as accounting
+from heldin.defenses.accounting.closed_forms import check_delta
 from heldin.defenses.accounting.comparison_accountants import moments_epsilon
 from heldin.defenses.accounting.composition import check_rounding
 from heldin.defenses.accounting.events import (
@@ -127,7 +128,7 @@ class Mechanism(Choice):
             return
         if self.delta is None:
             raise InputError("delta is missing: give a public constant below 1 / population, for example n^-1.1")
-        accounting.check_delta(self.delta, self.steps)
+        check_delta(self.delta, self.steps)
         if self.unit == "example" and self.sampled == "user":
             raise InputError("user sampling has no example-level accountant: set unit to user or sample examples")
         self._check_entities()

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from heldin.audit.exposure import PEOPLE, write_people
+from heldin.audit.exposed_users import PEOPLE, write_people
 from heldin.audit.preregistration import Preregistration
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, one_process_at_a_time, private_directory

@@ -13,9 +13,8 @@ from transformers import PreTrainedModel
 
 from heldin.base.files import text_sha256
 from heldin.models.checks import PROBE
-from heldin.models.loading import LanguageModel, load_language_model, on_base, with_tokens_of
-from heldin.models.model_config import ScoringPrecision
-from heldin.models.model_names import base_of, fingerprint_folder, is_adapter
+from heldin.models.loading import LanguageModel, on_base, with_tokens_of
+from heldin.models.model_names import fingerprint_folder
 
 
 class BaseAlone(torch.nn.Module):
@@ -47,38 +46,8 @@ class BaseAlone(torch.nn.Module):
             return self.adapted(**inputs)
 
 
-def load_target_and_reference(
-    target: str,
-    reference: str,
-    *,
-    precision: ScoringPrecision = "fp32",
-    revision: str | None = None,
-    context: int | None = None,
-) -> tuple[LanguageModel, LanguageModel]:
-    """Both models; the base's weights are held once if the target is an adapter on it that can be switched off.
-
-    Scores equal those of the two loaded apart up to rounding: the adapter is added to a layer's output and not to its
-    weights. The target has the reference's tokenizer if its own differs by added special tokens only.
-
-    Args:
-        target: folder or hub name; may be a LoRA adapter's folder.
-        reference: folder or hub name.
-        revision: of the reference, on the hub.
-        context: most tokens of a pass of both, where they do not state them or take more.
-
-    Raises:
-        InputError: for the reasons of ``load_language_model``.
-    """
-    if _is_on(target, reference, revision):
-        shared = _from_one_copy(Path(target), load_language_model(reference, precision=precision, revision=revision))
-        if shared is not None:
-            return shared[0].within(context), shared[1].within(context)
-    base = load_language_model(reference, precision=precision, revision=revision, context=context)
-    return with_tokens_of(load_language_model(target, precision=precision, context=context), base), base
-
-
-def _from_one_copy(folder: Path, base: LanguageModel) -> tuple[LanguageModel, LanguageModel] | None:
-    """The adapter in a folder on its base, and the base; None where the base is no longer what it was."""
+def load_from_one_copy(folder: Path, base: LanguageModel) -> tuple[LanguageModel, LanguageModel] | None:
+    """Load the adapter in a folder on its base, and the base; None if the base is no longer what it was."""
     weights, logits = _weights(base.model), _logits(base)
     adapted, tokenizer = on_base(base, folder)
     off = replace(base, model=cast(PreTrainedModel, BaseAlone(adapted)))
@@ -109,13 +78,3 @@ def _logits(lm: LanguageModel) -> torch.Tensor:
         warnings.filterwarnings("ignore", "Careful, disabling adapter layers")
         logits: torch.Tensor = lm.model(input_ids=torch.tensor([ids], device=lm.device), use_cache=False).logits
     return logits
-
-
-def _is_on(target: str, reference: str, revision: str | None) -> bool:
-    """Return whether the target is an adapter of this very reference."""
-    if not is_adapter(Path(target)):
-        return False
-    named, at = base_of(Path(target))
-    if Path(named).is_dir() or Path(reference).is_dir():
-        return Path(named).resolve() == Path(reference).resolve()
-    return named == reference and at == revision

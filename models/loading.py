@@ -258,3 +258,48 @@ def _load_adapter(folder: Path, *, device: torch.device | None, precision: Scori
         model = adapted.merge_and_unload() if precision == "fp32" else base.model
     name = text_sha256(base.fingerprint, fingerprint_folder(folder))
     return LanguageModel(model, tokenizer, str(folder), name, base.size)
+
+
+def load_target_and_reference(
+    target: str,
+    reference: str,
+    *,
+    precision: ScoringPrecision = "fp32",
+    revision: str | None = None,
+    context: int | None = None,
+) -> tuple[LanguageModel, LanguageModel]:
+    """Load both models; the base's weights are held once if the target is an adapter on it that can be switched off.
+
+    Scores equal those of the two loaded apart up to rounding: the adapter is added to a layer's output and not to its
+    weights. The target has the reference's tokenizer if its own differs by added special tokens only.
+
+    Args:
+        target: folder or hub name; may be a LoRA adapter's folder.
+        reference: folder or hub name.
+        revision: of the reference, on the hub.
+        context: most tokens of a pass of both, where they do not state them or take more.
+
+    Raises:
+        InputError: for the reasons of ``load_language_model``.
+    """
+    if _is_on(target, reference, revision):
+        # For adapters alone.
+        from heldin.models.adapters import load_from_one_copy
+
+        shared = load_from_one_copy(
+            Path(target), load_language_model(reference, precision=precision, revision=revision)
+        )
+        if shared is not None:
+            return shared[0].within(context), shared[1].within(context)
+    base = load_language_model(reference, precision=precision, revision=revision, context=context)
+    return with_tokens_of(load_language_model(target, precision=precision, context=context), base), base
+
+
+def _is_on(target: str, reference: str, revision: str | None) -> bool:
+    """Return whether the target is an adapter of this very reference."""
+    if not is_adapter(Path(target)):
+        return False
+    named, at = base_of(Path(target))
+    if Path(named).is_dir() or Path(reference).is_dir():
+        return Path(named).resolve() == Path(reference).resolve()
+    return named == reference and at == revision

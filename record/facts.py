@@ -7,7 +7,7 @@ from pydantic import Field
 
 from heldin.base.section import Facts
 from heldin.base.wording import counted
-from heldin.defenses.accounting.ceiling import RocCeiling
+from heldin.defenses.accounting.roc_ceiling import RocCeiling
 from heldin.words import Statement
 from heldin.words.guarantee import without_conditions
 

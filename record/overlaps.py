@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from heldin.corpus.statistics import text_digest
+from heldin.base.files import text_key
 from heldin.record.facts import Count
 from heldin.words import Statement
 from heldin.words.answer import ComparisonFlaw
@@ -42,19 +42,19 @@ def seen_in_training(texts: Mapping[str, Sequence[str]], training: Iterable[tupl
     wanted: dict[bytes, set[str]] = {}
     for user, own_texts in texts.items():
         for text in own_texts:
-            wanted.setdefault(text_digest(text), set()).add(user)
+            wanted.setdefault(text_key(text), set()).add(user)
     own: set[tuple[str, bytes]] = set()
     others: set[tuple[str, bytes]] = set()
     named: set[str] = set()
     for user, text in training:
         if user in texts:
             named.add(user)
-        digest = text_digest(text)
+        digest = text_key(text)
         # Another user's text counts as seen too: a model that was trained on it knows it, whoever wrote it.
         for writer in wanted.get(digest, ()):
             (own if writer == user else others).add((writer, digest))
     # By scored text, not by digest: a text that a user has twice is scored twice, and counts twice.
-    scored = [(user, text_digest(text)) for user, own_texts in texts.items() for text in own_texts]
+    scored = [(user, text_key(text)) for user, own_texts in texts.items() for text in own_texts]
     return Seen(
         own=sum(pair in own for pair in scored),
         others=sum(pair in others for pair in scored),
@@ -65,8 +65,8 @@ def seen_in_training(texts: Mapping[str, Sequence[str]], training: Iterable[tupl
 
 def texts_in(texts: Iterable[str], among: Iterable[str]) -> int:
     """Return how many of the texts are among others."""
-    there = {text_digest(text) for text in among}
-    return sum(text_digest(text) in there for text in texts)
+    there = {text_key(text) for text in among}
+    return sum(text_key(text) in there for text in texts)
 
 
 def measured(count: int) -> Count:

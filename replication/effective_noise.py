@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from heldin.base.errors import InputError
+from heldin.defenses.accounting.closed_forms import gaussian_mu
 from heldin.defenses.accounting.events import PoissonGaussian, check_count
-from heldin.defenses.accounting.guarantees import calibrate, gaussian_mu
+from heldin.defenses.accounting.guarantees import calibrate
 
 USERS = (1_024, 18_195, 342_477)
 COHORTS = (16, 64, 256, 1_024)

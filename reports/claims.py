@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from heldin.audit.decision import Answer
 from heldin.bounds.judgement import Bound
 from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict, in_parentheses
-from heldin.record.condition_words import control_line, declared_line, explanation, statement, training_line
 from heldin.record.document import Record
 from heldin.reports.blocks import Block, Small, Table
 from heldin.reports.wording import audited_by, percent, sentence
@@ -36,7 +35,12 @@ def summarise(record: Record) -> str:
     sentences = [
         _state_claim(record, str(claim), [verdict for verdict in tested if verdict.claim == claim]) for claim in claims
     ]
-    declared = declared_line(record.planted) if record.planted else None
+    declared = None
+    if record.planted is not None:
+        # Words about planted sets are no part of other audits.
+        from heldin.record.condition_words import declared_line
+
+        declared = declared_line(record.planted)
     return " ".join(filter(None, [*(sentences or ["No claim was tested."]), _state_best_bound(record), declared]))
 
 
@@ -139,6 +143,8 @@ def tabulate_conditions(record: Record) -> Table | None:
     planted = record.planted
     if planted is None:
         return None
+    from heldin.record.condition_words import control_line, explanation, statement, training_line
+
     rows = [
         [str(statement(condition)), condition.known_by.value, explanation(condition, planted)]
         for condition in planted.conditions

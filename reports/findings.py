@@ -12,7 +12,6 @@ from heldin.audit.decision import Promise
 from heldin.audit.results import TrainingsFacts
 from heldin.base.wording import counted
 from heldin.bounds.verdict import NO_CLAIM
-from heldin.record.condition_words import control_line, form_line
 from heldin.record.document import Record
 from heldin.record.planted_facts import ConditionName, Known, PlantedFacts
 from heldin.reports.blocks import Answer, Block, Entry, Note, Place, Small, assemble
@@ -193,6 +192,8 @@ def describe_canaries(record: Record) -> str:
 
 def _planted_rows(planted: PlantedFacts) -> str:
     """Return whether planted rows were learned, whether they bore a loss, and how they differ from real rows."""
+    from heldin.record.condition_words import control_line, form_line
+
     text = ""
     if planted.training is not None and planted.training.silent_canary_users:
         number = counted(planted.training.silent_canary_users, "held-in canary user")

@@ -6,7 +6,6 @@ from heldin.audit.blind import REFERENCE
 from heldin.audit.decision import Answer, Promise
 from heldin.audit.requirement import Requirement
 from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing
-from heldin.record.condition_words import statement
 from heldin.record.document import Record
 from heldin.record.requirements import Held, held_against
 from heldin.reports.wording import audited_by, name_measure, sentence
@@ -36,6 +35,8 @@ def recommendation(record: Record) -> str:
     if record.decision.decision.promise is Promise.ABOVE:
         return "Do not release yet: the leak looks larger than the promise allows, whatever limits say."
     if record.planted and (unmet := record.planted.unmet()):
+        from heldin.record.condition_words import statement
+
         return (
             f"None: a condition of the audit is not met ({statement(unmet[0])}), so it may speak of another training."
         )

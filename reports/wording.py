@@ -2,16 +2,19 @@
 
 import string
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from heldin.attacks.statistics import is_of_users
-from heldin.audit.blocks import LEAST_BLOCKS, Summary
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.canary_groups import CanaryGroup
 from heldin.base.wording import counted
 from heldin.record.document import Record
-from heldin.record.sweep import SweepResult, VariantResult
 from heldin.reports.blocks import Facts, Section, texts
 from heldin.words.people import AUDITED, Wording
+
+if TYPE_CHECKING:
+    from heldin.audit.blocks import Summary
+    from heldin.record.sweep import SweepResult, VariantResult
 
 _BREAK = "\u200b"  # a place where a line may end
 SHORT = {"epsilon_per_user": "epsilon", "auroc": "AUROC", "loss": "loss", "loss_gain_over_base": "loss gained"}
@@ -131,14 +134,14 @@ def name_measure(words: str) -> str:
     return f"{MEASURES.get(measure, measure)} {rest}"
 
 
-def assign_letters(variants: Sequence[VariantResult]) -> dict[str, str]:
+def assign_letters(variants: "Sequence[VariantResult]") -> dict[str, str]:
     """Return a short mark for each variant: a to z, then aa, ab and so on."""
     single = string.ascii_lowercase
     marks = [*single, *(first + second for first in single for second in single)]
     return {variant.name: mark for variant, mark in zip(variants, marks, strict=False)}
 
 
-def format_summary(summary: Summary | None, *, digits: int = 3, signed: bool = False) -> str:
+def format_summary(summary: "Summary | None", *, digits: int = 3, signed: bool = False) -> str:
     """Return a number with its interval."""
     if summary is None:
         return "-"
@@ -149,7 +152,7 @@ def format_summary(summary: Summary | None, *, digits: int = 3, signed: bool = F
     return f"{value} ({summary.lower:{sign}.{digits}f} to {summary.upper:{sign}.{digits}f})"
 
 
-def format_promise(variant: VariantResult) -> str:
+def format_promise(variant: "VariantResult") -> str:
     """Return epsilon, delta, and whom they protect."""
     if variant.promise is None:
         return "not known"
@@ -158,8 +161,10 @@ def format_promise(variant: VariantResult) -> str:
     return f"{variant.epsilon:.3g} ({variant.delta:g}), {variant.unit}"
 
 
-def describe_intervals(result: SweepResult) -> str:
+def describe_intervals(result: "SweepResult") -> str:
     """Return what the intervals of a sweep are over."""
+    from heldin.audit.blocks import LEAST_BLOCKS
+
     finished = {variant.cells for variant in result.variants if variant.cells}
     if finished - {result.blocks}:
         return (

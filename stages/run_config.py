@@ -16,7 +16,8 @@ from heldin.canaries.config import CanarySpec, SubstringCanaries
 from heldin.corpus.config import CorpusConfig, CorpusSource, FileCorpus
 from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.spans import CATEGORIES, Category
-from heldin.corpus.split import Audited, SplitRule, UserFilter
+from heldin.corpus.split import Audited, SplitRule
+from heldin.corpus.user_filter import UserFilter
 from heldin.defenses.config import ClippingDefense, Defense, EntityDefense, FilterDefense, NoDefense
 from heldin.defenses.texts.data_side import Cap, DataDefense, DeIdentify, declared
 from heldin.finetune.recipe import Optimizer, Recipe, Select

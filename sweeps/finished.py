@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heldin.audit.exposure import PEOPLE, Exposed, read_people
+from heldin.audit.exposed_users import PEOPLE, Exposed, read_people
 from heldin.audit.utility import UserLoss
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter

@@ -8,7 +8,7 @@ import numpy as np
 
 from heldin.audit.blocks import Summary, over_blocks
 from heldin.audit.coarse import LEAST_IN_GROUP, brief, grouped, significant
-from heldin.audit.exposure import Exposed
+from heldin.audit.exposed_users import Exposed
 from heldin.audit.frontier import Position, dominated
 from heldin.audit.limits import AurocDifference, auroc_difference
 from heldin.audit.utility import DIGITS, mean_difference

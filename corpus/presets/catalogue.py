@@ -22,9 +22,9 @@ from heldin.corpus.presets.published import WORDS, Tokens, table_files
 from heldin.corpus.presets.tables import SMALL_LAST_SECOND, arxiv, booksum, cc_news, reddit
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.rows import BadRows, existing
-from heldin.corpus.split import MIN_RECORDS_TO_SPLIT, UserFilter, select_users
 from heldin.corpus.statistics import records_percentiles
 from heldin.corpus.store import CorpusStore
+from heldin.corpus.user_filter import MIN_RECORDS_TO_SPLIT, UserFilter, select_users
 
 PRESET_VERSION = "1"  # part of every fingerprint: with another one, stores are built again
 Read = Callable[[Path, Tokens, BadRows], Iterator[pa.RecordBatch]]
@@ -209,6 +209,11 @@ class PresetSource:
     preset: Preset
     path: Path
     tokens: Tokens = WORDS
+
+    @property
+    def reason_if_empty(self) -> str:
+        """Why it may have no usable record."""
+        return "the preset's steps left nothing of it; docs/presets.md says what they keep"
 
     def fingerprint(self) -> str:
         """Hash of the files, the preset and how tokens are counted."""

@@ -60,6 +60,11 @@ class Maildir:
     user: MailUser = "sender"
     folders: tuple[str, ...] = ()
 
+    @property
+    def reason_if_empty(self) -> str | None:
+        """Why it may have no usable record; None if all folders are read."""
+        return f"no message is in a folder named {' or '.join(self.folders)}" if self.folders else None
+
     def fingerprint(self) -> str:
         """Hash of every file's path, size and modification time, and of the options."""
         # Contents are not read: Enron has half a million files.

@@ -1,54 +1,15 @@
 """Open a source by its path: one small class per format, all with the protocol ``corpus.sources.rows.Source``."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
-from heldin.corpus.made_up.markov import MarkovCorpus
-from heldin.corpus.made_up.markov import generate as generate_markov
-from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
-from heldin.corpus.sources.hub import HuggingFace
-from heldin.corpus.sources.iob import Iob, is_iob
-from heldin.corpus.sources.mail import Maildir, Mbox, is_maildir
-from heldin.corpus.sources.rows import BadRows, Columns, Source, batched
-from heldin.corpus.sources.sentences import Sentences
+from heldin.corpus.sources.rows import BadRows, Columns, Source
 from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
-
-
-@dataclass(frozen=True)
-class Synthetic:
-    """The built-in corpus of made-up people's mail."""
-
-    spec: SyntheticCorpus = field(default_factory=SyntheticCorpus)
-
-    def fingerprint(self) -> str:
-        """Hash of the generator's parameters."""
-        return text_sha256("synthetic", repr(self.spec))
-
-    def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield generated records; none is ever bad."""
-        rows = ({"user": r.user, "text": r.text, "id": r.id, "date": r.date} for r in generate(self.spec))
-        return batched(enumerate(rows, start=1), "synthetic", "row", Columns(id="id", date="date"), bad)
-
-
-@dataclass(frozen=True)
-class Markov:
-    """Sequences of users' Markov chains as text: a corpus in which every probability is known."""
-
-    spec: MarkovCorpus = field(default_factory=MarkovCorpus)
-
-    def fingerprint(self) -> str:
-        """Hash of the generator's parameters."""
-        return text_sha256("markov", repr(self.spec))
-
-    def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield generated records; none is ever bad."""
-        rows = ({"user": r.user, "text": r.text, "id": r.id} for r in generate_markov(self.spec))
-        return batched(enumerate(rows, start=1), "markov", "row", Columns(id="id"), bad)
 
 
 @dataclass(frozen=True)
@@ -86,26 +47,37 @@ def require_named_once(source: Source) -> None:
 
 def parts_of(source: Source) -> tuple[Source, ...]:
     """The sources that stand behind one, in order; itself if it is not made of several."""
-    read = source.source if isinstance(source, Sentences) else source
+    # Sentences are cut from another source.
+    read = getattr(source, "source", source)
     return read.sources if isinstance(read, Several) else (read,)
 
 
 def source_name(source: Source) -> str:
     """Name the files of a source, in quotes, for errors."""
-    where = source.name if isinstance(source, HuggingFace) else getattr(source, "path", type(source).__name__)
+    # A dataset of a hub has a name and no path.
+    where = getattr(source, "name", None) or getattr(source, "path", type(source).__name__)
     return f"'{where}'"
 
 
+# Readers of formats that few files have are imported for the file that needs them.
 def _iob(path: Path, _columns: Columns) -> Source:
+    from heldin.corpus.sources.iob import Iob
+
     return Iob(path)
+
+
+def _mbox(path: Path, _columns: Columns) -> Source:
+    from heldin.corpus.sources.mail import Mbox
+
+    # Messages say themselves who wrote them and when.
+    return Mbox(path)
 
 
 FORMATS: Mapping[str, Callable[[Path, Columns], Source]] = {
     **{f"{ending}{packed}": JsonLines for ending in (".jsonl", ".json", ".ndjson") for packed in ("", ".gz", ".zst")},
     **{f".csv{packed}": Csv for packed in ("", ".gz", ".zst")},
     ".parquet": Parquet,
-    # Messages say themselves who wrote them and when.
-    ".mbox": lambda path, _columns: Mbox(path),
+    ".mbox": _mbox,
     **{f"{end}{packed}": _iob for end in (".conll", ".iob") for packed in ("", ".gz", ".zst")},
 }
 
@@ -116,20 +88,33 @@ _SAVED = ("dataset_info.json", "state.json", "dataset_dict.json")  # save_to_dis
 def open_source(path: Path, columns: Columns) -> Source:
     """The source for a file, by its ending, or a folder. Raises InputError if no source reads it."""
     if path.is_dir():
-        if is_maildir(path):
-            return Maildir(path)
-        if not any((path / name).is_file() for name in _SAVED):
-            raise InputError(
-                f"'{path}' is a folder without data that can be read: name a file in it ({', '.join(FORMATS)}), a"
-                " maildir, or a folder that a Hugging Face dataset's save_to_disk wrote"
-            )
-        return HuggingFace(str(path), columns=columns)
+        return _open_folder(path, columns)
     for ending, source in FORMATS.items():
         if path.name.endswith(ending):
             return source(path, columns)
-    if path.is_file() and is_iob(path):  # CoNLL files have names such as eng.train
-        return Iob(path)
+    if path.is_file() and _is_iob(path):  # CoNLL files have names such as eng.train
+        return _iob(path, columns)
     raise InputError(f"'{path}': cannot tell the format by its name; known endings are {', '.join(FORMATS)}")
+
+
+def _open_folder(path: Path, columns: Columns) -> Source:
+    from heldin.corpus.sources.hub import HuggingFace
+    from heldin.corpus.sources.mail import Maildir, is_maildir
+
+    if is_maildir(path):
+        return Maildir(path)
+    if not any((path / name).is_file() for name in _SAVED):
+        raise InputError(
+            f"'{path}' is a folder without data that can be read: name a file in it ({', '.join(FORMATS)}), a maildir,"
+            " or a folder that a Hugging Face dataset's save_to_disk wrote"
+        )
+    return HuggingFace(str(path), columns=columns)
+
+
+def _is_iob(path: Path) -> bool:
+    from heldin.corpus.sources.iob import is_iob
+
+    return is_iob(path)
 
 
 def open_sources(paths: Sequence[Path], columns: Columns) -> Source:

@@ -11,6 +11,7 @@ from heldin.base.errors import InputError
 from heldin.base.tabular import Tabular
 from heldin.defenses.accounting import guarantees as accounting
 from heldin.defenses.accounting.ceiling import ceiling_of
+from heldin.defenses.accounting.closed_forms import check_delta
 from heldin.defenses.accounting.comparison_accountants import black_box_epsilon, rdp_epsilon
 from heldin.defenses.accounting.events import (
     CappedPoissonGaussian,
@@ -293,7 +294,7 @@ def _with_noise(
     if (noise_multiplier is None) == (target_epsilon is None):
         raise InputError("give exactly one of noise multiplier and target epsilon")
     check_count("steps", steps)
-    accounting.check_delta(delta, steps)
+    check_delta(delta, steps)
     if target_epsilon is not None:
         noise_multiplier = accounting.calibrate(event, steps, delta, target_epsilon)
     assert noise_multiplier is not None

@@ -6,54 +6,18 @@ attacker; it bounds the ROC pooled over users only if in or out was assigned at 
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
-from heldin.base.errors import InputError
 from heldin.defenses.accounting.events import Event, FilteredGaussian
 from heldin.defenses.accounting.guarantees import attack_distribution, epsilon
 from heldin.defenses.accounting.loss_pmf import LossPair, LossPmf
+from heldin.defenses.accounting.roc_ceiling import RocCeiling, epsilon_delta_ceiling
 
 Array = npt.NDArray[np.float64]
 
-_PASSES = 40  # of whole arrays; the point-by-point scan finishes what they leave
 _LOWEST_LOSS = -12.0  # below it, FFT noise times e^{-loss} would matter; the other direction covers that end
-
-
-@dataclass(frozen=True)
-class RocCeiling:
-    """A concave, piecewise linear ROC curve: vertices fpr, tpr of shape (n,), ascending from FPR 0 to (1, 1)."""
-
-    fpr: Array
-    tpr: Array
-
-    def tpr_at(self, fpr: float) -> float:
-        """The highest TPR that any attacker reaches at this FPR in [0, 1]."""
-        if not 0.0 <= fpr <= 1.0:
-            raise InputError(f"false positive rate {fpr} is outside [0, 1]")
-        return float(np.interp(fpr, self.fpr, self.tpr))
-
-    def fpr_at(self, tpr: float) -> float:
-        """The smallest FPR at which an attacker can reach this TPR in [0, 1]; 0 if it is reached without any."""
-        if not 0.0 <= tpr <= 1.0:
-            raise InputError(f"true positive rate {tpr} is outside [0, 1]")
-        first = int(np.searchsorted(self.tpr, tpr))  # first vertex at or above tpr
-        if first == 0:
-            return float(self.fpr[0])
-        rise = self.tpr[first] - self.tpr[first - 1]
-        return float(self.fpr[first] - (self.fpr[first] - self.fpr[first - 1]) * (self.tpr[first] - tpr) / rise)
-
-    def tradeoff(self, alpha: Array) -> Array:
-        """f(alpha) = 1 - TPR(alpha), the least type-II error at type-I error alpha; shape of alpha."""
-        return np.asarray(1.0 - np.interp(alpha, self.fpr, self.tpr))
-
-    @property
-    def auroc(self) -> float:
-        """The area under the curve: no attacker's expected AUROC is above it."""
-        return float(np.trapezoid(self.tpr, self.fpr))
 
 
 def ceiling_of(event: Event, steps: int, delta: float) -> RocCeiling:
@@ -78,43 +42,6 @@ def pld_ceiling(pair: LossPair) -> RocCeiling:
     share = gap[crossing] / (gap[crossing] - gap[crossing + 1])
     fpr = np.union1d(fpr, fpr[crossing] + share * np.diff(fpr)[crossing])
     return RocCeiling(fpr, np.minimum(np.interp(fpr, *remove), np.interp(fpr, *add)))
-
-
-def epsilon_delta_ceiling(epsilon: float, delta: float) -> RocCeiling:
-    """The ROC region of (epsilon, delta)-DP: (0, delta), the bend on the anti-diagonal, (1 - delta, 1), (1, 1).
-
-    Kairouz, Oh, Viswanath 2015, Theorem 2.1.
-    """
-    if not 0.0 <= delta < 1.0:
-        raise InputError(f"delta {delta} is outside [0, 1)")
-    bend = (1.0 - delta) * float(special.expit(-epsilon))  # (1 - delta) / (1 + e^epsilon), without overflow
-    return RocCeiling(np.array([0.0, bend, 1.0 - delta, 1.0]), np.array([delta, 1.0 - bend, 1.0, 1.0]))
-
-
-def symmetrised(ceiling: RocCeiling) -> RocCeiling:
-    """The concave hull of the curve and its reflection (x, y) -> (1 - y, 1 - x); never below the curve.
-
-    A one-run f-DP test needs such a symmetric curve (docs/theory.md#one-run-curve-test).
-    """
-    x = np.concatenate([ceiling.fpr, 1.0 - ceiling.tpr])
-    y = np.concatenate([ceiling.tpr, 1.0 - ceiling.fpr])
-    order = np.lexsort((-y, x))  # by x, the highest y of each first
-    x, y = x[order], y[order]
-    highest = np.append(True, x[1:] > x[:-1])  # of each x
-    x, y = x[highest], y[highest]
-    for _ in range(_PASSES):  # a point on or below the line between its neighbours is no corner of the hull
-        above = (y[1:-1] - y[:-2]) * (x[2:] - x[1:-1]) > (y[2:] - y[1:-1]) * (x[1:-1] - x[:-2])
-        if above.all():
-            return RocCeiling(x, np.maximum.accumulate(y))
-        kept = np.concatenate([[True], above, [True]])
-        x, y = x[kept], y[kept]
-    hull: list[tuple[float, float]] = []
-    for point in zip(x.tolist(), y.tolist(), strict=True):
-        while len(hull) > 1 and _turn(hull[-2], hull[-1], point) >= 0.0:
-            hull.pop()
-        hull.append(point)
-    fpr, tpr = np.array(hull).T
-    return RocCeiling(fpr, np.maximum.accumulate(tpr))
 
 
 def _area(pair: LossPair) -> float:
@@ -159,7 +86,3 @@ def _ascending(fpr: Array, tpr: Array) -> tuple[Array, Array]:
     inside = (fpr >= 0.0) & (fpr <= 1.0)
     fpr, tpr = fpr[inside], np.maximum.accumulate(np.clip(tpr[inside], 0.0, 1.0))
     return np.concatenate([[0.0], fpr, [1.0]]), np.concatenate([tpr[:1], tpr, [1.0]])
-
-
-def _turn(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> float:
-    return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])

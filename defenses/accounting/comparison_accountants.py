@@ -11,6 +11,7 @@ from scipy import optimize, special, stats
 
 from heldin.base.arguments import MANY
 from heldin.base.errors import InputError
+from heldin.defenses.accounting.closed_forms import SMALLEST_DELTA, check_delta
 from heldin.defenses.accounting.events import (
     CappedPoissonGaussian,
     Event,
@@ -22,7 +23,7 @@ from heldin.defenses.accounting.events import (
     check_noise,
     check_rate,
 )
-from heldin.defenses.accounting.guarantees import SMALLEST_DELTA, check_delta, epsilon, loss_distribution
+from heldin.defenses.accounting.guarantees import epsilon, loss_distribution
 from heldin.defenses.accounting.loss_pmf import Array, LossPmf, deltas_on_grid, pair_delta, rounding_mass
 from heldin.defenses.accounting.step_pld import mixture, to_dp_event
 

@@ -15,6 +15,7 @@ from heldin.base.errors import InputError
 from heldin.base.tabular import Tabular
 from heldin.defenses.accounting import guarantees as accounting
 from heldin.defenses.accounting.ceiling import ceiling_of
+from heldin.defenses.accounting.closed_forms import check_delta
 from heldin.defenses.accounting.events import PoissonGaussian, check_count
 
 EXPOSED = (1, 2, 4, 8, 16, 32, 64)  # texts at which a curve is shown if nobody says where
@@ -133,7 +134,7 @@ def account_user_entity(
     Raises:
         InputError: one cap without the other, neither or both of noise and target, a number out of range.
     """
-    accounting.check_delta(delta, steps)
+    check_delta(delta, steps)
     if (noise_multiplier is None) == (target_epsilon is None):
         raise InputError("give exactly one of noise multiplier and target epsilon")
     if (group_size is None) != (entity_cap is None):

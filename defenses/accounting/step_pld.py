@@ -15,6 +15,7 @@ from dp_accounting import dp_event
 from dp_accounting.pld import privacy_loss_distribution
 from scipy import special, stats
 
+from heldin.defenses.accounting.closed_forms import STEP_TAIL
 from heldin.defenses.accounting.events import (
     CappedPoissonGaussian,
     Event,
@@ -26,7 +27,6 @@ from heldin.defenses.accounting.events import (
 )
 from heldin.defenses.accounting.loss_pmf import Array, LossPair, LossPmf, from_dp_accounting, mix, on_grid
 
-STEP_TAIL = 1e-20  # one-step mass that may be cut off (rare atoms, far tails); it is charged as infinite loss
 MAX_CELLS = 2**21
 _NEWTON_STEPS = 100
 _BLOCK = 2**20  # exponents at a time: 8 MiB

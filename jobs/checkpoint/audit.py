@@ -20,7 +20,6 @@ from heldin.models.loading import LanguageModel, same_tokens
 from heldin.models.model_names import require_model
 from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Body, Record, read_record, without_names, write_new_record
-from heldin.stages.config_files import first_difference
 from heldin.stages.measures.measure import MeasureFolder
 from heldin.stages.run_folder import StageSeconds, take_new_folder
 
@@ -133,6 +132,8 @@ def _take_folder(job: CheckpointAudit, out: Path) -> None:
         if record.kind == "audit" and record.config == asked:
             return
         if record.kind == "audit":
+            from heldin.stages.config_files import first_difference
+
             changed = first_difference(record.config, asked) or "option"
             # As its user calls it.
             changed = {"stated_claims": "claims", "others": "reference"}.get(changed, changed)

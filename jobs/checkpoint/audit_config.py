@@ -12,7 +12,7 @@ from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS
 from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.base.config_errors import checked
 from heldin.base.section import Count, ExpandedName, ExpandedPath, Few, Many, NotNegative, Positive, Section, Seed
-from heldin.bounds.claims import parse_claim, plan_claim
+from heldin.bounds.claims import parse_claim
 from heldin.bounds.design import Assignment
 from heldin.corpus.sources.rows import Columns
 from heldin.models.model_config import ScoringPrecision
@@ -183,7 +183,12 @@ class CheckpointConfig(MeasureKeys):
         from heldin.jobs.checkpoint.job import CheckpointAudit
 
         # The plan's curve last: the first claim's delta is that of the bounds.
-        claims = [parse_claim(text) for text in self.claims] + ([plan_claim(self.plan)] if self.plan else [])
+        claims = [parse_claim(text) for text in self.claims]
+        if self.plan is not None:
+            # The accountant, for this claim alone.
+            from heldin.bounds.plan_claims import plan_claim
+
+            claims.append(plan_claim(self.plan))
         return CheckpointAudit(
             model=self.model,
             reference=self.reference[0],

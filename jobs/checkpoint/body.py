@@ -22,7 +22,6 @@ from heldin.record.document import Body
 from heldin.record.facts import LARGEST_DRIFT, CorpusFacts, ModelFacts, Overlaps, ScoredTexts, SplitFacts
 from heldin.record.overlaps import NOT_KNOWN, measured, texts_in, training_flaws
 from heldin.stages.measures.measure import Fingerprinted, Measure, MeasuredUsers, MeasureFolder
-from heldin.stages.measures.precision import PrecisionShift
 from heldin.stages.measures.scores import Setting, TextScores, scoring_rule
 from heldin.words import Statement
 from heldin.words.answer import ComparisonFlaw
@@ -68,6 +67,8 @@ class AuditMeasures:
         """Return the measures besides the scores."""
         job, measures = self.job, list[Measure[Any]]()
         if job.attack.precision != "fp32":
+            from heldin.stages.measures.precision import PrecisionShift
+
             texts = scored_texts(job, self.groups)
             measures.append(PrecisionShift(job.attack, texts, self.models, self.in_full, job.seed))
         subjects = subjects_of_audit(job, self.groups)

@@ -15,8 +15,7 @@ from heldin.corpus.sources.rows import BadRows, Columns
 from heldin.corpus.store import CorpusStore, texts_of
 from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
 from heldin.jobs.checkpoint.job import CheckpointAudit
-from heldin.models.adapters import load_target_and_reference
-from heldin.models.loading import load_language_model
+from heldin.models.loading import load_language_model, load_target_and_reference
 from heldin.models.model_config import ScoringPrecision
 from heldin.models.score_cache import ScoredModel
 from heldin.record.facts import ModelFacts

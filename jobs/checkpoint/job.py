@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from heldin.attacks.config import AttackConfig
 from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.base.errors import InputError
-from heldin.bounds.claims import plan_claim
 from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import Claim, stated_claim
 from heldin.corpus.sources.rows import Columns
@@ -110,6 +109,8 @@ def audit_job(folder: Path, record: Record) -> CheckpointAudit:
     try:
         claims: list[Claim] = [stated_claim(epsilon, delta) for epsilon, delta in kept["stated_claims"]]
         if kept["plan"] is not None:
+            from heldin.bounds.plan_claims import plan_claim
+
             # The folder's copy, not the path that was given.
             claims.append(plan_claim(folder / "plan.json"))
         return CheckpointAudit(

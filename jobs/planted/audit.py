@@ -8,15 +8,15 @@ from pathlib import Path
 from heldin.attacks.protocol import TextStatistic
 from heldin.audit.canary_groups import kinds_of
 from heldin.audit.control import ControlFacts, ControlOutcome
-from heldin.audit.exposure import PEOPLE, write_people
+from heldin.audit.exposed_users import PEOPLE, write_people
 from heldin.audit.preregistration import Preregistration, Sides
 from heldin.audit.results import Results
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, private_directory, whole_directory
 from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
-from heldin.bounds.claims import UnitClaim, parse_claim_of
 from heldin.bounds.design import Assignment
+from heldin.bounds.plan_claims import UnitClaim, parse_claim_of
 from heldin.bounds.verdict import Claim
 from heldin.jobs.checkpoint.body import rule_at_endpoint
 from heldin.jobs.checkpoint.endpoint import remote_of

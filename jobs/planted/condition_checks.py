@@ -9,7 +9,7 @@ from pathlib import Path
 
 from heldin.audit.control import ControlFacts
 from heldin.base.errors import InputError
-from heldin.bounds.claims import parse_claim_of
+from heldin.bounds.plan_claims import parse_claim_of
 from heldin.jobs.planted.looks import Look, looks_that_saw_a_change
 from heldin.jobs.planted.plant_folder import Manifest
 from heldin.record.facts import LARGEST_DRIFT, EndpointFacts

@@ -15,7 +15,7 @@ from heldin.base.section import ExpandedName, ExpandedPath, JobName, Section
 from heldin.canaries.config import CanarySpec, NamedPersonCanaries, SubstringCanaries
 from heldin.corpus.config import CorpusConfig, FileCorpus
 from heldin.corpus.sources.rows import Columns
-from heldin.corpus.split import MIN_RECORDS_TO_SPLIT, UserFilter
+from heldin.corpus.user_filter import MIN_RECORDS_TO_SPLIT, UserFilter
 from heldin.finetune.recipe import Recipe
 from heldin.record.release import Release
 from heldin.stages.config_files import read_config, with_overrides

@@ -16,7 +16,8 @@ from heldin.canaries.kinds import Kind, public_dice
 from heldin.canaries.planted import PlantedStore
 from heldin.canaries.real_rows import takeable_rows
 from heldin.corpus.row_parts import Parts
-from heldin.corpus.split import Part, Role, UserFilter
+from heldin.corpus.split import Part, Role
+from heldin.corpus.user_filter import UserFilter
 from heldin.jobs.planted.parts import read_parts
 from heldin.jobs.planted.plant_config import PlantConfig
 from heldin.jobs.planted.plant_folder import Manifest

@@ -9,16 +9,15 @@ from typing import NoReturn
 from heldin.attacks.scoring import AttackTexts
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter, Reporter
-from heldin.bounds.claims import parse_claim_of
+from heldin.bounds.plan_claims import parse_claim_of
 from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
 from heldin.jobs.checkpoint.endpoint import Remote, attacks_at_endpoint, reached
 from heldin.jobs.planted.looks import Look, note_served, served_models
 from heldin.jobs.planted.plant_config import PlantConfig
 from heldin.jobs.planted.plant_data import run_of
-from heldin.models.adapters import load_target_and_reference
 from heldin.models.endpoint import EndpointModel, open_endpoint_model, probe_now
 from heldin.models.endpoint_client import Connection
-from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.loading import LanguageModel, load_language_model, load_target_and_reference
 from heldin.models.model_config import ScoringPrecision
 from heldin.models.model_names import fingerprint_of, require_model
 from heldin.models.score_cache import ScoredModel

@@ -14,8 +14,9 @@ from heldin.canaries.config import check_enough_users
 from heldin.corpus.build import build_store
 from heldin.corpus.names import load_aliases, missing_names_line
 from heldin.corpus.sorting import ROWS_PER_BATCH
-from heldin.corpus.split import Audited, Selection, check_pool, select_users
+from heldin.corpus.split import Audited, check_pool
 from heldin.corpus.store import CorpusStore
+from heldin.corpus.user_filter import Selection, select_users
 from heldin.record.facts import CorpusFacts
 from heldin.stages.run_config import RunConfig
 

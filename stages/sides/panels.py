@@ -10,17 +10,19 @@ import numpy as np
 
 from heldin.attacks.protocol import TextStatistic
 from heldin.audit.canary_groups import PlantedUsers, kinds_of
-from heldin.audit.exposure import Exposed, ExposureFacts, correlations, exposed_users, exposure_groups
+from heldin.audit.exposed_users import Exposed, correlations, exposed_users, exposure_groups
+from heldin.audit.exposure import ExposureFacts
 from heldin.audit.panels import judge_panels
-from heldin.audit.preregistration import Panel, Preregistration, sides_of_run
+from heldin.audit.preregistration import Panel, Preregistration, Sides
 from heldin.audit.results import Results
 from heldin.audit.scored_users import ScoredUsers
 from heldin.base.coins import first_in_keyed_order, seed_key
 from heldin.base.progress import Reporter
-from heldin.bounds.claims import claims_of, exposed_claims
+from heldin.bounds.design import Assignment
+from heldin.bounds.plan_claims import claims_of, exposed_claims
 from heldin.bounds.verdict import Claim
 from heldin.canaries.kinds import Canary, Kind
-from heldin.corpus.split import Part
+from heldin.corpus.split import Part, SplitRule
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.texts.data_side import TrainingRecord
 from heldin.stages.run_config import RunConfig
@@ -232,3 +234,8 @@ def _sample(seed: int, purpose: str, names: Sequence[str], most: int) -> list[st
     if len(names) <= most:
         return list(names)
     return [names[i] for i in first_in_keyed_order(seed_key(seed), purpose, names, most)]
+
+
+def sides_of_run(assignment: SplitRule) -> Sides:
+    """Return the sides of a run, whose ledger heldin drew: coins, or an exact half."""
+    return Sides(Assignment.COIN if assignment is SplitRule.COIN else Assignment.FIXED, witnessed=True)

@@ -10,8 +10,8 @@ from heldin.base.artefacts import is_whole
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, text_sha256
 from heldin.base.progress import Reporter
-from heldin.corpus.split import select_users
 from heldin.corpus.store import texts_of
+from heldin.corpus.user_filter import select_users
 from heldin.finetune.batches import encode
 from heldin.finetune.precision import arithmetic_of
 from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once

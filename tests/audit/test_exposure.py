@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from heldin.attacks.protocol import REFERENCE_ALONE, REFERENCE_DIVERGENCE, TextStatistic
-from heldin.audit.exposure import (
-    LEAST_IN_GROUP,
+from heldin.audit.coarse import LEAST_IN_GROUP
+from heldin.audit.exposed_users import (
     PROPERTIES,
     SMOOTHING,
     correlations,

@@ -10,10 +10,11 @@ from sklearn.metrics import roc_auc_score
 
 from heldin.base.errors import InputError
 from heldin.bounds import judgement as engine
-from heldin.bounds.claims import mechanism_claim, parse_claim, parse_claim_of, plan_claim
+from heldin.bounds.claims import parse_claim
 from heldin.bounds.csv_scores import bound_scores, read_scores
 from heldin.bounds.design import Design, assignment_named
 from heldin.bounds.judgement import Judgement
+from heldin.bounds.plan_claims import mechanism_claim, parse_claim_of, plan_claim
 from heldin.bounds.rules import PLAN_FAMILY
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import Outcome, Standing

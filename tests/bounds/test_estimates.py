@@ -8,7 +8,7 @@ import pytest
 from heldin.base.errors import InputError
 from heldin.bounds import estimates
 from heldin.bounds.thresholds import Counts, clopper_pearson
-from heldin.defenses.accounting.guarantees import gaussian_epsilon
+from heldin.defenses.accounting.closed_forms import gaussian_epsilon
 from tests.oracles import bounds as slow
 from tests.oracles.two_gaussians import two_gaussian_epsilon
 

@@ -3,7 +3,7 @@
 import pytest
 
 from heldin.base.errors import InputError
-from heldin.bounds.claims import claims_of, exposed_claims
+from heldin.bounds.plan_claims import claims_of, exposed_claims
 from heldin.canaries.kinds import Kind
 from heldin.canaries.people import made_up_name, named_people
 from heldin.corpus.entities.spans import canonical

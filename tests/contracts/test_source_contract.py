@@ -14,9 +14,10 @@ import pytest
 from heldin.base.errors import InputError
 from heldin.corpus.build import build_store
 from heldin.corpus.made_up.markov import MarkovCorpus
+from heldin.corpus.made_up.sources import Markov, Synthetic
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.corpus.sources.hub import HuggingFace
-from heldin.corpus.sources.open import Markov, Synthetic, open_source
+from heldin.corpus.sources.open import open_source
 from heldin.corpus.sources.rows import SCHEMA, BadRows, Columns, Source, existing
 from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
 

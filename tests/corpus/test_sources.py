@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from heldin.base.errors import InputError
+from heldin.corpus.made_up.sources import Synthetic
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.corpus.sources.hub import HuggingFace
-from heldin.corpus.sources.open import Synthetic
 from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
 

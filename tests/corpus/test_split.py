@@ -10,7 +10,8 @@ from heldin.base.errors import InputError
 from heldin.corpus.build import build_store
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import JsonLines
-from heldin.corpus.split import Role, SplitRule, UserFilter, assign, select_users
+from heldin.corpus.split import Role, SplitRule, assign
+from heldin.corpus.user_filter import UserFilter, select_users
 from heldin.stages.run_config import SplitConfig
 from heldin.stages.sides.audit_pool import pool_of_users
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from heldin.base.errors import InputError
-from heldin.defenses.accounting import composition, loss_pmf
-from heldin.defenses.accounting import guarantees as accounting
+from heldin.defenses.accounting import closed_forms, composition, loss_pmf
+from heldin.defenses.accounting.closed_forms import SMALLEST_DELTA
 from heldin.defenses.accounting.events import CappedPoissonGaussian, PoissonGaussian
-from heldin.defenses.accounting.guarantees import SMALLEST_DELTA, calibrate, delta_of, epsilon
+from heldin.defenses.accounting.guarantees import calibrate, delta_of, epsilon
 from heldin.defenses.accounting.loss_pmf import (
     LossPmf,
     compose,
@@ -200,7 +200,7 @@ def test_more_steps_than_a_whole_pair_could_bear():
     event = PoissonGaussian(50.0, 0.001)
     found = [epsilon(event, steps, 1e-10) for steps in (10**5, 10**6, 10**7)]
     assert found[0] < found[1] < found[2]
-    assert found[2] == pytest.approx(accounting.gaussian_epsilon(math.sqrt(10**7) * 0.001 / 50.0, 1e-10), rel=2e-3)
+    assert found[2] == pytest.approx(closed_forms.gaussian_epsilon(math.sqrt(10**7) * 0.001 / 50.0, 1e-10), rel=2e-3)
 
 
 def test_a_hard_cap_keeps_its_limit():

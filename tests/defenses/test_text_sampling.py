@@ -5,7 +5,7 @@ import json
 import pytest
 
 from heldin.base.errors import InputError
-from heldin.bounds.claims import claims_of, mechanism_claim
+from heldin.bounds.plan_claims import claims_of, mechanism_claim
 from heldin.defenses.accounting.account import account_plan
 from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.events import PoissonGaussian

@@ -3,7 +3,7 @@
 import pytest
 
 from heldin.base.errors import InputError
-from heldin.bounds.claims import claims_of
+from heldin.bounds.plan_claims import claims_of
 from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.events import PoissonGaussian
 from heldin.defenses.accounting.guarantees import epsilon

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import heldin.finetune.batches
 import heldin.jobs.run
 import heldin.stages.train.training
-from heldin.audit.exposure import read_people
+from heldin.audit.exposed_users import read_people
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
 from heldin.models.reading import quiet_transformers

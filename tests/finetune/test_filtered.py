@@ -10,8 +10,9 @@ from scipy import stats
 
 from heldin.base.coins import keyed_uniform, seed_key
 from heldin.base.errors import InputError
+from heldin.defenses.accounting.closed_forms import gaussian_mu
 from heldin.defenses.accounting.events import FilteredGaussian
-from heldin.defenses.accounting.guarantees import calibrate, delta_of, epsilon, gaussian_mu
+from heldin.defenses.accounting.guarantees import calibrate, delta_of, epsilon
 from heldin.defenses.choices import ConcentrationFilter, ConstantDivisor, FlatClip, FullBatchSampler, NoiseGenerator
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism

@@ -14,8 +14,8 @@ from heldin.base.artefacts import INDEX, read_document, write_document
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.base.yaml_files import read_yaml
-from heldin.bounds.claims import parse_claim_of
 from heldin.bounds.design import Assignment, Design
+from heldin.bounds.plan_claims import parse_claim_of
 from heldin.bounds.verdict import max_certifiable_epsilon
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted.audit import audit_planted, judged_as

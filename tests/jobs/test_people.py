@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from heldin.attacks.protocol import REFERENCE_ALONE, TextStatistic
-from heldin.audit.exposure import exposed_users
-from heldin.audit.preregistration import Preregistration, sides_of_run
+from heldin.audit.exposed_users import exposed_users
+from heldin.audit.preregistration import Preregistration
 from heldin.audit.scored_users import scored_users
 from heldin.base.progress import LineReporter
 from heldin.defenses.texts.data_side import TrainingRecord
 from heldin.stages.run_config import load_config
 from heldin.stages.sides.data import prepare_data
-from heldin.stages.sides.panels import people_of
+from heldin.stages.sides.panels import people_of, sides_of_run
 from tests.jobs.test_audit_pool import config_of, corpus_file  # noqa: F401
 
 SILENT = LineReporter(lambda line: None)

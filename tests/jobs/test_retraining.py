@@ -15,7 +15,7 @@ from scipy import stats
 from heldin.base.artefacts import write_document
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.progress import LineReporter
-from heldin.defenses.accounting.guarantees import gaussian_epsilon
+from heldin.defenses.accounting.closed_forms import gaussian_epsilon
 from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.recipe import Recipe

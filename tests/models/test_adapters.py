@@ -28,8 +28,7 @@ from peft import (
 from safetensors.torch import load_file, save_file
 
 from heldin.base.errors import InputError
-from heldin.models.adapters import load_target_and_reference
-from heldin.models.loading import load_language_model
+from heldin.models.loading import load_language_model, load_target_and_reference
 from heldin.models.logprobs import score_texts
 from heldin.models.model_config import TinyModel
 from heldin.models.model_names import fingerprint_of, require_model

@@ -5,7 +5,7 @@ import math
 from scipy import optimize, special
 
 from heldin.base.errors import InputError
-from heldin.defenses.accounting.guarantees import check_delta
+from heldin.defenses.accounting.closed_forms import check_delta
 
 
 def two_gaussian_epsilon(mean: float, deviation: float, delta: float) -> float:

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
 from heldin.base.coins import fair_coin, keyed_digest, seed_key
-from heldin.bounds.claims import mechanism_claim
 from heldin.bounds.design import Assignment, Design
 from heldin.bounds.judgement import Judgement, evaluate
+from heldin.bounds.plan_claims import mechanism_claim
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import Claim, Standing, rejects
 from heldin.corpus.build import build_store

@@ -1,0 +1,225 @@
+"""The held-in users at risk, and correlates of a high score (Kandpal et al. 2024, section 4.1, Figure 2).
+
+Single users are only in an owner-only file. Record and report have groups of ten or more users: sorted by score, a row
+about one user identifies that user to anyone who holds the scores, whatever is rounded or left out.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from heldin.attacks.protocol import REFERENCE_ALONE, REFERENCE_DIVERGENCE
+from heldin.audit.coarse import LEAST_IN_GROUP, brief, significant
+from heldin.audit.exposure import Correlation, ExposureGroup
+from heldin.audit.scored_users import ScoredUsers
+from heldin.base.artefacts import read_table, write_table
+from heldin.base.errors import InputError
+from heldin.defenses.texts.data_side import Deduplicate, TrainingRecord, apply_defenses, by_user
+
+NEAR = Deduplicate(scope="user", threshold=0.8, ngram=3)
+SMOOTHING = 0.5  # counts that every word gets besides its own
+MOST_GROUPS = 5
+PROPERTIES = {
+    "share": "share of training",
+    "reference_loss": "reference loss",
+    "reference_divergence": "reference divergence",
+    "word_divergence": "word divergence",
+    "near_duplicates": "near-duplicates",
+}
+
+PEOPLE = "people.parquet"  # of a run: who is how exposed, for the owner alone
+
+
+@dataclass(frozen=True)
+class Exposed:
+    """A held-in user, for the owner of the run only.
+
+    Attributes:
+        score: score of the leading attack; higher is more exposed.
+        above: share of held-out users with a lower score.
+        share: share of the training records that are this user's.
+        reference_loss: loss of the reference model on the attacker's texts of the user, nats per token.
+        reference_divergence: lower estimate of KL(D_u || p_ref), nats per token (``attacks.reference_divergence``);
+            None where the user has a single text.
+        word_divergence: KL divergence of the user's words from everybody else's in training, nats, smoothed.
+        near_duplicates: training records of the user that nearly copy an earlier one.
+    """
+
+    user: str
+    score: float
+    above: float
+    share: float
+    reference_loss: float
+    reference_divergence: float | None
+    word_divergence: float
+    near_duplicates: int
+
+
+def exposed_users(
+    table: ScoredUsers,
+    training: Sequence[TrainingRecord],
+    *,
+    attack: str,
+    aggregation: str,
+    listed: Collection[str] | None = None,
+    trained_on: int | None = None,
+) -> list[Exposed]:
+    """Held-in users, most exposed first.
+
+    Args:
+        table: the scored users; includes the reference model alone.
+        training: records that were trained on, each user's next to each other.
+        aggregation: how the scores of a user's texts become one.
+        listed: which held-in users; None: all.
+        trained_on: number of records that were trained on, if ``training`` are those of a sample of users.
+    """
+    scores = table.scores(attack, aggregation)
+    # The reference's own score is its log-likelihood per token, higher for likelier texts; the loss is its negative.
+    losses = -table.scores(REFERENCE_ALONE)
+    distances = np.full(scores.size, np.nan)
+    if table.has(REFERENCE_DIVERGENCE):
+        # ``lifted``, not ``scores``: a user with a single text has no divergence, and is no reason to stop.
+        distances = table.lifted(REFERENCE_DIVERGENCE)
+    held_out = np.sort(scores[~table.member])
+    # Strictly lower ones: a held-out user with the same score is not told apart.
+    above = np.searchsorted(held_out, scores, "left") / max(1, held_out.size)
+    of_user = by_user(training)
+    # Deduplication reads texts only, so that neither a tokenizer nor a model is asked.
+    left, _ = apply_defenses([NEAR], training, lengths=lambda _: [], losses=lambda _: [], seed=0)
+    distinct = Counter(record.user for record in left)
+    divergence = word_divergences({user: [r.text for r in records] for user, records in of_user.items()})
+    users = [
+        Exposed(
+            user=user,
+            score=float(scores[i]),
+            above=float(above[i]),
+            share=len(of_user.get(user, ())) / max(1, trained_on or len(training)),
+            reference_loss=float(losses[i]),
+            reference_divergence=None if np.isnan(distances[i]) else float(distances[i]),
+            word_divergence=divergence.get(user, 0.0),
+            near_duplicates=len(of_user.get(user, ())) - distinct[user],
+        )
+        for i, user in enumerate(table.users)
+        if table.member[i] and (listed is None or user in listed)
+    ]
+    # Equal scores by name, so that the order of the input plays no part.
+    return sorted(users, key=lambda u: (-u.score, u.user))
+
+
+def exposure_groups(users: Sequence[Exposed]) -> list[ExposureGroup]:
+    """Up to five groups of equal size, ten users or more each, from users sorted by exposure; empty if under ten."""
+    count = min(MOST_GROUPS, len(users) // LEAST_IN_GROUP)
+    if not count:
+        return []
+    # Parts differ in size by one at most, and the smallest has at least ten users, by the choice of ``count``.
+    groups = [[users[i] for i in rows] for rows in np.array_split(np.arange(len(users)), count)]
+    return [
+        ExposureGroup(
+            users=len(members),
+            above=_mean([u.above for u in members]),
+            share=_mean([u.share for u in members]),
+            reference_loss=_mean([u.reference_loss for u in members]),
+            reference_divergence=_mean_of_group([u.reference_divergence for u in members]),
+            word_divergence=_mean([u.word_divergence for u in members]),
+            near_duplicates=_mean([u.near_duplicates for u in members]),
+        )
+        for members in groups
+    ]
+
+
+def correlations(users: Sequence[Exposed]) -> list[Correlation]:
+    """Correlation of each property with the score, over the users who have the property."""
+    scores = [u.score for u in users]
+    return [_correlation(label, [getattr(u, name) for u in users], scores) for name, label in PROPERTIES.items()]
+
+
+def write_people(users: Sequence[Exposed], path: Path) -> None:
+    """Write the table of single users, readable by its owner only."""
+    columns = {field.name: [getattr(u, field.name) for u in users] for field in fields(Exposed)}
+    # A row names a person and how exposed that person is.
+    write_table(columns, path)
+
+
+def read_people(path: Path) -> list[Exposed]:
+    """Read what ``write_people`` wrote. Raises InputError if the file is missing or is not as it was written."""
+    table = read_table(path)
+    if table is None:
+        raise InputError(
+            f"'{path}' is missing or not as it was written: run the command that made the folder again (an audit leaves"
+            " no such table)"
+        )
+    return [Exposed(**row) for row in table.to_pylist()]
+
+
+def people_table(users: Sequence[Exposed], most: int) -> str:
+    """The most exposed users as plain text."""
+    head = ["user", "score", "above held-out", *PROPERTIES.values()]
+    cells = [head]
+    for u in users[:most]:
+        row = asdict(u)
+        values = ["-" if row[name] is None else f"{row[name]:.4g}" for name in PROPERTIES]
+        cells.append([u.user, f"{u.score:.4g}", f"{100 * u.above:.0f} %", *values])
+    widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
+    lines = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
+    return "\n".join([*lines, f"{min(most, len(users))} of {len(users)} held-in users, most exposed first"])
+
+
+def word_divergences(texts: Mapping[str, Sequence[str]]) -> dict[str, float]:
+    """KL(words of a user || words of all others), nats: a bag-of-words distance of D_u from D_-u.
+
+    Each of the V words seen gets ``SMOOTHING`` extra counts on both sides, which keeps it finite.
+    """
+    counts = {
+        user: Counter(word for text in written for word in text.lower().split()) for user, written in texts.items()
+    }
+    # The sums over everybody are taken once; each user is then subtracted, in time linear in that user's words.
+    everybody = Counter[str]()
+    for of_user in counts.values():
+        everybody.update(of_user)
+    total, size = sum(everybody.values()), len(everybody)
+    logs = math.fsum(math.log(count + SMOOTHING) for count in everybody.values())
+    return {user: _divergence(of_user, everybody, total, size, logs) for user, of_user in counts.items()}
+
+
+def _divergence(own: Counter[str], everybody: Counter[str], total: int, size: int, logs: float) -> float:
+    """One user's divergence; ``logs`` is the sum of log(count + SMOOTHING) over all ``size`` words of ``everybody``."""
+    mine = sum(own.values())
+    # Totals of the two smoothed distributions, over the same words, so that each sums to one.
+    p_total, q_total = mine + SMOOTHING * size, total - mine + SMOOTHING * size
+    scale = math.log(q_total / p_total)
+    seen = math.fsum(
+        (count + SMOOTHING) * (math.log((count + SMOOTHING) / (everybody[word] - count + SMOOTHING)) + scale)
+        for word, count in own.items()
+    )
+    # words the user does not write enter as a sum over all words minus the user's own: linear in the texts read
+    logs_unseen = logs - math.fsum(math.log(everybody[word] + SMOOTHING) for word in own)
+    unseen = SMOOTHING * ((size - len(own)) * (math.log(SMOOTHING) + scale) - logs_unseen)
+    # A divergence is never negative; rounding of equal distributions may be.
+    return max(0.0, (seen + unseen) / p_total)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Mean in two digits: an exact mean is a sum over a few users, which only one choice of users may fit."""
+    return significant(float(np.mean(values)))
+
+
+def _mean_of_group(values: Sequence[float | None]) -> float | None:
+    """Mean of the values that exist; None if they are too few for a group."""
+    there = [value for value in values if value is not None]
+    return _mean(there) if len(there) >= LEAST_IN_GROUP else None
+
+
+def _correlation(name: str, column: Sequence[float | None], exposure: Sequence[float]) -> Correlation:
+    """Correlation over the users who have the property."""
+    values = [value for value in column if value is not None]
+    scores = [score for value, score in zip(column, exposure, strict=True) if value is not None]
+    # Ranks that do not vary have no correlation, and one over a few users would be about them.
+    if len(values) < LEAST_IN_GROUP or len(set(values)) < 2 or len(set(scores)) < 2:
+        return Correlation(name, None, None)
+    result = stats.spearmanr(values, scores)
+    return Correlation(name, brief(float(result.statistic), 2), significant(float(result.pvalue)))
