@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from heldin.api.claims import Stated, claims_of
+from heldin.api.numbers import Stated, claims_of
 from heldin.audit.bootstrap import Estimate
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter, Reporter, reporter_for_this_terminal
@@ -20,7 +20,7 @@ Source = str | Path
 
 @dataclass(frozen=True, eq=False)
 class AuditResult(Tabular):
-    """What a run or an audit found.
+    """The result of a run or an audit.
 
     Attributes:
         record: everything, as it stands in record.json; an internal document.
@@ -33,17 +33,17 @@ class AuditResult(Tabular):
 
     @property
     def answer(self) -> str:
-        """One of four answers: leaks, no leak found, inconclusive, not valid."""
+        """Return one of four answers: leaks, no leak found, inconclusive, not valid."""
         return self.record.decision.decision.answer.value
 
     @property
     def headline(self) -> str:
-        """The answer in a sentence or two."""
+        """Return the answer in a sentence or two."""
         return self.record.decision.headline
 
     @property
     def auroc(self) -> Estimate:
-        """The leading attack's AUROC over users with its own 95 % interval; an estimate.
+        """Return the leading attack's AUROC over users, with the attack's own 95 % interval; an estimate.
 
         The headline may name another attack, with an interval that holds for all of them; ``rows`` has both.
         """
@@ -51,43 +51,43 @@ class AuditResult(Tabular):
 
     @property
     def verdict(self) -> Verdict | None:
-        """The gravest of the verdicts on claims; None where there are too few users for any."""
+        """Return the gravest of the verdicts on claims; None if there are too few users for any."""
         # ``verdict`` is the gravest of a list, and an empty list has none.
         return self.record.judgement.verdict if self.record.judgement.verdicts else None
 
     @property
     def exit_code(self) -> int:
-        """3 if a claim's violation is certified at its level, 4 if it is only indicated, else 0."""
+        """Return 3 if a claim's violation is certified at the level of the claim, 4 if it is only indicated, else 0."""
         return self.record.judgement.exit_code
 
     def heading(self) -> str:
-        """The headline."""
+        """Return the headline."""
         return self.headline
 
     def notes(self) -> Sequence[str]:
-        """What a reader must know before the answer, as terminal and report have it."""
+        """Return what a reader must know before the answer, as terminal and report print it."""
         from heldin.reports.findings import findings
 
         return findings(self.record).warnings
 
     def rows(self) -> list[dict[str, Any]]:
-        """The attacks, the leading one first.
+        """Return the attacks, the leading one first.
 
         ``lower`` and ``upper`` are of each AUROC by itself; the simultaneous ones hold for all attacks at once.
         """
         return [
             {
-                "attack": its.attack,
-                "aggregation": its.aggregation,
-                "auroc": its.auroc.value,
-                "lower": its.auroc.lower,
-                "upper": its.auroc.upper,
+                "attack": attack.attack,
+                "aggregation": attack.aggregation,
+                "auroc": attack.auroc.value,
+                "lower": attack.auroc.lower,
+                "upper": attack.auroc.upper,
                 # None where the family of attacks was not tested together, and so has no interval in common.
-                "simultaneous_lower": its.simultaneous[0] if its.simultaneous else None,
-                "simultaneous_upper": its.simultaneous[1] if its.simultaneous else None,
-                "adjusted_p": its.adjusted_p,
+                "simultaneous_lower": attack.simultaneous[0] if attack.simultaneous else None,
+                "simultaneous_upper": attack.simultaneous[1] if attack.simultaneous else None,
+                "adjusted_p": attack.adjusted_p,
             }
-            for its in self.record.attacks
+            for attack in self.record.attacks
         ]
 
     def write_pdf(self, path: Source) -> Path:
@@ -138,7 +138,7 @@ def run(
         overrides: such as "finetune.epochs=3".
 
     Returns:
-        What was found; None where a filter halted training, which leaves no model.
+        What was found; None if a filter halted training, which leaves no model.
 
     Raises:
         InputError: a config with errors, or input that cannot be used.
@@ -146,8 +146,8 @@ def run(
     """
     # The pipeline loads torch, which takes seconds: only a call that trains or scores pays for it.
     from heldin.jobs.run import run as _run
-    from heldin.stages.config import load_config, parse_config
     from heldin.stages.config_files import with_overrides
+    from heldin.stages.run_config import load_config, parse_config
 
     if isinstance(config, Mapping):
         # "config" is what errors name in place of a file.
@@ -184,7 +184,7 @@ def audit_model(
         text: column that holds the text.
         claims: to test, each a ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6); a plan's curve is ``plan=``.
         out: folder for the results (default: runs/NAME).
-        options: any other key of an audit's config by name (``jobs.checkpoint.config.CheckpointConfig``), such as
+        options: any other key of an audit's config by name (``jobs.checkpoint.audit_config.CheckpointConfig``), such as
             ``assignment="coin"``, ``plan="plan.json"`` or ``attack={"max_characters": 2000}``.
 
     Returns:
@@ -194,11 +194,11 @@ def audit_model(
         InputError: options with errors, or input that cannot be used.
     """
     from heldin.jobs.checkpoint.audit import audit_checkpoint
-    from heldin.jobs.checkpoint.config import parse_checkpoint
+    from heldin.jobs.checkpoint.audit_config import parse_checkpoint
     from heldin.stages.config_files import merged
 
     # A curve has no text form for the config below, which the audit keeps as what it was asked to do.
-    curves = [its.label for its in claims_of(claims) if its.is_curve]
+    curves = [claim.label for claim in claims_of(claims) if claim.is_curve]
     if curves:
         raise InputError(f"claims has {curves[0]}: give the plan's file as plan=, of which the audit keeps a copy")
     # A single name is a sequence too, of its letters.
@@ -210,7 +210,7 @@ def audit_model(
         "held_in": str(held_in),
         "held_out": str(held_out),
         # ``repr`` keeps every digit: a claim is tested as stated, not rounded.
-        "claims": [f"epsilon={its.epsilon!r},delta={its.delta!r}" for its in claims_of(claims)],
+        "claims": [f"epsilon={claim.epsilon!r},delta={claim.delta!r}" for claim in claims_of(claims)],
         "columns": {"user": user, "text": text},
     }
     # Key by key within a section, so that ``columns={"id": "number"}`` adds to user and text and does not replace them.
@@ -237,8 +237,8 @@ def plant(
     Raises:
         InputError: a config with errors, or a training set or model that cannot be used.
     """
-    from heldin.jobs.planted.config import load_plant
     from heldin.jobs.planted.plant import plant as _plant
+    from heldin.jobs.planted.plant_config import load_plant
     from heldin.watch.planted_files import TRAINING
 
     checked = load_plant(config if isinstance(config, Mapping) else Path(config), overrides)
@@ -280,7 +280,7 @@ def audit_planted(
 
 
 def load_record(folder: Source) -> AuditResult:
-    """What a finished run or audit found. Raises InputError where there is none."""
+    """Return the result of a finished run or audit. Raises InputError if the folder has none."""
     return AuditResult(read_record(Path(folder) / "record.json"), Path(folder))
 
 
@@ -290,7 +290,7 @@ def _reporter(quiet: bool) -> Reporter:
 
 
 def _called(function: str) -> str:
-    """How the record says that this was called: the function, and the script if there is one."""
+    """Return the call as the record stores it: the function, and the script if there is one."""
     # The file name without its folders, and none of the arguments: either may name a person.
     script = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else ""
     return f"heldin.{function}(...)" + (f" in {script}" if script.endswith(".py") else "")

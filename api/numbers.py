@@ -1,27 +1,68 @@
-"""Bounds and verdicts from arrays of scores, and what an audit could certify before it is run."""
+"""Claims, bounds and verdicts from arrays of scores, and what an audit could certify before it is run."""
 
 import difflib
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from heldin.api.claims import Stated, claims_of
 from heldin.base.arguments import numbers_named, require_number
 from heldin.base.errors import InputError
+from heldin.bounds.claims import parse_claim
 from heldin.bounds.csv_scores import bound_scores
 from heldin.bounds.design import Design, assignment_named
 from heldin.bounds.judgement import Judgement
+from heldin.bounds.plan_claims import plan_claim as _plan_claim
 from heldin.bounds.power import Power
 from heldin.bounds.power import power as _power
 from heldin.bounds.scores import LabelledScores
+from heldin.bounds.verdict import Claim, stated_claim
+
+Stated = Claim | str | tuple[float, float]
+_FORM = 'give a list of claims, such as [(8, 1e-6)] or ["epsilon=8,delta=1e-6"]'
+
+
+def claim(epsilon: float, delta: float) -> Claim:
+    """(epsilon, delta)-DP per user under add/remove, to be tested. Raises InputError for numbers out of range.
+
+    >>> str(claim(8, 1e-6).label)
+    'epsilon 8 at delta 1e-06'
+    """
+    return stated_claim(epsilon, delta)
+
+
+def plan_claim(path: str | Path) -> Claim:
+    """Return the accountant's curve of a plan.json. Raises InputError for a plan without a guarantee for users."""
+    return _plan_claim(Path(path))
+
+
+def claims_of(stated: Sequence[Stated]) -> tuple[Claim, ...]:
+    """Claims stated as ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6). Raises InputError for a malformed one."""
+    # The letters of one text, or the two numbers of one pair, would each be taken for a claim.
+    if isinstance(stated, str | Claim) or not isinstance(stated, Iterable):
+        given = f"the claim '{stated.label}' alone" if isinstance(stated, Claim) else repr(stated)
+        raise InputError(f"claims = {given}: {_FORM}")
+    return tuple(_claim_of(claim) for claim in stated)
+
+
+def _claim_of(claim: Stated) -> Claim:
+    if isinstance(claim, Claim):
+        return claim
+    if isinstance(claim, str):
+        return parse_claim(claim)
+    try:
+        epsilon, delta = map(float, claim)
+    except (TypeError, ValueError):
+        raise InputError(f"claims: {claim!r} is no claim: {_FORM}") from None
+    return stated_claim(epsilon, delta)
 
 
 # A typed dict and not ``Any``, so that a type checker catches a misspelt option.
 class DesignOptions(TypedDict, total=False):
-    """How scores came about; see ``bounds.design.Design``."""
+    """The design by which scores were made; see ``bounds.design.Design``."""
 
     independent_trainings: bool
     reference_on_one_side: bool
@@ -103,7 +144,7 @@ def bound(
 
 @numbers_named
 def power(users: int, auroc: float, *, delta: float = 1e-5, claims: Sequence[Stated] = ()) -> Power:
-    """What an audit of so many users, each held in by a coin, could certify or falsify, before it is paid for.
+    """Return what an audit of so many users, each held in by a coin, could certify or falsify, before it is run.
 
     >>> found = power(500, 0.75)
     >>> round(found.largest.paid, 1)

@@ -31,7 +31,7 @@ def audit_trainer(
     accept: Sequence[str] = (),
     quiet: bool = False,
 ) -> TrainerAudit:
-    """Whether ``step`` runs ``mechanism``: canary gradients by coin, every noised step watched, the step taken apart.
+    """Check that ``step`` runs ``mechanism``: insert canary gradients by coin, watch every noised step, test the step.
 
     Args:
         step: one private step, with the signature of ``finetune.private.private_gradient``: from model, training,

@@ -31,12 +31,11 @@ from heldin.base.progress import LineReporter
 from heldin.bounds.roc import auroc
 from heldin.finetune.ranks import joined
 from heldin.models.loading import load_language_model
-from heldin.stages.config import load_config
-from heldin.stages.folder import take_folder
 from heldin.stages.measures.scores import score_leading
+from heldin.stages.run_config import load_config
+from heldin.stages.run_folder import take_folder
 from heldin.stages.sides.corpus import read_corpus
-from heldin.stages.sides.data import prepare_data
-from heldin.stages.sides.texts import texts_under_attack
+from heldin.stages.sides.data import prepare_data, texts_under_attack
 from heldin.stages.train.models import base_model
 from heldin.stages.train.plan import settle_plan
 from heldin.stages.train.training import finetune

@@ -22,8 +22,8 @@ from transformers import PreTrainedTokenizerFast
 
 from heldin.base.progress import LineReporter
 from heldin.corpus.sources.rows import BadRows
-from heldin.jobs.planted.config import PlantConfig, parse_plant
 from heldin.jobs.planted.plant import plant
+from heldin.jobs.planted.plant_config import PlantConfig, parse_plant
 from heldin.jobs.planted.training_set import training_set
 from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer

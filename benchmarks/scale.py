@@ -98,8 +98,8 @@ def measure(folder: Path) -> dict[str, tuple[float, float]]:
     """Seconds of each stage, and the most memory of the process's own by its end, in GiB."""
     from heldin.base.progress import LineReporter
     from heldin.models.loading import load_language_model
-    from heldin.stages.config import load_config
-    from heldin.stages.folder import take_folder
+    from heldin.stages.run_config import load_config
+    from heldin.stages.run_folder import take_folder
     from heldin.stages.sides.corpus import read_corpus
     from heldin.stages.sides.data import prepare_data
     from heldin.stages.sides.split_facts import split_facts

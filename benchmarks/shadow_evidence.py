@@ -45,11 +45,10 @@ from heldin.corpus.split import Role
 from heldin.finetune.ranks import joined
 from heldin.models.loading import load_language_model
 from heldin.models.score_cache import ScoreCache
-from heldin.stages.config import RunConfig, load_config
-from heldin.stages.folder import take_folder
+from heldin.stages.run_config import RunConfig, load_config
+from heldin.stages.run_folder import take_folder
 from heldin.stages.sides.corpus import read_corpus
-from heldin.stages.sides.data import RunData, prepare_data
-from heldin.stages.sides.texts import texts_under_attack
+from heldin.stages.sides.data import RunData, prepare_data, texts_under_attack
 from heldin.stages.train.models import base_model
 from heldin.stages.train.plan import settle_plan
 from heldin.stages.train.training import finetune

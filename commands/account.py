@@ -187,7 +187,7 @@ def user_entity(
     """Text sampling: epsilon by the number of texts that a person wrote or is named in."""
     from heldin.defenses.accounting import exposure_curve as engine
 
-    found = engine.account_user_entity(
+    accounted = engine.account_user_entity(
         steps=steps,
         delta=delta,
         sampling_rate=sampling_rate,
@@ -197,7 +197,7 @@ def user_entity(
         noise_multiplier=noise_multiplier,
         target_epsilon=target_epsilon,
     )
-    answer(engine.exposure_table(found), found.as_dict(), found.rows(), json=json, csv=csv)
+    answer(engine.exposure_table(accounted), accounted.as_dict(), accounted.rows(), json=json, csv=csv)
 
 
 @app.command()
@@ -224,12 +224,12 @@ def uedp(
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """User-entity DP of Lai et al.: what the paper's accountant claims beside what holds of the same algorithm."""
+    """Account for user-entity DP of Lai et al.: the claim of the paper's accountant, and what in fact holds."""
     from heldin.defenses.accounting import uedp_claims as engine
 
     if noise_scale not in ("cohort", "clip-norm"):
         raise InputError(f"--noise-scale {noise_scale} is unknown: use cohort or clip-norm")
-    found = engine.account_uedp(
+    accounted = engine.account_uedp(
         users=users,
         cohort=cohort,
         steps=steps,
@@ -240,11 +240,11 @@ def uedp(
         holders=_counts("--holders", holders),
         noise_scale="cohort" if noise_scale == "cohort" else "clip-norm",
     )
-    answer(engine.uedp_table(found), found.as_dict(), found.rows(), json=json, csv=csv)
+    answer(engine.uedp_table(accounted), accounted.as_dict(), accounted.rows(), json=json, csv=csv)
 
 
 def _counts(option: str, text: str | None) -> list[int]:
-    """The whole numbers of a list such as "1,4,16"; none for None."""
+    """Return the whole numbers of a list such as "1,4,16"; none for None."""
     try:
         return [whole_number_in(part) for part in text.split(",")] if text is not None else []
     except ValueError as error:
@@ -285,10 +285,10 @@ def choose(
         from heldin.corpus.sources.rows import Columns
         from heldin.finetune.gradient_norms import public_users
 
-        found = public_users(public_texts, Columns(user, text), model, sequence_length)
+        choice = public_users(public_texts, Columns(user, text), model, sequence_length)
         # A group size that was given wins over the median of the public users: it is a public constant either way
         # (docs/theory.md#public-constants).
-        clip_norm, els_group_size = found.clip_norm, els_group_size or found.median_records
+        clip_norm, els_group_size = choice.clip_norm, els_group_size or choice.median_records
     chosen = engine.choose(
         users=users,
         budget=budget,

@@ -198,7 +198,7 @@ def audit(
     if model is not None and len(model) > 1:
         raise InputError("one --model at a time: several go with --planted")
     given = {**called.params, "model": model[0] if model else None}
-    content = _content(config, _nested({_KEYS.get(name, name): its for name, its in given.items()}))
+    content = _content(config, _nested({_KEYS.get(name, name): value for name, value in given.items()}))
     # With a key that no config has, one that is needed may be missing: the check of the whole says which was meant.
     if not _unknown(content):
         references = content["reference"]
@@ -211,7 +211,7 @@ def audit(
 
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.checkpoint.audit import audit_checkpoint
-    from heldin.jobs.checkpoint.config import parse_checkpoint
+    from heldin.jobs.checkpoint.audit_config import parse_checkpoint
 
     checked = parse_checkpoint(content, "" if config is None else str(config), _options(called))
     folder = out or Path("runs") / checked.name
@@ -242,16 +242,16 @@ _DATA = (".jsonl", ".json", ".csv", ".parquet", ".gz", ".zst", ".bz2")
 
 
 def _options(called: typer.Context) -> dict[str, str]:
-    """The options that were given, as typed on the command line, by the config key they set."""
+    """Return the options that were given, as typed on the command line, by the config key they set."""
     # typer gives an empty tuple to a repeatable option that was left out.
-    given = [name for name, its in called.params.items() if its not in (None, [], ())]
+    given = [name for name, value in called.params.items() if value not in (None, [], ())]
     # Those that set no key are left out: an error of the whole config is none of theirs.
     keys = {key: f"--{name.replace('_', '-')}" for name in given if (key := _KEYS.get(name, name))}
     return {**keys, **({_SERVED_CONTEXT: keys["context"]} if "context" in keys else {})}
 
 
 def _nested(options: dict[str, Any]) -> dict[str, Any]:
-    """The given options, nested from dotted keys into config sections."""
+    """Return the given options, nested from dotted keys into config sections."""
     content: dict[str, Any] = {}
     for key, value in options.items():
         # Zero is a value: --max-tokens-sent 0 prints the cost and stops.
@@ -265,7 +265,7 @@ def _nested(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _content(config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
-    """The file's content, overridden by the options; raises InputError if something required is missing."""
+    """Return the file's content, overridden by the options; raises InputError if something required is missing."""
     content = given
     if config is not None:
         from heldin.stages.config_files import merged, read_config
@@ -291,14 +291,14 @@ def _content(config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unknown(content: Mapping[str, Any]) -> bool:
-    """Whether there is a key that no config of an audit has."""
-    from heldin.jobs.checkpoint.config import CheckpointConfig
+    """Check if there is a key that no config of an audit has."""
+    from heldin.jobs.checkpoint.audit_config import CheckpointConfig
 
     return not content.keys() <= CheckpointConfig.model_fields.keys()
 
 
 def _look_for(models: Sequence[Any], files: Sequence[Any]) -> None:
-    """Check that named files and folders exist, before the slow imports and before any hub is asked."""
+    """Check that named files and folders exist, before the slow imports and before any request to a hub."""
     for file in files:
         # Environment variables are expanded by validation only: until then such a path cannot be looked for.
         if isinstance(file, str) and "$" not in file and not Path(file).exists():

@@ -28,13 +28,13 @@ COMMANDS = {
     "audit": "audit:audit",
     "plant": "planted:plant",
     "audit-training": "training:audit_training",
-    "audit-trainer": "trainer:audit_trainer",
+    "audit-trainer": "training:audit_trainer",
     "report": "finished:report",
     "compare": "finished:compare",
     "verify": "finished:verify",
     "export": "finished:export",
     "purge": "finished:purge",
-    "cache": "cache:cache",
+    "cache": "finished:cache",
     "bound": "scores:bound",
     "power": "scores:power",
     "corpus": "corpus:app",
@@ -102,12 +102,12 @@ app.callback()(beginning)
 
 
 def _flowing(doc: str) -> str:
-    """A docstring whose paragraphs break where the terminal does: typer keeps the line ends of all but the first."""
+    """Return a docstring with paragraphs on one line each: typer keeps the line ends of all but the first."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(doc).split("\n\n"))
 
 
 def _limited(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with every number among its options held to the limits of ``base.section``."""
+    """Return the command with every number among the options held to the limits of ``base.section``."""
 
     @functools.wraps(command)
     def call(**options: Any) -> None:
@@ -138,7 +138,6 @@ def call(commands: typer.Typer, name: str) -> NoReturn:
     """Run a command line; errors that a user can cause become one line and an exit code.
 
     Args:
-        commands: the commands.
         name: what the user types before them.
     """
     # Before the commands import what reads them; a value that the user has set stays.
@@ -171,7 +170,7 @@ def call(commands: typer.Typer, name: str) -> NoReturn:
 
 
 def _fail_usage(error: Any) -> NoReturn:
-    """One line for a wrong option or command, as for any other wrong input; the help if no command was given."""
+    """Return one line for a wrong option or command, as for any other wrong input; the help if no command was given."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         sys.exit(BAD_INPUT)

@@ -33,7 +33,7 @@ def config(
 ) -> None:
     """Print every key of a configuration: its default, its allowed values and its meaning."""
     # Without torch: keys are printed in a moment (tests/jobs/test_config_keys.py).
-    from heldin.jobs.config_keys import blocks, blocks_at
+    from heldin.jobs import config_keys
 
     # --json goes with --init, where it wraps the file's text.
     if sum((schema, markdown, csv, json and not init, init is not None)) > 1:
@@ -47,25 +47,22 @@ def config(
     if init is not None:
         _start(init, to, json)
         return
-    from heldin.jobs import config_reference as reference
-    from heldin.jobs.checkpoint.config import CheckpointConfig
-    from heldin.stages.config import RunConfig
+    from heldin.jobs.checkpoint.audit_config import CheckpointConfig
+    from heldin.stages.run_config import RunConfig
 
     model = CheckpointConfig if audit else RunConfig
     if schema:
-        from heldin.jobs.config_schema import file_schema
-
-        typer.echo(json_text(file_schema(model, "An audit by heldin" if audit else "A run of heldin")))
+        typer.echo(json_text(config_keys.file_schema(model, "An audit by heldin" if audit else "A run of heldin")))
         return
-    found = blocks_at(section, model) if section else blocks(model)
+    listed = config_keys.blocks_at(section, model) if section else config_keys.blocks(model)
     if markdown:
-        typer.echo(reference.markdown(found, reference.AUDIT_PAGE if audit else reference.RUN_PAGE))
+        typer.echo(config_keys.markdown(listed, config_keys.AUDIT_PAGE if audit else config_keys.RUN_PAGE))
         return
     # Lines stay readable on a wide terminal, and whole on a narrow one.
-    width = min(reference.WIDTH, shutil.get_terminal_size().columns)
-    sections = [block.as_dict() for block in found]
+    width = min(config_keys.WIDTH, shutil.get_terminal_size().columns)
+    sections = [block.as_dict() for block in listed]
     rows = [{**key, "kinds": section["kinds"]} for section in sections for key in section["keys"]]
-    answer("\n".join(reference.lines(found, width)), {"sections": sections}, rows, json=json, csv=csv)
+    answer("\n".join(config_keys.lines(listed, width)), {"sections": sections}, rows, json=json, csv=csv)
 
 
 def _start(kind: str, to: Path | None, json: bool) -> None:

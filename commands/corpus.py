@@ -131,12 +131,12 @@ def stats(
     reporter = reporter_for_this_terminal()
     store = _store(_source(paths, preset, tokenizer, _columns(user, text, id, date)), aliases, skip_bad_lines)
     if tokenizer is None:
-        found = corpus_statistics(store, reporter=reporter)
+        statistics = corpus_statistics(store, reporter=reporter)
     else:
         from heldin.models.loading import load_tokenizer
 
         encode = load_tokenizer(tokenizer)
-        found = corpus_statistics(
+        statistics = corpus_statistics(
             store,
             count_tokens=lambda t: len(encode(t, add_special_tokens=False)["input_ids"]),
             token_unit="tokens",
@@ -144,10 +144,10 @@ def stats(
         )
     _say_missing_names(store)
     outcome = _outcome(preset, store)
-    table = "\n".join([statistics_table(found), *([outcome] if outcome else [])])
+    table = "\n".join([statistics_table(statistics), *([outcome] if outcome else [])])
     # As CSV the histogram alone: it is the only table among the statistics.
-    rows = [{"records_from": low, "records_to": high, "users": users} for low, high, users in found.histogram]
-    answer(table, {**asdict(found), "preset": outcome}, rows, json=json, csv=csv)
+    rows = [{"records_from": low, "records_to": high, "users": users} for low, high, users in statistics.histogram]
+    answer(table, {**asdict(statistics), "preset": outcome}, rows, json=json, csv=csv)
 
 
 @app.command()
@@ -210,7 +210,7 @@ def entities(
     known = load_aliases(aliases) if aliases else None
     counted_categories = known_categories(category or [])
     source = Sentences(records) if sentences else records
-    found = study_entities(
+    study = study_entities(
         _store(source, aliases, skip_bad_lines),
         chosen_source(source, gold=gold, words=words, patterns=pattern or [], pipeline=pipeline),
         source,
@@ -221,20 +221,20 @@ def entities(
     caps = None
     if group_size is not None and entity_cap is not None:
         caps = caps_outcome(
-            found.mentions,
+            study.mentions,
             group_size=group_size,
             entity_cap=entity_cap,
             categories=counted_categories,
             aliases=known,
         )
-    rows = [asdict(count) for count in found.statistics.categories]
-    table = entity_table(found.statistics, found.agreement)
+    rows = [asdict(count) for count in study.statistics.categories]
+    table = entity_table(study.statistics, study.agreement)
     if caps is not None:
         table += (
-            f"\n\ncaps G = {caps.group_size}, k = {caps.entity_cap} keep {caps.kept:,} of {len(found.mentions.store):,}"
+            f"\n\ncaps G = {caps.group_size}, k = {caps.entity_cap} keep {caps.kept:,} of {len(study.mentions.store):,}"
             f" records (G alone {caps.kept_by_group_size:,})"
         )
-    answer(table, {**found.as_dict(), "caps": asdict(caps) if caps else None}, rows, json=json, csv=csv)
+    answer(table, {**study.as_dict(), "caps": asdict(caps) if caps else None}, rows, json=json, csv=csv)
 
 
 @app.command()
@@ -279,7 +279,7 @@ def _say_missing_names(store: "CorpusStore") -> None:
 
 
 def _outcome(preset: str | None, store: "CorpusStore") -> str | None:
-    """What a preset keeps, next to what its paper reports; None without a preset."""
+    """Return what a preset keeps, next to the numbers of its paper; None without a preset."""
     if preset is None:
         return None
     from heldin.corpus.presets.catalogue import preset_named, preset_outcome

@@ -1,4 +1,4 @@
-"""How a command that makes a record ends: report, findings and exit code; and what Ctrl-C does."""
+"""The end of a command that makes a record: report, findings and exit code; and the handling of Ctrl-C."""
 
 import shlex
 import signal
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def finish(record: "Record", folder: Path, *, json: bool = False, verbose: bool = False) -> NoReturn:
     """Write the report, print the findings (``json``: as one JSON object) and exit with the verdict's code."""
     if json:
-        typer.echo(json_text(told(record, folder)))
+        typer.echo(json_text(findings_as_json(record, folder)))
     else:
         tell(record, folder, verbose=verbose)
     raise typer.Exit(record.judgement.exit_code)
@@ -32,11 +32,11 @@ def tell(record: "Record", folder: Path, *, verbose: bool = False) -> None:
     from heldin.reports.attacks import extraction_line, marks_line
     from heldin.reports.findings import BOUNDS, CANARY_USERS, HOW_WELL, NEXT, RECOMMENDED, findings
 
-    said, answered, code = findings(record), _answered(record, folder), record.judgement.exit_code
-    paragraphs = dict(said.paragraphs)
+    rendered, answered, code = findings(record), _answered(record, folder), record.judgement.exit_code
+    paragraphs = dict(rendered.paragraphs)
     # The words come before the report is typeset, so that they are read even if that fails.
-    typer.echo(said.headline)
-    for warning in said.warnings:
+    typer.echo(rendered.headline)
+    for warning in rendered.warnings:
         typer.echo(f"note: {warning}")
     # By the organisation's own limits; without any there is nothing to print here.
     limits = [RECOMMENDED] if record.decision.by.require else []
@@ -59,20 +59,20 @@ def tell(record: "Record", folder: Path, *, verbose: bool = False) -> None:
     typer.echo(f"answer: {answered}" + (f" (exit code {code})" if code else ""))
 
 
-def told(record: "Record", folder: Path) -> dict[str, Any]:
+def findings_as_json(record: "Record", folder: Path) -> dict[str, Any]:
     """Write the report; the findings as JSON has them."""
     from heldin.reports.findings import NEXT, RECOMMENDED, findings
 
-    said, answered = findings(record), _answered(record, folder)
-    paragraphs = dict(said.paragraphs)
-    words = {"answer": answered, "headline": said.headline, "notes": list(said.warnings)}
+    rendered, answered = findings(record), _answered(record, folder)
+    paragraphs = dict(rendered.paragraphs)
+    words = {"answer": answered, "headline": rendered.headline, "notes": list(rendered.warnings)}
     words |= {"recommendation": paragraphs[RECOMMENDED], "next": paragraphs[NEXT]}
     report = _report(record, folder)
     return {**words, **_facts(record), "folder": str(folder), "report": report}
 
 
 def _answered(record: "Record", folder: Path) -> str:
-    """The answer in words, which the log holds before a report is typeset: it stands even if that fails."""
+    """Return the answer in words, which the log holds before a report is typeset: it stands even if that fails."""
     from heldin.base.log_file import log_line
     from heldin.reports.findings import answer_line
 
@@ -82,7 +82,7 @@ def _answered(record: "Record", folder: Path) -> str:
 
 
 def _report(record: "Record", folder: Path) -> str | None:
-    """The path of the report; None, with a line that says why, if it cannot be typeset: the record stands."""
+    """Return the path of the report; None, with a line that says why, if it cannot be typeset: the record stands."""
     from heldin.base.errors import InputError
     from heldin.reports.record_report import report_record
     from heldin.reports.typesetting import write_pdf
@@ -107,8 +107,9 @@ def _facts(record: "Record") -> dict[str, Any]:
 
 def finish_without_model(folder: Path, *, json: bool = False) -> None:
     """Say that a filter halted training, which is a result; the reporter has named the step."""
-    said = "the filter halted training: no model is released, and there is nothing to audit"
-    typer.echo(json_text({"answer": None, "headline": said, "exit_code": 0, "folder": str(folder)}) if json else said)
+    message = "the filter halted training: no model is released, and there is nothing to audit"
+    fields = {"answer": None, "headline": message, "exit_code": 0, "folder": str(folder)}
+    typer.echo(json_text(fields) if json else message)
 
 
 class Interrupted(Exception):
@@ -137,5 +138,5 @@ def _terminated(*_: object) -> None:
 
 
 def command_line() -> str:
-    """The command line of this process, for the record."""
+    """Return the command line of this process, for the record."""
     return shlex.join(["heldin", *sys.argv[1:]])

@@ -1,4 +1,4 @@
-"""What is done with finished runs: report, compare, verify, export, purge."""
+"""Commands on finished runs: report, compare, verify, export, purge, and the cache."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -72,12 +72,12 @@ def _write_scores(run: Path, to: Path, json: bool) -> None:
     from heldin.base.wording import counted
     from heldin.jobs.user_scores import leading_scores, write_user_scores
 
-    found = leading_scores(run)
-    write_user_scores(found, to)
-    said = (
-        f"{to}: {counted(len(found), 'score')}; readable by you alone, since it names people and says who was held in"
+    scores = leading_scores(run)
+    write_user_scores(scores, to)
+    message = (
+        f"{to}: {counted(len(scores), 'score')}; readable by you alone, since it names people and says who was held in"
     )
-    typer.echo(json_text({"scores": str(to), "users": len(found)}) if json else said)
+    typer.echo(json_text({"scores": str(to), "users": len(scores)}) if json else message)
 
 
 def compare(
@@ -120,7 +120,7 @@ def compare(
 
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:
-    """A run's row flattened to one number per cell."""
+    """Return a run's row flattened to one number per cell."""
     difference = row.pop("difference") or (None, None, None)
     # Runs with other false-positive rates get columns of their own (``csv_text``), not each other's.
     rates = {f"tpr_at_{fpr:g}": tpr for fpr, tpr in row.pop("tpr_at")}
@@ -134,7 +134,7 @@ def verify(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Recompute every number of a record from its scores, ledger and plan, and compare files with their digests.
+    """Recompute every number of a record from scores, ledger and plan, and compare files with their digests.
 
     Exit code 2 if anything differs or was changed; files that nothing was compared with are named.
 
@@ -145,18 +145,18 @@ def verify(
     if exported is not None:
         from heldin.jobs.export import verify_exported
 
-        said = verify_exported(exported)
-        typer.echo(json_text({"exported": str(exported), "agrees": True, "found": said}) if json else said)
+        message = verify_exported(exported)
+        typer.echo(json_text({"exported": str(exported), "agrees": True, "found": message}) if json else message)
         return
     assert run is not None
     from heldin.base.progress import LineReporter, reporter_for_this_terminal
     from heldin.jobs import verify as engine
 
     # With --json no progress: the object is all that is printed.
-    found = engine.verify(run, LineReporter(lambda _: None) if json else reporter_for_this_terminal())
-    typer.echo(json_text(found.as_dict()) if json else engine.table(found))
+    verification = engine.verify(run, LineReporter(lambda _: None) if json else reporter_for_this_terminal())
+    typer.echo(json_text(verification.as_dict()) if json else engine.table(verification))
     # A record that does not follow from its files is bad input to whoever relies on it.
-    raise typer.Exit(0 if found.agrees else BAD_INPUT)
+    raise typer.Exit(0 if verification.agrees else BAD_INPUT)
 
 
 def export(
@@ -187,15 +187,44 @@ def purge(
     from heldin.jobs import purge as engine
 
     kept = [name.strip() for name in keep.split(",") if name.strip()]
-    found = engine.plan_purge(folder, kept)
-    confirm(engine.lines(found, done=False), "Remove it? It cannot be made again.", yes=yes)
+    purged = engine.plan_purge(folder, kept)
+    confirm(engine.lines(purged, done=False), "Remove it? It cannot be made again.", yes=yes)
     engine.purge(folder, kept)
     fields = {
         "folder": str(folder),
-        "removed": found.removed,
-        "bytes": found.bytes,
-        "kept": found.kept,
-        "others": found.others,
-        "unverifiable": found.unverifiable,
+        "removed": purged.removed,
+        "bytes": purged.bytes,
+        "kept": purged.kept,
+        "others": purged.others,
+        "unverifiable": purged.unverifiable,
     }
-    typer.echo(json_text(fields) if json else "\n".join(engine.lines(found, done=True)))
+    typer.echo(json_text(fields) if json else "\n".join(engine.lines(purged, done=True)))
+
+
+def cache(
+    kind: Annotated[
+        str | None, typer.Argument(help="Only one kind: corpora, scores, pretrained, references, sweeps or pld.")
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove it; refused while it is in use.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --clear: do not ask for confirmation.")] = False,
+    json: AsJson = False,
+    csv: AsCsv = False,
+) -> None:
+    """Show what the cache ($HELDIN_CACHE_DIR, else ~/.cache/heldin) holds and its size, or clear it."""
+    from heldin.base import cache as engine
+    from heldin.base.files import cache_root
+
+    parts = engine.parts(kind)
+    if not clear:
+        rows = [part.as_dict() for part in parts]
+        answer("\n".join(engine.lines(parts)), {"folder": str(cache_root()), "kinds": rows}, rows, json=json, csv=csv)
+        return
+    if csv:
+        raise InputError("--csv is for the list: leave it out with --clear")
+    # Asked after the folders were read, so that sizes are seen before the answer.
+    confirm(engine.lines(parts), "Remove all this? It will be made again when needed.", yes=yes)
+    size = engine.clear(parts)
+    kinds = [part.kind for part in parts]
+    typer.echo(
+        json_text({"removed_bytes": size, "kinds": kinds}) if json else f"removed {size:,} bytes: {', '.join(kinds)}"
+    )

@@ -115,7 +115,7 @@ Aliases = Annotated[Path | None, typer.Option(help="YAML file that lists each pe
 
 
 def json_text(fields: Any) -> str:
-    """The answer in strict JSON: see ``strict_json``."""
+    """Return the answer in strict JSON: see ``strict_json``."""
     from heldin.base.files import strict_json
 
     return strict_json(fields)
@@ -128,7 +128,6 @@ def answer(table: str, fields: Any, rows: Sequence[Mapping[str, Any]], *, json: 
         table: what is printed without ``--json`` or ``--csv``.
         fields: the same as a JSON object, or a list of them.
         rows: the same as rows of CSV.
-        json: whether ``--json`` was given.
         csv: whether ``--csv`` was given; raises InputError together with ``json``.
     """
     if json and csv:
@@ -142,7 +141,7 @@ def answer(table: str, fields: Any, rows: Sequence[Mapping[str, Any]], *, json: 
 
 
 def thresholds(auroc: float | None, tpr: float | None) -> "DecisionConfig":
-    """The decision's thresholds, the default for None. Raises InputError for a threshold that no audit can reach."""
+    """Return the decision's thresholds, defaults for None. Raises InputError for one that no audit can reach."""
     from pydantic import ValidationError
 
     from heldin.audit.decision import DecisionConfig

@@ -7,14 +7,14 @@ import typer
 
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
-from heldin.commands.finish import command_line, finish, interruptible, tell, told
+from heldin.commands.finish import command_line, findings_as_json, finish, interruptible, tell
 from heldin.commands.options import AT_ENDPOINT, BAD_INPUT, AsJson, DeviceOption, Out, Quiet, json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from heldin.jobs.checkpoint.endpoint import Remote
-    from heldin.jobs.planted.config import PlantConfig
+    from heldin.jobs.planted.plant_config import PlantConfig
     from heldin.record.document import Record
 
 AT_PLANTED = ("model", "claim", "declared_by", "out", "quiet", "json", "planted", "device", "precision", "verbose")
@@ -54,8 +54,8 @@ def plant(
     same command goes on.
     """
     from heldin.base.progress import reporter_for_this_terminal
-    from heldin.jobs.planted.config import load_plant
     from heldin.jobs.planted.plant import plant as do
+    from heldin.jobs.planted.plant_config import load_plant
     from heldin.watch.planted_files import MANIFEST, TRAINING
 
     modes = {"split.audit_fraction": audit_fraction, "looks": looks, "evidence": evidence}
@@ -79,26 +79,26 @@ def plant(
 
 def _check(config: "PlantConfig", path: Path, json: bool) -> None:
     from heldin.base.progress import reporter_for_this_terminal
-    from heldin.jobs.planted.check import check_plan, lines
+    from heldin.jobs.planted.check_plan import check_plan, lines
 
-    found = check_plan(config, reporter_for_this_terminal())
+    checked = check_plan(config, reporter_for_this_terminal())
     if json:
-        typer.echo(json_text(found.as_dict()))
-        raise typer.Exit(BAD_INPUT if found.problems else 0)
-    if found.problems:
-        raise InputError(f"{path}: {counted(len(found.problems), 'problem')}\n  " + "\n  ".join(found.problems))
-    typer.echo("\n".join(lines(found)))
+        typer.echo(json_text(checked.as_dict()))
+        raise typer.Exit(BAD_INPUT if checked.problems else 0)
+    if checked.problems:
+        raise InputError(f"{path}: {counted(len(checked.problems), 'problem')}\n  " + "\n  ".join(checked.problems))
+    typer.echo("\n".join(lines(checked)))
 
 
 def audit_planted(called: typer.Context) -> None:
     """Audit a model that was trained on a planted training set, with the options of ``heldin audit``."""
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.planted.audit import audit_planted as do
-    from heldin.jobs.planted.folder import read_planted
+    from heldin.jobs.planted.plant_folder import read_planted
     from heldin.jobs.planted.target import PlantedAudit, require_distinct
 
     # Zero is a value: --max-tokens-sent 0 prints the cost and stops.
-    given = {name: its for name, its in called.params.items() if its is not False and its not in (None, [], ())}
+    given = {name: value for name, value in called.params.items() if value is not False and value not in (None, [], ())}
     remote = _remote({name: given.pop(name) for name in ("endpoint", *AT_ENDPOINT) if name in given})
     other = next((name for name in given if name not in AT_PLANTED), None)
     if other is not None:
@@ -128,7 +128,7 @@ def audit_planted(called: typer.Context) -> None:
 
 
 def _finish_all(looks: "Iterator[tuple[Record, Path]]", *, json: bool, verbose: bool) -> NoReturn:
-    """Print what is found of each model as it is found, then a line of each, and exit with the gravest code.
+    """Print the findings on each model when they are ready, then a line for each, and exit with the gravest code.
 
     Args:
         looks: records and their folders, each made when it is asked for.
@@ -145,7 +145,7 @@ def _finish_all(looks: "Iterator[tuple[Record, Path]]", *, json: bool, verbose: 
             # A certified violation (3) is graver than an indicative one (4).
             code = min({code, record.judgement.exit_code} - {0}, default=0)
             if json:
-                objects.append(told(record, folder))
+                objects.append(findings_as_json(record, folder))
             else:
                 typer.echo(f"look {record.planted.look}: {record.target.name}")
                 tell(record, folder, verbose=verbose)
@@ -180,13 +180,13 @@ def _look_line(record: "Record") -> str:
 
 
 def _remote(options: dict[str, Any]) -> "Remote | None":
-    """How a model behind an endpoint is reached, from the options about it; None without any."""
+    """Return how to reach a model behind an endpoint, from the options about it; None without any."""
     if not options:
         return None
     if "endpoint" not in options:
         raise InputError(f"--{next(iter(options)).replace('_', '-')} goes with --endpoint")
     from heldin.base.config_errors import checked
-    from heldin.jobs.checkpoint.config import EndpointConfig
+    from heldin.jobs.checkpoint.audit_config import EndpointConfig
 
     content = {"url": options.pop("endpoint"), **options}
     return checked(EndpointConfig, content, "--endpoint").remote()

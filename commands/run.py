@@ -12,7 +12,7 @@ from heldin.commands.finish import command_line, finish, finish_without_model, i
 from heldin.commands.options import BAD_INPUT, AsJson, DeviceOption, Out, Quiet, json_text
 
 if TYPE_CHECKING:
-    from heldin.stages.config import RunConfig
+    from heldin.stages.run_config import RunConfig
 
 
 def run(
@@ -43,7 +43,7 @@ def run(
     If the run is killed, the same command resumes it. Relative paths in a config count from the current folder.
     Exit codes: 3 certified violation of a claim, 4 indicative violation, 5 failed but can be resumed.
     """
-    from heldin.stages.config import load_config
+    from heldin.stages.run_config import load_config
 
     if gpu_memory is not None and not check:
         raise InputError("--gpu-memory goes with --check: a run takes the memory that there is")
@@ -54,7 +54,7 @@ def run(
 
 
 def _check(path: Path, overrides: list[str], out: Path | None, json: bool, gpu_memory: float | None) -> None:
-    from heldin.stages.config import load_config
+    from heldin.stages.run_config import load_config
 
     try:
         config = load_config(path, overrides)
@@ -67,17 +67,17 @@ def _check(path: Path, overrides: list[str], out: Path | None, json: bool, gpu_m
         typer.echo(json_text({"ok": False, "problems": problems, "would": {}}))
         raise typer.Exit(BAD_INPUT) from error
     from heldin.base.progress import reporter_for_this_terminal
-    from heldin.jobs.check import check_run, lines
+    from heldin.jobs.check_run import check_run, lines
     from heldin.models.devices import planned_gpu
 
     reporter = reporter_for_this_terminal()
-    found = check_run(config, out or Path("runs") / config.name, planned_gpu(gpu_memory), reporter.say)
+    checked = check_run(config, out or Path("runs") / config.name, planned_gpu(gpu_memory), reporter.say)
     if json:
-        typer.echo(json_text(found.as_dict()))
-        raise typer.Exit(BAD_INPUT if found.problems else 0)
-    if found.problems:
-        raise InputError(f"{path}: {counted(len(found.problems), 'problem')}\n  " + "\n  ".join(found.problems))
-    typer.echo("\n".join(lines(found)))
+        typer.echo(json_text(checked.as_dict()))
+        raise typer.Exit(BAD_INPUT if checked.problems else 0)
+    if checked.problems:
+        raise InputError(f"{path}: {counted(len(checked.problems), 'problem')}\n  " + "\n  ".join(checked.problems))
+    typer.echo("\n".join(lines(checked)))
 
 
 def _run(config: "RunConfig", out: Path | None, json: bool) -> None:

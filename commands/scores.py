@@ -84,9 +84,9 @@ def power(
     from heldin.bounds.claims import parse_claim
 
     claims = tuple(parse_claim(text) for text in claim or [])
-    found = planning.power(users, auroc, delta, claims=claims)
+    forecast = planning.power(users, auroc, delta, claims=claims)
     excluded = exclusion(users, thresholds(exclude_auroc, exclude_tpr), scores=scores)
-    fields = {**found.as_dict(), "no_leak_found": excluded.as_dict()}
+    fields = {**forecast.as_dict(), "no_leak_found": excluded.as_dict()}
     # A row of CSV for each claim, and one without claims.
     rows = [{**fields, "claims": asked} for asked in fields["claims"]] or [{**fields, "claims": {}}]
-    answer("\n".join([planning.table(found), "", *lines(excluded, users)]), fields, rows, json=json, csv=csv)
+    answer("\n".join([planning.table(forecast), "", *lines(excluded, users)]), fields, rows, json=json, csv=csv)

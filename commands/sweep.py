@@ -13,7 +13,7 @@ from heldin.commands.options import AsCsv, AsHtml, AsJson, DeviceOption, Out, Qu
 
 if TYPE_CHECKING:
     from heldin.record.sweep import SweepResult
-    from heldin.sweeps.config import Sweep
+    from heldin.sweeps.sweep_config import Sweep
 
 _LISTS = {"differs", "ceiling", "canaries", "bands"}
 
@@ -53,37 +53,37 @@ def sweep(
     """
     from heldin.sweeps.load import load_sweep
 
-    found = load_sweep(file, set_ or [], scale)
-    folder = out or Path("runs") / found.config.name
+    loaded = load_sweep(file, set_ or [], scale)
+    folder = out or Path("runs") / loaded.config.name
     if check:
         # Here, since it loads torch, which a sweep's own process does without.
-        from heldin.sweeps.check import check_sweep, lines
+        from heldin.sweeps.check_sweep import check_sweep, lines
 
-        checked = check_sweep(found, folder)
+        checked = check_sweep(loaded, folder)
         if checked.problems:
             raise InputError(f"{file}: {counted(len(checked.problems), 'problem')}\n  " + "\n  ".join(checked.problems))
-        fields = {"ok": True, "cells": len(checked.variants) * found.config.blocks, "variants": checked.variants}
-        answer("\n".join(lines(checked, found)), fields, checked.variants, json=json, csv=csv)
+        fields = {"ok": True, "cells": len(checked.variants) * loaded.config.blocks, "variants": checked.variants}
+        answer("\n".join(lines(checked, loaded)), fields, checked.variants, json=json, csv=csv)
         return
-    _run(found, folder, mirror=mirror, ray_address=ray_address, html=html, json=json, csv=csv)
+    _run(loaded, folder, mirror=mirror, ray_address=ray_address, html=html, json=json, csv=csv)
 
 
 def demo(
     out: Out = None, html: AsHtml = False, quiet: Quiet = False, device: DeviceOption = None, json: AsJson = False
 ) -> None:
     """Compare five defenses on the built-in corpus, a few minutes on two cores, and print where the PDF is."""
-    from heldin.sweeps.demo import demo_sweep
+    from heldin.sweeps.load import demo_sweep
 
-    found = demo_sweep()
-    _run(found, out or Path("runs") / found.config.name, mirror=None, ray_address=None, html=html, json=json, csv=False)
+    loaded = demo_sweep()
+    folder = out or Path("runs") / loaded.config.name
+    _run(loaded, folder, mirror=None, ray_address=None, html=html, json=json, csv=False)
 
 
 def _run(
     sweep: "Sweep", folder: Path, *, mirror: str | None, ray_address: str | None, html: bool, json: bool, csv: bool
 ) -> None:
     from heldin.base.progress import reporter_for_this_terminal
-    from heldin.sweeps import mirror as engine
-    from heldin.sweeps.driver import run_sweep
+    from heldin.sweeps import driver
     from heldin.sweeps.processes import Machine
     from heldin.sweeps.ray_cluster import Cluster
 
@@ -91,16 +91,16 @@ def _run(
     if html:
         require_html()
     if mirror is not None:
-        engine.open_mirror(mirror)
+        driver.open_mirror(mirror)
     reporter = reporter_for_this_terminal()
     with interruptible():
         # Other machines have other folders to begin from.
         folder = folder.resolve() if ray_address else folder
         connect = partial(Cluster, address=ray_address, out=folder) if ray_address else Machine
-        result = run_sweep(sweep, folder, reporter, command=command_line(), connect=connect)
+        result = driver.run_sweep(sweep, folder, reporter, command=command_line(), connect=connect)
         written = write_reports(result, folder, html=html)
         if mirror is not None:
-            engine.mirror(folder, mirror, models=sweep.config.resources.mirror_models, reporter=reporter)
+            driver.mirror(folder, mirror, models=sweep.config.resources.mirror_models, reporter=reporter)
     print_sweep(result, json=json, csv=csv)
     if not (json or csv):
         for path in written:
@@ -109,7 +109,7 @@ def _run(
 
 
 def write_reports(result: "SweepResult", folder: Path, *, html: bool) -> list[Path]:
-    """Write the PDF of a sweep, and the web page if it is asked for; their paths."""
+    """Write the PDF of a sweep, and the web page if wanted, and return their paths."""
     from heldin.reports.html import write_page
     from heldin.reports.sweep_report import report_sweep
     from heldin.reports.typesetting import write_pdf
@@ -130,17 +130,15 @@ def print_sweep(result: "SweepResult", *, json: bool, csv: bool) -> None:
     from heldin.record.sweep_table import table
 
     # What has a row of its own for each variant: the rest are lists, which comparison.json has.
-    rows = [
-        {**its.model_dump(mode="json", exclude=_LISTS), "promise": str(its.promise or "")} for its in result.variants
-    ]
-    flat = [{key: value for name, its in row.items() for key, value in _cells(name, its).items()} for row in rows]
+    rows = [{**v.model_dump(mode="json", exclude=_LISTS), "promise": str(v.promise or "")} for v in result.variants]
+    flat = [{key: value for name, cell in row.items() for key, value in _cells(name, cell).items()} for row in rows]
     answer(table(result), result.model_dump(mode="json"), flat, json=json, csv=csv)
 
 
 def _cells(name: str, value: object) -> dict[str, object]:
-    """A column for each number of a summary."""
+    """Return a column for each number of a summary."""
     if isinstance(value, list):
         return {name: "; ".join(map(str, value))}
     if isinstance(value, dict):
-        return {f"{name}_{part}" if part != "value" else name: its for part, its in value.items() if part != "label"}
+        return {f"{name}_{key}" if key != "value" else name: part for key, part in value.items() if key != "label"}
     return {name: value}

@@ -1,12 +1,16 @@
-"""``heldin audit-training``: many independent trainings of a config, with a worst-case user or without, by coin."""
+"""``heldin audit-training`` (many trainings, each with a worst-case user by coin) and ``heldin audit-trainer``."""
 
+import shutil
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from heldin.commands.finish import command_line, finish, interruptible
-from heldin.commands.options import AsJson, DeviceOption, Out, Quiet
+from heldin.commands.options import AsJson, DeviceOption, GroupSize, Noise, Out, Quiet, Rate, Target, json_text
+from heldin.white_box.outcome import Acceptable, accepted_kinds
+
+HOW = "How the audit is done"
 
 
 def audit_training(
@@ -45,7 +49,7 @@ def audit_training(
     from heldin.bounds.claims import parse_claim
     from heldin.jobs.retraining.engine import audit_trainings
     from heldin.jobs.retraining.job import TrainingsAudit, target_of
-    from heldin.stages.config import load_config
+    from heldin.stages.run_config import load_config
 
     # --seed last, so that it wins over ``--set seed=...``.
     checked = load_config(config, [*(set_ or []), *([] if seed is None else [f"seed={seed}"])])
@@ -56,10 +60,118 @@ def audit_training(
         runs=runs,
         target=target_of(target),
         documents=documents,
-        claims=tuple((its.epsilon, its.delta) for its in stated),
+        claims=tuple((claim.epsilon, claim.delta) for claim in stated),
         threshold=threshold,
     )
     folder = out or Path("runs") / checked.name
     with interruptible():
         record = audit_trainings(job, folder, reporter_for_this_terminal(), command=command_line(), processes=processes)
         finish(record, folder, json=json)
+
+
+def audit_trainer(
+    plan: Annotated[Path | None, typer.Option(help="plan.json of the mechanism to audit.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Kind of mechanism, without --plan: uls, els or example.")] = None,
+    population: Annotated[
+        int | None, typer.Option(help="Public number of users (uls) or examples (els, example).")
+    ] = None,
+    cohort: Annotated[float | None, typer.Option(help="Expected number of them per step.")] = None,
+    sampling_rate: Rate = None,
+    group_size: GroupSize = 1,
+    steps: Annotated[int | None, typer.Option(help="Number of optimizer steps T.")] = None,
+    delta: Annotated[float | None, typer.Option(help="delta of the guarantee.")] = None,
+    noise_multiplier: Noise = None,
+    target_epsilon: Target = None,
+    step: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:NAME", help="Step function to audit; without it heldin's own trainer.", rich_help_panel=HOW
+        ),
+    ] = None,
+    canaries: Annotated[
+        int, typer.Option(min=2, help="Canary users per training, each included by a fair coin.", rich_help_panel=HOW)
+    ] = 2000,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Number of trainings, each with its own key, coins and canaries.", rich_help_panel=HOW
+        ),
+    ] = 3,
+    directions: Annotated[
+        str, typer.Option(help="Direction of the canaries' gradients: coordinate or random.", rich_help_panel=HOW)
+    ] = "coordinate",
+    model: Annotated[
+        str, typer.Option(help="Tiny model to audit on: gpt-neo or gpt2.", rich_help_panel=HOW)
+    ] = "gpt-neo",
+    untied: Annotated[
+        bool,
+        typer.Option("--untied", help="Give it a head of its own instead of tied embeddings.", rich_help_panel=HOW),
+    ] = False,
+    one_process: Annotated[
+        bool, typer.Option("--one-process", help="Do not also train in two processes.", rich_help_panel=HOW)
+    ] = False,
+    accept: Annotated[
+        list[Acceptable] | None,
+        typer.Option(
+            help="Finding that does not count towards the exit code: non-finite, a unit whose gradient is not finite"
+            " breaks the step. It is still reported. Repeatable.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
+    quiet: Quiet = False,
+    json: AsJson = False,
+) -> None:
+    """White-box audit of a trainer: canary users included by coin, every step watched and checked.
+
+    Without --step it is heldin's own. A step function of yours, or Opacus
+    (heldin.white_box.opacus_step:opacus), has the signature that
+    docs/white-box.md describes, and runs in one process.
+
+    Exit codes: 0 no alarm, 3 certified violation of the accountant's curve, 4 the trainer does not run the stated
+    mechanism, 6 it runs the stated mechanism on finite input only (0 with --accept non-finite).
+    """
+    from heldin.base.coins import new_key
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.white_box import engine
+    from heldin.white_box.findings import WIDTH, wrapped
+    from heldin.white_box.power import chosen_mechanism, power_table, trainer_power
+    from heldin.white_box.stage_model import stage_model
+    from heldin.white_box.trainers import imported_step, loop_trainer, stepwise
+
+    trainer = loop_trainer if step is None else stepwise(imported_step(step))
+    processes = step is None and not one_process
+    mechanism = chosen_mechanism(
+        plan,
+        kind=kind,
+        population=population,
+        cohort=cohort,
+        sampling_rate=sampling_rate,
+        group_size=group_size,
+        steps=steps,
+        delta=delta,
+        noise_multiplier=noise_multiplier,
+        target_epsilon=target_epsilon,
+    )
+    where, on = engine.directions_of(directions), stage_model(model, tied=not untied)
+    # Before the work: whoever sees that these canaries cannot reject enough can stop here.
+    width = min(WIDTH, shutil.get_terminal_size().columns)
+    if not json:
+        power = power_table(trainer_power(mechanism, canaries * seeds))
+        typer.echo("\n".join(wrapped(power.splitlines(), width)))
+    parts = engine.parts(seeds, processes=processes)
+    with reporter_for_this_terminal().track("white-box audit", parts, "parts") as advance:
+        audited = engine.audit_trainer(
+            mechanism,
+            # A fresh secret key for each training, not a seed: coins under a public seed are seen
+            # (docs/theory.md#keys-and-coins).
+            [new_key() for _ in range(seeds)],
+            canaries=canaries,
+            directions=where,
+            trainer=trainer,
+            processes=processes,
+            advance=advance,
+            model=on,
+            accepted=accepted_kinds(accept or []),
+        )
+    typer.echo(json_text(audited.as_dict()) if json else engine.table(audited, width))
+    raise typer.Exit(audited.exit_code)

@@ -1,1 +1,1 @@
-"""What the product does: runs, audits of checkpoints, retrainings, and their checks."""
+"""The jobs of heldin: runs, audits of checkpoints, planted audits, retrainings, and their checks."""

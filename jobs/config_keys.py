@@ -1,11 +1,12 @@
-"""Every key of a config, read off its JSON schema: name, default, allowed values, meaning.
+"""Every key of a config, read off the JSON schema: name, default, allowed values, meaning.
 
 A key's meaning is the docstring below its field (base/section.py), its range is in the field's type; everything printed
-here, in docs/configuration.md and in an editor comes from there.
+here, in docs/configuration.md and in an editor (``file_schema``) comes from there.
 """
 
 import difflib
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -14,10 +15,38 @@ from pydantic import BaseModel
 
 from heldin.base.arguments import LARGEST, MOST, SEEDS
 from heldin.base.errors import InputError
-from heldin.stages.config import EXTENDS, RunConfig
 from heldin.stages.measures.keys import MeasureKeys
+from heldin.stages.run_config import EXTENDS, RunConfig
 
 Node = Mapping[str, Any]
+WIDTH = 100
+RUN_PAGE = """\
+# Configuration
+
+A run is one YAML file: `heldin run FILE`. This page lists every key; it is made by `heldin config --markdown`, and a
+test holds it to the code.
+
+- `heldin config --init KIND` writes a commented file to start from; `heldin config SECTION` prints a part of this page.
+- `heldin run FILE --check` says what is wrong with a file, and what a run would do, before anything is read.
+- `heldin config --schema` prints the JSON schema: an editor that knows it completes keys and shows their meanings. For
+  the YAML language server write `# yaml-language-server: $schema=heldin.schema.json` as the first line of a config.
+- `--set finetune.epochs=3` replaces one key; the value is YAML, so that `--set 'defense={kind: none}'` replaces a
+  whole section.
+- In paths and in names of models and data sets `$NAME` and `${NAME}` are environment variables, which must be set.
+- An unknown key is an error, and so is a key that stands twice. All errors are told at once, with the nearest key.
+
+A key in a section that has kinds belongs to those kinds alone. `[]` follows the name of a list: in the file its items
+stand below each other, each after a hyphen.
+"""
+AUDIT_PAGE = """\
+# Configuration of an audit
+
+`heldin audit --config FILE` reads these keys; options that are given too win. This page lists every key; it is made by
+`heldin config --audit --markdown`, and a test holds it to the code. What holds for every file stands in
+[configuration.md](configuration.md).
+"""
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_PARTIAL = "InFilesThatExtend"
 
 
 @dataclass(frozen=True)
@@ -30,7 +59,6 @@ class Key:
         required: whether there is no default.
         default: default as in YAML; None if required.
         default_alone: the default if the section is given without this key; None if it is the same.
-        meaning: what it means, in words.
     """
 
     name: str
@@ -49,7 +77,6 @@ class Block:
         name: dotted name; "" for the file as a whole.
         kinds: values of ``kind``, of this section or of the one around it, that these keys belong to.
         standing: "required", "may be left out", "none unless given" or "a list".
-        meaning: what it means, in words.
         keys: the keys in the order of the config.
     """
 
@@ -60,24 +87,24 @@ class Block:
     keys: tuple[Key, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name, for JSON."""
+        """Return the fields by name, for JSON."""
         return asdict(self)
 
 
 def blocks(config: type[BaseModel] = RunConfig) -> list[Block]:
-    """Every section and kind of section of a config, in its order."""
+    """Return every section and kind of section of a config, in order."""
     schema = config.model_json_schema()
-    found = list(_blocks(schema, _Place("", "required"), schema))
+    listed = list(_blocks(schema, _Place("", "required"), schema))
     # Read by the loader, not by the model, so that no schema lists it.
     extends = Key("extends", "path", required=False, default="none", default_alone=None, meaning=EXTENDS)
-    first = replace(found[0], keys=(found[0].keys[0], extends, *found[0].keys[1:]))
+    first = replace(listed[0], keys=(listed[0].keys[0], extends, *listed[0].keys[1:]))
     # Last: what is measured besides the attacks.
-    last = [block for block in found[1:] if block.name.split(".")[0] in MeasureKeys.model_fields]
-    return [first, *(block for block in found[1:] if block not in last), *last]
+    last = [block for block in listed[1:] if block.name.split(".")[0] in MeasureKeys.model_fields]
+    return [first, *(block for block in listed[1:] if block not in last), *last]
 
 
 def blocks_at(name: str, config: type[BaseModel] = RunConfig) -> list[Block]:
-    """Those of a section and of what is in it, or the one block of a key with that key alone.
+    """Return those of a section and of what is in it, or the one block of a key with that key alone.
 
     Raises:
         InputError: no such section or key; the message names the nearest.
@@ -90,8 +117,8 @@ def blocks_at(name: str, config: type[BaseModel] = RunConfig) -> list[Block]:
     if inside:
         return inside
     keyed = [(b, tuple(key for key in b.keys if _plain(key.name) == plain)) for b in everything]
-    if found := [replace(b, keys=keys) for b, keys in keyed if keys]:
-        return found
+    if matching := [replace(b, keys=keys) for b, keys in keyed if keys]:
+        return matching
     names = list(dict.fromkeys(_plain(n) for b in everything for n in (b.name, *(key.name for key in b.keys)) if n))
     # The last part alone: whoever asks for ``clip_norm`` means ``defense.clip_norm``.
     near = [n for n in names if n.rsplit(".", 1)[-1] == plain.rsplit(".", 1)[-1]]
@@ -106,7 +133,7 @@ def _plain(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a section stands.
+    """The place of a section in the config.
 
     Attributes:
         name: dotted.
@@ -124,7 +151,7 @@ class _Place:
 
 
 def _blocks(node: Node, place: _Place, schema: Node) -> Iterator[Block]:
-    """The block of an object, then those of the sections in it."""
+    """Yield the block of an object, then those of the sections in it."""
     # A section without kinds inside one that has them belongs to the same kinds: ``source.parameters`` of one corpus.
     kind, required = node["properties"].get("kind", {}), node.get("required", ())
     kinds = tuple(kind.get("enum") or [kind["const"]]) if kind else place.kinds
@@ -158,13 +185,13 @@ def _standing(name: str, default: object) -> str:
 
 
 def _keeping(section: Node, value: Node) -> Node:
-    """The section with its defaults as they are here, where a partial section keeps them."""
+    """Return the section with the defaults that hold here, where a partial section keeps them."""
     if not value.get("x-keeps-defaults"):
         return section
     # Pydantic's schema gives the class's defaults: a field with another default instance, such as pre-training's
     # recipe, would be listed with those of fine-tuning.
     default = value["default"]
-    kept = {key: {**its, "default": default[key]} for key, its in section["properties"].items()}
+    kept = {key: {**node, "default": default[key]} for key, node in section["properties"].items()}
     return {**section, "properties": kept}
 
 
@@ -187,14 +214,14 @@ def _key(name: str, section: Node, given: Node, schema: Node) -> Key:
 
 
 def as_yaml(value: Any) -> str:
-    """A value on one line, as a YAML file has it."""
+    """Return a value on one line, as a YAML file has it."""
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False)
     # YAML ends a document that is a bare scalar with a line of dots.
     return text.removesuffix("...\n").strip()
 
 
 def _words(text: str) -> str:
-    """The first paragraph on one line, without the marks of code."""
+    """Return the first paragraph on one line, without the marks of code."""
     return " ".join(text.split("\n\n")[0].split()).replace("``", "'")
 
 
@@ -203,12 +230,12 @@ def _array(node: Node) -> bool:
 
 
 def _target(node: Node, schema: Node) -> Node:
-    found: Node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
-    return found
+    section: Node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
+    return section
 
 
 def _sections(node: Node, schema: Node) -> list[Node]:
-    """The objects that may stand here, or in the list that stands here."""
+    """Return the objects that may stand here, or in the list that stands here."""
     if "$ref" in node:
         return _sections(_target(node, schema), schema)
     if "properties" in node:
@@ -220,7 +247,7 @@ def _sections(node: Node, schema: Node) -> list[Node]:
 
 
 def _allowed(node: Node, schema: Node) -> str:
-    """What may stand here, in words."""
+    """Return the allowed values in words."""
     if "$ref" in node:
         return _allowed(_target(node, schema), schema)
     if "const" in node:
@@ -245,7 +272,7 @@ def _allowed(node: Node, schema: Node) -> str:
 
 
 def _range(node: Node) -> str:
-    """A number's type and range."""
+    """Return a number's type and range."""
     low, above = node.get("minimum"), node.get("exclusiveMinimum")
     high, below = node.get("maximum"), node.get("exclusiveMaximum")
     # "integer from 1" reads better than "integer above 0", and is the same set.
@@ -258,3 +285,99 @@ def _range(node: Node) -> str:
     # A seed's range: the digits of 2147483648 say less.
     words += ["below 2^31" if below == 2**31 else f"below {below:.12g}"] if below not in (None, SEEDS) else []
     return " ".join(words)
+
+
+def lines(blocks: Sequence[Block], width: int = WIDTH) -> list[str]:
+    """Return the sections one after the other: key, allowed values, default, meaning."""
+    printed: list[str] = []
+    for block in blocks:
+        title = textwrap.wrap(_title(block), width, subsequent_indent="    ")
+        printed += ["", *title] if printed else title
+        printed += textwrap.wrap(block.meaning, width, initial_indent="  ", subsequent_indent="  ")
+        for key in _shown(block):
+            head = f"{key.name}: {_default(key, block)}   ({key.allowed})"
+            printed += textwrap.wrap(head, width, initial_indent="    ", subsequent_indent=" " * 8)
+            printed += textwrap.wrap(key.meaning, width, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return printed
+
+
+def markdown(blocks: Sequence[Block], introduction: str = RUN_PAGE) -> str:
+    """Return the page: introduction and sections."""
+    parts = [introduction]
+    for block in blocks:
+        name = f"`{block.name}`" if block.name else "The file"
+        kinds = f", kind {' or '.join(f'`{kind}`' for kind in block.kinds)}" if block.kinds else ""
+        standing = f" ({block.standing})" if block.name else ""
+        parts.append(f"## {name}{kinds}{standing}\n\n{block.meaning}\n")
+        if keys := _shown(block):
+            rows = ["| key | allowed | default | meaning |", "|---|---|---|---|"]
+            rows += [
+                f"| `{key.name.rsplit('.', 1)[-1]}` | {_cell(key.allowed)} | {_cell(_default(key, block))} |"
+                f" {_cell(key.meaning)} |"
+                for key in keys
+            ]
+            parts.append("\n".join(rows) + "\n")
+    return "\n".join(parts).rstrip("\n")
+
+
+def _shown(block: Block) -> list[Key]:
+    """Return the keys, without ``kind`` if the title already says it."""
+    # Pydantic gives a kind's docstring to the key ``kind`` too: it would stand twice on the page.
+    return [key for key in block.keys if key.meaning != block.meaning]
+
+
+def _title(block: Block) -> str:
+    if not block.name:
+        return "(the file)"
+    kinds = f", kind {' | '.join(block.kinds)}" if block.kinds else ""
+    return f"{block.name}{kinds}: {block.standing}"
+
+
+def _default(key: Key, block: Block) -> str:
+    if key.required or key.default is None:
+        return "required"
+    if key.default_alone is None:
+        return key.default
+    return f"{key.default}, but {key.default_alone} where {block.name} is given without it"
+
+
+def _cell(text: str) -> str:
+    # A bar ends a cell, two asterisks make text bold: allowed values have the one, default patterns the other.
+    return text.replace("|", "\\|").replace("*", "\\*")
+
+
+def file_schema(config: type[BaseModel] = RunConfig, title: str = "A run of heldin") -> dict[str, Any]:
+    """Return the schema of a file: a whole config, or, below ``extends``, the part of one that differs.
+
+    In such a part nothing is required, since what it leaves out is in the other file.
+    """
+    whole = config.model_json_schema()
+    partial = _relaxed(whole)
+    # Both versions of every section stand in one file, so that those of a partial config need other names.
+    definitions = {f"{name}{_PARTIAL}": content for name, content in partial.pop("$defs").items()}
+    partial["properties"]["extends"] = {"type": "string", "title": "Extends", "description": EXTENDS}
+    return {
+        "$schema": DIALECT,
+        "title": title,
+        "$defs": {**whole.pop("$defs"), **definitions},
+        # An editor decides by the file at hand whether to ask for what is required.
+        "if": {"type": "object", "required": ["extends"]},
+        "then": partial,
+        "else": whole,
+    }
+
+
+def _relaxed(node: Any) -> Any:
+    """Return the schema with nothing required; a section's kind may then be undetermined, so anyOf replaces oneOf."""
+    if isinstance(node, list):
+        return [_relaxed(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    # Without a required kind a part may fit several kinds, which oneOf refuses; for the same reason no discriminator.
+    renamed = {"oneOf": "anyOf"}
+    return {
+        renamed.get(key, key): f"{value}{_PARTIAL}" if key == "$ref" else _relaxed(value)
+        for key, value in node.items()
+        # A list only: a config key named "required" would have a schema here, not a list.
+        if not (key == "required" and isinstance(value, list)) and key != "discriminator"
+    }

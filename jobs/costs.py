@@ -1,4 +1,4 @@
-"""What a run costs besides the passes of its model, as users, records, parameters and processes grow.
+"""The cost of a run without the passes of its model, as users, records, parameters and processes grow.
 
 The constants were measured on two cores (benchmarks/RESULTS.md names the commands); docs/scale.md lists them and what
 follows from them for five sizes.
@@ -16,8 +16,8 @@ from heldin.defenses.config import PrivateDefense, SampledDefense
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.noise import AHEAD_FROM
 from heldin.finetune.recipe import Optimizer
-from heldin.jobs.memory import shape_of
-from heldin.stages.config import RunConfig
+from heldin.jobs.memory_forecast import shape_of
+from heldin.stages.run_config import RunConfig
 
 MILLION = 1_000_000
 FLOAT = 4  # bytes
@@ -30,12 +30,12 @@ class Cost:
     """One constant.
 
     Attributes:
-        what: of what, as in docs/scale.md.
+        item: as docs/scale.md names it.
         size: per item.
         unit: of the size.
     """
 
-    what: str
+    item: str
     size: float
     unit: str
 
@@ -57,8 +57,8 @@ COSTS = (STORE, STORED, SET_ASIDE, TOKENIZED, TOKEN, SEQUENCE, UNIT, OWNED, DRAW
 
 
 @dataclass(frozen=True)
-class Corpus:
-    """What of a corpus decides its costs: records, and characters and tokens of each."""
+class CorpusSize:
+    """The size of a corpus that decides costs: records, and characters and tokens of each."""
 
     records: int
     characters: int
@@ -81,18 +81,18 @@ class Corpus:
 
     @property
     def disk(self) -> int:
-        """Bytes of store and tokens."""
+        """Return bytes of store and tokens."""
         return int(self.records * (STORED.size + self.characters + SEQUENCE.size + self.tokens * TOKEN.size))
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """What of a sampler decides its costs: units, expected number drawn in a step, records of each and of all."""
+    """The size of a sampler that decides costs: units, expected number drawn in a step, records of each and of all."""
 
     units: int
     drawn: float
     records: int
-    of: int = 0
+    records_in_all: int = 0
 
     @property
     def start_seconds(self) -> float:
@@ -101,66 +101,62 @@ class Cohort:
 
     @property
     def step_seconds(self) -> float:
-        """Of a step: whoever takes part is drawn for a later one, and its records chosen."""
+        """Return the seconds of a step: units that take part are drawn for a later one, and their records chosen."""
         return self.drawn * (DRAW.size + self.records * CHOICE.size)
 
     @property
     def memory(self) -> int:
-        """Bytes in each process."""
-        return int(self.units * UNIT.size + self.of * OWNED.size)
+        """Return bytes in each process."""
+        return int(self.units * UNIT.size + self.records_in_all * OWNED.size)
 
 
 @dataclass(frozen=True)
 class Weights:
-    """What of a model decides its costs: parameters, and tensors of the optimizer like each."""
+    """The size of a model that decides costs: parameters, and tensors of the optimizer like each."""
 
     parameters: int
     states: int
 
     @property
     def training(self) -> int:
-        """Bytes of weights, gradients, the sum of clipped gradients and the optimizer, over all of a shard group."""
+        """Return bytes of weights, gradients, sum of clipped gradients and optimizer, over a whole shard group."""
         return self.parameters * FLOAT * (3 + self.states)
 
     @property
     def checkpoint(self) -> int:
-        """Bytes of weights and optimizer."""
+        """Return bytes of weights and optimizer."""
         return self.parameters * FLOAT * (1 + self.states)
 
     @property
     def replica_step(self) -> int:
-        """Bytes that a further process holding all of the model sends in a step: the sum, there and back."""
+        """Return bytes that a further process holding all of the model sends in a step: the sum, there and back."""
         return 2 * self.parameters * FLOAT
 
     @property
     def sharded_pass(self) -> int:
-        """Bytes that a shard group moves in a pass over one unit: weights forward and backward, gradients once."""
+        """Return bytes that a shard group moves in a pass over a unit: weights forward and backward, gradients once."""
         return 3 * self.parameters * FLOAT
 
     def noise_seconds(self, secure: bool) -> float:
-        """Of a core, for a step; shards draw theirs beside each other."""
+        """Return the seconds of a core, for a step; shards draw theirs at the same time."""
         return self.parameters * (SHAKE if secure else PHILOX).size
 
 
 def cost_lines(config: RunConfig, mechanism: Mechanism) -> list[str]:
-    """What a run would cost, as far as it is known before the corpus is read, and the passes of the model left out.
-
-    Args:
-        mechanism: its mechanism.
-    """
+    """Return what a run would cost, as far as the config tells, without the passes of the model."""
     length = config.finetune.sequence_length
-    its = Corpus(MILLION, CHARACTERS * length, length)
-    found = [
-        f"a million records of {length} tokens: {its.store_seconds:.0f} s to read, {its.set_aside_seconds:.0f} s to set"
-        f" aside, {its.token_seconds:,.0f} s of a core to tokenize; {in_bytes(its.disk)} on disk,"
+    corpus = CorpusSize(MILLION, CHARACTERS * length, length)
+    rows = [
+        f"a million records of {length} tokens: {corpus.store_seconds:.0f} s to read, {corpus.set_aside_seconds:.0f} s"
+        f" to set aside, {corpus.token_seconds:,.0f} s of a core to tokenize; {in_bytes(corpus.disk)} on disk,"
         f" {in_bytes(int(MILLION * OWNED.size))} in each process"
     ]
     if isinstance(mechanism.sampler, PoissonSampler | CappedPoissonSampler):
-        found += filter(None, [_of_draws(config, mechanism)])
+        rows += filter(None, [_of_draws(config, mechanism)])
     parameters = _parameters(config)
     if parameters is not None:
-        found += _of_weights(config, mechanism, Weights(parameters, STATES[config.finetune.optimizer]))
-    return found
+        rows += _of_weights(config, mechanism, Weights(parameters, STATES[config.finetune.optimizer]))
+    return rows
 
 
 def _of_draws(config: RunConfig, mechanism: Mechanism) -> str | None:
@@ -168,37 +164,37 @@ def _of_draws(config: RunConfig, mechanism: Mechanism) -> str | None:
     assert isinstance(sampler, PoissonSampler | CappedPoissonSampler)
     units = sampler.population or 0
     chosen = mechanism.group_size if isinstance(defense, PrivateDefense) and defense.kind == "uls" else 1
-    its = Cohort(units, sampler.rate * units, chosen)
+    cohort = Cohort(units, sampler.rate * units, chosen)
     if not units:
         return None  # of records, whose number only the corpus tells
-    start = f", after {its.start_seconds:.1f} s at each start" if its.start_seconds >= 1 else ""
-    memory = f"; {in_bytes(its.memory)} in memory" if its.memory >= 2**20 else ""
-    return f"a step: {1000 * its.step_seconds:,.1f} ms to draw {its.drawn:,.0f} units{start}{memory}"
+    start = f", after {cohort.start_seconds:.1f} s at each start" if cohort.start_seconds >= 1 else ""
+    memory = f"; {in_bytes(cohort.memory)} in memory" if cohort.memory >= 2**20 else ""
+    return f"a step: {1000 * cohort.step_seconds:,.1f} ms to draw {cohort.drawn:,.0f} units{start}{memory}"
 
 
-def _of_weights(config: RunConfig, mechanism: Mechanism, its: Weights) -> Sequence[str]:
+def _of_weights(config: RunConfig, mechanism: Mechanism, weights: Weights) -> Sequence[str]:
     steps = mechanism.steps if mechanism.unit != "none" else None
     written = steps // config.finetune.checkpoint_every + 1 if steps else 1
     kept = f"; {written:,} of them, of which two are kept" if written > 2 else ""
-    found = [
-        f"a checkpoint: {in_bytes(its.checkpoint)} to write{kept}",
-        f"each further process: {in_bytes(its.replica_step)} to send in a step",
+    rows = [
+        f"a checkpoint: {in_bytes(weights.checkpoint)} to write{kept}",
+        f"each further process: {in_bytes(weights.replica_step)} to send in a step",
     ]
     if config.finetune.shard:
-        found[-1] += f"; each shard group: {in_bytes(its.sharded_pass)} in a pass"
+        rows[-1] += f"; each shard group: {in_bytes(weights.sharded_pass)} in a pass"
     if mechanism.noise_multiplier and isinstance(config.defense, SampledDefense):
         secure = config.defense.noise() is NoiseGenerator.SECURE
         # Of a shard group each process draws its part, and the rest of the blocks in which that part lies.
-        ahead = secure and its.parameters // (config.finetune.shard or 1) >= AHEAD_FROM
+        ahead = secure and weights.parameters // (config.finetune.shard or 1) >= AHEAD_FROM
         least = "at least " if config.finetune.shard else ""
         whose = " over a shard group" if config.finetune.shard else ""
         when = ", drawn a step ahead" if ahead else ""
-        found.append(f"noise: {least}{its.noise_seconds(secure):.2g} s of a core a step{whose}{when}")
-    return found
+        rows.append(f"noise: {least}{weights.noise_seconds(secure):.2g} s of a core a step{whose}{when}")
+    return rows
 
 
 def _parameters(config: RunConfig) -> int | None:
-    """Trained weights; None with adapters, and where a model's shape is not known before it is loaded."""
+    """Return trained weights; None with adapters, and where a model's shape is not known before it is loaded."""
     shape = None if config.finetune.lora is not None else shape_of(config)
     if shape is None:
         return None

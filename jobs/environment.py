@@ -1,4 +1,4 @@
-"""What a run ran on, for its record."""
+"""The environment of a run, for the record."""
 
 import importlib.metadata
 import platform
@@ -19,7 +19,7 @@ def version() -> str:
 
 
 def environment(seconds: Mapping[str, float]) -> Environment:
-    """Versions, source revision, device, and the seconds each stage took: of a run over all its calls."""
+    """Return versions, source revision, device, and the seconds of each stage: of a run over all calls."""
     import torch  # slow to import, and the version alone needs none
 
     from heldin.models.devices import default_device, device_name
@@ -38,7 +38,7 @@ def environment(seconds: Mapping[str, float]) -> Environment:
 
 
 def _peak_memory() -> int:
-    """Bytes: of the GPU where there is one, else of this process."""
+    """Return bytes: of the GPU where there is one, else of this process."""
     from heldin.models.devices import default_device, highest_peak
 
     device = default_device()

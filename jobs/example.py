@@ -32,7 +32,6 @@ class ExampleFile:
     """A file or folder of the example.
 
     Attributes:
-        path: where it is.
         holds: what it holds, in words.
         command: a command to try on it.
     """
@@ -44,7 +43,7 @@ class ExampleFile:
 
 @dataclass(frozen=True)
 class _Texts:
-    """Who is in which file: every user is public, or held in or out by a fair coin."""
+    """The users and texts of each file: every user is public, or held in or out by a fair coin."""
 
     everything: Sequence[SyntheticRecord]
     public: Sequence[SyntheticRecord]
@@ -59,7 +58,6 @@ def write_example(
     """Write the example to the new folder ``to``, whole or not at all.
 
     Args:
-        to: the folder.
         users: number of users; every other one is public.
         seed: seed of texts, coins and scores; equal seeds give equal files.
         models: also train a base model on the public users and a model on the held-in ones (about two minutes).
@@ -105,11 +103,11 @@ def _texts(users: int, seed: int) -> _Texts:
     # Both sides by one rule that knows no coin (docs/theory.md#conditions-of-one-run, 4); held-out users' other records
     # are in no file but corpus.jsonl.
     for user in member:
-        its = {record.id: record for record in by_user[user]}
-        order = keyed_order(key, "example fresh", list(its))
+        by_id = {record.id: record for record in by_user[user]}
+        order = keyed_order(key, "example fresh", list(by_id))
         count = max(1, round(FRESH * len(order)))
-        fresh += [its[name] for name in sorted(order[:count])]
-        training += [its[name] for name in sorted(order[count:]) if member[user]]
+        fresh += [by_id[name] for name in sorted(order[:count])]
+        training += [by_id[name] for name in sorted(order[count:]) if member[user]]
     return _Texts(
         everything,
         [record for record in everything if record.user in public],
@@ -125,7 +123,7 @@ def _write(path: Path, records: Iterable[SyntheticRecord]) -> None:
 
 
 def _scores(texts: _Texts, seed: int) -> str:
-    """One made-up score per user of the two groups, as another tool might give them."""
+    """Return one made-up score per user of the two groups, as another tool might give them."""
     rng = np.random.default_rng(seed)
     groups = ((texts.held_in, 1), (texts.held_out, 0))
     sides = {record.user: side for records, side in groups for record in records}
@@ -144,8 +142,8 @@ def _train(folder: Path, texts: _Texts, reporter: Reporter) -> None:
     from heldin.finetune.batches import encode
     from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once
     from heldin.finetune.recipe import Select
-    from heldin.jobs.built_in import BUILT_IN
-    from heldin.stages.config import parse_config
+    from heldin.jobs.starting_files import BUILT_IN
+    from heldin.stages.run_config import parse_config
 
     demo = parse_config(BUILT_IN, "the built-in demo")
     assert demo.model.pretrain is not None
@@ -167,11 +165,11 @@ def _train(folder: Path, texts: _Texts, reporter: Reporter) -> None:
 
 
 def _described(to: Path, files: Mapping[str, Sequence[SyntheticRecord]], models: bool) -> list[ExampleFile]:
-    """Each file, what it holds, and a command to try."""
+    """Return each file, what it holds, and a command to try."""
 
-    def holds(name: str, what: str) -> str:
+    def holds(name: str, content: str) -> str:
         users = len({record.user for record in files[name]})
-        return f"{what}: {counted(users, 'user')}, {counted(len(files[name]), 'text')}"
+        return f"{content}: {counted(users, 'user')}, {counted(len(files[name]), 'text')}"
 
     def at(name: str) -> str:
         return shlex.quote(str(to / name))
@@ -201,7 +199,7 @@ def _described(to: Path, files: Mapping[str, Sequence[SyntheticRecord]], models:
             f"heldin bound {at('scores.csv')} --assignment coin --claim epsilon=1,delta=1e-5",
         ),
     ]
-    return [ExampleFile(to / name, what, command) for name, what, command in described]
+    return [ExampleFile(to / name, content, command) for name, content, command in described]
 
 
 def lines(files: Sequence[ExampleFile]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What may be released: the trained model, under the label that its plan gives, and nothing else of a run.
+"""The files that may be released: the trained model under the label of its plan, and nothing else of a run.
 
 If weights, tokenizer, record, config and plan do not agree, export is refused: an epsilon on the wrong weights is worse
 than none. The exported plan names every file's hash, so whoever receives the folder can check it.
@@ -76,7 +76,7 @@ def export_run(run: Path, to: Path) -> list[str]:
 
 
 def verify_exported(folder: Path) -> str:
-    """Check that each file of an exported folder is the one its plan names, and describe the folder in one line.
+    """Check that each file of an exported folder is the one that the plan names, and describe the folder in one line.
 
     This shows that nothing changed since the export; only a signature could show who exported it.
 
@@ -152,7 +152,7 @@ def _require_trained_here(run: Path, model: Path, record: Record, stated: Traini
 
 
 def _curve(plan: Mechanism) -> str:
-    """The curve of what is promised as a table: a function of the plan, and of nothing measured; "" without one."""
+    """Return the curve of the guarantee as a table: a function of the plan, and of nothing measured; "" without."""
     promise = plan.guarantee()
     if not isinstance(promise, Guarantee) or promise.exposure is None:
         return ""
@@ -175,7 +175,7 @@ def _promise(plan: Mechanism) -> str:
 
 
 def _card(record: Record, plan: Mechanism) -> str:
-    """A model card without any number measured on private users."""
+    """Return a model card without any number measured on private users."""
     return f"""---
 library_name: transformers
 pipeline_tag: text-generation

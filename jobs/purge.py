@@ -14,7 +14,7 @@ from heldin.base.artefacts import INDEX, PURGED, TABLE, listed_files
 from heldin.base.errors import InputError
 from heldin.base.files import is_held, one_process_at_a_time, read_json, write_text
 from heldin.base.log_file import LOG
-from heldin.jobs.planted.folder import AUDITS, SEAL
+from heldin.jobs.planted.plant_folder import AUDITS, SEAL
 from heldin.jobs.retraining import OPTIONS
 from heldin.record.document import read_record
 from heldin.record.sweep import TUNING
@@ -54,12 +54,11 @@ _LOST = {
 
 @dataclass(frozen=True)
 class Purged:
-    """What a purge would remove, or removed.
+    """The files that a purge would remove, or removed.
 
     Attributes:
         folders: the folder, and for a sweep those that tuned it and its cells.
         removed: files and folders, relative to the folder.
-        bytes: their size.
         kept: what stays of what heldin wrote.
         others: what heldin did not write, and leaves.
         unverifiable: what can no longer be verified.
@@ -74,7 +73,7 @@ class Purged:
 
 
 def plan_purge(folder: Path, keep: Collection[str]) -> Purged:
-    """What a purge of ``folder`` would remove; nothing is changed.
+    """Return what a purge of ``folder`` would remove, and change nothing.
 
     Args:
         folder: folder of a run, an audit, a planted training set or a sweep.
@@ -87,12 +86,12 @@ def plan_purge(folder: Path, keep: Collection[str]) -> Purged:
     if unknown:
         raise InputError(f"--keep {unknown[0]}: choose from {', '.join(KEPT)}")
     folders = _folders(folder)
-    removed = [path for its in folders for path in _removed(its, keep)]
+    removed = [path for place in folders for path in _removed(place, keep)]
     mine = {name for names in KEPT.values() for name in names} | {PURGED}
     left = [
         path
-        for its in folders
-        for path in sorted(its.iterdir())
+        for place in folders
+        for path in sorted(place.iterdir())
         if path not in removed and path not in folders and path.name not in ("cells", TUNING, AUDITS)
     ]
     gone = {path.name for path in removed}
@@ -118,30 +117,30 @@ def purge(folder: Path, keep: Collection[str]) -> Purged:
     Raises:
         InputError: as ``plan_purge``, or a process works in the folder.
     """
-    found = plan_purge(folder, keep)
+    plan = plan_purge(folder, keep)
     with one_process_at_a_time(folder):
-        for its in found.folders:
-            if its != folder and is_held(its):
-                raise InputError(f"a process works on '{its}': wait for it, or stop it")
+        for place in plan.folders:
+            if place != folder and is_held(place):
+                raise InputError(f"a process works on '{place}': wait for it, or stop it")
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        for its in found.folders:
+        for place in plan.folders:
             # First: a folder with a part of its secrets is no folder to go on with.
             # What it is, too, since a purge that is killed takes that with the ledger.
-            what = {"planted": True} if _is_planted(its) else {}
-            write_text(its / PURGED, json.dumps({"purged": now, "kept": sorted(keep), **what}) + "\n")
-            for path in list(_removed(its, keep)):
+            marks = {"planted": True} if _is_planted(place) else {}
+            write_text(place / PURGED, json.dumps({"purged": now, "kept": sorted(keep), **marks}) + "\n")
+            for path in list(_removed(place, keep)):
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    return found
+    return plan
 
 
 def _folders(folder: Path) -> tuple[Path, ...]:
     above = folder.resolve().parents
     if (folder / "ledger" / "cell.json").is_file() and len(above) > 2 and (above[2] / "sweep.json").is_file():
         raise InputError(f"'{folder}' is a cell of the sweep '{above[2]}', whose coins others share: purge the sweep")
-    own = [its for its in (folder, folder / TUNING) if _is_sweep(its)]
+    own = [place for place in (folder, folder / TUNING) if _is_sweep(place)]
     if own:
         # The keys of the cells' coins before the cells: each of them says who was held in.
-        cells = [path for its in own for path in sorted(its.glob("cells/*/*")) if path.is_dir()]
+        cells = [path for place in own for path in sorted(place.glob("cells/*/*")) if path.is_dir()]
         return (*dict.fromkeys((folder, *own)), *(path for path in cells if not path.is_symlink()))
     if not _is_run_or_audit(folder):
         raise InputError(f"'{folder}' holds no run, audit, planted training set or sweep")
@@ -183,7 +182,7 @@ def _is_of_trainings(folder: Path) -> bool:
 
 
 def _content(path: Path) -> dict[str, object]:
-    """A JSON object; empty for a file that is none."""
+    """Return a JSON object; empty for a file that is none."""
     try:
         content = read_json(path)
     except (OSError, ValueError):
@@ -192,7 +191,7 @@ def _content(path: Path) -> dict[str, object]:
 
 
 def _removed(folder: Path, keep: Collection[str]) -> Iterator[Path]:
-    """What goes, secrets first, and what killed processes left of it."""
+    """Yield the paths to remove, secrets first, and files that killed processes left."""
     trainings = _OF_TRAININGS if _is_of_trainings(folder) else ()
     batch = _OF_SWEEPS if _is_sweep(folder) or _is_sweep(folder / TUNING) else ()
     planted = _OF_PLANTED if _is_planted(folder) else ()
@@ -204,14 +203,14 @@ def _removed(folder: Path, keep: Collection[str]) -> Iterator[Path]:
         *planted,
         *batch,
         *_STATE,
-        *(n for what, names in KEPT.items() if what not in keep for n in names),
+        *(n for kind, names in KEPT.items() if kind not in keep for n in names),
     ]
     for name in gone:
         if (folder / name).is_symlink() or (folder / name).exists():
             yield folder / name
     checkpoints = folder / "checkpoints"
     if "model" in keep and checkpoints.is_dir() and not checkpoints.is_symlink():
-        yield from (its for its in sorted(checkpoints.iterdir()) if its.name != _FINAL)
+        yield from (path for path in sorted(checkpoints.iterdir()) if path.name != _FINAL)
     named = (*gone, *(n for names in KEPT.values() for n in names))
     unfinished = {path for name in named for path in folder.glob(f".{name}.*.tmp")}
     # A table that was never finished is in no list.
@@ -225,26 +224,28 @@ def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def lines(found: Purged, *, done: bool) -> list[str]:
-    """What goes and what stays, for a terminal: of a sweep each name once."""
-    where = f" in {len(found.folders)} folders" if len(found.folders) > 1 else ""
+def lines(purged: Purged, *, done: bool) -> list[str]:
+    """Return what is removed and what stays, as lines for a terminal: each name of a sweep once."""
+    where = f" in {len(purged.folders)} folders" if len(purged.folders) > 1 else ""
 
     def names(paths: tuple[str, ...]) -> str:
         # Of each path the part within its own folder, the innermost of those that hold it.
         own = set()
-        for path in (found.folders[0] / name for name in paths):
-            holder = max((its for its in found.folders if path.is_relative_to(its)), key=lambda its: len(its.parts))
+        for path in (purged.folders[0] / name for name in paths):
+            holder = max(
+                (place for place in purged.folders if path.is_relative_to(place)), key=lambda place: len(place.parts)
+            )
             own.add(str(path.relative_to(holder)))
         return ", ".join(sorted(own)) or "nothing"
 
-    said = [
-        f"{'removed' if done else 'would remove'} {found.bytes:,} bytes{where}: {names(found.removed)}",
-        f"{'stays' if done else 'would stay'}: {names(found.kept)}",
+    output = [
+        f"{'removed' if done else 'would remove'} {purged.bytes:,} bytes{where}: {names(purged.removed)}",
+        f"{'stays' if done else 'would stay'}: {names(purged.kept)}",
     ]
-    if found.others:
-        said.append(f"not heldin's, and left: {', '.join(found.others)}")
+    if purged.others:
+        output.append(f"not heldin's, and left: {', '.join(purged.others)}")
     tense = "can no longer be verified" if done else "could no longer be verified"
-    said += [f"{tense}: {what}" for what in found.unverifiable]
-    if _is_planted(found.folders[0]):
-        said.append("audits that were written elsewhere with --out hold scores too: purge each of them")
-    return [*said, "the cache has its own command, heldin cache --clear; backups and snapshots are beyond heldin"]
+    output += [f"{tense}: {loss}" for loss in purged.unverifiable]
+    if _is_planted(purged.folders[0]):
+        output.append("audits that were written elsewhere with --out hold scores too: purge each of them")
+    return [*output, "the cache has its own command, heldin cache --clear; backups and snapshots are beyond heldin"]

@@ -20,29 +20,28 @@ from heldin.finetune.loop import TrainingResult
 from heldin.finetune.ranks import first_process_first, joined, rank, require_like_devices, require_shared_folder
 from heldin.jobs.environment import environment
 from heldin.models.loading import LanguageModel, load_language_model, same_tokens
-from heldin.record.document import Body, Record, write_new_record
+from heldin.record.document import Body, Record, masked, without_names, write_new_record
 from heldin.record.facts import GradientNorms, ScoredTexts
-from heldin.record.masking import masked, without_names
-from heldin.stages.config import RunConfig
-from heldin.stages.folder import for_any_config_without_coins, take_folder
 from heldin.stages.measures.measure import MeasureFolder, model_facts
 from heldin.stages.measures.scores import scoring_rule
+from heldin.stages.run_config import RunConfig
+from heldin.stages.run_folder import StageSeconds, for_any_config_without_coins, take_folder
 from heldin.stages.run_measures import RunModels, check_measures, measures_of_run, scores_of_run
 from heldin.stages.sides.corpus import corpus_facts, read_corpus
 from heldin.stages.sides.data import RunData, needs_base, prepare_data
 from heldin.stages.sides.panels import judge_run, preregistered
 from heldin.stages.sides.split_facts import split_facts
-from heldin.stages.stage_seconds import StageSeconds
-from heldin.stages.train.gradient_norms import canary_gradient_norms
 from heldin.stages.train.models import (
     PRETRAINED_HERE,
     base_model,
+    check_references,
     require_arithmetic,
     scored_base,
     target_and_reference,
+    train_reference,
+    trained_references,
 )
 from heldin.stages.train.plan import configured_mechanism, read_run_config, require_mechanism, settle_plan
-from heldin.stages.train.references import check_references, train_reference, trained_references
 from heldin.stages.train.training import (
     finetune,
     finished_training,
@@ -50,11 +49,11 @@ from heldin.stages.train.training import (
     require_model_of_training,
     require_trained_under,
 )
-from heldin.stages.train.training_facts import effort_facts, training_facts
+from heldin.stages.train.training_facts import canary_gradient_norms, effort_facts, training_facts
 
 
 def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Record | None:
-    """Do what is not yet done of the run in ``out``, and return its record.
+    """Complete the run in ``out``, and return the record.
 
     Under ``torchrun`` every process calls it: the first prepares and writes, all train, and the first one finishes.
 
@@ -102,7 +101,7 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
 
 @dataclass(frozen=True)
 class _Trained:
-    """What a training leaves to those who measure.
+    """The trained model and data, for the measures.
 
     Attributes:
         data: corpus and ledger.
@@ -142,7 +141,7 @@ def _begin(
 
 
 def _train(config: RunConfig, out: Path, reporter: Reporter, taken: StageSeconds) -> _Trained:
-    """The stages in which all processes take part: from corpus to trained models."""
+    """Return the stages in which all processes take part: from corpus to trained models."""
     with first_process_first(), taken.timed("corpus"):
         corpus = read_corpus(config, reporter)
         # Before hours of training: a reference that is missing would otherwise stop the run at its last stage.
@@ -165,9 +164,9 @@ def _train(config: RunConfig, out: Path, reporter: Reporter, taken: StageSeconds
             mechanism = settle_plan(config, data, out, clip_norm=clip_norm)
             fixed = preregistered(config, data, mechanism)
             # What the audit could find at best, before training is paid for.
-            real, what = len(data.real(data.ledger.scored_users())), fixed.wording
+            real, wording = len(data.real(data.ledger.scored_users())), fixed.wording
             for line in forecast(
-                real, fixed.audit.delta, fixed.claims, units=what.unit, unit=what.singular, sharing=fixed.judged
+                real, fixed.audit.delta, fixed.claims, units=wording.unit, unit=wording.singular, sharing=fixed.judged
             ):
                 reporter.say(line)
         result = finetune(config, data, base, mechanism, out, reporter)
@@ -181,7 +180,7 @@ def _train(config: RunConfig, out: Path, reporter: Reporter, taken: StageSeconds
 
 
 def run_again(folder: Path, reporter: Reporter) -> Body:
-    """Return the body of a finished run's record, from the files in its folder; no model is run.
+    """Return the body of a finished run's record, from the files in the folder; no model is run.
 
     Raises:
         InputError: a file is missing or damaged, or of another run.

@@ -12,8 +12,40 @@ from pathlib import Path
 from typing import Any
 
 from heldin.base.errors import InputError
-from heldin.jobs.built_in import BUILT_IN
 from heldin.jobs.config_keys import as_yaml, blocks
+
+BUILT_IN = {
+    "name": "demo",
+    "corpus": {
+        "source": {
+            "kind": "synthetic",
+            "parameters": {"users": 400, "mean_records": 24, "min_records": 10, "distinctiveness": 0.9},
+        },
+        "users": {"min_records": 12, "max_users": 200},  # the other users, and nobody audited, pre-train the base model
+    },
+    "model": {
+        "pretrain": {
+            "shape": {"vocabulary": 2048, "context": 128, "hidden": 64, "layers": 2, "heads": 4, "window": 64},
+            "recipe": {
+                "epochs": 3,
+                "batch_size": 8,
+                "learning_rate": 0.003,
+                "warmup_steps": 50,
+                "sequence_length": 128,
+                "select": "last",
+            },
+        }
+    },
+    "finetune": {
+        "epochs": 3,
+        "batch_size": 8,
+        "learning_rate": 0.002,
+        "warmup_steps": 50,
+        "sequence_length": 128,
+        "evaluations": 6,
+    },
+}
+
 
 _WIDTH = 100
 _PRIVATE = {"steps": 60, "delta": 1e-3, "target_epsilon": 8}
@@ -97,12 +129,12 @@ _OTHERWISE = {
 
 
 def kinds() -> tuple[str, ...]:
-    """The kinds of starting files."""
+    """Return the kinds of starting files."""
     return tuple(_KINDS)
 
 
 def starting_file(kind: str, corpus: Path = Path("corpus.jsonl")) -> str:
-    """A commented config that loads as it is; ``corpus`` is the corpus file in kind "own".
+    """Return a commented config that loads as it is; ``corpus`` is the corpus file in kind "own".
 
     Raises:
         InputError: an unknown kind.
@@ -142,7 +174,7 @@ def _choices() -> str:
 
 
 class _Meanings:
-    """What keys and sections mean, by name and kind."""
+    """Meanings of keys and sections, by name and kind."""
 
     def __init__(self) -> None:
         self._sections: dict[tuple[str, str], str] = {}
@@ -154,7 +186,7 @@ class _Meanings:
                     self._keys.setdefault((key.name, kind), key.meaning)
 
     def lines(self, content: Mapping[str, Any], name: str, kind: str) -> Iterator[str]:
-        """A section's content, each key preceded by its meaning."""
+        """Return a section's content, each key after a comment with the meaning."""
         kind = str(content.get("kind", kind))
         for key, value in content.items():
             dotted = f"{name}.{key}" if name else key

@@ -23,7 +23,6 @@ class UserScore:
     """One user's score and side.
 
     Attributes:
-        user: name of the user.
         score: score of the leading attack; higher means more likely held in.
         member: whether the user is held in.
     """
@@ -34,7 +33,7 @@ class UserScore:
 
 
 def leading_scores(folder: Path) -> list[UserScore]:
-    """The scores of the audited users by the record's leading attack, sorted by user name.
+    """Return the scores of the audited users by the record's leading attack, sorted by user name.
 
     Those of canary users are among them only where no real user is audited.
 
@@ -59,19 +58,19 @@ def paired_difference(first: Path, other: Path) -> AurocDifference | None:
     the sides completely.
     """
     try:
-        one, two = leading_scores(first), leading_scores(other)
+        first_scores, two = leading_scores(first), leading_scores(other)
     except InputError:
         return None
-    if [(its.user, its.member) for its in one] != [(its.user, its.member) for its in two]:
+    if [(score.user, score.member) for score in first_scores] != [(score.user, score.member) for score in two]:
         return None
-    member = np.array([its.member for its in one])
-    scores = [np.array([its.score for its in side]) for side in (one, two)]
-    found = auroc_difference(*((side[member], side[~member]) for side in scores))
-    return found.brief() if found else None
+    member = np.array([score.member for score in first_scores])
+    scores = [np.array([score.score for score in side]) for side in (first_scores, two)]
+    difference = auroc_difference(*((side[member], side[~member]) for side in scores))
+    return difference.brief() if difference else None
 
 
 def write_user_scores(scores: list[UserScore], path: Path) -> None:
-    """Write the scores as CSV with the columns user, score, member (1 or 0), readable by its owner only."""
+    """Write the scores as CSV with the columns user, score, member (1 or 0), readable by the owner only."""
     with whole_file(path, private=True) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(["user", "score", "member"])
@@ -80,7 +79,7 @@ def write_user_scores(scores: list[UserScore], path: Path) -> None:
 
 
 def _membership(folder: Path, record: Record) -> dict[str, bool]:
-    """Whether each user is held in, sorted by name, without canary users."""
+    """Return if each user is held in, sorted by name, without canary users."""
     if record.kind == "audit":
         # Here, since they load torch, which scores of runs do without.
         from heldin.jobs.checkpoint.groups import read_groups
@@ -89,7 +88,7 @@ def _membership(folder: Path, record: Record) -> dict[str, bool]:
         # Read from the two files again: an audit keeps no membership of its own.
         return dict(sorted(read_groups(audit_job(folder, record)).member.items()))
     if record.kind == "planted":
-        from heldin.jobs.planted.folder import home_of
+        from heldin.jobs.planted.plant_folder import home_of
 
         folder = home_of(folder, record.config["planted"])
     elif record.kind != "run":

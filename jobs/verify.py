@@ -1,4 +1,4 @@
-"""Recompute every number of a record from its scores, ledger and plan, and report which differ.
+"""Recompute every number of a record from scores, ledger and plan, and report which differ.
 
 No model is run: scores are taken as they are, once it is shown that they belong to the models and texts that the record
 names. What only training could reproduce (the curves) is compared with the checkpoint's own log.
@@ -40,11 +40,9 @@ _COVERED = ("config.yaml", "plan.json", "trainings.json", "ledger/", "checkpoint
 
 @dataclass(frozen=True)
 class Verification:
-    """What was compared.
+    """The result of a verification.
 
     Attributes:
-        compared: number of values compared.
-        differences: those that differ.
         by_digest: files that are as they were written, by their digest.
         changed: files that are not.
         not_checked: files that nothing was compared with.
@@ -60,11 +58,11 @@ class Verification:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing differs."""
+        """Return True if nothing differs."""
         return not (self.differences or self.changed)
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name."""
+        """Return the fields by name."""
         files = {name: list(getattr(self, name)) for name in ("by_digest", "changed", "not_checked", "not_recomputed")}
         differences = [vars(difference) for difference in self.differences]
         return {"agrees": self.agrees, "compared": self.compared, "differences": differences, **files}
@@ -91,10 +89,10 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
     names = [name for name in Body.model_fields if name not in _TAKEN_AS_THEY_ARE[record.kind]]
     parts = [compared(name, getattr(record, name), getattr(again, name)) for name in names]
     states = inspect(folder)
-    of_state = {state: tuple(name for name, its in states.items() if its is state) for state in State}
+    of_state = {state: tuple(name for name, file_state in states.items() if file_state is state) for state in State}
     return Verification(
         sum(count for count, _ in parts),
-        tuple(difference for _, found in parts for difference in found),
+        tuple(difference for _, differences in parts for difference in differences),
         of_state[State.WHOLE],
         (*of_state[State.CHANGED], *of_state[State.ABSENT]),
         tuple(name for name in of_state[State.UNLISTED] if not name.startswith(_COVERED)),
@@ -106,13 +104,13 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
     )
 
 
-def table(found: Verification) -> str:
-    """What was found, as plain text."""
-    lines = [f"{found.compared} values compared, {len(found.differences)} differ"]
-    lines += [f"  {difference.line()}" for difference in found.differences]
-    lines += [f"changed since it was written: {name}" for name in found.changed]
-    if found.by_digest:
-        lines.append(f"compared by digest: {', '.join(found.by_digest)}")
-    if found.not_checked:
-        lines.append(f"not checked: {', '.join(found.not_checked)}")
-    return "\n".join([*lines, *(f"not recomputed: {what}" for what in found.not_recomputed)])
+def table(verification: Verification) -> str:
+    """Return the result as plain text."""
+    lines = [f"{verification.compared} values compared, {len(verification.differences)} differ"]
+    lines += [f"  {difference.line()}" for difference in verification.differences]
+    lines += [f"changed since it was written: {name}" for name in verification.changed]
+    if verification.by_digest:
+        lines.append(f"compared by digest: {', '.join(verification.by_digest)}")
+    if verification.not_checked:
+        lines.append(f"not checked: {', '.join(verification.not_checked)}")
+    return "\n".join([*lines, *(f"not recomputed: {item}" for item in verification.not_recomputed)])

@@ -1,1 +1,1 @@
-"""What is kept of an audit: the typed record, masking and comparison."""
+"""The documents of an audit: the typed record, names masked, and comparisons of records."""

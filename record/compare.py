@@ -20,7 +20,6 @@ class Row:
     """One run.
 
     Attributes:
-        name: name of its folder.
         value: value of the key that the runs are compared over; None without one.
         defense: what protected it, in words.
         unit: whom the guarantee protects: user, example or none.
@@ -35,9 +34,8 @@ class Row:
         difference: AUROC minus that of the first run, with a 95 % interval; None in the first row, and where the two
             do not compare.
         paired: whether both runs have the same held-in and held-out users, whose own differences make the interval.
-        tpr_at: (FPR, TPR), TPR None where too few held-out users resolve it.
+        tpr_at: (FPR, TPR), TPR None if too few held-out users resolve it.
         ceiling: the accountant's bound on AUROC; None without one.
-        answer: the audit's answer.
         verdict: verdicts on the claims, in words; None without claims.
     """
 
@@ -61,7 +59,7 @@ class Row:
     verdict: str | None
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name."""
+        """Return the fields by name."""
         return dataclasses.asdict(self)
 
 
@@ -70,8 +68,6 @@ class Comparison:
     """Runs side by side.
 
     Attributes:
-        records: the runs' records.
-        rows: one row per record.
         notes: what makes the rows less comparable than they look.
         over: the config key that the runs are compared over; None without one.
     """
@@ -92,7 +88,7 @@ def compare(folders: Sequence[Path], over: str | None = None, pair: Pair | None 
         folders: folders of finished runs; the others are compared with the first.
         over: dotted key of the runs' configs (``finetune.learning_rate``), or ``parameters``, ``users``, ``records``:
             the model's size, held-in users, and records trained on.
-        pair: the difference of two runs' AUROCs user by user, asked where their ledgers agree; None where it cannot be
+        pair: the difference of two runs' AUROCs user by user, asked where their ledgers agree; None if it cannot be
             had. Others are joined as independent samples (MOVER).
 
     Raises:
@@ -104,8 +100,9 @@ def compare(folders: Sequence[Path], over: str | None = None, pair: Pair | None 
     records = [read_record(folder / "record.json") for folder in folders]
     rows = [_row(folder, record, records[0], over) for folder, record in zip(folders, records, strict=True)]
     # A difference of numbers that do not compare, as ``_notes`` says, would be read all the same.
-    alike = [[its for _, its in _same(record)] == [its for _, its in _same(records[0])] for record in records]
-    rows = [row if its else dataclasses.replace(row, difference=None) for row, its in zip(rows, alike, strict=True)]
+    compared_by = [[condition for _, condition in _same(record)] for record in records]
+    alike = [conditions == compared_by[0] for conditions in compared_by]
+    rows = [row if same else dataclasses.replace(row, difference=None) for row, same in zip(rows, alike, strict=True)]
     if pair is not None:
         rows = [_with_pair(row, pair, folders, records, i) if alike[i] else row for i, row in enumerate(rows)]
     # The first row would differ from itself by 0 with an interval that means nothing.
@@ -114,7 +111,7 @@ def compare(folders: Sequence[Path], over: str | None = None, pair: Pair | None 
 
 
 def table(compared: Comparison) -> str:
-    """The rows as plain text, the notes below."""
+    """Return the rows as plain text, the notes below."""
     rows, over = compared.rows, compared.over
     fprs = [fpr for fpr, _ in rows[0].tpr_at]
     head = ["run", *([over] if over else []), "defense", "epsilon", "validation loss", "AUROC (95 %)", "less the first"]
@@ -179,17 +176,17 @@ def _row(folder: Path, record: Record, first: Record, over: str | None) -> Row:
 
 
 def _with_pair(row: Row, pair: Pair, folders: Sequence[Path], records: Sequence[Record], i: int) -> Row:
-    """The row with the difference user by user, if its run has the first one's held-in users and is attacked alike."""
-    first, its = records[0], records[i]
+    """Return the row with the difference user by user, if the run has the first's held-in users and attack."""
+    first, record = records[0], records[i]
     same = (
         first.split.ledger_commitment is not None
-        and first.split.ledger_commitment == its.split.ledger_commitment
-        and first.config.get("attack") == its.config.get("attack")
+        and first.split.ledger_commitment == record.split.ledger_commitment
+        and first.config.get("attack") == record.config.get("attack")
     )
-    found = pair(folders[0], folders[i]) if i and same else None
-    if found is None:
+    paired = pair(folders[0], folders[i]) if i and same else None
+    if paired is None:
         return row
-    return dataclasses.replace(row, difference=(found.value, found.lower, found.upper), paired=True)
+    return dataclasses.replace(row, difference=(paired.value, paired.lower, paired.upper), paired=True)
 
 
 def _value(folder: Path, record: Record, over: str) -> Any:
@@ -220,12 +217,12 @@ def _value(folder: Path, record: Record, over: str) -> Any:
 
 def _difference(first: Estimate, other: Estimate) -> tuple[float, float, float]:
     # each run drew its own coins, so both intervals count: the samples are independent
-    one, two = ((e.value, e.lower, e.upper) for e in (first, other))
-    return independent_difference(one, two)
+    first_interval, two = ((e.value, e.lower, e.upper) for e in (first, other))
+    return independent_difference(first_interval, two)
 
 
 def _defense(training: TrainingFacts | None) -> str:
-    """What protected the run: the data-side defenses by name, then that of training."""
+    """Return what protected the run: the data-side defenses by name, then the defense of training."""
     if training is None:
         return "not trained here"
     parts = [removal.name for removal in training.removals]
@@ -234,7 +231,7 @@ def _defense(training: TrainingFacts | None) -> str:
 
 
 def _same(record: Record) -> tuple[tuple[str, Hashable], ...]:
-    """What must be the same for a difference between rows to be about the defense."""
+    """Return what must be equal for a difference between rows to be about the defense."""
     return (
         ("corpora", record.corpus.fingerprint),
         ("reference models", record.reference.fingerprint),
@@ -247,13 +244,13 @@ def _same(record: Record) -> tuple[tuple[str, Hashable], ...]:
 
 
 def _notes(records: Sequence[Record], rows: Sequence[Row]) -> list[str]:
-    """What differs between the runs and should not. Held-in users differ by chance, but for cells of one block."""
+    """Return what differs between the runs and should not. Held-in users may differ, except in cells of one block."""
     notes = []
     of_all = [dict(_same(record)) for record in records]
     notes += [
-        f"the runs have different {what}: their numbers do not compare"
-        for what in of_all[0]
-        if len({its[what] for its in of_all}) > 1
+        f"the runs have different {quantity}: their numbers do not compare"
+        for quantity in of_all[0]
+        if len({run[quantity] for run in of_all}) > 1
     ]
     # The choice of checkpoint changes the attacked model, and not the losses of this table.
     chosen = {r.training.selection for r in records if r.training}

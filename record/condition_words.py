@@ -2,7 +2,7 @@
 
 from heldin.audit.control import ControlFacts, ControlOutcome
 from heldin.base.wording import counted
-from heldin.record.planted import (
+from heldin.record.planted_facts import (
     Condition,
     FormFacts,
     Known,

@@ -1,4 +1,4 @@
-"""Where a record states one value and its files give another, leaf by leaf."""
+"""Values that differ between a record and its files, leaf by leaf."""
 
 import json
 import math
@@ -17,7 +17,6 @@ class Difference:
 
     Attributes:
         where: dotted path of the place.
-        stated: the record's value.
         recomputed: the value from the files.
     """
 
@@ -26,12 +25,12 @@ class Difference:
     recomputed: Any
 
     def line(self) -> str:
-        """One line for the terminal."""
+        """Return one line for the terminal."""
         return f"{self.where}: the record states {_short(self.stated)}, its files give {_short(self.recomputed)}"
 
 
 def compared(where: str, stated: Any, again: Any) -> tuple[int, list[Difference]]:
-    """How many leaves were compared, and those that differ; numbers may differ by a relative 1e-9."""
+    """Return the number of leaves compared, and those that differ by more than a relative 1e-9."""
     # Both sides take the way through JSON: the record was read from a file,
     # where tuples are lists and infinity is null.
     pairs = list(_pairs(where, _plain(stated), _plain(again)))
@@ -39,7 +38,7 @@ def compared(where: str, stated: Any, again: Any) -> tuple[int, list[Difference]
 
 
 def _plain(value: Any) -> Any:
-    """The value as a file has it: JSON types only."""
+    """Return the value as a file has it: JSON types only."""
     if isinstance(value, BaseModel):
         return json.loads(value.model_dump_json())
     if is_dataclass(value) and not isinstance(value, type):
@@ -52,7 +51,7 @@ def _plain(value: Any) -> Any:
 
 
 def _pairs(where: str, stated: Any, again: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Every leaf of either value, with its path."""
+    """Yield every leaf of either value, with its path."""
     if isinstance(stated, dict) and isinstance(again, dict):
         # The keys of both: a leaf that only one of them has is compared with None, and found.
         for key in dict.fromkeys([*stated, *again]):

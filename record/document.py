@@ -1,10 +1,11 @@
 """The record of a run: one typed, versioned document that holds every number a report prints.
 
 An internal document: it holds un-noised facts about private users, and says so. It holds no user name, no text and no
-secret, only commitments to the secrets.
+secret, only commitments to the secrets: ``masked`` and ``without_names`` take names out of configs and commands.
 """
 
 import json
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -19,7 +20,6 @@ from heldin.audit.utility import Utility
 from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import InputError
 from heldin.base.section import Facts
-from heldin.record.effort import EffortFacts
 from heldin.record.facts import (
     Ceiling,
     CellFacts,
@@ -31,28 +31,86 @@ from heldin.record.facts import (
     SplitFacts,
     TrainingFacts,
 )
-from heldin.record.planted import PlantedFacts
-from heldin.record.precision import PrecisionFacts
+from heldin.record.planted_facts import PlantedFacts
 from heldin.words import Statement
 
+# Keys whose values are patterns of user names, wherever they stand in a config.
+_NAMES = {"include", "exclude"}
+_SECTIONS = ("users", "public_validation")  # set as a whole, they hold such patterns
 _AGAIN = "run the command that wrote it again"
 INTERNAL_NOTICE = (
     "Internal document: it holds un-noised facts about private users. Do not publish it with the model; what may leave"
     " is what the command heldin export writes."
 )
-
 F = TypeVar("F", bound=Facts)
 Kind = Literal["run", "audit", "planted", "trainings"]
 
 
+class PrecisionFacts(Facts):
+    """In what the models were loaded for scoring, and how far that moved a sample of the leading statistic.
+
+    Attributes:
+        precision: bf16, int8 or nf4.
+        statistic: the leading attack.
+        values: number of texts of the sample, or of users for a statistic of all of a user's texts.
+        mean_shift: mean of the difference to float32, with its sign; null if float32 did not fit into memory.
+        largest_shift: largest difference, without its sign; null likewise.
+        deviation: standard deviation of the statistic in float32 over the sample; null likewise.
+    """
+
+    precision: str
+    statistic: str
+    values: int
+    mean_shift: float | None
+    largest_shift: float | None
+    deviation: float | None
+
+    @property
+    def line(self) -> str:
+        """Return the facts as a sentence."""
+        if self.mean_shift is None or self.largest_shift is None or self.deviation is None:
+            return f"{self.precision}; how far it moves scores was not measured: float32 did not fit into memory"
+        return (
+            f"{self.precision}; moves {self.statistic} by {self.mean_shift:+.2g} on average and at most"
+            f" {self.largest_shift:.2g} on a sample of {self.values}, whose standard deviation is {self.deviation:.2g}"
+        )
+
+
+class EffortFacts(Facts):
+    """Effort of a training.
+
+    Attributes:
+        precisions: arithmetic of the passes: fp32, bf16.
+        devices: names of the devices, in the order in which they were first used.
+        processes: most processes at a time, each with a device of its own.
+        tokens: predicted tokens of all records whose gradients were computed, a record once for each step.
+        step_seconds: duration of the steps alone, without evaluation and checkpoints.
+        tokens_per_second: tokens over these seconds; null without any.
+        gradients_per_second: records' gradients over these seconds; null without any.
+        peak_memory: most bytes that torch held on a GPU of the first process; null on a CPU.
+        ways: how clipped gradients were computed; empty for plain training.
+        notices: what the user should know of it, such as why a slower way was taken.
+    """
+
+    precisions: list[str]
+    devices: list[str]
+    processes: int
+    tokens: int
+    step_seconds: float
+    tokens_per_second: float | None
+    gradients_per_second: float | None
+    peak_memory: int | None
+    ways: list[str]
+    notices: list[str]
+
+
 class Body(Results):
-    """The part of a record that follows from its folder's files, so that ``heldin verify`` can recompute it.
+    """The part of a record that follows from the folder's files, so that ``heldin verify`` can recompute it.
 
     Attributes:
         config: the run's config, masked, or the options of an audit.
         corpus: the texts.
         split: who is on which side.
-        target: the audited model.
         reference: the reference model of the leading attack.
         training: how the target was trained; null if somebody else trained it.
         primary_attack: name of the leading attack.
@@ -61,10 +119,9 @@ class Body(Results):
         scoring_rule: what part of a text is scored.
         per_text: True if target and reference are not known to share a tokenizer; then only scores of whole texts were
             compared.
-        resamples: number of bootstrap resamples.
         cell: the run's place in a sweep; null for a run of its own.
         planted: the planted training set that somebody else trained on; null for any other record.
-        effort: what training took; null where nothing was trained here.
+        effort: what training took; null if nothing was trained here.
         measures: facts of each measure by its name (``stages.measures``); ``facts_of`` gives them their type.
     """
 
@@ -88,10 +145,6 @@ class Body(Results):
     def facts_of(self, measure: str, kind: type[F]) -> F | None:
         """Return what a measure found; None if it was not measured.
 
-        Args:
-            measure: name of the measure.
-            kind: type of its facts.
-
         Raises:
             InputError: the record has facts of another type.
         """
@@ -103,22 +156,22 @@ class Body(Results):
 
     @property
     def utility(self) -> Utility | None:
-        """What the model predicts of held-out users' test texts."""
+        """Return how well the model predicts held-out users' test texts."""
         return self.facts_of("utility", Utility)
 
     @property
     def precision(self) -> PrecisionFacts | None:
-        """The arithmetic of scoring, and how far it moves scores; None for float32."""
+        """Return the arithmetic of scoring, and how far it moves scores; None for float32."""
         return self.facts_of("precision", PrecisionFacts)
 
     @property
     def extraction(self) -> ExtractionFacts | None:
-        """What sampling would emit of people's training texts."""
+        """Return what sampling would emit of people's training texts."""
         return self.facts_of("extraction", ExtractionFacts)
 
     @property
     def marks(self) -> MarkFacts | None:
-        """How far canary users' marks are exposed."""
+        """Return how far canary users' marks are exposed."""
         return self.facts_of("marks", MarkFacts)
 
 
@@ -131,8 +184,7 @@ class Record(Body):
         name: that the person gave.
         created: time, UTC.
         command: how it was called, without names of people.
-        gradient_norms: of canary users' records; null where there are none.
-        environment: what it ran on.
+        gradient_norms: of canary users' records; null if there are none.
     """
 
     notice: str = INTERNAL_NOTICE
@@ -144,7 +196,7 @@ class Record(Body):
     environment: Environment
 
     def named(self) -> AttackResult:
-        """The attack that the headline names, if no dial of it was changed; else the leading attack."""
+        """Return the attack that the headline names, if no dial of it was changed; else the leading attack."""
         # An index into the whole family, in which scores with a dial changed come after those of ``attacks``: those
         # have no curve of their own in the record.
         strongest = self.decision.decision.strongest
@@ -153,20 +205,20 @@ class Record(Body):
         return self.attacks[strongest]
 
     def curve(self) -> Curve:
-        """The curve of the leading attack, which every record has."""
+        """Return the curve of the leading attack, which every record has."""
         # The leading score is always among those shown (``audit.answer.shown_of``).
         curve = self.primary().curve
         assert curve is not None
         return curve
 
     def ceiling(self) -> Ceiling | None:
-        """What bounds the curves of those who were audited; None without a promise to them."""
+        """Return the bound on the curves of audited users; None without a guarantee for them."""
         if self.training is None:
             return None
         return self.training.ceiling if self.split.audited == "users" else self.training.ceiling_of_entities
 
     def primary(self) -> AttackResult:
-        """The leading attack under the first configured aggregation (by default the mean)."""
+        """Return the leading attack under the first configured aggregation (by default the mean)."""
         return next(result for result in self.attacks if result.attack == self.primary_attack)
 
 
@@ -215,7 +267,7 @@ def _readable(path: Path) -> Record | None:
 
 
 def _said(record: Record) -> dict[str, Any]:
-    """All but when, how and on what it was made; in the numbers of its file, which is what is compared."""
+    """Return all of a record but when, how and on what it was made, with the numbers of the file: this is compared."""
     content: dict[str, Any] = json.loads(record.model_dump_json(exclude={"created", "command", "environment"}))
     return content
 
@@ -261,3 +313,31 @@ def read_record(path: Path, *, checked: bool = True) -> Record:
         raise InputError(
             f"'{path}' is not a whole record: {'.'.join(map(str, first['loc']))}: {first['msg']}"
         ) from error
+
+
+def masked(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the config with each list of user-name patterns replaced by the length of the list."""
+    return {key: _masked(value, key) for key, value in config.items()}
+
+
+def without_names(command: str) -> str:
+    """Return the command without the values of every ``--set`` that may name users, anywhere in the value."""
+    return shlex.join(_without_names(word) for word in shlex.split(command))
+
+
+def _without_names(word: str) -> str:
+    key, equals, _ = word.partition("=")
+    # Anywhere in the word, not only in its key: ``corpus={users: {include: [...]}}`` names people in the
+    # value, and ``--set=corpus.users.include=[...]`` is one word whose first "=" comes before the key. A value
+    # that is masked needlessly costs nothing.
+    naming = key.endswith(_SECTIONS) or any(name in word for name in _NAMES)
+    return f"{key}=..." if equals and naming else word
+
+
+def _masked(value: Any, key: str) -> Any:
+    # The number alone: how many patterns there are tells a reader that users were picked, and not whom.
+    if key in _NAMES and isinstance(value, list):
+        return f"{len(value)} pattern(s)"
+    if isinstance(value, list | tuple):
+        return [_masked(part, "") for part in value]
+    return masked(value) if isinstance(value, dict) else value

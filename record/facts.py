@@ -84,7 +84,7 @@ class Overlaps(Facts):
 
 
 class SplitFacts(Facts):
-    """Who is on which side, how that was decided and how it is known.
+    """The groups of a comparison: who is in which, how that was decided and how it is known.
 
     Attributes:
         assignment: the rule that decided it.
@@ -116,12 +116,12 @@ class SplitFacts(Facts):
 
     @property
     def standing_reason(self) -> str:
-        """The reason in words."""
+        """Return the reason in words."""
         return str(self.reason)
 
 
 class EndpointFacts(Facts):
-    """How a model behind an endpoint was reached.
+    """The connection to a model behind an endpoint.
 
     Attributes:
         url: address of the server.
@@ -145,7 +145,6 @@ class ModelFacts(Facts):
         name: name it was loaded by, or where it came from.
         parameters: number of parameters; null behind an endpoint.
         fingerprint: hash of the weights; behind an endpoint, of address, name, style and tokenizer.
-        architecture: class of the model.
         endpoint: how it was reached; null for a model that was loaded here.
     """
 
@@ -157,7 +156,7 @@ class ModelFacts(Facts):
 
 
 class CurvePoint(Facts):
-    """What was measured after some optimizer steps; losses in nats per token.
+    """Measurements after some optimizer steps; losses in nats per token.
 
     Attributes:
         step: optimizer steps taken.
@@ -179,7 +178,7 @@ class CurvePoint(Facts):
 
 
 class Ceiling(Facts):
-    """What no attacker's ROC curve exceeds in expectation if the guarantee holds.
+    """The curve that no attacker's ROC curve exceeds in expectation if the guarantee holds.
 
     Attributes:
         auroc: area under the curve.
@@ -193,17 +192,16 @@ class Ceiling(Facts):
 
     @staticmethod
     def of(curve: RocCeiling) -> "Ceiling":
-        """The curve at 121 false-positive rates: 0, and 120 from 1e-4 to 1."""
+        """Return the curve at 121 false-positive rates: 0, and 120 from 1e-4 to 1."""
         return Ceiling(
             auroc=curve.auroc, fpr=CEILING_FPRS.tolist(), tpr=[float(curve.tpr_at(fpr)) for fpr in CEILING_FPRS]
         )
 
 
 class RemovalFacts(Facts):
-    """What a data-side defense removed from training, or changed.
+    """The records that a data-side defense removed from training, or changed.
 
     Attributes:
-        name: name of the defense.
         before: number of records before it.
         removed: number of records it removed.
         users: number of users who lost records, or whose texts it changed.
@@ -218,12 +216,12 @@ class RemovalFacts(Facts):
 
     @property
     def did(self) -> str:
-        """What it did to how many records, for a sentence."""
+        """Return the effect and the number of records, for a sentence."""
         return f"left out {self.removed:,}" if self.changed is None else f"changed {self.changed:,}"
 
 
 class EpsilonAt(Facts):
-    """What is promised to whoever is exposed so far.
+    """The guarantee for people who are exposed so far.
 
     Attributes:
         exposed: number of records, or of holders (``ByExposure.counted``).
@@ -235,7 +233,7 @@ class EpsilonAt(Facts):
 
 
 class ByExposure(Facts):
-    """What is promised by how exposed somebody is: a function of the plan alone.
+    """The guarantee as a function of exposure: it follows from the plan alone.
 
     Attributes:
         counted: what ``exposed`` counts: records that a person wrote or is named in, or other users who name an entity.
@@ -255,11 +253,11 @@ class ByExposure(Facts):
 
 
 class ExposedShare(Facts):
-    """How many are exposed in at most so many training records, and what is promised to these.
+    """The number of people who are exposed in at most so many training records, and their guarantee.
 
     Attributes:
         exposed: the number of records.
-        epsilon: of whoever is exposed in that many; null where it is above 1,000 and was not computed.
+        epsilon: of whoever is exposed in that many; null if it is above 1,000 and was not computed.
         users: of the users who wrote, or are named in, any of them, the share who are in at most that many.
         entities: the same of recognised entities; null without a source of entities.
     """
@@ -271,7 +269,7 @@ class ExposedShare(Facts):
 
 
 class TrainingFacts(Facts):
-    """How the target was trained here, and what that promises.
+    """The training of the target, and its guarantee.
 
     Attributes:
         defense: its kind in the config.
@@ -283,15 +281,11 @@ class TrainingFacts(Facts):
         cautions: what to read with the guarantee.
         ceiling: bound on attackers' ROC curves; null unless a user is the privacy unit.
         ceiling_of_entities: the same in an audit of entities; null without a promise to them.
-        records: number of records trained on.
-        users: number of users trained on.
-        steps: number of optimizer steps.
         chosen_step: step whose checkpoint was kept.
         selection: how that checkpoint was chosen.
         curve: what was measured during training.
         gap_auroc_spearman: rank correlation of generalisation gap and AUROC over the curve; null with too few points.
         removals: what each data-side defense removed or changed.
-        seconds: duration of training.
         by_exposure: what is promised by how exposed somebody is; null for mechanisms that ask for no entities.
         exposed: how exposed users and entities were under text sampling. Measured on private people.
         gradients: number of records' gradients that were computed, a record once for each step that uses it; null
@@ -322,29 +316,29 @@ class TrainingFacts(Facts):
 
     @property
     def guarantee(self) -> str:
-        """The promise in words."""
+        """Return the promise in words."""
         return str(self.promise)
 
     @property
     def guarantee_alone(self) -> str:
-        """The promise in words, without its conditions."""
+        """Return the guarantee in words, without the conditions."""
         return str(without_conditions(self.promise))
 
     @property
     def warnings(self) -> list[str]:
-        """The cautions in words."""
+        """Return the cautions in words."""
         return [str(caution) for caution in self.cautions]
 
     @property
     def protected(self) -> str:
         """Of whom epsilon is, in a word or two."""
-        its = self.by_exposure
-        if its is None:
+        exposure = self.by_exposure
+        if exposure is None:
             return self.unit
         return (
             "user and entity"
-            if its.entity_cap or its.counted == "holders"
-            else f"person of {counted(its.exposed, 'record')}"
+            if exposure.entity_cap or exposure.counted == "holders"
+            else f"person of {counted(exposure.exposed, 'record')}"
         )
 
 
@@ -363,7 +357,7 @@ class GradientNorms(Facts):
 
 
 class Environment(Facts):
-    """What the run ran on.
+    """The environment of the run.
 
     Attributes:
         heldin: version of heldin.
@@ -393,7 +387,6 @@ class CellFacts(Facts):
         sweep: hash of the sweep's plan, which was fixed before the coins of its blocks were drawn.
         block: number of the block, from 1. The cells of a group in a block share their coins.
         group: name of the group of variants with the same users and set-asides.
-        variant: name of the variant.
     """
 
     sweep: str
@@ -403,7 +396,7 @@ class CellFacts(Facts):
 
 
 class ScoredTexts(Facts):
-    """Whether the scored texts were trained on.
+    """Facts about the scored texts: whether they were trained on.
 
     Attributes:
         kind: fresh, trained on, both, or not known.

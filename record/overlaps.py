@@ -15,7 +15,7 @@ LEAST_HELD_IN_TRAINED_ON = 0.5
 
 @dataclass(frozen=True)
 class Seen:
-    """Which of some users' texts are among the training records.
+    """Counts of users' texts that are among the training records.
 
     Attributes:
         own: texts that are there under the same user.
@@ -40,8 +40,8 @@ def seen_in_training(texts: Mapping[str, Sequence[str]], training: Iterable[tupl
     # Digests of 16 bytes in place of texts, and the training records are read once, as
     # a stream. One text may be of several users.
     wanted: dict[bytes, set[str]] = {}
-    for user, its in texts.items():
-        for text in its:
+    for user, own_texts in texts.items():
+        for text in own_texts:
             wanted.setdefault(text_key(text), set()).add(user)
     own: set[tuple[str, bytes]] = set()
     others: set[tuple[str, bytes]] = set()
@@ -54,23 +54,23 @@ def seen_in_training(texts: Mapping[str, Sequence[str]], training: Iterable[tupl
         for writer in wanted.get(digest, ()):
             (own if writer == user else others).add((writer, digest))
     # By scored text, not by digest: a text that a user has twice is scored twice, and counts twice.
-    found = [(user, text_key(text)) for user, its in texts.items() for text in its]
+    scored = [(user, text_key(text)) for user, own_texts in texts.items() for text in own_texts]
     return Seen(
-        own=sum(pair in own for pair in found),
-        others=sum(pair in others for pair in found),
-        anywhere=sum(pair in own or pair in others for pair in found),
+        own=sum(pair in own for pair in scored),
+        others=sum(pair in others for pair in scored),
+        anywhere=sum(pair in own or pair in others for pair in scored),
         users=frozenset(named),
     )
 
 
 def texts_in(texts: Iterable[str], among: Iterable[str]) -> int:
-    """How many of the texts are among others."""
+    """Return how many of the texts are among others."""
     there = {text_key(text) for text in among}
     return sum(text_key(text) in there for text in texts)
 
 
 def measured(count: int) -> Count:
-    """A number that was counted here."""
+    """Return a number that was counted here."""
     return Count(count=count, known_by="measured")
 
 
@@ -79,14 +79,14 @@ NOT_KNOWN = Count(count=None, known_by="not known")
 
 
 def training_flaws(member: Mapping[str, bool], seen: Mapping[bool, Seen], held_out_texts: int) -> list[Statement]:
-    """Why a comparison of held-in with held-out users is void, given the training file; empty if it is not.
+    """Return why the training file voids a comparison of held-in with held-out users; empty if it does not.
 
     Args:
         seen: what of held-in (True) and held-out (False) users is in the training file.
         held_out_texts: number of scored texts of held-out users.
     """
     trained_on = seen[True].users | seen[False].users
-    sides = {side: [user for user, its in member.items() if its is side] for side in (True, False)}
+    sides = {side: [user for user, held_in in member.items() if held_in is side] for side in (True, False)}
     # By name and by text: held-out users can be in the training file under another
     # name, and held-in ones absent from it.
     wrong = [user for user in sides[False] if user in trained_on]

@@ -33,7 +33,7 @@ class Release(Section):
 
 
 def release_of(config: Mapping[str, Any]) -> Release | None:
-    """What a record's config declares; None where it declares nothing, or what no audit takes."""
+    """Return what a record's config declares; None if it declares nothing, or what no audit accepts."""
     stated = config.get("release")
     try:
         return None if stated is None else Release.model_validate(stated)

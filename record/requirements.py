@@ -1,4 +1,4 @@
-"""One model's record held against an organisation's limits, by the record's own 95 % intervals."""
+"""A comparison of one model's record with an organisation's limits, by the record's own 95 % intervals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Held:
         requirement: the limit.
         outcome: kept, or broken, by the interval as a whole; not shown, if the limit lies within it; or not measured.
         value: the measure, of several attacks that of the one that decides: of a broken limit the one that is farthest
-            beyond it as a whole, else the one whose interval reaches farthest; None where not measured.
+            beyond it as a whole, else the one whose interval reaches farthest; None if not measured.
         reach: end of its interval that decides: the near one of a broken limit, else the far one; the value itself if
             it is exact; None likewise.
         exact: whether the measure follows from the plan alone.
@@ -36,12 +36,12 @@ class Held:
 
 
 def held_against(record: Record, requirements: Sequence[Requirement]) -> list[Held]:
-    """Each limit with its outcome, in their order."""
-    return [_held(record, its) for its in requirements]
+    """Return each limit with the outcome, in the order of the limits."""
+    return [_held(record, requirement) for requirement in requirements]
 
 
 def epsilon_per_user(training: TrainingFacts | None) -> float | None:
-    """Epsilon of every user: under user-entity DP of a user alone, and only where caps or coins of users give one."""
+    """Return epsilon of every user: under user-entity DP of a user alone, only if caps or coins of users give one."""
     if training is None:
         return None
     if training.unit != "user_entity":
@@ -53,13 +53,13 @@ def epsilon_per_user(training: TrainingFacts | None) -> float | None:
 
 
 def epsilon_per_entity(training: TrainingFacts | None) -> float | None:
-    """Epsilon of every recognised entity; None where no cap gives one."""
+    """Return epsilon of every recognised entity; None if no cap gives one."""
     by = None if training is None else training.by_exposure
     return None if training is None or by is None else _epsilon_at(training, by.entity_cap)
 
 
 def _epsilon_at(training: TrainingFacts, exposed: int | None) -> float | None:
-    """Epsilon of somebody so exposed; None without a promise to whoever is, the plan's where the curve lacks it."""
+    """Return epsilon of somebody so exposed; None without a guarantee, the plan's if the curve lacks that exposure."""
     if exposed is None or training.epsilon is None or training.by_exposure is None:
         return None
     at = {point.exposed: point.epsilon for point in training.by_exposure.curve}
@@ -67,15 +67,15 @@ def _epsilon_at(training: TrainingFacts, exposed: int | None) -> float | None:
 
 
 def aurocs(record: Record) -> dict[tuple[str, str], Estimate]:
-    """The AUROC of every attack by its aggregation, and of every setting of the attacker's dials.
+    """Return the AUROC of every attack by aggregation, and of every setting of the attacker's dials.
 
     Whatever an attacker could have chosen counts against a limit. Empty where the AUROC is nobody's whom a limit is
     meant for: trainings and canary users are made to be told apart.
     """
     if record.trainings is not None or record.split.audited == "canaries":
         return {}
-    attacks = {(its.attack, its.aggregation): its.auroc for its in record.attacks}
-    return attacks | {(its.dial, its.setting): its.auroc for its in record.dials}
+    attacks = {(attack.attack, attack.aggregation): attack.auroc for attack in record.attacks}
+    return attacks | {(dial.dial, dial.setting): dial.auroc for dial in record.dials}
 
 
 def _held(record: Record, requirement: Requirement) -> Held:

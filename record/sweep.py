@@ -1,4 +1,4 @@
-"""The document of a sweep: what its cells say one by one and together. Every number of a comparison comes from it."""
+"""The document of a sweep: results of its cells one by one and together. Every number of a comparison comes from it."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -6,13 +6,15 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from heldin.audit.blocks import Summary
+from heldin.audit.extraction import ExtractionFacts
+from heldin.audit.marks import MarkFacts
 from heldin.audit.shipping import Shipping
 from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import InputError
 from heldin.base.section import Facts
 from heldin.bounds.verdict import Outcome, Standing
+from heldin.record.document import Record
 from heldin.record.facts import Ceiling, CurvePoint
-from heldin.record.sweep_tests import CellTests
 from heldin.words import Statement
 
 JOINT_ALPHA = 0.05  # of all statements of a sweep together
@@ -20,15 +22,56 @@ FILE = "comparison.json"
 TUNING = "tuning"  # the folder, within a sweep's, of the sweep that tunes it
 
 
+class CellTests(Facts):
+    """The tests of one cell, as its record has them.
+
+    Attributes:
+        scores: number of scores that were judged.
+        sides: who decided who is held in, in words.
+        certifiable: whether statements on these sides may be certified.
+        false_alarms: probability at most of a false "leaks"; null if nothing bounds it.
+        separating: those of them that separated the groups.
+        extraction: what sampling would emit of training texts; null if it was not measured.
+        marks: exposure of canary users' marks; null if it was not measured.
+    """
+
+    texts: int
+    scores: int
+    attacks: int
+    sides: str
+    certifiable: bool
+    false_alarms: float | None
+    baselines: int
+    separating: list[str]
+    extraction: ExtractionFacts | None
+    marks: MarkFacts | None
+
+
+def tests_of(record: Record) -> CellTests:
+    """Return the tests of a cell's record."""
+    facts, by = record.decision, record.decision.by
+    return CellTests(
+        texts=record.attacker_texts,
+        scores=facts.scores,
+        attacks=len({attack.attack for attack in record.attacks}),
+        sides=record.split.standing_reason,
+        certifiable=record.split.certifiable,
+        false_alarms=by.auroc_level + by.tpr_level if facts.decision.exact else None,
+        baselines=len(record.blind),
+        separating=[rule.name for rule in record.blind if rule.separates],
+        extraction=record.extraction,
+        marks=record.marks,
+    )
+
+
 class JointVerdict(Facts):
     """A verdict of a cell among those of all cells.
 
     Attributes:
         subjects: whom it is about.
-        claim: label of the claim.
         outcome: outcome in the cell's own record.
         standing: standing in the cell's own record.
-        p_value: smallest level that rejects the claim; null where no test was made.
+        p_value: smallest level that rejects the claim; null if no test was made.
         adjusted: the same after Holm's correction over all cells and groups of people; null likewise.
     """
 
@@ -41,7 +84,7 @@ class JointVerdict(Facts):
 
     @property
     def jointly_violated(self) -> bool:
-        """Certified at 95 % for all cells at once. A verdict that its own record withholds is withheld here too."""
+        """Return if the claim is violated, certified at 95 % for all cells at once and by the cell's record too."""
         certified = self.standing == Standing.CERTIFIED.value and self.outcome == Outcome.VIOLATED.value
         return certified and self.adjusted is not None and self.adjusted <= JOINT_ALPHA
 
@@ -59,7 +102,7 @@ class RocPoints(Facts):
 
 
 class CanaryPoint(Facts):
-    """How well canary users of one kind are found under a variant.
+    """The AUROC of canary users of one kind under a variant.
 
     Attributes:
         kind: how they were made.
@@ -75,7 +118,7 @@ class CanaryPoint(Facts):
 
 
 class Band(Facts):
-    """How exposed a third of the held-in users is under a variant. The thirds are the same people for all variants.
+    """The exposure of a third of the held-in users under a variant. The thirds are the same people for all variants.
 
     Attributes:
         of: what they were sorted by under the first variant: their number of training records, or how far their words
@@ -97,8 +140,6 @@ class CellResult(Facts):
     """One cell.
 
     Attributes:
-        block: number of its block.
-        variant: its variant.
         state: done; halted (by a filter, without a model); failed; or to do.
         said: the line it failed with; "" otherwise.
         seconds: duration of all its processes so far.
@@ -144,7 +185,6 @@ class VariantResult(Facts):
     """One variant over its blocks.
 
     Attributes:
-        name: its name.
         group: its group: only variants of one group are held against each other.
         defense: kind of its defense, data defenses before it.
         promise: the guarantee in words; null before a cell is done.
@@ -165,7 +205,7 @@ class VariantResult(Facts):
         differs: keys of its config that are not the first variant's, with their values.
         epsilon_per_user: epsilon, where it is every user's; null otherwise.
         named: of 1,000 held-in users how many the leading attack names, where it names ``fpr`` of the others wrongly.
-        epsilon_at_least: largest of the cells' jointly certified lower bounds; null where no cell has one.
+        epsilon_at_least: largest of the cells' jointly certified lower bounds; null if no cell has one.
         ceiling: bound on attackers' ROC curves; null without a promise to those audited.
         canaries: how well canary users are found.
         bands: how exposed thirds of the held-in users are.
@@ -204,9 +244,8 @@ class Tried(Facts):
     """A combination of the grid that tuned a variant.
 
     Attributes:
-        variant: the variant.
         values: the values that were tried, by key.
-        public_loss: mean loss of public validation users over the blocks of tuning, nats per token; null where a filter
+        public_loss: mean loss of public validation users over the blocks of tuning, nats per token; null if a filter
             ended training without a model.
         chosen: whether the variant has these values.
     """
@@ -218,14 +257,14 @@ class Tried(Facts):
 
 
 class Composed(Facts):
-    """What all cells together cost a user who is in all of them.
+    """The cost of all cells together for a user who is in all of them.
 
     Attributes:
         private: number of trainings with a promise to every user: cells, and shadow models under their mechanism.
         others: number of trainings without one.
-        epsilon: of the private ones together; null where they cannot be composed, or it is too large to say anything.
+        epsilon: of the private ones together; null if they cannot be composed, or it is too large to say anything.
         delta: delta of that epsilon.
-        adjacency: which data sets count as neighbours; null where the private ones differ in it.
+        adjacency: which data sets count as neighbours; null if the private ones differ in it.
     """
 
     private: int
@@ -252,7 +291,7 @@ class Rule(Facts):
 
 
 class Attacker(Facts):
-    """Who attacks, the same in all cells.
+    """The attacker, the same in all cells.
 
     Attributes:
         attack: the leading attack.
@@ -276,7 +315,6 @@ class SweepResult(Facts):
         notice: who may see it.
         name: that the file gives.
         sweep: hash of the plan, which every cell's record names.
-        blocks: number of blocks.
         variants: in the file's order.
         cells: by block, then in the file's order.
         notes: what a reader must know.
@@ -288,7 +326,7 @@ class SweepResult(Facts):
         attacker: who attacks; null before a cell is done, or where cells are attacked in different ways.
         config: config of the first variant, user-name patterns left out.
         composed: what all cells, and those that tuned them, together cost a user; null without a private one.
-        tried: what tuning tried; empty where nothing was tuned.
+        tried: what tuning tried; empty if nothing was tuned.
         tuning_violated: whether a cell that tuned violates a claim jointly, certified.
     """
 
@@ -313,9 +351,9 @@ class SweepResult(Facts):
     @property
     def exit_code(self) -> int:
         """3 for a claim that is violated jointly, certified; 5 if cells failed; else 0."""
-        if self.tuning_violated or any(its.jointly_violated for its in self.variants):
+        if self.tuning_violated or any(variant.jointly_violated for variant in self.variants):
             return 3
-        return 5 if any(its.state == "failed" for its in self.cells) else 0
+        return 5 if any(cell.state == "failed" for cell in self.cells) else 0
 
 
 def write_sweep(result: SweepResult, folder: Path) -> None:

@@ -6,22 +6,22 @@ from heldin.record.sweep import SweepResult
 
 
 def table(result: SweepResult) -> str:
-    """The comparison as plain text."""
+    """Return the comparison as plain text."""
     less = "less the first"
     head = ["variant", "defense", "epsilon", "AUROC (95 %)", less, "loss", less, "gain over base", "cells"]
     rows = [head]
-    for its in result.variants:
+    for variant in result.variants:
         rows.append(
             [
-                its.name,
-                its.defense,
-                "-" if its.epsilon is None else f"{its.epsilon:.3g} per {its.unit}",
-                _shown(its.auroc),
-                _shown(its.auroc_difference, signed=True),
-                _shown(its.loss),
-                _shown(its.loss_difference, signed=True),
-                _shown(its.gain, signed=True),
-                f"{its.cells}/{result.blocks}",
+                variant.name,
+                variant.defense,
+                "-" if variant.epsilon is None else f"{variant.epsilon:.3g} per {variant.unit}",
+                _shown(variant.auroc),
+                _shown(variant.auroc_difference, signed=True),
+                _shown(variant.loss),
+                _shown(variant.loss_difference, signed=True),
+                _shown(variant.gain, signed=True),
+                f"{variant.cells}/{result.blocks}",
             ]
         )
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
@@ -46,17 +46,17 @@ def table(result: SweepResult) -> str:
 
 
 def _of_rule(shipping: Shipping) -> list[str]:
-    """How each candidate did, and last the answer."""
+    """Return the result of each candidate, and last the answer."""
     lines = []
     for candidate in shipping.candidates:
         how = "passes" if candidate.passes else "does not pass"
         why = f": {candidate.disqualified}" if candidate.disqualified else ""
         lines.append(f"candidate {candidate.name}: {how} (adjusted p {candidate.adjusted:.3g}){why}")
-        for its in candidate.tests:
-            none = "none is promised" if its.requirement.startswith("epsilon_per_user") else "not measured"
-            value = none if its.value is None else f"{its.value:.4g}"
-            limit = "" if its.limit is None or its.limit == its.value else f", limit {its.limit:.4g}"
-            lines.append(f"  {its.requirement}: {value}{limit}")
+        for test in candidate.tests:
+            none = "none is promised" if test.requirement.startswith("epsilon_per_user") else "not measured"
+            value = none if test.value is None else f"{test.value:.4g}"
+            limit = "" if test.limit is None or test.limit == test.value else f", limit {test.limit:.4g}"
+            lines.append(f"  {test.requirement}: {value}{limit}")
     return [*lines, f"answer: {shipping.said}"]
 
 

@@ -14,7 +14,7 @@ from heldin.base.errors import InputError
 from heldin.commands.options import AsJson, DeviceOption, Out, Quiet, json_text
 
 if TYPE_CHECKING:
-    from heldin.sweeps.config import Sweep
+    from heldin.sweeps.sweep_config import Sweep
     from replication.sweep_findings import FindingResult
 
 FOLDER = Path(__file__).parent
@@ -147,8 +147,8 @@ def _run_sweep(name: str, sweep: "Sweep", folder: Path, json: bool) -> None:
 def judged_findings(name: str, sweep: "Sweep", folder: Path) -> "list[FindingResult]":
     """Judge the findings of a sweep file over the finished cells in ``folder``."""
     from heldin.base.progress import reporter_for_this_terminal
+    from heldin.sweeps.cell_plan import kept_hash, placed_cells
     from heldin.sweeps.finished import finished_cells
-    from heldin.sweeps.plan import kept_hash, placed_cells
     from replication.sweep_findings import findings_of, judge_findings
 
     finished, _ = finished_cells(placed_cells(sweep, folder), kept_hash(folder), reporter_for_this_terminal())

@@ -16,8 +16,8 @@ from heldin.audit.utility import mean_difference
 from heldin.base.errors import InputError
 from heldin.base.section import Positive, Section
 from heldin.base.yaml_files import read_yaml
-from heldin.sweeps.config import Sweep
 from heldin.sweeps.finished import Finished
+from heldin.sweeps.sweep_config import Sweep
 from heldin.sweeps.variants import auroc_change, loss_change, measured_on
 from replication.findings import MARGIN, Change, Expected, Seen, seen
 

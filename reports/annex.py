@@ -6,7 +6,7 @@ from heldin.audit.decision import Answer
 from heldin.base.wording import at_most_counted, counted
 from heldin.bounds.verdict import NO_CLAIM
 from heldin.record.document import Record
-from heldin.record.planted import Known
+from heldin.record.planted_facts import Known
 from heldin.record.release import release_of
 from heldin.record.requirements import epsilon_per_user
 from heldin.reports import annex_parts as parts

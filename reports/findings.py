@@ -13,7 +13,7 @@ from heldin.audit.results import TrainingsFacts
 from heldin.base.wording import counted
 from heldin.bounds.verdict import NO_CLAIM
 from heldin.record.document import Record
-from heldin.record.planted import ConditionName, Known, PlantedFacts
+from heldin.record.planted_facts import ConditionName, Known, PlantedFacts
 from heldin.reports.blocks import Answer, Block, Entry, Note, Place, Small, assemble
 from heldin.reports.claims import describe_verdicts
 from heldin.reports.people import describe_attacker, explain_groups

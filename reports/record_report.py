@@ -7,8 +7,7 @@ import yaml
 from heldin.audit.canary_groups import CanaryFacts
 from heldin.audit.results import TrainingsFacts
 from heldin.base.wording import counted
-from heldin.record.document import Record, read_record
-from heldin.record.effort import EffortFacts
+from heldin.record.document import EffortFacts, Record, read_record
 from heldin.record.facts import Count, Overlaps
 from heldin.reports import annex, attacks, claims, figures, findings
 from heldin.reports.blocks import Block, Entry, Facts, Paragraph, Place, Reference, Report, Verbatim, assemble

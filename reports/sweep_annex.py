@@ -8,8 +8,7 @@ from heldin.audit.extraction import ExtractionFacts, ExtractionGroup
 from heldin.audit.marks import MarkGroup
 from heldin.base.wording import counted
 from heldin.record.release import Release, release_of
-from heldin.record.sweep import CellResult, SweepResult, VariantResult
-from heldin.record.sweep_tests import CellTests
+from heldin.record.sweep import CellResult, CellTests, SweepResult, VariantResult
 from heldin.reports import annex_parts as parts
 from heldin.reports.annex_parts import Scenario
 from heldin.reports.blocks import Block, Facts, Remarks, Table

@@ -10,7 +10,7 @@ from heldin.base.yaml_files import parse_yaml, read_yaml
 
 
 def read_config(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """A config's content; the file it extends is named relative to it, and sections are merged key by key.
+    """Return a config's content; the file it extends is named relative to it, and sections are merged key by key.
 
     Raises InputError for a file that is missing, is not a YAML mapping, or extends itself.
     """
@@ -22,8 +22,8 @@ def read_config(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise InputError(f"'{path}' extends itself, through {', '.join(map(str, extending))}")
     content = read_yaml(path)
     if not isinstance(content, dict):
-        found = "nothing" if content is None else type(content).__name__
-        raise InputError(f"{path}: a mapping of sections was expected, found {found}")
+        kind = "nothing" if content is None else type(content).__name__
+        raise InputError(f"{path}: a mapping of sections was expected, found {kind}")
     if "extends" not in content:
         return content
     base = content.pop("extends")
@@ -45,7 +45,7 @@ def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_overrides(content: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The content with ``a.b=value`` overrides applied. Raises InputError for an invalid override."""
+    """Return the content with ``a.b=value`` overrides applied. Raises InputError for an invalid override."""
     # Nested sections are changed in place below.
     changed = deepcopy(dict(content))
     for override in overrides:
@@ -71,7 +71,7 @@ def _override(content: dict[str, Any], override: str) -> None:
 
 
 def differences(a: Any, b: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """The dotted name of every key in which two contents differ, with the second's value; None where it has none."""
+    """Yield the dotted name of every key in which two contents differ, with the second's value, or None without."""
     if isinstance(a, dict) and isinstance(b, dict):
         # The keys of both: one that only the earlier config has is a difference too.
         for key in dict.fromkeys([*a, *b]):
@@ -81,5 +81,5 @@ def differences(a: Any, b: Any, where: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def first_difference(a: Any, b: Any) -> str:
-    """The dotted name of the first key in which two contents differ; "" if they are equal."""
+    """Return the dotted name of the first key in which two contents differ; "" if they are equal."""
     return next((where for where, _ in differences(a, b)), "")

@@ -1,4 +1,4 @@
-"""The measures of a run or a planted audit: what its config asks for of its users, texts and models."""
+"""The measures of a run or a planted audit: built from the config, the users, texts and models."""
 
 import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -18,15 +18,14 @@ from heldin.models.loading import LanguageModel
 from heldin.models.model_names import fingerprint_folder
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.record.facts import ModelFacts
-from heldin.stages.config import RunConfig
 from heldin.stages.measures.losses import Losses
-from heldin.stages.measures.measure import Measure, Subjects
-from heldin.stages.measures.precision import Precision
-from heldin.stages.measures.scores import Scores, Setting
-from heldin.stages.sides.data import RunData
+from heldin.stages.measures.measure import Measure, MeasuredUsers
+from heldin.stages.measures.precision import PrecisionShift
+from heldin.stages.measures.scores import Setting, TextScores
+from heldin.stages.run_config import RunConfig
+from heldin.stages.sides.data import RunData, known_texts, test_texts, texts_under_attack
 from heldin.stages.sides.drawn_marks import marks_of_run
-from heldin.stages.sides.texts import known_texts, test_texts, texts_under_attack
-from heldin.stages.train.references import reference_model
+from heldin.stages.train.models import reference_model
 from heldin.stages.train.shadows import Shadows
 
 
@@ -53,7 +52,7 @@ class RunModels:
 
 def scores_of_run(
     config: RunConfig, data: RunData, models: RunModels, mechanism: Mechanism | None, out: Path
-) -> Scores:
+) -> TextScores:
     """Return the measure of all scores.
 
     Args:
@@ -70,7 +69,7 @@ def scores_of_run(
     named = [Path(spec.name) for spec in attack.references if isinstance(spec, NamedReference)]
     # A name is in the config already; what is in a folder may change under the same name.
     others = [fingerprint_folder(folder) for folder in named if folder.is_dir()]
-    scores = Scores(attack, texts, (models.target, models.reference), settings, others)
+    scores = TextScores(attack, texts, (models.target, models.reference), settings, others)
 
     def further(leading: Sequence[TextStatistic], reporter: Reporter) -> list[TextStatistic]:
         # No member of the family of attacks (``NO_ATTACKS``): it describes users' texts.
@@ -99,10 +98,10 @@ def measures_of_run(config: RunConfig, data: RunData, models: RunModels) -> list
     return measures
 
 
-def subjects_of_run(config: RunConfig, data: RunData) -> Subjects:
-    """Return what a measure may see of the users of a run; its draws follow from the key of the coins."""
+def subjects_of_run(config: RunConfig, data: RunData) -> MeasuredUsers:
+    """Return what a measure may see of the users of a run; draws follow from the key of the coins."""
     users = data.ledger.scored_users()
-    return Subjects(
+    return MeasuredUsers(
         texts_under_attack(config, data),
         # As their authors wrote them, of held-out users too: they are the control.
         lambda limit: data.known_training_texts(users, limit, config.seed),
@@ -114,16 +113,16 @@ def subjects_of_run(config: RunConfig, data: RunData) -> Subjects:
     )
 
 
-def precision_of_run(config: RunConfig, data: RunData, models: RunModels) -> list[Precision]:
+def precision_of_run(config: RunConfig, data: RunData, models: RunModels) -> list[PrecisionShift]:
     """Return the measure of what a lower precision does; empty for float32."""
     if config.attack.precision == "fp32":
         return []
     texts = texts_under_attack(config, data)
-    return [Precision(config.attack, texts, (models.target, models.reference), models.in_full, config.seed)]
+    return [PrecisionShift(config.attack, texts, (models.target, models.reference), models.in_full, config.seed)]
 
 
 def check_measures(config: RunConfig, data: RunData, base: LanguageModel) -> None:
-    """Check before training that what is asked for can be measured. Raises InputError if not."""
+    """Check before training that the wanted measurements can be made. Raises InputError if not."""
     subjects = subjects_of_run(config, data)
     for options in config.measures().values():
         options.check(subjects, base)
@@ -137,7 +136,7 @@ def score_references(
     references: Sequence[LanguageModel],
     reporter: Reporter,
 ) -> None:
-    """Fill the cache with all scores of a run but those of its target, so that runs on the same texts share them.
+    """Fill the cache with all scores of a run but those of the target, so that runs on the same texts share them.
 
     Args:
         leading: the leading reference model.

@@ -1,31 +1,41 @@
-"""What a sweep's cells say together: several blocks at once, and verdicts and bounds that hold jointly."""
+"""The joint results of a sweep's cells: several blocks at once, joint verdicts and bounds, and the epsilon of all."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from heldin.audit.blocks import LEAST_BLOCKS
-from heldin.base.errors import ConstantScores, TooFewUsers
+from heldin.base.errors import ConstantScores, InputError, TooFewUsers
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.bounds.one_run import fdp_bound
 from heldin.bounds.p_values import holm
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import NO_CLAIM, Standing
+from heldin.defenses.accounting.joint import composed_epsilon
+from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.plan_file import read_plan
 from heldin.jobs.environment import version
-from heldin.record.document import INTERNAL_NOTICE, Record
+from heldin.record.document import INTERNAL_NOTICE, Record, masked
 from heldin.record.facts import Environment
-from heldin.record.masking import masked
-from heldin.record.sweep import JOINT_ALPHA, Attacker, CellResult, Composed, JointVerdict, RocPoints, Rule, SweepResult
-from heldin.record.sweep_tests import tests_of
-from heldin.stages.config import RunConfig
-from heldin.sweeps.composed import choice_is_covered, composed
-from heldin.sweeps.config import Sweep
+from heldin.record.sweep import (
+    JOINT_ALPHA,
+    Attacker,
+    CellResult,
+    Composed,
+    JointVerdict,
+    RocPoints,
+    Rule,
+    SweepResult,
+    tests_of,
+)
+from heldin.stages.run_config import RunConfig
+from heldin.stages.train.plan import mechanism_of
+from heldin.sweeps.cell_plan import PlacedCell, kept_hash, placed_cells, tries, tuning_cells
 from heldin.sweeps.finished import Finished, finished_cells
-from heldin.sweeps.plan import PlacedCell, kept_hash, placed_cells
 from heldin.sweeps.running import CellState
 from heldin.sweeps.shipping import shipping
-from heldin.sweeps.tuning import tries, tuning_cells
+from heldin.sweeps.sweep_config import Sweep
 from heldin.sweeps.variants import variant_results
 
 JOINT_RULE = "one-run f-DP"
@@ -50,8 +60,8 @@ def compare_cells(
     verdicts = _joint_verdicts(finished, cells)
     results = [_cell(cell, finished, states, verdicts, problems, len(cells)) for cell in cells]
     by_variant: dict[str, dict[int, Record]] = {}
-    for its in finished.values():
-        by_variant.setdefault(its.cell.variant.name, {})[its.cell.block] = its.record
+    for measured in finished.values():
+        by_variant.setdefault(measured.cell.variant.name, {})[measured.cell.block] = measured.record
     together = composed([*cells, *tuning])
     return SweepResult(
         notice=INTERNAL_NOTICE,
@@ -62,7 +72,7 @@ def compare_cells(
         cells=results,
         notes=[
             *_notes(sweep, results, sum(map(len, verdicts.values()))),
-            *_about_machines([its.record.environment for its in finished.values()]),
+            *_about_machines([cell.record.environment for cell in finished.values()]),
             *_about_epsilon(sweep, choice_is_covered(sweep, cells, tuning), together),
         ],
         shipping=shipping(sweep, by_variant),
@@ -78,35 +88,35 @@ def compare_cells(
 
 
 def _rule(sweep: Sweep) -> Rule | None:
-    its = sweep.config.decision
-    if its is None:
+    rule = sweep.config.decision
+    if rule is None:
         return None
-    words = [requirement.words() for requirement in its.requirements()]
-    return Rule(require=words, prefer=its.prefer, candidates=list(its.candidates), level=its.level)
+    words = [requirement.words() for requirement in rule.requirements()]
+    return Rule(require=words, prefer=rule.prefer, candidates=list(rule.candidates), level=rule.level)
 
 
 def _attacker(finished: Mapping[str, Finished]) -> Attacker | None:
-    """Who attacks, if all finished cells have it alike."""
-    found = [
+    """Return the attacker, if all finished cells have the same one."""
+    attackers = [
         Attacker(
-            attack=its.record.primary_attack,
-            aggregation=its.record.primary().aggregation,
-            texts=its.record.scored_texts.kind,
-            fpr=its.record.decision.by.fpr,
-            audited=its.record.split.audited,
+            attack=cell.record.primary_attack,
+            aggregation=cell.record.primary().aggregation,
+            texts=cell.record.scored_texts.kind,
+            fpr=cell.record.decision.by.fpr,
+            audited=cell.record.split.audited,
         )
-        for its in finished.values()
+        for cell in finished.values()
     ]
-    return found[0] if found and all(its == found[0] for its in found) else None
+    return attackers[0] if attackers and all(attacker == attackers[0] for attacker in attackers) else None
 
 
 def _joint_verdicts(finished: Mapping[str, Finished], cells: Sequence[PlacedCell]) -> dict[str, list[JointVerdict]]:
-    """Every cell's verdicts, with p-values that pay for all cells of the plan and groups of people (Holm)."""
+    """Return every cell's verdicts, with p-values that pay for all cells of the plan and groups of people (Holm)."""
     own = {
-        name: [its for its in cell.record.judgement.verdicts if its.claim != NO_CLAIM]
+        name: [verdict for verdict in cell.record.judgement.verdicts if verdict.claim != NO_CLAIM]
         for name, cell in finished.items()
     }
-    tested = [(name, i) for name, its in own.items() for i in range(len(its))]
+    tested = [(name, i) for name, verdicts in own.items() for i in range(len(verdicts))]
     # A test that was not made, or not yet, counts: comparing some cells, and again more, would else be to look twice.
     p_values = [1.0 if (p := own[name][i].p_value) is None else p for name, i in tested]
     missing = sum(_planned_tests(cell.config) for cell in cells if cell.name not in finished)
@@ -114,21 +124,21 @@ def _joint_verdicts(finished: Mapping[str, Finished], cells: Sequence[PlacedCell
     return {
         name: [
             JointVerdict(
-                subjects=one.subjects,
-                claim=one.claim,
-                outcome=one.outcome.value,
-                standing=one.standing.value,
-                p_value=one.p_value,
-                adjusted=None if one.p_value is None else adjusted[name, i],
+                subjects=verdict.subjects,
+                claim=verdict.claim,
+                outcome=verdict.outcome.value,
+                standing=verdict.standing.value,
+                p_value=verdict.p_value,
+                adjusted=None if verdict.p_value is None else adjusted[name, i],
             )
-            for i, one in enumerate(its)
+            for i, verdict in enumerate(own_verdicts)
         ]
-        for name, its in own.items()
+        for name, own_verdicts in own.items()
     }
 
 
 def _planned_tests(config: RunConfig) -> int:
-    """The most tests that a cell of this config makes: one of those audited, and one of each kind of canary users."""
+    """Return the most tests that a cell of this config makes: audited users, and each kind of canary user."""
     return 0 if config.defense.kind in ("none", "clip") else 1 + len({spec.kind for spec in config.canaries})
 
 
@@ -142,15 +152,15 @@ def _cell(
 ) -> CellResult:
     state = states.get(cell.name)
     seconds = round(state.seconds, 1) if state else 0.0
-    its = finished.get(cell.name)
-    if its is None:
-        what = "to do" if state is None or state.code is None else "halted" if state.halted else "failed"
-        said = problems.get(cell.name, state.said if state else "")
-        what = "failed" if cell.name in problems else what
+    measured = finished.get(cell.name)
+    if measured is None:
+        outcome = "to do" if state is None or state.code is None else "halted" if state.halted else "failed"
+        reason = problems.get(cell.name, state.said if state else "")
+        outcome = "failed" if cell.name in problems else outcome
         return CellResult.model_validate(
-            {"block": cell.block, "variant": cell.variant.name, "state": what, "said": said, "seconds": seconds}
+            {"block": cell.block, "variant": cell.variant.name, "state": outcome, "said": reason, "seconds": seconds}
         )
-    record = its.record
+    record = measured.record
     utility, training = record.utility, record.training
     return CellResult(
         block=cell.block,
@@ -165,7 +175,7 @@ def _cell(
         peak_memory=record.environment.peak_memory,
         answer=record.decision.decision.answer.value,
         verdicts=verdicts[cell.name],
-        epsilon_at_least=_joint_bound(its, cells),
+        epsilon_at_least=_joint_bound(measured, cells),
         held_in=record.split.held_in,
         held_out=record.split.held_out,
         ledger_commitment=record.split.ledger_commitment,
@@ -175,15 +185,15 @@ def _cell(
     )
 
 
-def _joint_bound(its: Finished, cells: int) -> float | None:
-    """A bound on the epsilon of those audited at alpha / number of planned cells, by one rule fixed beforehand."""
+def _joint_bound(cell: Finished, cells: int) -> float | None:
+    """Return a bound on epsilon of audited users at alpha / number of planned cells, by a rule fixed beforehand."""
     # Those audited come first in a record, before canary users.
-    own = next((bound for bound in its.record.judgement.bounds if bound.name == JOINT_RULE), None)
+    own = next((bound for bound in cell.record.judgement.bounds if bound.name == JOINT_RULE), None)
     if own is None or own.standing is not Standing.CERTIFIED:
         return None
     try:
-        labelled = LabelledScores(its.scores, its.member, its.users)
-        return round(fdp_bound(labelled, its.record.judgement.delta, alpha=JOINT_ALPHA, attacks=cells).epsilon, 3)
+        labelled = LabelledScores(cell.scores, cell.member, cell.users)
+        return round(fdp_bound(labelled, cell.record.judgement.delta, alpha=JOINT_ALPHA, attacks=cells).epsilon, 3)
     except (TooFewUsers, ConstantScores):
         return None
 
@@ -203,24 +213,24 @@ def _notes(sweep: Sweep, results: Sequence[CellResult], judged: int) -> list[str
         )
     if len({variant.group for variant in sweep.variants}) > 1:
         notes.append("variants of different groups have different users or set-asides, and are not compared")
-    unfinished = [its for its in results if its.state != "done"]
+    unfinished = [result for result in results if result.state != "done"]
     if unfinished:
         notes.append(f"{counted(len(unfinished), 'cell')} without a result: what is said is about the others")
     return notes
 
 
 def _about_machines(ran: Sequence[Environment]) -> list[str]:
-    """What the cells did not run on alike: a sweep that went on later, or on other machines, mixes these."""
-    found = [
-        ("heldin", {_code(its) for its in ran}),
-        ("Python", {its.python for its in ran}),
+    """Return how the cells' machines differ: a sweep that went on later, or elsewhere, mixes results of both."""
+    values_of = [
+        ("heldin", {_code(environment) for environment in ran}),
+        ("Python", {environment.python for environment in ran}),
         *(
-            (name, {its.packages.get(name, "none") for its in ran})
+            (name, {environment.packages.get(name, "none") for environment in ran})
             for name in sorted({n for e in ran for n in e.packages})
         ),
-        ("device", {its.device for its in ran}),
+        ("device", {environment.device for environment in ran}),
     ]
-    differs = [f"{what}: {', '.join(sorted(values))}" for what, values in found if len(values) > 1]
+    differs = [f"{name}: {', '.join(sorted(values))}" for name, values in values_of if len(values) > 1]
     if not differs:
         return []
     return [
@@ -237,26 +247,26 @@ def _code(ran: Environment) -> str:
     return f"{ran.heldin} ({commit[:9]}{changed})"
 
 
-def _about_epsilon(sweep: Sweep, covered: bool, its: Composed | None) -> list[str]:
-    """What the cells cost together, and whether that covers the choice."""
+def _about_epsilon(sweep: Sweep, covered: bool, joint: Composed | None) -> list[str]:
+    """Return what the cells cost together, and whether that covers the choice."""
     notes = []
-    if its is not None:
-        value = "cannot be stated" if its.epsilon is None else f"is {its.epsilon:.3g} at delta {its.delta:g}"
-        neighbours = f" ({its.adjacency.replace('_', '/')})" if its.adjacency else ""
+    if joint is not None:
+        value = "cannot be stated" if joint.epsilon is None else f"is {joint.epsilon:.3g} at delta {joint.delta:g}"
+        neighbours = f" ({joint.adjacency.replace('_', '/')})" if joint.adjacency else ""
         of_examples = any(variant.config.defense.kind == "example" for variant in sweep.variants)
         among = ", example DP among them," if of_examples else ""
         others = (
-            f"; {counted(its.others, 'training')} without an epsilon per user{among} may have seen the same users"
-            if its.others
+            f"; {counted(joint.others, 'training')} without an epsilon per user{among} may have seen the same users"
+            if joint.others
             else ""
         )
         notes.append(
-            f"epsilon of a variant is of one cell; of the {counted(its.private, 'private training')} of this sweep"
-            f" together it {value}{neighbours}{others}"
+            f"epsilon of a variant is of one cell; of the {counted(joint.private, 'private training')} of this sweep"
+            f" joint it {value}{neighbours}{others}"
         )
     if sweep.config.decision is None:
         return notes
-    if covered and its is not None and its.epsilon is not None:
+    if covered and joint is not None and joint.epsilon is not None:
         return [
             *notes,
             "the rule reads private cells and audited users' own texts: for users who are always in, the composed"
@@ -267,3 +277,63 @@ def _about_epsilon(sweep: Sweep, covered: bool, its: Composed | None) -> list[st
         "the rule reads un-noised scores and losses of audited users: no epsilon covers this choice, and that of a"
         " variant is of its training alone",
     ]
+
+
+def composed(cells: Sequence[PlacedCell]) -> Composed | None:
+    """Return epsilon of all private cells together, planned ones too; None without a private cell.
+
+    Groups of variants are not told apart: other coins and other set-asides may well fall on the same people. Shadow
+    models, which a cell trains under its own mechanism on the same users, count as cells.
+
+    Args:
+        cells: all cells of a sweep, those that tuned it among them.
+    """
+    private: list[Mechanism] = []
+    others = 0
+    for cell in cells:
+        mechanism, times = _mechanism(cell), 1 + cell.config.attack.shadow_models
+        if mechanism is not None and _promises_users(mechanism):
+            private += [mechanism] * times
+        else:
+            others += times
+    if not private:
+        return None
+    # Each cell's own epsilon, at a delta of its own, holds at the largest of these too.
+    delta = max(mechanism.delta for mechanism in private if mechanism.delta is not None)
+    adjacencies = {mechanism.adjacency for mechanism in private}
+    return Composed(
+        private=len(private),
+        others=others,
+        epsilon=composed_epsilon(private, delta) if len(adjacencies) == 1 else None,
+        delta=delta,
+        adjacency=adjacencies.pop() if len(adjacencies) == 1 else None,
+    )
+
+
+def choice_is_covered(sweep: Sweep, cells: Sequence[PlacedCell], tuning: Sequence[PlacedCell]) -> bool:
+    """Return if the composed epsilon covers the rule's choice for users who are always in.
+
+    It does if whatever the rule reads comes from private cells and from audited users' own texts
+    (docs/theory.md#several-trainings-of-one-user): the candidates and all of tuning are private, and users who are not
+    audited are set apart by coins of their own.
+    """
+    rule = sweep.config.decision
+    if rule is None:
+        return False
+    read = [*(cell for cell in cells if cell.variant.name in rule.candidates), *tuning]
+    mechanisms = [_mechanism(cell) for cell in read]
+    apart = all(cell.config.split.audit_fraction is not None for cell in read)
+    return apart and all(mechanism is not None and _promises_users(mechanism) for mechanism in mechanisms)
+
+
+def _promises_users(mechanism: Mechanism) -> bool:
+    return mechanism.user_event is not None and mechanism.delta is not None and not mechanism.reasons()
+
+
+def _mechanism(cell: PlacedCell) -> Mechanism | None:
+    """Return the cell's mechanism from its plan, or as it will be planned; None if it cannot be planned or read."""
+    path = cell.folder / "plan.json"
+    try:
+        return read_plan(path) if path.is_file() else mechanism_of(cell.config, plain_steps=1, clip_norm=1.0)
+    except InputError:
+        return None

@@ -1,25 +1,32 @@
-"""Run a sweep: what is not yet done of its cells, each in a process of its own so that a crash takes only itself; then
-compare them."""
+"""Run a sweep: its unfinished cells, each in a process of its own, since a crash then ends one cell; then compare.
 
-from collections.abc import Callable
+The comparison, records and reports can be mirrored elsewhere; ledgers, keys and scores never leave the folder.
+"""
+
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
-from heldin.base.errors import ResumableError
+import fsspec
+
+from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import one_process_at_a_time
 from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
-from heldin.record.masking import without_names
+from heldin.record.document import without_names
 from heldin.record.sweep import FILE, TUNING, SweepResult, write_sweep
+from heldin.sweeps.cell_plan import placed_cells, take_sweep, tries, with_choices
 from heldin.sweeps.comparison import compare_cells
-from heldin.sweeps.config import Resources, Sweep
-from heldin.sweeps.plan import placed_cells, take_sweep
-from heldin.sweeps.processes import Machine, Place
+from heldin.sweeps.processes import CellPlace, Machine
 from heldin.sweeps.running import cells_to_do, read_states, run_cells
-from heldin.sweeps.tuning import tries, with_choices
+from heldin.sweeps.sweep_config import Resources, Sweep
 
 VIOLATED = 3  # exit code of a jointly certified violation
-Connect = Callable[[Resources, int], AbstractContextManager[Place]]
+Connect = Callable[[Resources, int], AbstractContextManager[CellPlace]]
+# Of the sweep's folder and of each cell's. Nothing of ``ledger`` and no table of users is ever among them.
+_COPIED = ("comparison.json", "record.json", "report.pdf", "report.html")
+_MODEL = Path("checkpoints") / "final"
 
 
 def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str, connect: Connect = Machine) -> SweepResult:
@@ -38,7 +45,7 @@ def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str, conn
         violated = False
         if sweep.tuning is not None:
             tuned = run_sweep(sweep.tuning, out / TUNING, reporter, command=command, connect=connect)
-            failed = [its for its in tuned.cells if its.state in ("failed", "to do")]
+            failed = [cell for cell in tuned.cells if cell.state in ("failed", "to do")]
             if failed:
                 raise ResumableError(
                     f"tuning: cell {failed[0].block}/{failed[0].variant}: {failed[0].said}; the same command tries it"
@@ -62,3 +69,48 @@ def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str, conn
                 result = result.model_copy(update={"tuning_violated": True, "notes": [note, *result.notes]})
             write_sweep(result, out)
             return result
+
+
+def open_mirror(url: str) -> tuple[Any, str]:
+    """Return the file system of ``url`` and the folder in it, which is made. Raises InputError if it cannot be had."""
+    try:
+        system, folder = fsspec.core.url_to_fs(url)
+        system.makedirs(folder, exist_ok=True)
+    except Exception as error:  # each file system has errors of its own
+        raise InputError(f"--mirror {url}: {type(error).__name__}: {error}") from error
+    return system, folder
+
+
+def mirror(out: Path, url: str, *, models: bool, reporter: Reporter) -> int:
+    """Copy what may be copied of the sweep in ``out`` to ``url``, each file whole or not at all; the number of files.
+
+    Args:
+        out: folder of the sweep.
+        url: where to, as fsspec reads it: a folder, s3://..., gs://...
+        models: whether the cells' models are copied too.
+
+    Raises:
+        InputError: the place cannot be written.
+    """
+    system, folder = open_mirror(url)
+    files = list(_files(out, models=models))
+    with reporter.track("mirror", len(files), "files") as advance:
+        for file in files:
+            target = str(PurePosixPath(folder) / file.relative_to(out).as_posix())
+            try:
+                system.makedirs(str(PurePosixPath(target).parent), exist_ok=True)
+                system.put_file(str(file), f"{target}.part")
+                system.mv(f"{target}.part", target)
+            except Exception as error:
+                raise InputError(f"--mirror {url}: '{target}': {type(error).__name__}: {error}") from error
+            advance(1)
+    return len(files)
+
+
+def _files(out: Path, *, models: bool) -> Iterator[Path]:
+    for folder in (out, *sorted(out.glob("cells/*/*"))):
+        for name in _COPIED:
+            if (folder / name).is_file():
+                yield folder / name
+        if models and (folder / _MODEL).is_dir():
+            yield from sorted(path for path in (folder / _MODEL).rglob("*") if path.is_file())

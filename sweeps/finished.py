@@ -12,20 +12,17 @@ from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
 from heldin.bounds.roc import Scores, auroc
 from heldin.jobs.user_scores import leading_scores
-from heldin.record.document import Record, read_record
-from heldin.record.masking import masked
-from heldin.stages.config import RunConfig
+from heldin.record.document import Record, masked, read_record
 from heldin.stages.measures.losses import read_losses
-from heldin.sweeps.plan import PlacedCell
+from heldin.stages.run_config import RunConfig
+from heldin.sweeps.cell_plan import PlacedCell
 
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """A cell with a record, and the owner-only files beside it.
+    """A cell with a record, and its owner-only files.
 
     Attributes:
-        cell: the cell.
-        record: its record.
         users: names of the audited users, n of them.
         scores: score of each by the leading attack, shape (n,).
         member: whether each is held in, shape (n,).
@@ -48,10 +45,10 @@ class Finished:
 
     @property
     def loss(self) -> float | None:
-        """Mean over held-out users of the loss on their test texts, unrounded; None where the record states none."""
+        """Mean over held-out users of the loss on their test texts, unrounded; None if the record states none."""
         if self.record.utility is None:
             return None
-        return float(np.mean([its.loss for its in self.losses.values()]))
+        return float(np.mean([user.loss for user in self.losses.values()]))
 
     @property
     def sides(self) -> tuple[Scores, Scores]:
@@ -68,18 +65,18 @@ def finished_cells(
         cells: cells of a sweep, in order.
         plan: hash of the plan, which every record must name.
     """
-    found: dict[str, Finished] = {}
+    finished: dict[str, Finished] = {}
     problems: dict[str, str] = {}
     with reporter.track("comparison", len(cells), "cells") as advance:
         for cell in cells:
             if (cell.folder / "record.json").is_file():
                 try:
-                    found[cell.name] = _read(cell)
+                    finished[cell.name] = _read(cell)
                 except InputError as error:
                     problems[cell.name] = str(error)
             advance(1)
-    problems |= _problems(found, plan)
-    return {name: its for name, its in found.items() if name not in problems}, problems
+    problems |= _problems(finished, plan)
+    return {name: cell for name, cell in finished.items() if name not in problems}, problems
 
 
 def _read(cell: PlacedCell) -> Finished:
@@ -89,27 +86,27 @@ def _read(cell: PlacedCell) -> Finished:
     return Finished(
         cell,
         record,
-        tuple(its.user for its in scores),
-        np.array([its.score for its in scores]),
-        np.array([its.member for its in scores], dtype=np.bool_),
+        tuple(score.user for score in scores),
+        np.array([score.score for score in scores]),
+        np.array([score.member for score in scores], dtype=np.bool_),
         read_losses(cell.folder),
         tuple(read_people(people)) if people.is_file() else (),
     )
 
 
-def _problems(found: Mapping[str, Finished], plan: str) -> dict[str, str]:
+def _problems(finished: Mapping[str, Finished], plan: str) -> dict[str, str]:
     """By cell, which condition under which cells may share coins it breaks (docs/theory.md#cells-that-share-coins)."""
     problems: dict[str, str] = {}
-    models = {its.record.target.fingerprint: name for name, its in found.items()}
-    keys = Counter(its.record.split.key_commitment for its in found.values())
+    models = {cell.record.target.fingerprint: name for name, cell in finished.items()}
+    keys = Counter(cell.record.split.key_commitment for cell in finished.values())
     # Of the first cell of each kind: the others must agree with it.
     seen: dict[tuple[str, str], tuple[str | None, str]] = {}
-    for name, its in found.items():
-        record, where, config = its.record, its.record.cell, its.cell.config
-        if where is None or (where.sweep, where.block, where.variant) != (plan, its.cell.block, its.cell.variant.name):
+    for name, cell in finished.items():
+        record, where, placed = cell.record, cell.record.cell, cell.cell
+        if where is None or (where.sweep, where.block, where.variant) != (plan, placed.block, placed.variant.name):
             problems[name] = "its record is of another plan, which was not fixed before these coins: remove its folder"
             continue
-        stated = masked(config.model_dump(mode="json"))
+        stated = masked(placed.config.model_dump(mode="json"))
         if record.config != stated:
             problems[name] = "its record is of another config than the sweep's plan: remove its folder"
             continue
@@ -125,17 +122,17 @@ def _problems(found: Mapping[str, Finished], plan: str) -> dict[str, str]:
         # Named alike, made alike: a file or folder that changed meanwhile makes another comparison.
         same = (
             ("has other coins than", f"{where.block}/{where.group}", record.split.ledger_commitment),
-            ("read another corpus than", config.corpus.model_dump_json(), record.corpus.fingerprint),
-            ("has another reference model than", _reference_of(config), record.reference.fingerprint),
+            ("read another corpus than", placed.config.corpus.model_dump_json(), record.corpus.fingerprint),
+            ("has another reference model than", _reference_of(placed.config), record.reference.fingerprint),
         )
-        for what, key, value in same:
-            first, other = seen.setdefault((what, key), (value, name))
+        for relation, key, value in same:
+            first, other = seen.setdefault((relation, key), (value, name))
             if first != value:
-                problems[name] = f"it {what} cell {other}: remove its folder, or start the sweep in a new one"
+                problems[name] = f"it {relation} cell {other}: remove its folder, or start the sweep in a new one"
     return problems
 
 
 def _reference_of(config: RunConfig) -> str:
-    """What decides the leading reference model."""
+    """Return what decides the leading reference model."""
     named = config.attack.reference
     return named or f"{config.seed} {config.corpus.model_dump_json()} {config.model.model_dump_json()}"

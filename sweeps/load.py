@@ -1,4 +1,7 @@
-"""Read the file of a sweep: scales, axes multiplied out, variants grouped by their users, and all problems at once."""
+"""Read the file of a sweep: scales, axes multiplied out, variants grouped by their users, and all problems at once.
+
+``heldin demo`` runs a sweep that is built in.
+"""
 
 import itertools
 import json
@@ -14,14 +17,60 @@ from heldin.base.wording import counted
 from heldin.canaries.config import SubstringCanaries
 from heldin.corpus.split import Audited
 from heldin.defenses.config import EntityDefense
-from heldin.stages.config import RunConfig, parse_config
+from heldin.jobs.starting_files import BUILT_IN
 from heldin.stages.config_files import merged, read_config, with_overrides
-from heldin.sweeps.config import NAME, DecisionRule, Sweep, SweepConfig, Variant
+from heldin.stages.run_config import RunConfig, parse_config
+from heldin.sweeps.sweep_config import NAME, DecisionRule, Sweep, SweepConfig, Variant
 
 _NAMING = ("include", "exclude", "users", "public_validation", "corpus", "canaries")
 _TUNABLE = ("finetune", "defense", "data_defenses")
 _PROMISED = {"uls", "els", "group", "user_entity", "uedp", "filter"}  # to every user
 _OF_POOLS = {"entities", "categories", "group_size", "entity_cap"}
+# Five defenses, alike in users and in gradients where they are private; a promise to every user needs choices of users
+# that are each user's own matter.
+_USER_LOCAL = {
+    "corpus": {"users": {"min_records": 12, "max_users": None, "fraction": 0.6}},
+    "finetune": {"select": "last", "evaluations": 3},
+}
+_PRIVATE = {"steps": 40, "target_epsilon": 8}
+# Small steps: what so few users teach drowns in the noise, and larger steps would only lose what the base model knew.
+_SMALL = {"learning_rate": 0.0003, "warmup_steps": 5}
+DEMO_SWEEP = {
+    "name": "demo",
+    "base": "the built-in demo",
+    "variants": {
+        "none": {},
+        "dedup-cap": {"data_defenses": [{"kind": "deduplicate"}, {"kind": "cap", "records": 8}]},
+        "example": {
+            "finetune": _SMALL,
+            "defense": {"kind": "example", "population": 1600, "cohort": 100, "delta": 1.0e-5, **_PRIVATE},
+        },
+        "els": {
+            "finetune": _SMALL,
+            "defense": {
+                "kind": "els",
+                "population": 800,
+                "cohort": 100,
+                "group_size": 8,
+                "protected_users": 100,
+                "delta": 1.0e-3,
+                **_PRIVATE,
+            },
+        },
+        "uls": {
+            "finetune": _SMALL,
+            "defense": {
+                "kind": "uls",
+                "population": 100,
+                "cohort": 25,
+                "group_size": 4,
+                "delta": 1.0e-3,
+                **_PRIVATE,
+            },
+        },
+    },
+    "resources": {"workers": 2},
+}
 
 
 def load_sweep(path: Path, overrides: Sequence[str] = (), scale: str | None = None) -> Sweep:
@@ -52,7 +101,7 @@ def load_sweep(path: Path, overrides: Sequence[str] = (), scale: str | None = No
 
 
 def _scaled(content: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """The content changed by a scale, sections key by key; what the scale sets to null is left out."""
+    """Return the content changed by a scale, sections key by key; what the scale sets to null is left out."""
     both = {
         key: _scaled(content[key], over[key])
         for key in over
@@ -62,7 +111,7 @@ def _scaled(content: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def sweep_of(config: SweepConfig, base: dict[str, Any], where: str) -> Sweep:
-    """A sweep of variants of the config ``base``; ``where`` names it in errors.
+    """Return a sweep of variants of the config ``base``; ``where`` names it in errors.
 
     Raises:
         InputError: errors of any variant, of axes or of the rule; the message lists all of them.
@@ -84,12 +133,12 @@ def sweep_of(config: SweepConfig, base: dict[str, Any], where: str) -> Sweep:
 def _parsed(
     contents: Sequence[tuple[str, dict[str, Any]]], base: dict[str, Any]
 ) -> tuple[tuple[Variant, ...], list[str]]:
-    """The variants of these names and contents, each a change of ``base``, and what is wrong with them."""
-    found: dict[str, RunConfig] = {}
+    """Return the variants of these names and contents, each a change of ``base``, and what is wrong with them."""
+    configs: dict[str, RunConfig] = {}
     problems = []
     for name, content in contents:
         # Folders of names that differ by case alone are one on some disks.
-        if name.casefold() in (other.casefold() for other in found):
+        if name.casefold() in (other.casefold() for other in configs):
             problems.append(f"variants: two are called '{name}': rename one, or the values of its axes")
             continue
         if not re.match(NAME, name):
@@ -97,17 +146,17 @@ def _parsed(
             continue
         try:
             # Names are made of sweep, variant and block.
-            found[name] = parse_config({**merged(base, content), "name": name}, f"variants.{name}")
+            configs[name] = parse_config({**merged(base, content), "name": name}, f"variants.{name}")
         except InputError as error:
             problems.append(str(error))
-    variants = _grouped(found)
+    variants = _grouped(configs)
     return variants, [*problems, *_canaries_differ(variants)]
 
 
 def _tuned(
     config: SweepConfig, contents: Sequence[tuple[str, dict[str, Any]]]
 ) -> tuple[list[tuple[str, dict[str, Any]]], dict[str, tuple[str, dict[str, Any]]]]:
-    """The contents with the first values of the grid, and all tries by their name.
+    """Return the contents with the first values of the grid, and all tries by their name.
 
     Raises:
         InputError: two tries of one variant have the same values.
@@ -120,16 +169,16 @@ def _tuned(
             if not i:
                 changed.append((name, with_values(content, chosen)))
             if grid:
-                its = _named(name, chosen, grid)
-                its = its if re.match(NAME, its) else f"{name}-try-{i + 1}"
-                if its in tried:
-                    raise InputError(f"tune.over: two tries are called '{its}': a value stands twice in a grid")
-                tried[its] = (name, chosen)
+                label = _named(name, chosen, grid)
+                label = label if re.match(NAME, label) else f"{name}-try-{i + 1}"
+                if label in tried:
+                    raise InputError(f"tune.over: two tries are called '{label}': a value stands twice in a grid")
+                tried[label] = (name, chosen)
     return changed, tried
 
 
 def _grid_of(config: SweepConfig, name: str) -> dict[str, list[Any]]:
-    """What is tried of a variant: its own grid, or that of the variant whose axes made it."""
+    """Return the grid of a variant: its own, or that of the variant whose axes made it."""
     over = config.tune.over if config.tune else {}
     made_of = {made: origin for origin, made in _origins(config)}
     return over.get(name) or over.get(made_of[name], {})
@@ -141,7 +190,7 @@ def _tuning(
     tried: Mapping[str, tuple[str, dict[str, Any]]],
     base: dict[str, Any],
 ) -> tuple[Sweep | None, list[str]]:
-    """The sweep of all tries, and what is wrong with it."""
+    """Return the sweep of all tries, and what is wrong with it."""
     if config.tune is None:
         return None, []
     known = {name for names in _origins(config) for name in names}
@@ -154,10 +203,12 @@ def _tuning(
             if key.split(".")[0] not in _TUNABLE
         ]
     by_name = dict(contents)
-    variants, wrong = _parsed([(name, with_values(by_name[of], values)) for name, (of, values) in tried.items()], base)
-    for its in variants:
-        if its.config.corpus.public_validation is None:
-            problems.append(f"tune: variant '{its.name}' has no corpus.public_validation, whose loss would judge it")
+    trials = [(name, with_values(by_name[variant], values)) for name, (variant, values) in tried.items()]
+    variants, wrong = _parsed(trials, base)
+    for variant in variants:
+        if variant.config.corpus.public_validation is None:
+            lacking = "has no corpus.public_validation, whose loss would judge it"
+            problems.append(f"tune: variant '{variant.name}' {lacking}")
             break
     own = config.model_copy(
         update={
@@ -171,14 +222,14 @@ def _tuning(
 
 
 def with_values(content: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The content with dotted keys set."""
+    """Return the content with dotted keys set."""
     for key, value in values.items():
         content = merged(content, _nested(key, value))
     return content
 
 
 def _multiplied(config: SweepConfig) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Names and contents of all variants, axes multiplied out."""
+    """Yield names and contents of all variants, axes multiplied out."""
     for name, content in config.variants.items():
         axes = config.axes.get(name, {})
         for values in _combinations(axes):
@@ -186,7 +237,7 @@ def _multiplied(config: SweepConfig) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _origins(config: SweepConfig) -> Iterator[tuple[str, str]]:
-    """Each variant of the file with the names that its axes make of it."""
+    """Return each variant of the file with the names that the axes make of it."""
     for name in config.variants:
         axes = config.axes.get(name, {})
         for values in _combinations(axes):
@@ -199,7 +250,7 @@ def _combinations(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]
 
 
 def _named(name: str, values: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]) -> str:
-    """A name with the last parts of keys and their values; rules about users, which may name people, are numbered."""
+    """Return a name of the last parts of keys and values; rules about users, which may name people, are numbered."""
     parts = []
     for key, value in values.items():
         last = key.rsplit(".", 1)[-1]
@@ -213,7 +264,7 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> str:
-    """A value as a part of a folder's name."""
+    """Return a value as a part of a folder's name."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return re.sub(r"[^A-Za-z0-9.-]+", "-", text).rstrip("-") or "empty"
 
@@ -246,7 +297,7 @@ def _canaries_differ(variants: Sequence[Variant]) -> Iterator[str]:
 
 
 def _rule_problems(config: SweepConfig, variants: Sequence[Variant]) -> Iterator[str]:
-    """Why the rule cannot be applied to these variants."""
+    """Yield why the rule cannot be applied to these variants."""
     rule = config.decision
     if rule is None:
         return
@@ -271,17 +322,23 @@ def _rule_problems(config: SweepConfig, variants: Sequence[Variant]) -> Iterator
 
 
 def hopeless(rule: DecisionRule, variants: Sequence[Variant]) -> list[str]:
-    """The candidates that cannot pass, whatever is measured: without an epsilon per user where one is required."""
-    if all(its.of != "epsilon_per_user" for its in rule.require):
+    """Return the candidates that cannot pass: they have no epsilon per user, and the rule requires one."""
+    if all(requirement.of != "epsilon_per_user" for requirement in rule.require):
         return []
-    promised = {its.name for its in variants if its.config.defense.kind in _PROMISED}
+    promised = {variant.name for variant in variants if variant.config.defense.kind in _PROMISED}
     return [name for name in rule.candidates if name not in promised]
 
 
 def _canaries(config: RunConfig) -> Any:
-    """Whatever decides the texts of canary users."""
+    """Return everything that decides the texts of canary users."""
     if not config.canaries:
         return ()
     visible = (config.finetune.sequence_length, config.attack.max_characters)
     substrings = any(isinstance(spec, SubstringCanaries) for spec in config.canaries)
     return (config.canaries, config.model, visible if substrings else None)
+
+
+def demo_sweep() -> Sweep:
+    """Return the sweep of ``heldin demo``."""
+    where = "the built-in demo"
+    return sweep_of(checked(SweepConfig, DEMO_SWEEP, where), merged(BUILT_IN, _USER_LOCAL), where)

@@ -1,4 +1,4 @@
-"""What a machine of a cluster does for a sweep: cells, shared work, and its own copy of what is published.
+"""The work of a cluster's machine for a sweep: cells, shared work, and a copy of what is published.
 
 No machine needs another one: it reads what is published, and writes into its own cache and the folder of its cell.
 """
@@ -32,7 +32,7 @@ _PAUSE = 1.0  # seconds
 
 @dataclass(frozen=True)
 class Batch:
-    """A sweep, as a machine of the cluster is told of it.
+    """A sweep, as a machine of the cluster needs it.
 
     Attributes:
         out: its folder, absolute.
@@ -50,11 +50,11 @@ class Batch:
 
     @property
     def home(self) -> Path:
-        """This machine's folder for the sweep, in its cache; with its name, should several have one home folder."""
+        """Return this machine's folder for the sweep, in the cache; the machine's name keeps several machines apart."""
         return cache_directory() / "sweeps" / f"{self.token}-{socket.gethostname()}"
 
     def process(self, task: Task, slot: Slot, cache: Path) -> Ended:
-        """Run a call with this machine's copy as its cache; it dies with the one who asked for it."""
+        """Run a call with this machine's copy as the cache; the call dies with the caller."""
         cwd = Path(self.cwd)
         given = {**self.environment, "HELDIN_CACHE_DIR": str(cache)}
         return run_process(task, slot, given, cwd=cwd if cwd.is_dir() else None)
@@ -64,7 +64,6 @@ def cell(batch: Batch, task: Task, slot: Slot, number: int) -> tuple[Ended, str]
     """Run a cell, and say where.
 
     Args:
-        task: the cell.
         number: of the published copy that it starts from.
 
     Raises:
@@ -123,7 +122,7 @@ def remove(batch: Batch) -> tuple[None, str]:
 
 
 def token(folder: Path) -> str:
-    """A name for this sweep's copies on other machines, drawn once; it tells its folder from one of the same name."""
+    """Return a name for this sweep's copies on other machines, drawn once; another sweep of the same name differs."""
     path = folder / "token"
     if not path.is_file():
         write_text(path, new_key().hex()[:24], private=True)
@@ -131,18 +130,18 @@ def token(folder: Path) -> str:
 
 
 def published(out: Path) -> int:
-    """Number of the latest published copy; 0 if there is none."""
-    return max((int(its.name) for its in (out / SHARED).iterdir() if its.name.isdigit()), default=0)
+    """Return the number of the latest published copy; 0 if there is none."""
+    return max((int(path.name) for path in (out / SHARED).iterdir() if path.name.isdigit()), default=0)
 
 
 def parts(out: Path) -> set[str]:
-    """Names of the parts that are published."""
+    """Return the names of the parts that are published."""
     number = published(out)
     return set(_listed(_published(out, number))) if number else set()
 
 
 def part(task: Task) -> str:
-    """Name of a part: of what is asked for."""
+    """Return the name of a part of the shared work."""
     return text_sha256(task.module, *task.words)[:24]
 
 

@@ -21,7 +21,7 @@ import psutil
 
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
-from heldin.sweeps.config import Resources
+from heldin.sweeps.sweep_config import Resources
 
 FINE = {0, 3, 4}  # exit codes of a finished run; a violation is a result
 _SAID = ("error: ", "stopped: ")  # how the command line begins the line that says why it ended
@@ -52,24 +52,24 @@ class Task:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended.
+    """The end of a process.
 
     Attributes:
         code: its exit code, negative where a signal ended it.
-        said: why it failed, up to what the line quotes.
+        reason: why it failed, up to what the line quotes.
         seconds: how long it ran, without what it waited for before.
         halted: whether a cell ended well and without a record: a filter halted its training.
     """
 
     code: int
-    said: str = ""
+    reason: str = ""
     seconds: float = 0.0
     halted: bool = False
 
 
 @dataclass(frozen=True)
 class Slot:
-    """What a call gets of a machine.
+    """The share of a machine that a call gets.
 
     Attributes:
         threads: of each of its processes.
@@ -82,8 +82,8 @@ class Slot:
     gpus: tuple[str, ...] | None = None
 
 
-class Place(Protocol):
-    """Where cells run.
+class CellPlace(Protocol):
+    """A place where cells run.
 
     Attributes:
         width: how many at a time, at most.
@@ -129,8 +129,8 @@ class Machine:
         self._slots: queue.SimpleQueue[Slot] = queue.SimpleQueue()
         for number in range(self.width):
             first = number * resources.processes
-            its = tuple(gpus[(first + i) % len(gpus)] for i in range(resources.processes)) if gpus else None
-            self._slots.put(Slot(threads, resources.processes, its))
+            assigned = tuple(gpus[(first + i) % len(gpus)] for i in range(resources.processes)) if gpus else None
+            self._slots.put(Slot(threads, resources.processes, assigned))
         # One call after another, so that each may have what the workers would share, unless the file sets a limit.
         self._alone = Slot(resources.threads or cores)
         self.describes = f"{self.width} at a time, {counted(threads, 'thread')} each"
@@ -186,7 +186,7 @@ class Machine:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that a process started here would see, as CUDA names them."""
+    """Return the GPUs that a process started here would see, as CUDA names them."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is not None:
         return [name.strip() for name in listed.split(",") if name.strip() not in ("", "-1")]
@@ -194,15 +194,14 @@ def visible_gpus() -> list[str]:
         return []
     # Not by torch, which takes seconds to load and memory on each GPU that it looks at.
     asked = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
-    found = subprocess.run(asked, capture_output=True, text=True, check=False)
-    return found.stdout.split() if found.returncode == 0 else []
+    listing = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return listing.stdout.split() if listing.returncode == 0 else []
 
 
 def run_process(task: Task, slot: Slot, on: Mapping[str, str] | None = None, *, cwd: Path | None = None) -> Ended:
-    """Run a call of heldin to its end; what it says goes to ``task.progress`` while it works.
+    """Run a call of heldin to the end; the output goes to ``task.progress`` while it works.
 
     Args:
-        task: the call.
         slot: what it gets.
         on: further variables, of a machine of a cluster, where it is killed with the process that started it; None: it
             is then told to end, and stops where it can resume.
@@ -214,14 +213,14 @@ def run_process(task: Task, slot: Slot, on: Mapping[str, str] | None = None, *, 
     task.progress.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     started = time.monotonic()
     # Owner-only: the last line may quote a user.
-    with open(task.progress, "wb", opener=_private) as said:
+    with open(task.progress, "wb", opener=_private) as output:
         process = subprocess.Popen(
             command(task, slot),
             env={**os.environ, **given},
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=said,
+            stderr=output,
             preexec_fn=partial(_end_with, os.getpid(), signal.SIGTERM if on is None else signal.SIGKILL),
         )
         _RUNNING.add(process)
@@ -263,7 +262,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end_with(parent: int, number: int) -> None:
-    """Have this process, before it begins, sent a signal once its parent is gone, however it ended."""
+    """Have this process, before it begins, sent a signal once the parent is gone, however the parent ended."""
     # Nobody else ends what a sweep started: not the system if the sweep is killed, nor Ray, which kills its worker.
     _LIBC.prctl(_DIE_WITH_PARENT, number)
     if os.getppid() != parent:  # it was gone before it was asked for
@@ -271,7 +270,7 @@ def _end_with(parent: int, number: int) -> None:
 
 
 def command(task: Task, slot: Slot) -> list[str]:
-    """The command line of a call."""
+    """Return the command line of a call."""
     several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(slot.processes)]
     # Only training is shared out.
     start = several if slot.processes > 1 and task.module == "heldin" else []
@@ -279,13 +278,13 @@ def command(task: Task, slot: Slot) -> list[str]:
 
 
 def last_line(progress: Path) -> str:
-    """What a process said last, up to what it quotes; empty if it said nothing, or has not begun."""
+    """Return the last line that a process printed, up to what it quotes; empty if it printed nothing."""
     lines = _lines(progress)
     return without_names(lines[-1]) if lines else ""
 
 
 def why(progress: Path, code: int) -> str:
-    """Why a process failed, up to what the line quotes: that may be a user's name, and the line goes into documents.
+    """Return why a process failed, up to what the line quotes: that may be a user's name, and the line is published.
 
     Args:
         progress: what it said.
@@ -308,7 +307,7 @@ def _lines(progress: Path) -> list[str]:
 
 
 def without_names(line: str) -> str:
-    """The line up to what it quotes, but for paths."""
+    """Return the line up to what it quotes, but for paths."""
     first = re.search(r"(?<!\w)['\"](?!/|\.{1,2}/)", line)
     return (
         line

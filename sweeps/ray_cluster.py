@@ -20,9 +20,9 @@ from heldin.base.files import cache_directory, private_directory, whole_director
 from heldin.base.wording import counted
 from heldin.jobs.environment import version
 from heldin.sweeps import node
-from heldin.sweeps.config import Resources
 from heldin.sweeps.node import SHARED, Batch
 from heldin.sweeps.processes import Ended, Slot, Task
+from heldin.sweeps.sweep_config import Resources
 
 _RETRIES = 3  # of a cell whose machine is lost
 _MOST = 1000  # cells that wait with Ray
@@ -33,14 +33,13 @@ _MODELS = ("pretrained", "references")
 
 
 class Cluster:
-    """Machines behind one Ray address: as many cells at a time as its CPUs and GPUs take."""
+    """Machines behind one Ray address: as many cells at a time as CPUs and GPUs allow."""
 
     def __init__(self, resources: Resources, cells: int, *, address: str, out: Path) -> None:
         """Connect.
 
         Args:
             resources: ``workers`` is the number of cells on the smallest machine, unless ``threads`` says otherwise.
-            cells: number of cells to run.
             address: HOST:PORT of the cluster, of which this machine is one, or ``auto`` for the one that Ray finds.
             out: folder of the sweep, absolute; every machine sees it under this name.
 
@@ -48,16 +47,16 @@ class Cluster:
             InputError: Ray is not installed, nobody answers at the address, or no machine has room for a cell.
         """
         self._ray = _connected(address)
-        machines = [its["Resources"] for its in self._ray.nodes() if its["Alive"]]
-        fewest = int(min((its["CPU"] for its in machines if its.get("CPU", 0) >= 1), default=1))
+        machines = [machine["Resources"] for machine in self._ray.nodes() if machine["Alive"]]
+        fewest = int(min((machine["CPU"] for machine in machines if machine.get("CPU", 0) >= 1), default=1))
         threads = resources.threads or max(1, fewest // (resources.workers * resources.processes))
-        on_gpus = any(its.get("GPU", 0) >= resources.processes for its in machines)
+        on_gpus = any(machine.get("GPU", 0) >= resources.processes for machine in machines)
         # Which GPUs it sees is Ray's to say.
         self._slot = Slot(threads, resources.processes)
         self._needs = {"num_cpus": threads * resources.processes, "num_gpus": resources.processes if on_gpus else 0}
         self._alone = Slot(resources.threads or fewest)
         self._alone_needs = {"num_cpus": self._alone.threads, "num_gpus": 1 if on_gpus else 0}
-        if not any(self._fits(its) for its in machines):
+        if not any(self._fits(machine) for machine in machines):
             raise InputError(
                 f"--ray-address {address}: no machine has the {self._needs['num_cpus']} CPUs and"
                 f" {self._needs['num_gpus']} GPUs of a cell: lower resources.threads or resources.processes"
@@ -77,7 +76,7 @@ class Cluster:
         self.describes = f"Ray at {address}, {counted(len(machines), 'machine')}, {counted(threads, 'thread')} each"
 
     def run(self, task: Task) -> Ended:
-        """Run a cell where there is room; again on another machine if its own is lost."""
+        """Run a cell where there is room; again on another machine if the first is lost."""
         ended: Ended
         arguments = (self._batch, task, self._slot, self._published)
         ended, _ = self._on_cluster(node.cell, arguments, self._needs, retries=_RETRIES)
@@ -96,9 +95,9 @@ class Cluster:
     def publish(self) -> None:
         """Copy what was made to the sweep's folder, whole or not at all."""
         if self._machine is not None:
-            its = {"num_cpus": 0, **self._affinity(self._machine)}
+            options = {"num_cpus": 0, **self._affinity(self._machine)}
             # Told, not looked up: a network file system may still show what was there before.
-            self._published, _ = self._on_cluster(node.publish, (self._batch, self._published), its, retries=0)
+            self._published, _ = self._on_cluster(node.publish, (self._batch, self._published), options, retries=0)
             self._machine = None
             _take_models(self._out / SHARED / str(self._published))
 
@@ -112,8 +111,8 @@ class Cluster:
         for force in (False, False, True):
             with self._lock:
                 waiting = list(self._waiting)
-            for its in waiting:
-                self._ray.cancel(its, force=force)
+            for reference in waiting:
+                self._ray.cancel(reference, force=force)
             until = time.monotonic() + _TO_STOP
             while self._waiting and time.monotonic() < until:
                 time.sleep(_PAUSE)
@@ -128,11 +127,11 @@ class Cluster:
         try:
             self.stop()
             if kind is None:
-                for machine in [its["NodeID"] for its in self._ray.nodes() if its["Alive"]]:
-                    its = {"num_cpus": 0, **self._affinity(machine)}
+                for machine in [alive["NodeID"] for alive in self._ray.nodes() if alive["Alive"]]:
+                    options = {"num_cpus": 0, **self._affinity(machine)}
                     # A machine that is gone has taken its copy along.
                     with contextlib.suppress(ResumableError):
-                        self._on_cluster(node.remove, (self._batch,), its, retries=0)
+                        self._on_cluster(node.remove, (self._batch,), options, retries=0)
         finally:
             self._ray.shutdown()
 
@@ -146,7 +145,7 @@ class Cluster:
     def _on_cluster(
         self, call: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any], *, retries: int
     ) -> tuple[Any, str]:
-        """What the call returned, and the machine that it ran on."""
+        """Return the result of the call, and the machine that it ran on."""
         waiting = self._ray.remote(call).options(max_retries=retries, **options).remote(*arguments)
         with self._lock:
             self._waiting.add(waiting)
@@ -178,8 +177,8 @@ def _connected(address: str) -> Any:
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)
     except Exception as error:  # Ray has an error of its own for each of its layers
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"--ray-address {address}: no cluster answers: {said}") from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"--ray-address {address}: no cluster answers: {reason}") from error
     return ray
 
 

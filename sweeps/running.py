@@ -1,6 +1,7 @@
-"""The cells of a sweep at work: what they share first, then as many at a time as their place takes."""
+"""The cells of a sweep at work: shared work once, then as many cells at a time as their place takes."""
 
 import contextlib
+import json
 import shutil
 import signal
 import threading
@@ -15,9 +16,9 @@ from heldin.base.errors import InputError, ResumableError, Terminated
 from heldin.base.files import is_held
 from heldin.base.progress import Reporter, WorkOverview
 from heldin.base.wording import counted
-from heldin.sweeps.plan import PlacedCell
-from heldin.sweeps.processes import FINE, Ended, Place, Task, last_line, without_names
-from heldin.sweeps.sharing import shared_scores, shared_work
+from heldin.stages.run_config import RunConfig
+from heldin.sweeps.cell_plan import PlacedCell
+from heldin.sweeps.processes import FINE, CellPlace, Ended, Task, last_line, without_names
 
 STATE = "state.json"
 PROGRESS = "progress"  # what cells say while they work; removed when none does
@@ -26,9 +27,24 @@ _FAILED = 5
 _PAUSE = 1.0  # seconds between looks at a cell that another process works on
 
 
+def shared_work(config: RunConfig) -> str:
+    """Return a name for what a cell of this config finds in the cache: cells of one name share it."""
+    model = config.model_dump(mode="json")
+    recipe = model["finetune"] if any(reference.kind == "public" for reference in config.attack.references) else None
+    parts = [model["seed"], model["corpus"], model["model"], model["attack"]["references"], recipe]
+    return json.dumps(parts, sort_keys=True)
+
+
+def shared_scores(config: RunConfig) -> str:
+    """Return a name for the texts that a cell of this config scores with shared models: cells of one name share."""
+    model = config.model_dump(mode="json")
+    # What is set aside, planted and cut, and all that chooses among it.
+    return json.dumps([model[key] for key in ("split", "canaries", "attack", "audit", "data_defenses")], sort_keys=True)
+
+
 @dataclass
 class CellState:
-    """How a cell stands.
+    """The state of a cell.
 
     Attributes:
         seconds: duration of all its processes so far, those of killed sweeps aside.
@@ -46,7 +62,7 @@ class CellState:
 
 
 def read_states(out: Path) -> dict[str, CellState]:
-    """How the cells of a sweep stand, by name; empty before the first."""
+    """Return the states of a sweep's cells by name; empty before the first."""
     path = out / STATE
     if not path.is_file():
         return {}
@@ -55,12 +71,12 @@ def read_states(out: Path) -> dict[str, CellState]:
 
 
 def cells_to_do(cells: Sequence[PlacedCell], out: Path) -> list[PlacedCell]:
-    """The cells without a result."""
+    """Return the cells without a result."""
     states = read_states(out)
     return [cell for cell in cells if not _done(cell, states)]
 
 
-def run_cells(cells: Sequence[PlacedCell], out: Path, place: Place, reporter: Reporter) -> dict[str, CellState]:
+def run_cells(cells: Sequence[PlacedCell], out: Path, place: CellPlace, reporter: Reporter) -> dict[str, CellState]:
     """Run the cells that have no result yet; how all stand, by name.
 
     Args:
@@ -90,7 +106,7 @@ class _Running:
     """Cells at work, and how they stand."""
 
     def __init__(
-        self, cells: Sequence[PlacedCell], out: Path, place: Place, states: dict[str, CellState], reporter: Reporter
+        self, cells: Sequence[PlacedCell], out: Path, place: CellPlace, states: dict[str, CellState], reporter: Reporter
     ) -> None:
         self._cells, self._out, self._place = cells, out, place
         self._states, self._reporter = states, reporter
@@ -110,8 +126,8 @@ class _Running:
                     state = self._states[cell.name]
                     if state.code == _INTERRUPTED:
                         raise KeyboardInterrupt
-                    what = "done" if state.code in FINE else f"failed: {state.said}"
-                    self._reporter.say(f"cell {cell.name}: {what} ({state.seconds:,.0f} s; {self._left()})")
+                    outcome = "done" if state.code in FINE else f"failed: {state.said}"
+                    self._reporter.say(f"cell {cell.name}: {outcome} ({state.seconds:,.0f} s; {self._left()})")
             except BaseException as error:
                 # The pool waits for its threads, and these for the cells. Ctrl-C reaches the cells here too, which stop
                 # where they can resume; it does not elsewhere, nor where this process alone was told to end.
@@ -121,13 +137,13 @@ class _Running:
                 raise
 
     def _one(self, cell: PlacedCell) -> None:
-        its = self._states[cell.name]
+        cell_state = self._states[cell.name]
         _wait_for(cell, self._reporter, self._stopped)
         if self._stopped.is_set():
             return
         # It may have been finished by the process that was waited for.
         if (cell.folder / "record.json").is_file():
-            its.code, its.said = 0, ""
+            cell_state.code, cell_state.said = 0, ""
         else:
             words = ("run", str(cell.folder / "config.yaml"), "--out", str(cell.folder))
             self._started[cell.name] = time.monotonic()
@@ -136,9 +152,9 @@ class _Running:
             # Of its place: the others go on.
             except (InputError, ResumableError, OSError) as error:
                 ended = Ended(_FAILED, without_names(f"error: {error}"))
-            its.code, its.said, its.halted = ended.code, ended.said, ended.halted
-            its.seconds += ended.seconds
-            its.calls += 1
+            cell_state.code, cell_state.said, cell_state.halted = ended.code, ended.reason, ended.halted
+            cell_state.seconds += ended.seconds
+            cell_state.calls += 1
         self._ended[cell.name] = time.monotonic()
         with self._writing:
             content = {name: asdict(state) for name, state in self._states.items()}
@@ -151,8 +167,11 @@ class _Running:
         now = time.monotonic()
         at_work = [cell for cell in self._cells if cell.name in self._started and cell.name not in self._ended]
         ended = [cell for cell in self._cells if cell.name in self._ended]
-        said = {cell.name: last_line(self._progress(cell)) for cell in at_work}
-        rows = [(cell.name, "at work", f"{now - self._started[cell.name]:,.0f} s", said[cell.name]) for cell in at_work]
+        last_lines = {cell.name: last_line(self._progress(cell)) for cell in at_work}
+        rows = [
+            (cell.name, "at work", f"{now - self._started[cell.name]:,.0f} s", last_lines[cell.name])
+            for cell in at_work
+        ]
         for cell in reversed(ended):
             state = self._states[cell.name]
             rows.append((cell.name, "done" if state.code in FINE else "failed", f"{state.seconds:,.0f} s", state.said))
@@ -160,22 +179,22 @@ class _Running:
             columns=("cell", "state", "time", "last line"),
             rows=rows,
             caption=self._left(),
-            lines=[f"cell {name}: {line}" for name, line in said.items() if line],
+            lines=[f"cell {name}: {line}" for name, line in last_lines.items() if line],
         )
 
     def _left(self) -> str:
-        """How many cells are done, and about how long the others take."""
+        """Return how many cells are done, and about how long the others take."""
         done = len(self._ended)
         failed = sum(self._states[name].code not in FINE for name in self._ended)
-        said = f"{done - failed} of {counted(len(self._cells), 'cell')} done"
-        said += f", {failed} failed" if failed else ""
+        summary = f"{done - failed} of {counted(len(self._cells), 'cell')} done"
+        summary += f", {failed} failed" if failed else ""
         if not 0 < done < len(self._cells):
-            return said
+            return summary
         # Cells at work count as half done: by the pace so far, which the number at a time is in already.
-        at_work = [its for its in self._cells if its.name not in self._ended and self._progress(its).is_file()]
+        at_work = [cell for cell in self._cells if cell.name not in self._ended and self._progress(cell).is_file()]
         gone = done + len(at_work) / 2
         pace = (time.monotonic() - self._begun) / gone
-        return f"{said}, about {pace * (len(self._cells) - gone):,.0f} s left"
+        return f"{summary}, about {pace * (len(self._cells) - gone):,.0f} s left"
 
 
 def _done(cell: PlacedCell, states: dict[str, CellState]) -> bool:
@@ -185,45 +204,45 @@ def _done(cell: PlacedCell, states: dict[str, CellState]) -> bool:
 
 
 def _with_shared(
-    cells: Sequence[PlacedCell], out: Path, place: Place, states: dict[str, CellState], reporter: Reporter
+    cells: Sequence[PlacedCell], out: Path, place: CellPlace, states: dict[str, CellState], reporter: Reporter
 ) -> list[PlacedCell]:
     """Make corpus, base and reference models, and the references' scores, each once; those cells that have theirs."""
     sharing: dict[str, list[PlacedCell]] = {}
     for cell in cells:
         sharing.setdefault(shared_work(cell.config), []).append(cell)
     ready = []
-    for number, its in enumerate(sharing.values(), start=1):
+    for number, alike in enumerate(sharing.values(), start=1):
         progress = out / PROGRESS / f"shared-{number}.txt"
         reporter.say(f"sweep: shared work, part {number} of {len(sharing)}")
         # Of the cells that score the same texts, the first.
-        scored = {shared_scores(cell.config): cell for cell in reversed(its)}
-        folders = [str(cell.folder) for cell in its if cell in scored.values()]
+        scored = {shared_scores(cell.config): cell for cell in reversed(alike)}
+        folders = [str(cell.folder) for cell in alike if cell in scored.values()]
 
         def look(progress: Path = progress) -> WorkOverview:
-            said = last_line(progress)
-            return WorkOverview(("shared work",), [(said,)], "", [said] if said else [])
+            line = last_line(progress)
+            return WorkOverview(("shared work",), [(line,)], "", [line] if line else [])
 
         with reporter.follow(look):
             ended = place.share(Task(tuple(folders), progress, module="heldin.sweeps.shared"))
         if ended.code in (_INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
         if ended.code:
-            for cell in its:
+            for cell in alike:
                 state = states[cell.name]
-                state.code, state.said = ended.code, f"what it shares could not be made: {ended.said}"
+                state.code, state.said = ended.code, f"what it shares could not be made: {ended.reason}"
                 reporter.say(f"cell {cell.name}: failed: {state.said}")
         else:
-            ready += its
+            ready += alike
     place.publish()
     return [cell for cell in cells if cell in ready]
 
 
 def _wait_for(cell: PlacedCell, reporter: Reporter, stopped: threading.Event) -> None:
     """Wait while a process that a killed sweep left behind still works on the cell, and nobody stops the sweep."""
-    said = False
+    announced = False
     with contextlib.suppress(FileNotFoundError):
         while is_held(cell.folder) and not stopped.is_set():
-            if not said:
+            if not announced:
                 reporter.say(f"cell {cell.name}: a process of an earlier call still works on it; waiting for it")
-                said = True
+                announced = True
             stopped.wait(_PAUSE)

@@ -1,4 +1,4 @@
-"""What cells share, made once before any of them: ``python -m heldin.sweeps.shared FOLDER...``.
+"""Shared work of cells, done once before any of them: ``python -m heldin.sweeps.shared FOLDER...``.
 
 Corpus, base model, reference models and their scores lie in the cache; cells that found them missing would make them
 side by side. The folders are those of cells that share all but the texts that are scored, one for each block.
@@ -13,14 +13,13 @@ from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import private_directory
 from heldin.base.progress import LineReporter, Reporter
 from heldin.models.loading import LanguageModel, load_language_model
-from heldin.stages.config import load_config
-from heldin.stages.measures.scores import Scores
+from heldin.stages.measures.scores import TextScores
+from heldin.stages.run_config import load_config
 from heldin.stages.run_measures import score_references
-from heldin.stages.sides.cell import FILE
 from heldin.stages.sides.corpus import CorpusData, read_corpus
 from heldin.stages.sides.data import prepare_data
-from heldin.stages.train.models import base_model, scored_base
-from heldin.stages.train.references import check_references, reference_model
+from heldin.stages.sides.ledger import CELL_FILE
+from heldin.stages.train.models import base_model, check_references, reference_model, scored_base
 
 SCRATCH = "progress"  # of the sweep's folder; removed when no cell works
 
@@ -41,7 +40,7 @@ def make_shared(folders: Sequence[Path], reporter: Reporter) -> None:
     references = [reference_model(spec, config, corpus, base_name, reporter) for spec in config.attack.references]
     for folder in folders:
         # A finished cell has scores of its own.
-        if (folder / Scores.file).is_file():
+        if (folder / TextScores.file).is_file():
             continue
         try:
             _score(folder, corpus, base_name, base, references, reporter)
@@ -64,7 +63,7 @@ def _score(
     shutil.rmtree(scratch, ignore_errors=True)
     try:
         private_directory(scratch / "ledger")
-        shutil.copy(folder / "ledger" / FILE, scratch / "ledger" / FILE)
+        shutil.copy(folder / "ledger" / CELL_FILE, scratch / "ledger" / CELL_FILE)
         data = prepare_data(config, scratch, reporter, corpus, base)
         start, named, precision = scored_base(config, base_name), config.attack.reference, config.attack.precision
         leading = load_language_model(named, precision=precision) if named else start

@@ -1,6 +1,7 @@
-"""The rule of a sweep's file, applied to its cells: which candidate may be shipped, and which block's model."""
+"""The rule of a sweep's file, applied to the cells: which candidate may be shipped, and which block's model."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -9,11 +10,11 @@ from heldin.audit.shipping import Candidate, CandidateResult, Shipping, judge_ca
 from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.record.requirements import aurocs, epsilon_per_user, held_against
-from heldin.sweeps.config import DecisionRule, Sweep
+from heldin.sweeps.sweep_config import DecisionRule, Sweep
 
 
 def shipping(sweep: Sweep, records: Mapping[str, Mapping[int, Record]]) -> Shipping | None:
-    """The answer of the sweep's rule; None without one.
+    """Return the answer of the sweep's rule; None without one.
 
     Args:
         records: by variant and block, of the finished cells.
@@ -21,63 +22,61 @@ def shipping(sweep: Sweep, records: Mapping[str, Mapping[int, Record]]) -> Shipp
     rule = sweep.config.decision
     if rule is None:
         return None
+    answered = partial(Shipping, variant=None, block=None, level=rule.level)
     unfinished = [name for name in rule.candidates if len(records.get(name, {})) < sweep.config.blocks]
     if unfinished:
-        said = f"cannot be judged: cells of {', '.join(unfinished)} have no result; run the sweep again"
-        return Shipping(answer="cannot be judged", variant=None, block=None, level=rule.level, candidates=[], said=said)
+        reason = f"cannot be judged: cells of {', '.join(unfinished)} have no result; run the sweep again"
+        return answered(answer="cannot be judged", candidates=[], said=reason)
     unmeasured = [name for name in rule.candidates if not _measurable(rule, records[name])]
     if unmeasured:
-        said = f"cannot be judged: a cell of {', '.join(unmeasured)} has too few held-out users to measure a loss"
-        return Shipping(answer="cannot be judged", variant=None, block=None, level=rule.level, candidates=[], said=said)
+        reason = f"cannot be judged: a cell of {', '.join(unmeasured)} has too few held-out users to measure a loss"
+        return answered(answer="cannot be judged", candidates=[], said=reason)
     results = judge_candidates(
         [_candidate(name, records[name]) for name in rule.candidates], rule.requirements(), rule.level
     )
-    passing = [its for its in results if its.passes]
+    passing = [result for result in results if result.passes]
     # The block first, in the order that was fixed: the model that is handed out passes by its own interval too.
-    handed = {its.name: _own_passing(records[its.name], rule.requirements()) for its in passing}
-    passing = [its for its in passing if handed[its.name] is not None]
+    handed = {result.name: _own_passing(records[result.name], rule.requirements()) for result in passing}
+    passing = [result for result in passing if handed[result.name] is not None]
     if passing:
-        best = max(passing, key=lambda its: _preference(rule, records[its.name]))
+        best = max(passing, key=lambda result: _preference(rule, records[result.name]))
         block = handed[best.name]
-        said = (
+        reason = (
             f"ship {best.name} (the model of block {block}): it keeps every requirement, shown at"
             f" {1 - rule.level:.0%} for all {counted(len(results), 'candidate')} together"
         )
-        return Shipping(answer="ship", variant=best.name, block=block, level=rule.level, candidates=results, said=said)
-    if all(its.breaks for its in results):
-        why = "; ".join(f"{its.name}: {_broken(its)}" for its in results)
-        violated = " or has a claim that is violated" if any(its.disqualified for its in results) else ""
+        return answered(answer="ship", variant=best.name, block=block, candidates=results, said=reason)
+    if all(result.breaks for result in results):
+        why = "; ".join(f"{result.name}: {_broken(result)}" for result in results)
+        violated = " or has a claim that is violated" if any(result.disqualified for result in results) else ""
         each = f"each of {counted(len(results), 'candidate')}"
-        said = f"none passes: {each} is shown to break a requirement{violated} ({why})"
-        return Shipping(answer="none passes", variant=None, block=None, level=rule.level, candidates=results, said=said)
-    return Shipping(
-        answer="cannot be judged",
-        variant=None,
-        block=None,
-        level=rule.level,
-        candidates=results,
-        said=f"cannot be judged: {_what_would_do(results)}",
-    )
+        reason = f"none passes: {each} is shown to break a requirement{violated} ({why})"
+        return answered(answer="none passes", candidates=results, said=reason)
+    return answered(answer="cannot be judged", candidates=results, said=f"cannot be judged: {_what_would_do(results)}")
 
 
-def _broken(its: CandidateResult) -> str:
-    if its.disqualified:
-        return its.disqualified
-    return ", ".join(test.requirement for test in its.tests if test.broken)
+def _broken(candidate: CandidateResult) -> str:
+    if candidate.disqualified:
+        return candidate.disqualified
+    return ", ".join(test.requirement for test in candidate.tests if test.broken)
 
 
 def _what_would_do(results: Sequence[CandidateResult]) -> str:
-    enough = [f"{its.name} would pass with {its.blocks_needed} blocks" for its in results if its.blocks_needed]
+    enough = [
+        f"{candidate.name} would pass with {candidate.blocks_needed} blocks"
+        for candidate in results
+        if candidate.blocks_needed
+    ]
     if enough:
         return "no candidate is shown to pass; if means and spreads stay as they are, " + ", ".join(enough)
-    if any(its.passes for its in results):
+    if any(candidate.passes for candidate in results):
         return "a candidate passes over the blocks, but no single model of it does by its own interval: give more users"
     return "no candidate is shown to pass, and not each is shown to break a requirement: give more users"
 
 
 def _candidate(name: str, records: Mapping[int, Record]) -> Candidate:
-    its = [records[block] for block in sorted(records)]
-    training = its[0].training
+    in_order = [records[block] for block in sorted(records)]
+    training = in_order[0].training
     violated = [
         f"block {block}: {verdict.subjects}: {verdict.claim} is violated ({verdict.standing.value})"
         for block, record in sorted(records.items())
@@ -88,10 +87,10 @@ def _candidate(name: str, records: Mapping[int, Record]) -> Candidate:
         name=name,
         exact={"epsilon_per_user": epsilon_per_user(training)},
         measured={
-            "auroc": _aurocs(its),
-            "loss": [[record.utility.loss for record in its if record.utility]],
+            "auroc": _aurocs(in_order),
+            "loss": [[record.utility.loss for record in in_order if record.utility]],
             "loss_gain_over_base": [
-                [record.utility.gain.value for record in its if record.utility and record.utility.gain]
+                [record.utility.gain.value for record in in_order if record.utility and record.utility.gain]
             ],
         },
         disqualified="; ".join(violated),
@@ -101,25 +100,25 @@ def _candidate(name: str, records: Mapping[int, Record]) -> Candidate:
 def _aurocs(records: Sequence[Record]) -> list[list[float]]:
     """Over blocks, by attack and by setting of a dial: the largest limit of all of them counts."""
     by_name = [aurocs(record) for record in records]
-    return [[its[name].value for its in by_name] for name in by_name[0] if all(name in its for its in by_name)]
+    return [[block[name].value for block in by_name] for name in by_name[0] if all(name in block for block in by_name)]
 
 
 def _measurable(rule: DecisionRule, records: Mapping[int, Record]) -> bool:
-    asked = {its.of for its in rule.require} | {rule.prefer}
-    utility = [its.utility for its in records.values()]
-    measured = all(its is not None and its.gain is not None for its in utility)
+    asked = {requirement.of for requirement in rule.require} | {rule.prefer}
+    utility = [record.utility for record in records.values()]
+    measured = all(block is not None and block.gain is not None for block in utility)
     return measured or not asked & {"loss", "loss_gain_over_base"}
 
 
 def _own_passing(records: Mapping[int, Record], requirements: Sequence[Requirement]) -> int | None:
-    """The first block whose model keeps every requirement by its own 95 % intervals; None if none does."""
+    """Return the first block whose model keeps every requirement by its own 95 % intervals; None if none does."""
     held = {block: held_against(record, requirements) for block, record in records.items()}
     # What is exact is the same for all blocks, and was judged before.
-    return next((b for b in sorted(held) if all(its.exact or its.outcome == "kept" for its in held[b])), None)
+    return next((b for b in sorted(held) if all(test.exact or test.outcome == "kept" for test in held[b])), None)
 
 
 def _preference(rule: DecisionRule, records: Mapping[int, Record]) -> float:
-    """The larger, the better: the mean over blocks of what is preferred."""
+    """Return the larger, the better: the mean over blocks of what is preferred."""
     candidate = _candidate("", records)
     higher = MEASURES[rule.prefer]
     if rule.prefer in candidate.exact:

@@ -1,4 +1,4 @@
-"""The variants of a sweep over its blocks: means, and differences from the first on the same people."""
+"""The variants of a sweep over its blocks: means, differences from the first on the same people, exposure."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -7,43 +7,42 @@ from typing import Any
 import numpy as np
 
 from heldin.audit.blocks import Summary, over_blocks
-from heldin.audit.coarse import grouped
+from heldin.audit.coarse import LEAST_IN_GROUP, brief, grouped, significant
+from heldin.audit.exposed_users import Exposed
 from heldin.audit.frontier import Position, dominated
 from heldin.audit.limits import AurocDifference, auroc_difference
 from heldin.audit.utility import DIGITS, mean_difference
 from heldin.base.errors import InputError
-from heldin.record.masking import masked
+from heldin.record.document import Record, masked
 from heldin.record.requirements import epsilon_per_user
-from heldin.record.sweep import CellResult, VariantResult
-from heldin.stages.config import RunConfig
+from heldin.record.sweep import Band, CanaryPoint, CellResult, VariantResult
 from heldin.stages.config_files import differences
-from heldin.sweeps.config import Sweep, Variant
-from heldin.sweeps.exposed import bands, canary_points
+from heldin.stages.run_config import RunConfig
 from heldin.sweeps.finished import Finished
+from heldin.sweeps.sweep_config import Sweep, Variant
+
+Pair = tuple[Finished, Finished]
+THIRDS = 3
 
 
 def variant_results(
     sweep: Sweep, finished: Mapping[str, Finished], results: Sequence[CellResult]
 ) -> list[VariantResult]:
-    """Every variant over its finished cells.
-
-    Args:
-        finished: the finished cells, by name.
-        results: all cells.
+    """Summarise every variant over the finished cells.
 
     Raises:
         InputError: cells of one block scored different users, or were measured on different ones.
     """
-    by_name = {its.name: its.config for its in sweep.variants}
-    found = []
+    by_name = {variant.name: variant.config for variant in sweep.variants}
+    compared = []
     for variant in sweep.variants:
         first = _differing(by_name[sweep.variants[0].name])
         differs = dict(differences(first, _differing(variant.config)))
-        found.append(_variant(variant, finished, results).model_copy(update={"differs": differs}))
+        compared.append(_variant(variant, finished, results).model_copy(update={"differs": differs}))
     worse: dict[str, list[str]] = {}
-    for group in dict.fromkeys(its.group for its in found):
-        worse |= dominated(_positions([its for its in found if its.group == group], finished))
-    return [its.model_copy(update={"dominated_by": worse.get(its.name, [])}) for its in found]
+    for group in dict.fromkeys(variant.group for variant in compared):
+        worse |= dominated(_positions([variant for variant in compared if variant.group == group], finished))
+    return [variant.model_copy(update={"dominated_by": worse.get(variant.name, [])}) for variant in compared]
 
 
 def _differing(config: RunConfig) -> Any:
@@ -51,53 +50,56 @@ def _differing(config: RunConfig) -> Any:
 
 
 def _positions(group: Sequence[VariantResult], finished: Mapping[str, Finished]) -> list[Position]:
-    """Where the variants of a group stand, in the blocks that have all of them; none if a measure is missing."""
-    cells = {its.name: {f.cell.block: f for f in finished.values() if f.cell.variant.name == its.name} for its in group}
+    """Return the positions of a group's variants, in the blocks that have all of them; none if a measure is missing."""
+    cells = {
+        variant.name: {f.cell.block: f for f in finished.values() if f.cell.variant.name == variant.name}
+        for variant in group
+    }
     blocks = sorted(set.intersection(*(set(own) for own in cells.values()))) if cells else []
     positions = []
-    for its in group:
-        own = [cells[its.name][block] for block in blocks]
+    for variant in group:
+        own = [cells[variant.name][block] for block in blocks]
         losses = [cell.loss for cell in own if cell.loss is not None]
         if (
             len(losses) < len(blocks)
-            or its.gradients is None
-            or _like(own) != _like([cells[its.group][block] for block in blocks])
+            or variant.gradients is None
+            or _like(own) != _like([cells[variant.group][block] for block in blocks])
         ):
             return []
         positions.append(
             Position(
-                name=its.name,
-                epsilon=math.inf if its.epsilon_per_user is None else its.epsilon_per_user,
-                delta=its.delta or 0.0,
+                name=variant.name,
+                epsilon=math.inf if variant.epsilon_per_user is None else variant.epsilon_per_user,
+                delta=variant.delta or 0.0,
                 auroc=tuple(cell.auroc for cell in own),
                 loss=tuple(losses),
-                gradients=its.gradients,
-                epsilon_per_record=math.inf if its.epsilon is None else its.epsilon,
-                canaries=max((point.auroc.value for point in its.canaries), default=0.0),
+                gradients=variant.gradients,
+                epsilon_per_record=math.inf if variant.epsilon is None else variant.epsilon,
+                canaries=max((point.auroc.value for point in variant.canaries), default=0.0),
             )
         )
     return positions
 
 
 def _like(cells: Sequence[Finished]) -> list[object]:
-    """What AUROCs and losses must have in common to be held against each other."""
-    return [(its.cell.config.attack, *measured_on(its)) for its in cells]
+    """Return what must be equal before AUROCs and losses are compared."""
+    return [(cell.cell.config.attack, *measured_on(cell)) for cell in cells]
 
 
 def _variant(variant: Variant, finished: Mapping[str, Finished], results: Sequence[CellResult]) -> VariantResult:
-    done = [its for its in results if its.variant == variant.name and its.state == "done"]
-    first = {its.block for its in results if its.variant == variant.group and its.state == "done"}
-    mine = [finished[f"{its.block}/{variant.name}"] for its in done]
-    pairs = [(finished[f"{b}/{variant.group}"], its) for its in mine if (b := its.cell.block) in first]
+    done = [cell for cell in results if cell.variant == variant.name and cell.state == "done"]
+    first = {cell.block for cell in results if cell.variant == variant.group and cell.state == "done"}
+    mine = [finished[f"{cell.block}/{variant.name}"] for cell in done]
+    pairs = [(finished[f"{b}/{variant.group}"], cell) for cell in mine if (b := cell.cell.block) in first]
     is_first = variant.name == variant.group
     training = mine[0].record.training if mine else None
     estimate = mine[0].record.primary().auroc if mine else None
-    gains = [its.record.utility.gain for its in mine if its.record.utility and its.record.utility.gain]
-    losses = [its.loss for its in mine if its.loss is not None]
+    gains = [cell.record.utility.gain for cell in mine if cell.record.utility and cell.record.utility.gain]
+    losses = [cell.loss for cell in mine if cell.loss is not None]
     # Of all blocks or of none: a mean over some of them is another number.
     measured = bool(mine) and len(losses) == len(gains) == len(mine)
     kinds = [*(step.kind for step in variant.config.data_defenses), variant.config.defense.kind]
-    bounds = [its.epsilon_at_least for its in done if its.epsilon_at_least is not None]
+    bounds = [cell.epsilon_at_least for cell in done if cell.epsilon_at_least is not None]
     return VariantResult(
         name=variant.name,
         group=variant.group,
@@ -109,53 +111,50 @@ def _variant(variant: Variant, finished: Mapping[str, Finished], results: Sequen
         epsilon=training.epsilon if training else None,
         delta=training.delta if training else None,
         cells=len(done),
-        auroc=over_blocks([its.auroc for its in mine], (estimate.lower, estimate.upper), least=0.0, most=1.0)
+        auroc=over_blocks([cell.auroc for cell in mine], (estimate.lower, estimate.upper), least=0.0, most=1.0)
         if estimate
         else None,
         auroc_difference=None if is_first else _difference(pairs, auroc_change),
         loss=over_blocks(losses, digits=DIGITS) if measured else None,
         loss_difference=None if is_first else _difference(pairs, loss_change, digits=DIGITS),
-        gain=over_blocks([_gain(its) for its in mine], (gains[0].lower, gains[0].upper), digits=DIGITS)
+        gain=over_blocks([_gain(cell) for cell in mine], (gains[0].lower, gains[0].upper), digits=DIGITS)
         if measured
         else None,
-        seconds=round(float(np.mean([its.seconds for its in done])), 1) if done else None,
-        gradients=_mean([its.gradients for its in done]),
-        jointly_violated=any(verdict.jointly_violated for its in done for verdict in its.verdicts),
+        seconds=round(float(np.mean([cell.seconds for cell in done])), 1) if done else None,
+        gradients=_mean([cell.gradients for cell in done]),
+        jointly_violated=any(verdict.jointly_violated for cell in done for verdict in cell.verdicts),
         epsilon_per_user=epsilon_per_user(training),
-        named=over_blocks([_named_of_1000(its) for its in mine], digits=0, least=0.0, most=1000.0) if mine else None,
+        named=over_blocks([_named_of_1000(cell) for cell in mine], digits=0, least=0.0, most=1000.0) if mine else None,
         epsilon_at_least=max(bounds, default=None),
         ceiling=mine[0].record.ceiling() if mine else None,
-        canaries=canary_points([its.record for its in mine]),
+        canaries=canary_points([cell.record for cell in mine]),
         bands=bands(pairs),
     )
 
 
-def _gain(its: Finished) -> float:
-    """How far the loss is below the base model's, unrounded."""
-    return float(np.mean([user.base_loss - user.loss for user in its.losses.values()]))
+def _gain(cell: Finished) -> float:
+    """Return how far the loss is below the base model's, unrounded."""
+    return float(np.mean([user.base_loss - user.loss for user in cell.losses.values()]))
 
 
-def _named_of_1000(its: Finished) -> float:
+def _named_of_1000(cell: Finished) -> float:
     """Of 1,000 held-in users how many score above what the audit's rate of the held-out ones reach."""
-    return 1000.0 * grouped(*its.sides).tpr(its.record.decision.by.fpr)
-
-
-Pair = tuple[Finished, Finished]
+    return 1000.0 * grouped(*cell.sides).tpr(cell.record.decision.by.fpr)
 
 
 def _difference(
-    pairs: Sequence[Pair], of: Callable[[Finished, Finished], AurocDifference | None], *, digits: int = 3
+    pairs: Sequence[Pair], change: Callable[[Finished, Finished], AurocDifference | None], *, digits: int = 3
 ) -> Summary | None:
-    """Second minus first, in the blocks that have both; None if a block's difference cannot be stated."""
-    found = [of(*pair) for pair in pairs]
-    stated = [its for its in found if its is not None]
-    if not stated or len(stated) < len(found):
+    """Return second minus first, in the blocks that have both; None if a block's difference cannot be stated."""
+    changes = [change(*pair) for pair in pairs]
+    stated = [difference for difference in changes if difference is not None]
+    if not stated or len(stated) < len(changes):
         return None
-    return over_blocks([its.value for its in stated], (stated[0].lower, stated[0].upper), digits=digits)
+    return over_blocks([difference.value for difference in stated], (stated[0].lower, stated[0].upper), digits=digits)
 
 
 def auroc_change(first: Finished, other: Finished) -> AurocDifference | None:
-    """The second's AUROC less the first's on the same users; None for other attacks, or where it has no error."""
+    """Return the second's AUROC less the first's on the same users; None for other attacks or without an error."""
     # Another attack, or other texts: their difference would not be the defense's.
     if first.cell.config.attack != other.cell.config.attack:
         return None
@@ -165,7 +164,7 @@ def auroc_change(first: Finished, other: Finished) -> AurocDifference | None:
 
 
 def loss_change(first: Finished, other: Finished) -> AurocDifference | None:
-    """The second's loss less the first's on the same held-out users; None for other texts or too few users."""
+    """Return the second's loss less the first's on the same held-out users; None for other texts or too few users."""
     if measured_on(first) != measured_on(other):
         return None
     users = sorted(first.losses.keys() & other.losses.keys())
@@ -174,16 +173,84 @@ def loss_change(first: Finished, other: Finished) -> AurocDifference | None:
     # A cell whose record has no utility has too few of them.
     if first.record.utility is None or other.record.utility is None:
         return None
-    one, two = (np.array([its.losses[user].loss for user in users]) for its in (first, other))
-    return mean_difference(one, two)
+    before, after = (np.array([cell.losses[user].loss for user in users]) for cell in (first, other))
+    return mean_difference(before, after)
 
 
-def measured_on(its: Finished) -> tuple[object, ...]:
-    """What decides test texts and their tokens: losses per token of other ones do not compare."""
-    config = its.cell.config
+def measured_on(cell: Finished) -> tuple[object, ...]:
+    """Return what decides test texts and their tokens: losses per token of other texts do not compare."""
+    config = cell.cell.config
     return config.audit.test_texts_per_user, config.attack.max_characters, config.model
 
 
 def _mean(values: Sequence[int | None]) -> float | None:
     known = [value for value in values if value is not None]
     return round(float(np.mean(known)), 1) if known and len(known) == len(values) else None
+
+
+def canary_points(records: Sequence[Record]) -> list[CanaryPoint]:
+    """AUROC of each kind, length and number of documents over the blocks, where every block has one."""
+    aurocs_of: dict[tuple[str, int | None, int | None], list[tuple[float, float, float]]] = {}
+    for record in records:
+        for group in record.canaries.groups if record.canaries else []:
+            if group.auroc is not None:
+                estimate = (group.auroc.value, group.auroc.lower, group.auroc.upper)
+                aurocs_of.setdefault((group.kind, group.length, group.documents), []).append(estimate)
+    return [
+        CanaryPoint(
+            kind=kind,
+            length=length,
+            documents=documents,
+            auroc=over_blocks([value for value, *_ in aurocs], (aurocs[0][1], aurocs[0][2]), least=0.0, most=1.0),
+        )
+        for (kind, length, documents), aurocs in aurocs_of.items()
+        if len(aurocs) == len(records)
+    ]
+
+
+def bands(pairs: Sequence[tuple[Finished, Finished]]) -> list[Band]:
+    """Return how exposed thirds of the held-in users are under the second of each pair.
+
+    Args:
+        pairs: of each block the first variant's cell, by which users are sorted, and another's. Sorted by what users
+            wrote, never by their scores: of those who happened to score high most score lower under any other model.
+    """
+    thirds = []
+    for measure in ("records", "word divergence"):
+        # Of each third over all blocks: values, and shares of held-out users with a lower score.
+        values: list[list[float]] = [[] for _ in range(THIRDS)]
+        above: list[list[float]] = [[] for _ in range(THIRDS)]
+        for first, other in pairs:
+            exposed = {person.user: person.above for person in other.people}
+            known = {user: value for user, value in _sorted_by(measure, first).items() if user in exposed}
+            if len(known) < THIRDS * LEAST_IN_GROUP:
+                return []
+            users = sorted(known, key=lambda user: (known[user], user))
+            for third, rows in enumerate(np.array_split(np.arange(len(users)), THIRDS)):
+                values[third] += [known[users[row]] for row in rows]
+                above[third] += [exposed[users[row]] for row in rows]
+        thirds += [
+            Band.model_validate(
+                {
+                    "of": measure,
+                    "third": third + 1,
+                    "typical": significant(float(np.mean(values[third]))),
+                    "users": len(above[third]),
+                    "above": brief(float(np.mean(above[third]))),
+                }
+            )
+            for third in range(THIRDS)
+            if above[third]
+        ]
+    return thirds
+
+
+def _sorted_by(measure: str, cell: Finished) -> Mapping[str, float]:
+    training = cell.record.training
+    if training is None:
+        return {}
+    return {person.user: _value(measure, person, training.records) for person in cell.people}
+
+
+def _value(measure: str, person: Exposed, records: int) -> float:
+    return float(round(person.share * records)) if measure == "records" else person.word_divergence

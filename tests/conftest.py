@@ -265,7 +265,7 @@ def finished(small_config: Path, make_once: MakeOnce) -> Path:
         from heldin.base.progress import LineReporter
         from heldin.jobs.run import run
         from heldin.reports.record_report import write_report
-        from heldin.stages.config import load_config
+        from heldin.stages.run_config import load_config
 
         run(
             load_config(small_config),

@@ -13,13 +13,13 @@ from heldin.record.sweep import (
     Band,
     CanaryPoint,
     CellResult,
+    CellTests,
     JointVerdict,
     RocPoints,
     Rule,
     SweepResult,
     VariantResult,
 )
-from heldin.record.sweep_tests import CellTests
 from heldin.words.evidence import REAL_USERS, ClaimLabel
 from heldin.words.guarantee import GuaranteeText, Relation
 

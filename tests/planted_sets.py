@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from heldin.base.files import text_sha256
-from heldin.jobs.planted.config import parse_plant
+from heldin.jobs.planted.plant_config import parse_plant
 from heldin.models.loading import LanguageModel
 from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer

@@ -8,7 +8,7 @@ import yaml
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.jobs.run import run
-from heldin.stages.config import load_config
+from heldin.stages.run_config import load_config
 from heldin.sweeps.processes import Ended
 from heldin.sweeps.shared import make_shared
 from tests.conftest import SMALL

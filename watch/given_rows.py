@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.record.planted import JoinedRows, TrainingCounts
+from heldin.record.planted_facts import JoinedRows, TrainingCounts
 from heldin.watch.training_log import READ, History, Reads, hash_of, own_bounds
 
 GRAM = 8  # tokens in a row that are compared

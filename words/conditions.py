@@ -4,7 +4,7 @@ from heldin.words.statement import Code
 
 
 class ConditionStated(Code):
-    """What must hold, named as ``record.planted.ConditionName``."""
+    """What must hold, named as ``record.planted_facts.ConditionName``."""
 
     FAIR_COINS = (
         "condition_fair_coins",

@@ -11,20 +11,17 @@ from heldin.base.files import write_text
 from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
 from heldin.corpus.names import missing_names_line
+from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
 from heldin.jobs.checkpoint.body import AuditMeasures, audit_body, scored_texts, subjects_of_audit
-from heldin.jobs.checkpoint.config import AT_ENDPOINT
-from heldin.jobs.checkpoint.groups import read_groups
+from heldin.jobs.checkpoint.groups import opened_models, read_groups
 from heldin.jobs.checkpoint.job import CheckpointAudit, audit_job
-from heldin.jobs.checkpoint.models import opened_models
 from heldin.jobs.environment import environment
 from heldin.models.loading import LanguageModel, same_tokens
 from heldin.models.model_names import require_model
 from heldin.models.score_cache import ScoredModel
-from heldin.record.document import Body, Record, read_record, write_new_record
-from heldin.record.masking import without_names
-from heldin.stages.folder import take_new_folder
+from heldin.record.document import Body, Record, read_record, without_names, write_new_record
 from heldin.stages.measures.measure import MeasureFolder
-from heldin.stages.stage_seconds import StageSeconds
+from heldin.stages.run_folder import StageSeconds, take_new_folder
 
 
 def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, command: str) -> Record:
@@ -90,7 +87,7 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
 
 
 def audit_again(folder: Path, record: Record, reporter: Reporter) -> Body:
-    """Return the body of an audit's record, from its tables and its two files; no model is looked at.
+    """Return the body of an audit's record, from the tables and the files of both groups, without a model.
 
     Args:
         record: the record of the audit, whose facts about the models are taken as they are.

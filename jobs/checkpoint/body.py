@@ -1,4 +1,4 @@
-"""What is measured in an audit, and the body of its record, which follows from its folder and its two files."""
+"""The measures of an audit, and the body of its record, which follows from the folder and the files of both groups."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,8 +21,8 @@ from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Body
 from heldin.record.facts import LARGEST_DRIFT, CorpusFacts, ModelFacts, Overlaps, ScoredTexts, SplitFacts
 from heldin.record.overlaps import NOT_KNOWN, measured, texts_in, training_flaws
-from heldin.stages.measures.measure import Fingerprinted, Measure, MeasureFolder, Subjects
-from heldin.stages.measures.scores import Scores, Setting, scoring_rule
+from heldin.stages.measures.measure import Fingerprinted, Measure, MeasuredUsers, MeasureFolder
+from heldin.stages.measures.scores import Setting, TextScores, scoring_rule
 from heldin.words import Statement
 from heldin.words.answer import ComparisonFlaw
 from heldin.words.split import SplitReason
@@ -40,12 +40,9 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class AuditMeasures:
-    """What an audit measures.
+    """The measures of an audit.
 
     Attributes:
-        job: the options of the audit.
-        groups: the texts of both files.
-        models: target and leading reference.
         load: loads a further reference by its name.
         in_full: loads target and leading reference in float32.
     """
@@ -56,7 +53,7 @@ class AuditMeasures:
     load: Callable[[str, Reporter], ScoredModel]
     in_full: Callable[[], tuple[ScoredModel, ScoredModel]]
 
-    def scores(self) -> Scores:
+    def scores(self) -> TextScores:
         """Return the measure of all scores.
 
         Each further reference adds a setting of the primary attack to the family, which pays for it in the test of all
@@ -64,16 +61,16 @@ class AuditMeasures:
         """
         job, texts = self.job, scored_texts(self.job, self.groups)
         settings = [Setting(Dial("reference", name), texts, functools.partial(self.load, name)) for name in job.others]
-        return Scores(job.attack, texts, self.models, settings, job.others)
+        return TextScores(job.attack, texts, self.models, settings, job.others)
 
     def others(self) -> list[Measure[Any]]:
         """Return the measures besides the scores."""
         job, measures = self.job, list[Measure[Any]]()
         if job.attack.precision != "fp32":
-            from heldin.stages.measures.precision import Precision
+            from heldin.stages.measures.precision import PrecisionShift
 
             texts = scored_texts(job, self.groups)
-            measures.append(Precision(job.attack, texts, self.models, self.in_full, job.seed))
+            measures.append(PrecisionShift(job.attack, texts, self.models, self.in_full, job.seed))
         subjects = subjects_of_audit(job, self.groups)
         return measures + [options.measure(subjects, self.models) for options in job.measures.values()]
 
@@ -87,9 +84,9 @@ def scored_texts(job: CheckpointAudit, groups: Groups) -> AttackTexts:
     return AttackTexts(groups.texts, job.attack.max_characters)
 
 
-def subjects_of_audit(job: CheckpointAudit, groups: Groups) -> Subjects:
-    """Return what a measure may see of the users; its draws follow from the public seed."""
-    return Subjects(
+def subjects_of_audit(job: CheckpointAudit, groups: Groups) -> MeasuredUsers:
+    """Return what a measure may see of the users; draws follow from the public seed."""
+    return MeasuredUsers(
         scored_texts(job, groups),
         lambda limit: {user: texts[:limit] for user, texts in groups.texts.items()},
         seed_key(job.seed),
@@ -193,9 +190,9 @@ def _split_facts(groups: Groups, assignment: Assignment) -> SplitFacts:
 
 
 def _overlaps(groups: Groups) -> Overlaps:
-    """Texts on both sides; overlaps with training only if a training file was given."""
+    """Return texts on both sides; overlaps with training only if a training file was given."""
     seen = groups.seen
-    scored = (text for its in groups.of_side(False).values() for text in its)
+    scored = (text for user_texts in groups.of_side(False).values() for text in user_texts)
     both = [seen[True], seen[False]] if seen is not None else []
     return Overlaps(
         scored_texts_in_same_users_training=measured(sum(s.own for s in both)) if both else NOT_KNOWN,
@@ -208,7 +205,7 @@ def _overlaps(groups: Groups) -> Overlaps:
 
 
 def _scored_texts(job: CheckpointAudit, groups: Groups) -> ScoredTexts:
-    """Whether the scored texts were trained on; what was measured goes before what was declared."""
+    """Return whether the scored texts were trained on; a measurement wins over a declaration."""
     if groups.seen is not None:
         scored = sum(map(len, groups.of_side(True).values()))
         trained_on = groups.seen[True].anywhere

@@ -11,8 +11,8 @@ from heldin.attacks.statistics import get_attack, needs_token_ids, needs_vocabul
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
-from heldin.jobs.checkpoint.config import AT_ENDPOINT
-from heldin.jobs.checkpoint.models import OpenedModels
+from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
+from heldin.jobs.checkpoint.groups import OpenedModels
 from heldin.models.checks import PROBE
 from heldin.models.endpoint import (
     BYTES_PER_TOKEN,
@@ -32,7 +32,7 @@ from heldin.record.facts import LARGEST_DRIFT, EndpointFacts, ModelFacts
 
 @dataclass(frozen=True)
 class Remote:
-    """How the target is reached, and every reference whose name begins with ``endpoint:``.
+    """The address of the target, and of every reference whose name begins with ``endpoint:``.
 
     Attributes:
         endpoint: address and limits of the server.
@@ -49,17 +49,17 @@ class Remote:
     max_tokens_sent: int | None = None
 
     def config(self) -> dict[str, Any]:
-        """The part that affects the scores, for the record."""
+        """Return the part that affects the scores, for the record."""
         return {"url": self.endpoint.base, "tokenizer": self.tokenizer, "context": self.context}
 
 
 def remote_of(kept: Mapping[str, Any]) -> Remote:
-    """The inverse of ``Remote.config``: enough to know what was scored."""
+    """Return the inverse of ``Remote.config``: enough to know what was scored."""
     return Remote(Endpoint(kept["url"]), kept["tokenizer"], kept["context"])
 
 
 def attacks_at_endpoint(attack: AttackConfig, tokenizer: str | None, reporter: Reporter) -> AttackConfig:
-    """The attacks that need only log-probabilities of a text's own tokens; those left out are reported.
+    """Return the attacks that need only log-probabilities of a text's own tokens; those left out are reported.
 
     Raises:
         InputError: the primary attack needs more, or one needs to know the tokens and there is no tokenizer.
@@ -171,7 +171,7 @@ def reached(
 
 
 def cost_line(remote: Remote, load: Load, scored: int) -> str:
-    """What is about to be sent, in one line."""
+    """Return one line about the requests that heldin is about to send."""
     rough = "" if load.counted else f" (estimated, {BYTES_PER_TOKEN} bytes each)"
     parts = [f"{load.requests:,} requests with {load.tokens:,} tokens{rough}"]
     if remote.price is not None:
@@ -205,7 +205,7 @@ def _say_cost(
 
 
 def _drift(model: EndpointModel, cache: ScoreCache, reporter: Reporter) -> float:
-    """How far the probe text's score has moved since the model's first text, nats per token; reported if far."""
+    """Return how far the probe text's score moved since the model's first text, nats per token; report it if far."""
     # The probe's first score is in the cache since this model's first text, maybe from an earlier call; the other is
     # asked of the server now, past the cache.
     drift = abs(probe_now(model) - probe_score(cache.scores(model, [PROBE])[0]))

@@ -1,17 +1,26 @@
-"""The texts of an audit's held-in and held-out users, read from their two files, and what training saw of them."""
+"""The users of an audit, read from two files, what training saw of their texts, and the models that score them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from heldin.attacks.scoring import AttackTexts
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
+from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.corpus.build import build_store
 from heldin.corpus.sources.open import open_source
 from heldin.corpus.sources.rows import BadRows, Columns
 from heldin.corpus.store import CorpusStore, texts_of
+from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
 from heldin.jobs.checkpoint.job import CheckpointAudit
+from heldin.models.loading import load_language_model, load_target_and_reference
+from heldin.models.model_config import ScoringPrecision
+from heldin.models.score_cache import ScoredModel
+from heldin.record.facts import ModelFacts
 from heldin.record.overlaps import Seen, seen_in_training
+from heldin.stages.measures.measure import loaded_here, model_facts
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,7 @@ class Groups:
 
     def of_side(self, held_in: bool) -> dict[str, Sequence[str]]:
         """Scored texts of one side's users."""
-        return {user: its for user, its in self.texts.items() if self.member[user] is held_in}
+        return {user: user_texts for user, user_texts in self.texts.items() if self.member[user] is held_in}
 
 
 def read_groups(job: CheckpointAudit, say: Callable[[str], object] = lambda _: None) -> Groups:
@@ -88,3 +97,50 @@ def _require_disjoint(held_in: CorpusStore, held_out: CorpusStore, *, ids_are_gi
         shared = next((held_out.id(row) for row in range(len(held_out)) if held_out.id(row) in ids), None)
         if shared is not None:
             raise InputError(f"record id '{shared}' stands in both files: a record is on one side only")
+
+
+@dataclass(frozen=True)
+class OpenedModels:
+    """The models of an audit, and how they were loaded.
+
+    Attributes:
+        context: most tokens of a pass of a model that is loaded here; None: as many as it states.
+    """
+
+    context: int | None
+
+    def load(self, name: str, precision: ScoringPrecision) -> ScoredModel:
+        """Return the model with this name, in this precision."""
+        return load_language_model(name, precision=precision, context=self.context)
+
+    def pair(self, target: str, reference: str, precision: ScoringPrecision) -> tuple[ScoredModel, ScoredModel]:
+        """Return target and reference, from one copy of the base if the target is an adapter on the reference."""
+        return load_target_and_reference(target, reference, precision=precision, context=self.context)
+
+    def facts_of(self, model: ScoredModel, name: str) -> ModelFacts:
+        """Return the record's facts about a model, once scoring has ended."""
+        return model_facts(loaded_here(model), name)
+
+
+@contextmanager
+def opened_models(job: CheckpointAudit, texts: AttackTexts, reporter: Reporter) -> Iterator[OpenedModels]:
+    """Open the models behind an endpoint, if the audit names one, for the time of scoring.
+
+    Args:
+        texts: the texts that each model scores.
+        reporter: receives what an endpoint will cost.
+
+    Raises:
+        InputError: a reference is behind an endpoint and none is named, or an endpoint gives no log-probabilities.
+    """
+    if job.remote is None:
+        served = next((name for name in job.models() if name.startswith(AT_ENDPOINT)), None)
+        if served is not None:
+            raise InputError(f"'{served}' is behind an endpoint: give --endpoint")
+        yield OpenedModels(job.context)
+        return
+    # Endpoints are no part of an audit of two files.
+    from heldin.jobs.checkpoint.endpoint import reached
+
+    with reached(job.remote, job.models(), texts, reporter, context=job.context) as there:
+        yield there

@@ -11,7 +11,7 @@ from heldin.base.errors import InputError
 from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import Claim, stated_claim
 from heldin.corpus.sources.rows import Columns
-from heldin.jobs.checkpoint.config import AT_ENDPOINT
+from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
 from heldin.record.document import Record
 from heldin.record.release import Release
 from heldin.stages.measures.keys import MeasureKeys
@@ -32,19 +32,15 @@ class CheckpointAudit:
         held_out: file of texts of held-out users.
         columns: which columns of the files hold what.
         others: further reference models.
-        name: name of the audit.
         skip_bad_lines: whether unusable rows are skipped and counted; else the first one is an error.
         assignment: how users came to be held in or out, as declared.
-        claims: the claims to test.
         plan: the plan.json among the claims, of which the audit's folder keeps a copy.
         training: file of the model's training data, with the same columns; None: overlaps are not checked.
         texts: whether the scored texts were trained on, as declared; None: not declared.
         max_texts_per_user: maximum number of scored texts per user, the first ones; None: all.
         context: most tokens of a pass of the models that are loaded here; None: as many as each states.
-        attack: which attacks.
         measures: options of each measurement that is asked for, by its key.
         audit: how evidence is summed up.
-        decision: the thresholds of the answer.
         release: to whom the model will be given; None: not stated.
         seed: seed of bootstrap, redraws and halves.
         remote: how models behind an endpoint are reached; None: all models are loaded here.
@@ -79,7 +75,7 @@ class CheckpointAudit:
         return (f"{AT_ENDPOINT if self.remote else ''}{self.model}", self.reference, *self.others)
 
     def recorded(self) -> dict[str, Any]:
-        """What the record keeps of the audit."""
+        """Return what the record stores of the audit."""
         return {
             "model": self.model,
             "reference": self.reference,
@@ -108,7 +104,7 @@ class CheckpointAudit:
 
 
 def audit_job(folder: Path, record: Record) -> CheckpointAudit:
-    """The audit that a record describes. Raises InputError if the record does not say how it was done."""
+    """Return the audit that a record describes. Raises InputError if the record does not say how it was done."""
     kept = record.config
     try:
         claims: list[Claim] = [stated_claim(epsilon, delta) for epsilon, delta in kept["stated_claims"]]

@@ -21,12 +21,14 @@ from heldin.bounds.verdict import Claim
 from heldin.jobs.checkpoint.body import rule_at_endpoint
 from heldin.jobs.checkpoint.endpoint import remote_of
 from heldin.jobs.environment import environment
-from heldin.jobs.planted.body import Described, planted_body, planted_facts
-from heldin.jobs.planted.conditions import LOG_FAULTS, Evidence, as_seen, conditions_of, found_changed
-from heldin.jobs.planted.config import PlantConfig
-from heldin.jobs.planted.control import Control, ControlSample
-from heldin.jobs.planted.data import drawn_data
-from heldin.jobs.planted.folder import (
+from heldin.jobs.planted.body import Described, counts_of_log, planted_body, planted_facts
+from heldin.jobs.planted.condition_checks import LOG_FAULTS, PlantedEvidence, as_seen, conditions_of, found_changed
+from heldin.jobs.planted.control import Control, ControlSample, read_unseen
+from heldin.jobs.planted.looks import Look, look_at, note_change, write_look
+from heldin.jobs.planted.plant import fingerprints
+from heldin.jobs.planted.plant_config import PlantConfig
+from heldin.jobs.planted.plant_data import drawn_data
+from heldin.jobs.planted.plant_folder import (
     AUDITS,
     Manifest,
     home_of,
@@ -35,9 +37,6 @@ from heldin.jobs.planted.folder import (
     require_models,
     unseen_hash,
 )
-from heldin.jobs.planted.log_counts import counts_of_log
-from heldin.jobs.planted.looks import Look, look_at, note_change, write_look
-from heldin.jobs.planted.plant import fingerprints
 from heldin.jobs.planted.records import copied
 from heldin.jobs.planted.target import (
     PlantedAudit,
@@ -49,20 +48,19 @@ from heldin.jobs.planted.target import (
     weights_of,
     window_of,
 )
-from heldin.jobs.planted.unseen import read_unseen
 from heldin.models.loading import LanguageModel, load_language_model, same_tokens
 from heldin.models.score_cache import ScoredModel
 from heldin.record.condition_words import condition_lines, unmet_flaws
-from heldin.record.document import Body, Record, read_record, write_new_record
+from heldin.record.document import Body, Record, read_record, without_names, write_new_record
 from heldin.record.facts import ModelFacts
-from heldin.record.masking import without_names
-from heldin.record.planted import PlantedFacts, Reason, TrainingCounts
-from heldin.stages.config import RunConfig
+from heldin.record.planted_facts import PlantedFacts, Reason, TrainingCounts
 from heldin.stages.config_files import first_difference
 from heldin.stages.measures.measure import MeasureFolder, loaded, model_facts
-from heldin.stages.measures.scores import Scores
+from heldin.stages.measures.scores import TextScores
+from heldin.stages.run_config import RunConfig
+from heldin.stages.run_folder import StageSeconds
 from heldin.stages.run_measures import RunModels, measures_of_run, precision_of_run, scores_of_run
-from heldin.stages.sides.data import RunData
+from heldin.stages.sides.data import RunData, texts_under_attack
 from heldin.stages.sides.panels import (
     JudgedRun,
     canaries_alone,
@@ -71,8 +69,6 @@ from heldin.stages.sides.panels import (
     kind_panels,
     users_of_kind,
 )
-from heldin.stages.sides.texts import texts_under_attack
-from heldin.stages.stage_seconds import StageSeconds
 from heldin.watch.planted_files import LOG
 from heldin.watch.training_log import hashes_in_folder
 from heldin.words import Statement
@@ -105,7 +101,7 @@ def audit_planted(job: PlantedAudit, out: Path | None, reporter: Reporter, *, co
         target, reference = models_here(job, config, run.attack.precision)
         look = look_at(job.planted, weights_of(job, target), job.claims, precision_beside(job, run))
         folder = out or job.planted / AUDITS / str(look.number)
-        _take_folder(job, config, folder, planted_facts(manifest, look, job.declared_by, (), Evidence()))
+        _take_folder(job, config, folder, planted_facts(manifest, look, job.declared_by, (), PlantedEvidence()))
         with logged(reporter, folder, command=without_names(command)) as kept:
             body, seconds = _audited(job, look, (target, reference), folder, kept)
             name, hidden = config.name, without_names(command)
@@ -114,15 +110,11 @@ def audit_planted(job: PlantedAudit, out: Path | None, reporter: Reporter, *, co
 
 @dataclass(frozen=True)
 class _Audit:
-    """What is audit at.
+    """The state of an audit while it measures.
 
     Attributes:
-        job: the options of the audit.
         config: the plan.
-        manifest: what the planting left.
         run: the config of a run with the audit's attacks and precision.
-        look: the number of the look.
-        data: users and coins.
         models: target, reference, and how others are loaded.
     """
 
@@ -134,7 +126,7 @@ class _Audit:
     data: RunData
     models: RunModels
 
-    def scores(self, out: Path) -> Scores:
+    def scores(self, out: Path) -> TextScores:
         """Return the measure of all scores."""
         return scores_of_run(self.run, self.data, self.models, None, out)
 
@@ -181,10 +173,7 @@ def _audited(
 
 
 def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
-    """Return the body of a planted audit's record, from its tables, the planted folder and the models; none is run.
-
-    Args:
-        record: its record.
+    """Return the body of a planted audit's record, from tables, the planted folder and the models; none is run.
 
     Raises:
         InputError: the planted folder, the training file or a model is gone or was changed.
@@ -251,7 +240,6 @@ def _body(audit: _Audit, described: Described, folder: MeasureFolder, log: Path,
     """Judge what was measured, or read it; the body of the record.
 
     Args:
-        log: the log of the training.
         before: what the record says, for a verification; None: nothing is recorded yet.
     """
     job, config, data, reporter = audit.job, audit.config, audit.data, folder.reporter
@@ -277,7 +265,7 @@ def _body(audit: _Audit, described: Described, folder: MeasureFolder, log: Path,
     return planted_body(job.recorded(), config, data, described, judged, facts, measures)
 
 
-def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFacts | None) -> Evidence:
+def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFacts | None) -> PlantedEvidence:
     """Return what an audit can see of the training.
 
     Raises:
@@ -302,7 +290,7 @@ def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFa
         fault = next((c.reasons[0] for c in before.conditions if c.reasons[0] in LOG_FAULTS), fault)
     control = audit.control()
     facts = None if control is None else control.facts(folder.values_of(control), {})
-    return Evidence(training, fault, facts, read_form(job.planted))
+    return PlantedEvidence(training, fault, facts, read_form(job.planted))
 
 
 def _judged(audit: _Audit, statistics: Sequence[TextStatistic], facts: PlantedFacts, reporter: Reporter) -> JudgedRun:
@@ -325,8 +313,8 @@ def _judged(audit: _Audit, statistics: Sequence[TextStatistic], facts: PlantedFa
 def _misses(results: Results, control: ControlFacts, data: RunData) -> bool:
     """Return whether the attack plainly tells canary users less well than the losses of their rows do."""
     groups = [] if results.canaries is None else results.canaries.groups
-    found = [results.attacks[0].auroc] if canaries_alone(data) else [group.auroc for group in groups]
-    limits = [auroc.upper for auroc in found if auroc is not None]
+    aurocs = [results.attacks[0].auroc] if canaries_alone(data) else [group.auroc for group in groups]
+    limits = [auroc.upper for auroc in aurocs if auroc is not None]
     return bool(limits) and control.canary_lower is not None and max(limits) < control.canary_lower
 
 
@@ -387,20 +375,19 @@ def _take_folder(job: PlantedAudit, config: PlantConfig, out: Path, facts: Plant
     """Make the folder, or find in it this audit.
 
     Args:
-        out: the folder.
         facts: what the record will say of the look.
     """
     private_directory(out)
     if not (out / "record.json").is_file():
         return
-    found = read_record(out / "record.json")
+    record = read_record(out / "record.json")
     # Who declares, and where the folder lies, is no part of what was audit at.
-    asked, kept = ({name: its[name] for name in _LOOKED_AT} for its in (job.recorded(), found.config))
-    for its in (asked, kept):
-        its["precision"] = its["precision"] or config.attack.precision
+    asked, kept = ({name: recorded[name] for name in _LOOKED_AT} for recorded in (job.recorded(), record.config))
+    for recorded in (asked, kept):
+        recorded["precision"] = recorded["precision"] or config.attack.precision
     changed = first_difference(kept, asked)
     # The weights may be others under the same name, and the coins under the same config.
-    if found.planted is None or (found.planted.look, found.planted.planted) != (facts.look, facts.planted):
+    if record.planted is None or (record.planted.look, record.planted.planted) != (facts.look, facts.planted):
         changed = changed or "look"
     if changed:
         raise InputError(f"'{out}' holds an audit with another '{changed}': choose another --out")

@@ -1,4 +1,4 @@
-"""What ``heldin plant`` says before it writes: the price in rows, what can be certified, and what it cannot hide."""
+"""Lines that ``heldin plant`` prints before it writes: the price in rows, what can be certified, what stays visible."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -9,12 +9,12 @@ from heldin.base.wording import counted
 from heldin.bounds.power import forecast
 from heldin.canaries.kinds import Kind
 from heldin.corpus.split import Part, Role
-from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.control import ControlSample
-from heldin.jobs.planted.data import canary_forms, control_rows, taken_rows
+from heldin.jobs.planted.plant_config import PlantConfig
+from heldin.jobs.planted.plant_data import canary_forms, control_rows, taken_rows
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.record.condition_words import form_line
-from heldin.record.planted import FormFacts
+from heldin.record.planted_facts import FormFacts
 from heldin.stages.sides.data import RunData
 from heldin.stages.sides.panels import canaries_alone, number_of_groups
 
@@ -22,14 +22,14 @@ from heldin.stages.sides.panels import canaries_alone, number_of_groups
 def said_beforehand(
     config: PlantConfig, data: RunData, source: TrainingSet, late: int, form: FormFacts | None
 ) -> list[str]:
-    """What the audit could certify at best, what it costs in rows, and what tells canary users all the same.
+    """Return what the audit could certify at best, what it costs in rows, and what gives canary users away.
 
     Args:
         late: real rows without a scored token inside the length limit.
         form: how canary rows differ from real ones by text alone.
     """
     users, corpus = data.real(data.ledger.scored_users()), data.corpus.store
-    replaced = {its.source for its in data.canaries.values() if its.source is not None}
+    replaced = {canary.source for canary in data.canaries.values() if canary.source is not None}
     rows = int(corpus.counts.sum())
     kept = int((data.training_rows < rows).sum())
     planted = len(data.training_rows) - kept
@@ -106,7 +106,9 @@ def control_lines(control: ControlSample, canaries: int) -> list[str]:
 def _told_by_form(config: PlantConfig, data: RunData) -> list[str]:
     """By what canary users can be told from others in this training set, however they are written."""
     lines = []
-    made_up = [user for user, its in data.canaries.items() if its.source is None and its.kind is not Kind.REAL_ROWS]
+    made_up = [
+        user for user, canary in data.canaries.items() if canary.source is None and canary.kind is not Kind.REAL_ROWS
+    ]
     ledger, corpus = data.ledger, data.corpus.store
     # Of canary users whatever their coin, and of real ones as if all were held in: nothing here follows from a coin.
     audited = set(ledger.scored_users())
@@ -146,7 +148,7 @@ def _usual(numbers: set[int]) -> str:
 def _lent(config: PlantConfig, data: RunData, source: TrainingSet) -> list[str]:
     """Columns that canary rows take from rows that were set aside, so that who trains sees values of these."""
     schema, columns = source.schema, source.columns
-    made_up = any(its.source is None and its.kind is not Kind.REAL_ROWS for its in data.canaries.values())
+    made_up = any(canary.source is None and canary.kind is not Kind.REAL_ROWS for canary in data.canaries.values())
     own = {columns.user, columns.id, *source.text.columns}
     # Rows of JSON lines have columns of their own each.
     names = "all other columns" if schema is None else ", ".join(name for name in schema.names if name not in own)

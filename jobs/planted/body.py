@@ -1,27 +1,34 @@
-"""The body of the record of a planted audit: what follows from the planted folder, the scores and a signature."""
+"""The body of the record of a planted audit: what follows from the planted folder, scores, log and signature."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
+from heldin.base.files import text_digest
+from heldin.base.progress import Reporter
 from heldin.corpus.split import Part, Role
-from heldin.jobs.planted.conditions import Evidence
-from heldin.jobs.planted.config import PlantConfig
-from heldin.jobs.planted.folder import Manifest
+from heldin.jobs.planted.condition_checks import PlantedEvidence
 from heldin.jobs.planted.looks import Look
+from heldin.jobs.planted.plant_config import PlantConfig
+from heldin.jobs.planted.plant_folder import Manifest
 from heldin.record.condition_words import unmet_flaws
-from heldin.record.document import Body
+from heldin.record.document import Body, masked
 from heldin.record.facts import ModelFacts, ScoredTexts, SplitFacts
-from heldin.record.masking import masked
-from heldin.record.planted import Condition, PlantedFacts
+from heldin.record.planted_facts import Condition, PlantedFacts, Reason, TrainingCounts
 from heldin.stages.measures.scores import scoring_rule
 from heldin.stages.sides.corpus import corpus_facts
 from heldin.stages.sides.data import RunData
 from heldin.stages.sides.panels import JudgedRun, canaries_alone
 from heldin.stages.sides.split_facts import split_facts
+from heldin.watch.given_rows import PlantedRow, count_given
+from heldin.watch.training_log import DamagedLogError, history_of, read_log
 from heldin.words import Statement
 from heldin.words.split import SplitReason
+
+_ROWS_AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,6 @@ class Described:
     """The models of an audit, for the record.
 
     Attributes:
-        target: the audited model.
         reference: the leading reference model.
         per_text: whether they have different tokens, so that they are compared per text.
         added: what the scoring rule adds for a model behind an endpoint.
@@ -79,9 +85,9 @@ def planted_body(
 
 
 def planted_facts(
-    manifest: Manifest, look: Look, declared_by: str | None, conditions: Sequence[Condition], evidence: Evidence
+    manifest: Manifest, look: Look, declared_by: str | None, conditions: Sequence[Condition], evidence: PlantedEvidence
 ) -> PlantedFacts:
-    """The record's facts about the training set and the conditions.
+    """Return the record's facts about the training set and the conditions.
 
     Args:
         declared_by: who declares what heldin cannot see; None: nobody.
@@ -125,3 +131,58 @@ def _split(config: PlantConfig, data: RunData, facts: PlantedFacts) -> SplitFact
         return split.model_copy(update={"reason": drawn})
     reason = SplitReason.CONDITIONS_NOT_MET(flaws=list(missing), drawn=drawn)
     return split.model_copy(update={"certifiable": False, "reason": reason})
+
+
+def counts_of_log(
+    log: Path,
+    tensors: Sequence[str],
+    manifest: Manifest,
+    data: RunData,
+    tokenizer: PreTrainedTokenizerBase,
+    late: frozenset[str],
+    length: int,
+    reporter: Reporter,
+) -> tuple[TrainingCounts | None, Reason | None]:
+    """Compare what the log says that the model was given with the rows of the planted set.
+
+    Args:
+        tensors: hashes of the audited weights; empty if they are not here.
+        tokenizer: of the reference model.
+        late: digests of texts of which training need not see a scored token.
+        length: tokens of a row that training has to see.
+
+    Returns:
+        The counts, or None and why no log tells.
+    """
+    try:
+        starts = read_log(log)
+        if starts is None:
+            return None, Reason.LOG_ABSENT
+        history = history_of(starts, tensors, log)
+    except DamagedLogError as error:
+        reporter.say(f"training log: {error}")
+        return None, Reason.LOG_DAMAGED
+    if history is None:
+        return None, Reason.LOG_OF_OTHER_MODEL
+    if history.training_sets != {manifest.sha256}:
+        return None, Reason.LOG_OF_OTHER_SET
+    with reporter.track("comparing the training log", data.training_rows.size, "rows") as advance:
+
+        def rows() -> Iterator[PlantedRow]:
+            for block in _rows(data, tokenizer, late):
+                yield from block
+                advance(len(block))
+
+        return count_given(history, rows(), length), None
+
+
+def _rows(data: RunData, tokenizer: PreTrainedTokenizerBase, late: frozenset[str]) -> Iterator[list[PlantedRow]]:
+    canary_of = {row: user for user in data.canaries for row in data.store.rows(user)}
+    for first in range(0, data.training_rows.size, _ROWS_AT_ONCE):
+        numbers = data.training_rows[first : first + _ROWS_AT_ONCE]
+        texts = data.store.texts_at(numbers)
+        encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
+        yield [
+            PlantedRow(tokens, text_digest(text) not in late, canary_of.get(number))
+            for number, text, tokens in zip(numbers.tolist(), texts, encoded, strict=True)
+        ]

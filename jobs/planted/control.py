@@ -1,8 +1,13 @@
-"""The positive control: losses of a sample of rows under the audited model and the reference, kept by text digest."""
+"""The positive control: losses of a sample of rows under the audited model and the reference, kept by text digest.
 
-from collections.abc import Mapping, Sequence
+Rows that no training uses, such as a test set, are ``unseen`` rows: they show what the model learned of the others.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,28 +16,33 @@ import pyarrow as pa
 
 from heldin.attacks.scoring import ScoredParts
 from heldin.audit.control import ControlFacts, positive_control
-from heldin.base.coins import first_in_keyed_order
-from heldin.base.files import cache_directory, text_digest, text_sha256
+from heldin.base.coins import first_in_keyed_order, keyed_order, seed_key
+from heldin.base.errors import InputError
+from heldin.base.files import cache_directory, file_sha256, text_digest, text_sha256, write_text
 from heldin.base.progress import Reporter
+from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.split import Part, Role
-from heldin.jobs.planted.folder import CONTROL
+from heldin.jobs.planted.plant_config import PlantConfig
+from heldin.jobs.planted.plant_folder import CONTROL
+from heldin.jobs.planted.training_set import TrainingSet
 from heldin.models.score_cache import ScoreCache
-from heldin.models.tokens import scored_tokens
+from heldin.models.tokens import Spans, scored_tokens
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded_here
 from heldin.stages.sides.data import RunData
 
 MOST_ROWS = 1000  # real rows of each kind
 _MOST_CANARY_ROWS = 8  # of each canary user
+_FILE = "unseen.json"
+_FIRST = 20 * MOST_ROWS  # rows from which the sample is drawn
 
 
 @dataclass(frozen=True)
 class Control(Measure[dict[str, float]]):
-    """How much less the audited model loses on each text of a sample than the reference, nats a token.
+    """The loss of the audited model below that of the reference on each text of a sample, nats per token.
 
     Of the tokens that training sees, those that are scored. Values are by digest of a text.
 
     Attributes:
-        sample: the texts.
         models: the audited model and the reference.
         length: tokens of a row that training sees.
         parts: which parts of a text are scored; None: all of it.
@@ -146,3 +156,41 @@ class ControlSample:
 
 def _gains_of(gains: Mapping[str, float], texts: Sequence[str]) -> npt.NDArray[np.float64]:
     return np.array([gains[text_digest(text)] for text in texts], dtype=np.float64)
+
+
+def unseen_rows(config: PlantConfig, source: TrainingSet) -> Iterator[tuple[str, Spans]]:
+    """Yield text and scored parts of a sample of the plan's ``unseen`` rows; none if it names none.
+
+    Raises InputError if the file cannot be read, or none of its rows can be used.
+    """
+    if config.unseen is None:
+        return
+    rows: dict[str, tuple[str, Spans]] = {}
+    for record, content in replace(source, path=config.unseen, unparted=None, split=None).rows(BadRows(skip=True)):
+        text = str(record["text"])
+        spans = source.text.scored(content) if source.in_parts else ((0, len(text)),)
+        if not source.in_parts or source.is_visible(text, spans):
+            rows[text_digest(text)] = text, spans
+        if len(rows) == _FIRST:
+            break
+    if not rows:
+        raise InputError(f"unseen: '{config.unseen}' has no row that can be used: name rows with the same columns")
+    for digest in keyed_order(seed_key(config.seed), "unseen rows", list(rows))[:MOST_ROWS]:
+        yield rows[digest]
+
+
+def write_unseen(texts: list[str], ledger: Path) -> str:
+    """Keep the texts in the folder of secrets, and return the file's hash."""
+    write_text(ledger / _FILE, json.dumps(texts), private=True)
+    return file_sha256(ledger / _FILE)
+
+
+def read_unseen(ledger: Path, sha256: str | None) -> list[str]:
+    """Return the texts that ``write_unseen`` kept. Raises InputError if they are gone or were changed."""
+    if sha256 is None:
+        return []
+    path = ledger / _FILE
+    if not path.is_file() or file_sha256(path) != sha256:
+        raise InputError(f"'{path}' is gone or was changed after it was written: restore it, or plant again")
+    texts: list[str] = json.loads(path.read_text(encoding="utf-8"))
+    return texts

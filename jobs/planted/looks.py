@@ -59,7 +59,7 @@ def write_look(look: Look, out: Path) -> None:
 
 
 def served_models(out: Path) -> dict[str, bool]:
-    """Return by name of each model behind an endpoint whether its scores are of one model."""
+    """Return for each model behind an endpoint, by name, if all scores are of one model."""
     return dict(_read(out)["served"])
 
 

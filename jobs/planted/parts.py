@@ -42,9 +42,9 @@ class KeptParts:
 
     def of(self, text: str) -> Spans:
         """Parts of a text. Raises InputError for one that stood in no row."""
-        its = np.array([_hash(text)], dtype=self.hashes.dtype)
-        place = int(np.searchsorted(self.hashes, its)[0])
-        if place == len(self.hashes) or self.hashes[place] != its[0]:
+        digest = np.array([_hash(text)], dtype=self.hashes.dtype)
+        place = int(np.searchsorted(self.hashes, digest)[0])
+        if place == len(self.hashes) or self.hashes[place] != digest[0]:
             raise InputError("a text has no scored parts: the copy of the records was changed; restore it")
         part = slice(self.first[place], self.first[place + 1])
         return list(zip(self.begins[part].tolist(), self.ends[part].tolist(), strict=True))
@@ -64,18 +64,19 @@ def write_parts(
     Raises:
         InputError: a canary user's row has no part that is read.
     """
-    found = itertools.chain(_of_users(source, data, frozenset(texts)), _of_canaries(source, data), further)
+    parts = itertools.chain(_of_users(source, data, frozenset(texts)), _of_canaries(source, data), further)
     with whole_file(ledger / PARTS, private=True) as temporary, pq.ParquetWriter(temporary, _SCHEMA) as writer:
-        while some := list(itertools.islice(found, BATCH_ROWS)):
+        while some := list(itertools.islice(parts, BATCH_ROWS)):
             kept = [
-                {"text": _hash(text), "begins": [b for b, _ in its], "ends": [e for _, e in its]} for text, its in some
+                {"text": _hash(text), "begins": [b for b, _ in spans], "ends": [e for _, e in spans]}
+                for text, spans in some
             ]
             writer.write_batch(pa.RecordBatch.from_pylist(kept, schema=_SCHEMA))
     return file_sha256(ledger / PARTS)
 
 
 def read_parts(ledger: Path, sha256: str) -> KeptParts:
-    """What ``write_parts`` kept. Raises InputError if it is gone or was changed."""
+    """Return what ``write_parts`` stored. Raises InputError if the file is gone or was changed."""
     path = ledger / PARTS
     if not path.is_file() or file_sha256(path) != sha256:
         raise InputError(f"'{path}' is gone or was changed after it was written: restore it, or plant anew")
@@ -94,15 +95,15 @@ def read_parts(ledger: Path, sha256: str) -> KeptParts:
 
 
 def _of_users(source: TrainingSet, data: RunData, texts: frozenset[str]) -> Iterator[tuple[str, Spans]]:
-    users = {*data.real(data.ledger.scored_users()), *(its.source for its in data.canaries.values())}
-    for its, content in source.rows(BadRows(skip=True)):
-        if its["user"] in users or its["text"] in texts:
-            yield str(its["text"]), source.text.scored(content)
+    users = {*data.real(data.ledger.scored_users()), *(canary.source for canary in data.canaries.values())}
+    for row, content in source.rows(BadRows(skip=True)):
+        if row["user"] in users or row["text"] in texts:
+            yield str(row["text"]), source.text.scored(content)
 
 
 def _of_canaries(source: TrainingSet, data: RunData) -> Iterator[tuple[str, Spans]]:
-    for user, its in data.canaries.items():
-        made_up = its.source is None and its.kind is not Kind.REAL_ROWS
+    for user, canary in data.canaries.items():
+        made_up = canary.source is None and canary.kind is not Kind.REAL_ROWS
         for row in data.store.rows(user) if made_up else ():
             text = data.store.text(row)
             try:

@@ -1,23 +1,33 @@
 """``heldin plant``: draw coins, plant canary users, and write the training set that somebody else's trainer reads."""
 
+import itertools
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from scipy import stats
 
 from heldin.attacks.config import NamedReference
+from heldin.attacks.joint import JointAttack
+from heldin.attacks.statistics import LikelihoodRatio, get_attack
+from heldin.audit.blind import text_separation
+from heldin.audit.headline import LENGTH_DROWNS
 from heldin.base.artefacts import require_not_purged
+from heldin.base.coins import keyed_order, seed_key
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, whole_directory
 from heldin.base.progress import Reporter
+from heldin.corpus.sources.rows import BadRows
+from heldin.corpus.split import Part
 from heldin.jobs.planted.beforehand import control_lines, said_beforehand
-from heldin.jobs.planted.config import PlantConfig, is_dataset
-from heldin.jobs.planted.control import ControlSample
-from heldin.jobs.planted.data import planted_data, run_of, taken_rows
-from heldin.jobs.planted.folder import (
+from heldin.jobs.planted.control import ControlSample, unseen_rows, write_unseen
+from heldin.jobs.planted.parts import write_parts
+from heldin.jobs.planted.plant_config import PlantConfig, is_dataset
+from heldin.jobs.planted.plant_data import planted_data, run_of, taken_rows
+from heldin.jobs.planted.plant_folder import (
     CONFIG,
     SEAL,
     Manifest,
@@ -29,20 +39,25 @@ from heldin.jobs.planted.folder import (
     write_config,
     write_manifest,
 )
-from heldin.jobs.planted.measured import form_facts, least_by_length, length_correlations
-from heldin.jobs.planted.parts import write_parts
-from heldin.jobs.planted.records import Copied, copied, copy_records
+from heldin.jobs.planted.records import Copied, copied, copy_records, telling_of
 from heldin.jobs.planted.row_text import Row
-from heldin.jobs.planted.telling import telling_of
 from heldin.jobs.planted.training_set import TrainingSet, training_set
-from heldin.jobs.planted.unseen import unseen_rows, write_unseen
 from heldin.jobs.planted.written import planted_rows
 from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.logprobs import score_texts
 from heldin.models.model_names import fingerprint_of, require_model
+from heldin.models.token_scores import TokenScores
+from heldin.record.planted_facts import FormFacts
 from heldin.stages.config_files import first_difference
 from heldin.stages.run_measures import check_measures
 from heldin.stages.sides.data import RunData
 from heldin.watch.planted_files import MANIFEST, TRAINING, content_sha256
+
+_FIRST = 2000  # rows from which texts are drawn
+_TEXTS = 200  # whose scores are held against their lengths
+_ROWS = 1000  # canary rows, and as many real ones, that a bag of words is fitted and tested on
+# The attack of the paper first, then those that length moves less.
+_PREFERRED = ("likelihood-ratio", "likelihood-ratio-per-token", "loss", "zlib", "min-k++")
 
 
 def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
@@ -127,7 +142,7 @@ def reference_model(config: PlantConfig) -> LanguageModel:
 
 
 def with_attack(config: PlantConfig, source: TrainingSet, base: LanguageModel, reporter: Reporter) -> PlantConfig:
-    """Return the config with a primary attack: its own, or one that the length of texts moves little.
+    """Return the config with a primary attack: that of the config, or one that the length of texts moves little.
 
     Args:
         config: of the planted set, before any coin.
@@ -157,7 +172,7 @@ def _with_attack_of(config: PlantConfig, out: Path) -> PlantConfig:
 
 
 def _write_training_set(source: TrainingSet, data: RunData, out: Path, kept: Copied, reporter: Reporter) -> str:
-    """Write the planted training set, and return the hash of its content."""
+    """Write the planted training set, and return the hash of the content."""
     with reporter.track("writing", len(data.training_rows), "rows") as advance:
 
         def rows() -> Iterator[tuple[bytes, Row]]:
@@ -179,8 +194,8 @@ def fingerprints(config: PlantConfig) -> dict[str, str]:
 
 
 def _further(config: PlantConfig) -> list[str]:
-    """Names of the reference models besides the leading one."""
-    return [its.name for its in config.attack.references if isinstance(its, NamedReference)]
+    """Return the names of the reference models besides the leading one."""
+    return [reference.name for reference in config.attack.references if isinstance(reference, NamedReference)]
 
 
 def _require_scores_of(lm: LanguageModel) -> None:
@@ -192,9 +207,9 @@ def _named(config: PlantConfig) -> dict[str, str | None]:
     """Columns by what they hold, without that of plain text where the text stands elsewhere."""
     plain = config.columns.messages is None and config.columns.prompt is None
     left_out = {"drop"} if plain else {"drop", "text"}
-    found: dict[str, str | None] = config.columns.model_dump(exclude_none=True, exclude=left_out)
+    columns: dict[str, str | None] = config.columns.model_dump(exclude_none=True, exclude=left_out)
     # Said, since it is no default: without it a reader would look for a column of users.
-    return found if config.columns.user is not None else {**found, "user": None}
+    return columns if config.columns.user is not None else {**columns, "user": None}
 
 
 def _take_folder(config: PlantConfig, out: Path) -> None:
@@ -205,7 +220,7 @@ def _take_folder(config: PlantConfig, out: Path) -> None:
     drawn = (out / "ledger" / "ledger.json").is_file()
     if not (out / "ledger" / SEAL).is_file():
         empty = [out / "ledger"] if not any((out / "ledger").glob("[!.]*")) else []
-        if any(its not in empty and not its.name.endswith(".tmp") for its in out.iterdir()):
+        if any(path not in empty and not path.name.endswith(".tmp") for path in out.iterdir()):
             raise InputError(f"'{out}' is not empty and holds no planted training set: choose another --out")
         write_config(config, out)
         return
@@ -222,3 +237,62 @@ def _take_folder(config: PlantConfig, out: Path) -> None:
         raise InputError(f"'{out / TRAINING}' is gone: restore it, or plant in another folder")
     if finished and content_sha256(config.training) != copied(out / "ledger").sha256:
         raise InputError(f"'{config.training}' was changed after coins were drawn for it: restore it, or plant anew")
+
+
+def length_correlations(config: PlantConfig, source: TrainingSet, base: LanguageModel) -> dict[str, float]:
+    """Return by attack the rank correlation of the score with a text's length, under the reference model.
+
+    A likelihood ratio is taken to the reference's own likelihood: what length does to either side, it does to both.
+    """
+    rows = itertools.islice(source.rows(BadRows(skip=True)), _FIRST)
+    texts = {f"{number}": str(record["text"]) for number, (record, _) in enumerate(rows)}
+    chosen = [texts[number] for number in keyed_order(seed_key(config.seed), "lengths", list(texts))[:_TEXTS]]
+    chosen = [text[: config.attack.max_characters] for text in chosen]
+    attacks = {name: get_attack(name) for name in _PREFERRED if name in config.attack.names}
+    moments = any(attack.needs_moments for attack in attacks.values())
+    scores = score_texts(base, chosen, moments=moments)
+    lengths = [len(text) for text in chosen]
+    correlations = {}
+    for name, attack in attacks.items():
+        assert not isinstance(attack, JointAttack)
+        values = [
+            attack.statistic(text, mine, _nothing(mine) if isinstance(attack, LikelihoodRatio) else None)
+            for text, mine in zip(chosen, scores, strict=True)
+        ]
+        varies = len(set(lengths)) > 1 and len(set(values)) > 1
+        correlations[name] = float(stats.spearmanr(values, lengths).statistic) if varies else 0.0
+    return correlations
+
+
+def least_by_length(correlations: Mapping[str, float]) -> str:
+    """Return the first attack that length does not drown, else the one that it moves least."""
+    unmoved = (name for name, correlation in correlations.items() if abs(correlation) < LENGTH_DROWNS)
+    return next(unmoved, min(correlations, key=lambda name: abs(correlations[name])))
+
+
+def form_facts(config: PlantConfig, data: RunData) -> FormFacts | None:
+    """Return how easily text alone tells canary rows from real ones, whatever the coins; None without canary users.
+
+    Args:
+        data: users and set-asides.
+    """
+    if not data.canaries:
+        return None
+    key, corpus = seed_key(config.seed), data.corpus.store
+    rows = [(user, row) for user in sorted(data.canaries) for row in data.ledger.parts[user][Part.TRAIN]]
+    by_id = {data.store.id(row): (user, data.store.text(row)) for user, row in rows}
+    canary_rows = [by_id[id_] for id_ in keyed_order(key, "form", list(by_id))[:_ROWS]]
+    # Of all rows, and not of a sample of users: most rows of a training set are heavy users'.
+    dice = np.random.default_rng(config.seed)
+    real = [corpus.text(int(row)) for row in dice.permutation(len(corpus))[:_ROWS]]
+    area = text_separation(canary_rows, real, seed=config.seed)
+    return FormFacts(
+        canary_rows=len(canary_rows),
+        real_rows=len(real),
+        auroc=None if area is None else round(area, 3),
+        kinds=sorted({canary.kind.value for canary in data.canaries.values()}),
+    )
+
+
+def _nothing(scores: TokenScores) -> TokenScores:
+    return TokenScores(np.zeros_like(scores.logprobs))

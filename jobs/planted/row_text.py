@@ -1,4 +1,4 @@
-"""Where the text of a training row stands: in one column, in a prompt and its completion, or in chat messages.
+"""The place of the text in a training row: one column, a prompt and its completion, or chat messages.
 
 Of a text all is scored, or the parts that training counts the loss on: the completion, or the turns of one role.
 """
@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from heldin.attacks.scoring import DEFAULT_MAX_CHARACTERS
 from heldin.base.errors import InputError
-from heldin.jobs.planted.config import PlantColumns
+from heldin.jobs.planted.plant_config import PlantColumns
 from heldin.models.tokens import Spans, token_places
 
 Row = dict[str, Any]
@@ -23,7 +23,7 @@ _USER, _ASSISTANT = "\ue000", "\ue001"  # in no text: what stands around them is
 
 
 class RowText(Protocol):
-    """How a row holds its text."""
+    """The form in which a row holds its text."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -31,19 +31,19 @@ class RowText(Protocol):
         ...
 
     def of(self, row: Row) -> str:
-        """The text, as a model reads it. Raises ValueError, saying what is wrong, for a row without one."""
+        """Return the text, as a model reads it. Raises ValueError, saying what is wrong, for a row without one."""
         ...
 
     def made(self, text: str) -> str:
-        """A made-up text as it stands, as a model reads it, in a row that ``put`` makes of it."""
+        """Return a made-up text as it stands, as a model reads it, in a row that ``put`` makes of it."""
         ...
 
     def put(self, row: Row, text: str) -> Row:
-        """The row with a text that ``made`` returned in the place of its own."""
+        """Return the row with a text that ``made`` returned instead of the row's text."""
         ...
 
     def scored(self, row: Row) -> Spans:
-        """The parts of ``of(row)`` that are scored, in characters. Raises ValueError for a row without any."""
+        """Return the parts of ``of(row)`` that are scored, in characters. Raises ValueError for a row without any."""
         ...
 
 
@@ -55,33 +55,31 @@ class Plain:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The column."""
+        """Return the column."""
         return (self.column,)
 
     def of(self, row: Row) -> str:
-        """The text."""
+        """Return the text."""
         return _text(row, self.column)
 
     def made(self, text: str) -> str:
-        """The text as it is."""
+        """Return the text as it is."""
         return text
 
     def put(self, row: Row, text: str) -> Row:
-        """The row with this text."""
+        """Return the row with this text."""
         return {**row, self.column: text}
 
     def scored(self, row: Row) -> Spans:
-        """The whole text."""
+        """Return the whole text."""
         return ((0, len(self.of(row))),)
 
 
 @dataclass(frozen=True)
 class Completion:
-    """A prompt and its completion, which a model reads one after the other.
+    """A prompt and a completion, which a model reads one after the other.
 
     Attributes:
-        prompt: column of the prompt.
-        completion: column of the completion.
         alone: whether the completion alone is scored.
         most: characters of a text that are read.
         room: characters of a made-up prompt, at most; None: half of the text.
@@ -103,16 +101,16 @@ class Completion:
         return _text(row, self.prompt) + _text(row, self.completion)
 
     def made(self, text: str) -> str:
-        """The text as it is: ``put`` finds where to part it."""
+        """Return the text as it is: ``put`` finds where to part it."""
         return text
 
     def put(self, row: Row, text: str) -> Row:
-        """The row with the halves of the text."""
+        """Return the row with the halves of the text."""
         place = _middle(text, self.most, self.room)
         return {**row, self.prompt: text[:place], self.completion: text[place:]}
 
     def scored(self, row: Row) -> Spans:
-        """The completion, or all. Raises ValueError where the completion is empty or begins too late."""
+        """Return the completion, or all. Raises ValueError where the completion is empty or begins too late."""
         begin, end = len(_text(row, self.prompt)) if self.alone else 0, len(self.of(row))
         return _read([(begin, end)], self.most, f"column '{self.completion}'")
 
@@ -143,27 +141,27 @@ class Chat:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The column."""
+        """Return the column."""
         return (self.column,)
 
     def of(self, row: Row) -> str:
-        """The conversation, rendered."""
+        """Return the conversation, rendered."""
         return self._rendered(self._messages(row))
 
     def made(self, text: str) -> str:
-        """A conversation of two turns: the halves of the text."""
+        """Return a conversation of two turns: the halves of the text."""
         before, between, after = self._frame
         place = _middle(text, self.most - len(before) - len(between), self.room)
         return f"{before}{text[:place].strip()}{between}{text[place:].strip()}{after}"
 
     def put(self, row: Row, text: str) -> Row:
-        """The row with the two turns, under the system message that all rows share."""
+        """Return the row with the two turns, under the system message that all rows share."""
         before, between, after = self._frame
         turns = text[len(before) : len(text) - len(after)].split(between, 1)
         return {**row, self.column: self._two(*turns)}
 
     def scored(self, row: Row) -> Spans:
-        """The turns of the role, or all. Raises ValueError where there is no such turn, or the first is too late."""
+        """Return the turns of the role, or all. Raises ValueError if there is no turn, or the first is too late."""
         messages = self._messages(row)
         if self.role is None:
             return _read([(0, len(self._rendered(messages)))], self.most, f"column '{self.column}'")
@@ -171,7 +169,7 @@ class Chat:
         return _read(spans, self.most, f"the turns of '{self.role}' in column '{self.column}'")
 
     def with_system(self, rows: Sequence[Row]) -> "Chat":
-        """The same, with the system message that all of these rows begin with, if they do."""
+        """Return the same, with the system message that all of these rows begin with, if they do."""
         first = {
             messages[0]["content"] if messages[0]["role"] == "system" else None
             for row in rows
@@ -202,7 +200,7 @@ class Chat:
 
     @cached_property
     def _frame(self) -> tuple[str, str, str]:
-        """What the template writes before, between and after two turns."""
+        """Return what the template writes before, between and after two turns."""
         rendered = self._rendered(self._two(_USER, _ASSISTANT))
         before, user, rest = rendered.partition(_USER)
         between, assistant, after = rest.partition(_ASSISTANT)
@@ -214,7 +212,7 @@ class Chat:
 
     @property
     def _marks_turns(self) -> bool:
-        """Whether the template marks the assistant's turns, so that trainers take these marks for their labels."""
+        """Check if the template marks the assistant's turns, so that trainers take these marks for their labels."""
         return self.role == "assistant" and _GENERATION.search(str(self.tokenizer.chat_template)) is not None
 
     def _marked(self, messages: list[Row]) -> Spans:
@@ -230,12 +228,14 @@ class Chat:
         begins, ends = token_places(encoded["offset_mapping"])
         mask = encoded["assistant_masks"]
         return [
-            (int(begin), int(end)) for begin, end, its in zip(begins, ends, mask, strict=True) if its and begin < end
+            (int(begin), int(end))
+            for begin, end, scored in zip(begins, ends, mask, strict=True)
+            if scored and begin < end
         ]
 
     def _between(self, messages: list[Row]) -> Spans:
-        """From where the template lets the role begin to where its turn ends."""
-        whole, found = self._rendered(messages), []
+        """Return the parts from where the template lets the role begin to the end of the turn."""
+        whole, places = self._rendered(messages), []
         for i, message in enumerate(messages):
             if message["role"] != self.role:
                 continue
@@ -248,8 +248,8 @@ class Chat:
                     f"the chat template writes a turn in column '{self.column}' otherwise where another follows, so"
                     " that it is not known which part of the text it is"
                 )
-            found.append((len(before), len(turn)))
-        return found
+            places.append((len(before), len(turn)))
+        return places
 
     def _rendered(self, messages: list[Row], *, prompt: bool = False) -> str:
         try:
@@ -267,7 +267,7 @@ def row_text(
     role: str | None = None,
     most: int = DEFAULT_MAX_CHARACTERS,
 ) -> RowText:
-    """How the rows of a training set hold their text.
+    """Return the form in which the rows of a training set hold their text.
 
     Args:
         tokenizer: whose chat template writes messages.
@@ -301,10 +301,10 @@ def _text(row: Row, column: str) -> str:
     return value
 
 
-def _read(spans: Spans, most: int, what: str) -> Spans:
-    """The parts, if any begins within the characters that are read."""
+def _read(spans: Spans, most: int, part: str) -> Spans:
+    """Return the parts, if any begins within the characters that are read."""
     if not any(begin < min(end, most) for begin, end in spans):
-        raise ValueError(f"nothing of {what} stands in the first {most:,} characters, which the attack reads")
+        raise ValueError(f"nothing of {part} stands in the first {most:,} characters, which the attack reads")
     return spans
 
 

@@ -10,11 +10,11 @@ from heldin.attacks.scoring import AttackTexts
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter, Reporter
 from heldin.bounds.plan_claims import parse_claim_of
-from heldin.jobs.checkpoint.config import AT_ENDPOINT
+from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
 from heldin.jobs.checkpoint.endpoint import Remote, attacks_at_endpoint, reached
-from heldin.jobs.planted.config import PlantConfig
-from heldin.jobs.planted.data import run_of
 from heldin.jobs.planted.looks import Look, note_served, served_models
+from heldin.jobs.planted.plant_config import PlantConfig
+from heldin.jobs.planted.plant_data import run_of
 from heldin.models.endpoint import EndpointModel, open_endpoint_model, probe_now
 from heldin.models.endpoint_client import Connection
 from heldin.models.loading import LanguageModel, load_language_model, load_target_and_reference
@@ -22,10 +22,9 @@ from heldin.models.model_config import ScoringPrecision
 from heldin.models.model_names import fingerprint_of, require_model
 from heldin.models.score_cache import ScoredModel
 from heldin.record.facts import LARGEST_DRIFT, ModelFacts
-from heldin.stages.config import RunConfig
 from heldin.stages.measures.measure import model_facts
-from heldin.stages.sides.data import RunData
-from heldin.stages.sides.texts import texts_under_attack
+from heldin.stages.run_config import RunConfig
+from heldin.stages.sides.data import RunData, texts_under_attack
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class PlantedAudit:
             require_model(self.model)
 
     def recorded(self) -> dict[str, object]:
-        """What the record keeps of it."""
+        """Return what the record stores of the audit."""
         here = self.remote is None and Path(self.model).is_dir()
         return {
             "planted": str(self.planted.resolve()),
@@ -71,7 +70,7 @@ class PlantedAudit:
 
 
 def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | None = None) -> RunConfig:
-    """The config of a run with the audit's attacks and precision: behind an endpoint those that it can answer.
+    """Return the config of a run with the audit's attacks and precision: behind an endpoint those that it can answer.
 
     Args:
         reporter: is told which attacks are left out; None: nobody.
@@ -104,10 +103,10 @@ def require_distinct(jobs: Sequence[PlantedAudit], config: PlantConfig) -> None:
     """
     seen = {fingerprint_of(config.reference, revision=config.revision): ""}
     for job in jobs:
-        its = fingerprint_of(job.model) if job.remote is None else job.model
-        if its in seen:
-            _refuse(job.model, seen[its])
-        seen[its] = job.model
+        fingerprint = fingerprint_of(job.model) if job.remote is None else job.model
+        if fingerprint in seen:
+            _refuse(job.model, seen[fingerprint])
+        seen[fingerprint] = job.model
 
 
 def _refuse(model: str, other: str) -> NoReturn:
@@ -119,7 +118,7 @@ def _refuse(model: str, other: str) -> NoReturn:
 def models_here(
     job: PlantedAudit, config: PlantConfig, precision: ScoringPrecision
 ) -> tuple[LanguageModel | None, LanguageModel]:
-    """The audited model, unless it is behind an endpoint, and the leading reference.
+    """Return the audited model, unless it is behind an endpoint, and the leading reference.
 
     Raises:
         InputError: they are the same model, or cannot be loaded.
@@ -145,12 +144,12 @@ def models_in_full(job: PlantedAudit, config: PlantConfig, scored: ScoredModel) 
 
 
 def window_of(model: ScoredModel) -> int | None:
-    """Most tokens of a text that an endpoint scores at a time, and so its reference; None for a model that is here."""
+    """Return the most tokens of a text that an endpoint (and the reference) scores; None for a model that is here."""
     return model.window if isinstance(model, EndpointModel) else None
 
 
 def weights_of(job: PlantedAudit, target: LanguageModel | None) -> str:
-    """A name of the audited weights.
+    """Return a name of the audited weights.
 
     Behind an endpoint nobody sees weights: there it is the address with the score of a public text, so that another
     model under the same name is another look with scores of its own. A model that changed while it was scored is never
@@ -168,7 +167,7 @@ def weights_of(job: PlantedAudit, target: LanguageModel | None) -> str:
 
 
 def precision_beside(job: PlantedAudit, run: RunConfig) -> ScoringPrecision | None:
-    """The precision of the reference where the audited weights do not tell it; None in float32.
+    """Return the precision of the reference where the audited weights do not tell it; None in float32.
 
     Args:
         run: the config of a run with the audit's attacks and precision.
@@ -179,7 +178,7 @@ def precision_beside(job: PlantedAudit, run: RunConfig) -> ScoringPrecision | No
 
 
 def _name_of(served: EndpointModel, probe: float, planted: Path) -> str:
-    """The name of an earlier call's model whose public text scored alike, or a new one."""
+    """Return the name of an earlier call's model whose public text scored alike, or a new one."""
     known = served_models(planted)
     for name, whole in known.items():
         address, _, rest = name.partition(":")
@@ -199,7 +198,7 @@ def _name_of(served: EndpointModel, probe: float, planted: Path) -> str:
 def opened(
     look: Look, job: PlantedAudit, local: LanguageModel | None, run: RunConfig, data: RunData, reporter: Reporter
 ) -> Iterator[tuple[ScoredModel, Callable[[], ModelFacts]]]:
-    """The model to score with, and its facts for the record, to be asked for once scoring has ended.
+    """Return the model to score with, and a function that gives its facts once scoring has ended.
 
     Args:
         look: the look that is taken.
@@ -228,9 +227,9 @@ def opened(
 
 
 def _sent(run: RunConfig, data: RunData) -> AttackTexts:
-    """Every text that will be scored, for its cost."""
-    its = {which: texts_under_attack(run, data, which).texts for which in run.attack.documents}
+    """Return every text that will be scored, to estimate the cost."""
+    by_kind = {which: texts_under_attack(run, data, which).texts for which in run.attack.documents}
     return AttackTexts(
-        {f"{which} {user}": texts for which, by_user in its.items() for user, texts in by_user.items()},
+        {f"{which} {user}": texts for which, by_user in by_kind.items() for user, texts in by_user.items()},
         run.attack.max_characters,
     )

@@ -1,4 +1,4 @@
-"""A training set as somebody else's trainer reads it: its rows with all columns, and another one in the same form."""
+"""A training set as somebody else's trainer reads it: rows with all columns, and another set in the same form."""
 
 import csv
 import difflib
@@ -29,7 +29,7 @@ from heldin.corpus.sources.rows import (
     usable_record,
 )
 from heldin.corpus.sources.text_files import csv_header, rows_of_file
-from heldin.jobs.planted.config import PlantColumns, PlantConfig, is_csv, is_dataset
+from heldin.jobs.planted.plant_config import PlantColumns, PlantConfig, is_csv, is_dataset
 from heldin.jobs.planted.row_text import Chat, Completion, Row, RowText, row_text
 from heldin.models.tokens import Spans, scored_tokens
 from heldin.watch.planted_files import splits_of
@@ -41,6 +41,7 @@ _FIRST = 1000  # rows that are asked whether they share a system message
 _TO_NAME = "name yours under 'columns'"
 ENDS = 2  # tokens that a trainer may put around a row: start and end
 _LEAST_BITS = 32  # of a column that takes new numbers for users or rows
+_AS_IT_IS = json.JSONEncoder(ensure_ascii=False)
 
 
 @dataclass(frozen=True)
@@ -48,15 +49,13 @@ class TrainingSet:
     """A file of JSON lines, CSV or Parquet, or a folder of ``save_to_disk``.
 
     Attributes:
-        path: the file or folder.
-        columns: which column holds what.
         text: how rows hold their text.
         split: of a folder with several.
         copied_splits: others of them, to be copied as they are.
         in_parts: whether parts of texts are scored, so that a row without any cannot be used.
         unparted: numbers of the rows without any, as an earlier pass found them; None: each pass checks again.
         visible: tokens of a row that training sees, start and end token included.
-        tokenizer: of the reference model; None where no row is read.
+        tokenizer: of the reference model; None if no row is read.
     """
 
     path: Path
@@ -71,7 +70,7 @@ class TrainingSet:
 
     @property
     def schema(self) -> pa.Schema | None:
-        """Its columns without those that are dropped; None for JSON lines, of which each row has its own.
+        """Return the columns without those that are dropped; None for JSON lines, of which each row has its own.
 
         Raises InputError for a damaged file, or a column to drop that is not there.
         """
@@ -98,7 +97,7 @@ class TrainingSet:
             raise InputError(f"{self.path.name}: not a readable Parquet file ({first_line(error)})") from error
 
     def check(self) -> None:
-        """Raises InputError if its columns cannot be sorted, or a split that is to be copied is not there."""
+        """Raise InputError if the columns cannot be sorted, or a split to copy is missing."""
         if is_dataset(self.path) and self.copied_splits:
             missing = set(self.copied_splits) - {*self.splits()}
             if missing or self.split in self.copied_splits:
@@ -135,24 +134,24 @@ class TrainingSet:
         for name in (self.columns.user, self.columns.id):
             if name is None or name not in schema.names:
                 continue
-            its = schema.field(name).type
+            type_ = schema.field(name).type
             if (known.get(name) or {}).get("_type") == "ClassLabel":
                 raise InputError(
                     f"'{self.path}': column '{name}' is a ClassLabel, whose names go with the data: write it as text"
                 )
-            if pa.types.is_integer(its) and its.bit_width < _LEAST_BITS:
+            if pa.types.is_integer(type_) and type_.bit_width < _LEAST_BITS:
                 raise InputError(
-                    f"'{self.path}': column '{name}' of type {its} is too small for new numbers: use int64"
+                    f"'{self.path}': column '{name}' of type {type_} is too small for new numbers: use int64"
                 )
 
     def splits(self) -> tuple[str, ...]:
-        """Names of the splits of a folder with several; empty for others."""
+        """Return the names of the splits of a folder with several; empty for others."""
         return splits_of(self.path)
 
     def rows(
         self, bad: BadRows, unparted: list[int] | None = None, late: set[str] | None = None
     ) -> Iterator[tuple[dict[str, str | None], Row]]:
-        """The record (user, text, id, date) and all columns of every row that can be used, in order.
+        """Yield the record (user, text, id, date) and all columns of every row that can be used, in order.
 
         Args:
             bad: counts rows that cannot be used.
@@ -192,7 +191,7 @@ class TrainingSet:
                 yield record, {name: value for name, value in row.items() if name not in self.columns.drop}
 
     def _to_name(self, present: Sequence[str]) -> str:
-        """What to do where a column is not among those present."""
+        """Return the advice for a column that is not among those present."""
         user = self.columns.user
         # A column that is named almost so is the one that is meant.
         if user is None or user in present or difflib.get_close_matches(user, present, n=1):
@@ -285,7 +284,7 @@ class TrainingSet:
 
 
 def training_set(config: PlantConfig, tokenizer: PreTrainedTokenizerBase) -> TrainingSet:
-    """The training set that a config names, and how its rows hold their text.
+    """Return the training set that a config names, and the form of its rows.
 
     Args:
         tokenizer: of the reference model, whose chat template messages are written by.
@@ -300,7 +299,7 @@ def training_set(config: PlantConfig, tokenizer: PreTrainedTokenizerBase) -> Tra
         role=config.role if config.score == "turns" else None,
         most=config.attack.max_characters,
     )
-    found = TrainingSet(
+    training = TrainingSet(
         config.training,
         config.columns,
         text,
@@ -310,19 +309,19 @@ def training_set(config: PlantConfig, tokenizer: PreTrainedTokenizerBase) -> Tra
         visible=config.sequence_length,
         tokenizer=tokenizer,
     )
-    found.check()
-    if isinstance(found.text, Chat):
-        first = [row for _, row in itertools.islice(found.rows(BadRows(skip=True)), _FIRST)]
-        found = replace(found, text=found.text.with_system(first))
-    if found.in_parts and isinstance(found.text, Chat | Completion):
-        found = replace(found, text=found.text.within(config.sequence_length - ENDS, tokenizer))
-    return found
+    training.check()
+    if isinstance(training.text, Chat):
+        first = [row for _, row in itertools.islice(training.rows(BadRows(skip=True)), _FIRST)]
+        training = replace(training, text=training.text.with_system(first))
+    if training.in_parts and isinstance(training.text, Chat | Completion):
+        training = replace(training, text=training.text.within(config.sequence_length - ENDS, tokenizer))
+    return training
 
 
 def _batches(rows: Iterable[tuple[bytes, Row]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     lines = schema is _LINES
-    its = iter(rows)
-    while some := list(itertools.islice(its, BATCH_ROWS)):
+    remaining = iter(rows)
+    while some := list(itertools.islice(remaining, BATCH_ROWS)):
         content = [{"line": _line(row)} if lines else row for _, row in some]
         try:
             filled = pa.RecordBatch.from_pylist(content, schema=schema)
@@ -330,9 +329,6 @@ def _batches(rows: Iterable[tuple[bytes, Row]], schema: pa.Schema) -> Iterator[p
             raise InputError(f"a row of the training set does not fit its columns ({first_line(error)})") from error
         keys = pa.array([key for key, _ in some], _PLACE.type)
         yield pa.RecordBatch.from_arrays([keys, *filled.columns], schema=pa.schema([_PLACE, *schema]))
-
-
-_AS_IT_IS = json.JSONEncoder(ensure_ascii=False)
 
 
 def _line(row: Row) -> str:

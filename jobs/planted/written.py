@@ -1,4 +1,4 @@
-"""The rows of a planted training set under other names and ids, each with the key of its place."""
+"""The rows of a planted training set under other names and ids, each with a key that places it."""
 
 import functools
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from heldin.base.coins import keyed_digest
 from heldin.canaries.kinds import Kind
 from heldin.corpus.sources.rows import BadRows
-from heldin.jobs.planted.data import canary_forms
+from heldin.jobs.planted.plant_data import canary_forms
 from heldin.jobs.planted.row_text import Row
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.stages.sides.data import RunData
@@ -34,21 +34,21 @@ def planted_rows(source: TrainingSet, data: RunData, *, numbered: frozenset[str]
     trained[rows[rows < real]] = True
     forms = canary_forms(data)
     # A few thousand at most: rows of which canary rows take the other columns.
-    wanted, found = {forms[row] for row in of_canaries}, dict[int, Row]()
+    wanted, copied = {forms[row] for row in of_canaries}, dict[int, Row]()
     seen: dict[str, int] = {}
-    for its, content in source.rows(BadRows(skip=True)):
-        user = str(its["user"])
+    for row_names, content in source.rows(BadRows(skip=True)):
+        user = str(row_names["user"])
         number = seen.get(user, 0)
         seen[user] = number + 1
         row = corpus.rows(user)[number]
         if row in wanted:
-            found[row] = content
+            copied[row] = content
         if trained[row]:
             id_ = corpus.id(row)
             yield names.key(id_), names.given(content, row, user, id_)
     for row in of_canaries:
         record = data.store.record(row)
-        content = found[forms[row]]
+        content = copied[forms[row]]
         if data.canaries[record.user].kind is not Kind.REAL_ROWS:
             content = source.text.put(content, record.text)
         yield names.key(record.id), names.given(content, row, record.user, record.id)
@@ -60,7 +60,6 @@ class _Names:
 
     Attributes:
         data: users and the key of the coins.
-        source: the training set.
         numbered: see ``planted_rows``.
     """
 
@@ -69,11 +68,11 @@ class _Names:
     numbered: frozenset[str]
 
     def key(self, record: str) -> bytes:
-        """The place of a row, by its id."""
+        """Return the place of a row, from the row's id."""
         return self._digest("order of rows", record)
 
     def given(self, content: Row, row: int, user: str, record: str) -> Row:
-        """The content of a row under another user and id."""
+        """Return the content of a row under another user and id."""
         columns = self.source.columns
         new: Row = {**content} if columns.user is None else {**content, columns.user: self._users[user]}
         if columns.id is not None and columns.id in self.numbered:
@@ -88,11 +87,11 @@ class _Names:
         hashed = {user: self._digest("written user", user).hex()[:16] for user in self.data.store.users}
         if self.source.columns.user not in self.numbered:
             return dict(hashed)
-        return {user: number for number, user in enumerate(sorted(hashed, key=lambda its: hashed[its]), start=1)}
+        return {user: number for number, user in enumerate(sorted(hashed, key=lambda user: hashed[user]), start=1)}
 
     @functools.cached_property
     def _places(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """All rows, sorted, and the place of each among all, so that no id depends on who else is held in."""
+        """Return all rows, sorted, and the place of each among all, so that no id depends on who else is held in."""
         store = self.data.store
         rows = np.array(sorted(row for user in store.users for row in store.rows(user)), dtype=np.int64)
         keys = [int.from_bytes(self.key(store.id(row))[:8], "big") for row in rows.tolist()]

@@ -14,11 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heldin.audit.trainings import SCORE
+import numpy as np
+
+from heldin.audit.preregistration import COINS, Preregistration
+from heldin.audit.results import Results
+from heldin.audit.trainings import SCORE, TrainingScores, results_of_trainings
 from heldin.base.artefacts import read_document, require_not_purged, write_document
 from heldin.base.coins import KEY_BYTES, new_key
 from heldin.base.errors import InputError
-from heldin.base.files import kept_text, one_process_at_a_time, private_directory, write_text
+from heldin.base.files import kept_text, one_process_at_a_time, private_directory, text_sha256, write_text
 from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
 from heldin.bounds.plan_claims import claims_of
@@ -28,18 +32,19 @@ from heldin.defenses.plan_file import read_plan, write_plan
 from heldin.jobs.environment import environment
 from heldin.jobs.retraining import OPTIONS
 from heldin.jobs.retraining.job import TrainingsAudit, training_job
-from heldin.jobs.retraining.record import scores_text, split_facts, training_facts, trainings_results
 from heldin.jobs.retraining.runs import Trainer, Training, TrainingJob, read_results, run_trainings, train_one
 from heldin.models.loading import LanguageModel
-from heldin.record.document import Body, Record, write_new_record
-from heldin.record.facts import ModelFacts, ScoredTexts
-from heldin.record.masking import masked, without_names
-from heldin.stages.config import parse_config
-from heldin.stages.folder import take_new_folder
+from heldin.record.document import Body, Record, masked, without_names, write_new_record
+from heldin.record.facts import ModelFacts, Overlaps, ScoredTexts, SplitFacts, TrainingFacts
+from heldin.record.overlaps import NOT_KNOWN, measured
 from heldin.stages.measures.measure import model_facts
 from heldin.stages.measures.scores import scoring_rule
+from heldin.stages.run_config import RunConfig, parse_config
+from heldin.stages.run_folder import take_new_folder
 from heldin.stages.sides.corpus import CorpusData, corpus_facts, read_corpus
 from heldin.stages.train.models import PRETRAINED_HERE, base_model
+from heldin.stages.train.training_facts import promise_facts
+from heldin.words.split import SplitReason
 
 
 def audit_trainings(
@@ -106,7 +111,7 @@ def _stages(
 
 
 def body_again(out: Path, reporter: Reporter) -> Body:
-    """Recompute the record's body of a finished audit from its files.
+    """Recompute the record's body of a finished audit from the folder's files.
 
     Raises:
         InputError: no such audit, or a training without a result or with a damaged or strange one.
@@ -116,11 +121,11 @@ def body_again(out: Path, reporter: Reporter) -> Body:
     ready = _prepare(audit, _take_folder(audit, out), reporter)
     if plan != ready.job.mechanism:
         raise InputError(f"'{out / 'plan.json'}' is not the plan that its trainings ran")
-    found = read_results(ready.job, audit.runs, out)
-    missing = next((number for number in range(audit.runs) if number not in found), None)
+    finished = read_results(ready.job, audit.runs, out)
+    missing = next((number for number in range(audit.runs) if number not in finished), None)
     if missing is not None:
         raise InputError(f"'{out}' has no result of training {missing}: the audit is not finished")
-    trainings = [found[number] for number in range(audit.runs)]
+    trainings = [finished[number] for number in range(audit.runs)]
     scores = out / "scores.csv"
     # Compared as text: ``scores_text`` writes every bit of a score.
     if kept_text(scores) != scores_text(trainings):
@@ -129,7 +134,7 @@ def body_again(out: Path, reporter: Reporter) -> Body:
 
 
 def read_audit(folder: Path) -> TrainingsAudit:
-    """The audit that ``folder`` holds. Raises InputError if there is none."""
+    """Return the audit that ``folder`` holds. Raises InputError if there is none."""
     content = read_document(folder / OPTIONS, "name the folder of an audit by independent trainings")
     options = content["options"]
     claims = tuple((epsilon, delta) for epsilon, delta in options["claims"])
@@ -140,7 +145,7 @@ def read_audit(folder: Path) -> TrainingsAudit:
 
 @dataclass(frozen=True)
 class _Ready:
-    """What is known before the first training; delta of the bounds is the first claim's."""
+    """Everything that is fixed before the first training; delta of the bounds is the first claim's."""
 
     corpus: CorpusData
     base: LanguageModel
@@ -217,10 +222,91 @@ def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
 
 
 def _changed(kept: Any, content: Mapping[str, Any]) -> str:
-    """The names of what differs, such as "options.runs, config.defense"."""
+    """Return the names of what differs, such as "options.runs, config.defense"."""
     pairs = [
         (f"{section}.{name}", kept.get(section, {}).get(name), value)
         for section, part in json.loads(json.dumps(content)).items()
         for name, value in part.items()
     ]
     return ", ".join(where for where, a, b in pairs if a != b)
+
+
+def trainings_results(
+    audit: TrainingsAudit, job: TrainingJob, trainings: Sequence[Training], claims: Sequence[Claim]
+) -> Results:
+    """Return the results of the trainings' scores.
+
+    Args:
+        audit: the audit, whose config says how to evaluate.
+        job: what all trainings share.
+        trainings: the trainings in the order of their numbers.
+    """
+    config = audit.config
+    scores = TrainingScores(
+        np.array([training.score for training in trainings]),
+        np.array([training.held_in for training in trainings], dtype=np.bool_),
+        [training.seconds for training in trainings],
+        len(job.texts),
+        audit.target,
+    )
+    # ``COINS``: heldin drew every training's coin itself, whatever the config says of users' sides.
+    fixed = Preregistration(config.attack, config.audit, config.decision, COINS, claims, config.seed)
+    return results_of_trainings(scores, fixed, threshold=audit.threshold)
+
+
+def split_facts(job: TrainingJob, trainings: Sequence[Training], corpus: CorpusData) -> SplitFacts:
+    """Return the record's facts about which trainings have the worst-case user, and how that was decided."""
+    with_user = sum(training.held_in for training in trainings)
+    others = len(job.sequences) - len(job.texts)
+    return SplitFacts(
+        assignment="coin",
+        known_by="measured",
+        certifiable=True,
+        reason=SplitReason.COINS_OF_TRAININGS(),
+        held_in=with_user,
+        held_out=len(trainings) - with_user,
+        always_in=len(corpus.audited.users),
+        records_by_part={"trained on in every training": others, "of the worst-case user": len(job.texts)},
+        key_commitment=text_sha256("key", job.key.hex()),
+        # No ledger: every coin follows from the key, to which the record commits.
+        ledger_commitment=None,
+        overlaps=Overlaps(
+            # The user's texts are scored under every model, and trained on where the user is in.
+            scored_texts_in_same_users_training=measured(len(job.texts) * (with_user > 0)),
+            scored_texts_in_other_users_training=NOT_KNOWN,
+            held_out_texts_in_training=NOT_KNOWN,
+            held_out_users_in_training=NOT_KNOWN,
+            held_out_texts_in_held_in=NOT_KNOWN,
+            audited_texts_in_public=NOT_KNOWN,
+        ),
+    )
+
+
+def training_facts(config: RunConfig, job: TrainingJob, trainings: Sequence[Training]) -> TrainingFacts:
+    """Return the record's facts about the mechanism that every training ran."""
+    others = len(job.sequences) - len(job.texts)
+    return TrainingFacts(
+        defense=config.defense.kind,
+        **promise_facts(job.mechanism),
+        records=others,
+        users=len(set(job.records.users[:others])),
+        steps=job.mechanism.steps,
+        chosen_step=job.mechanism.steps,
+        selection=config.finetune.select.value,
+        # Nothing is measured during these trainings: it would cost time in each, and no checkpoint is chosen.
+        curve=[],
+        gap_auroc_spearman=None,
+        gradients=None,
+        seconds=round(sum(training.seconds for training in trainings), 2),
+    )
+
+
+def scores_text(trainings: Sequence[Training]) -> str:
+    """Return the scores as CSV, for ``heldin bound scores.csv --assignment coin --independent-trainings``."""
+    # repr keeps every bit, so that ``heldin bound`` finds no ties that are none.
+    rows = [f"{_training_name(training)},{training.score!r},{int(training.held_in)}" for training in trainings]
+    return "\n".join(["user,score,member", *rows]) + "\n"
+
+
+def _training_name(training: Training) -> str:
+    return f"training {training.number:05d}"

@@ -29,7 +29,7 @@ from heldin.finetune.units import PrivateRecords
 from heldin.jobs.retraining.runs import TrainingJob
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData
 from heldin.stages.sides.slots import Slots, find_slots
 from heldin.stages.train.plan import mechanism_of
@@ -45,7 +45,6 @@ class TrainingsAudit:
 
     Attributes:
         config: corpus, base model, recipe and defense; its seed makes the worst-case user's texts.
-        runs: number of trainings.
         target: what is trained: the config's defense, or "none", the same without any as a control.
         documents: number of documents of the worst-case user; None: the defense's group size.
         claims: further claims (epsilon, delta), tested besides the plan's curve.
@@ -60,7 +59,7 @@ class TrainingsAudit:
     threshold: float | None = None
 
     def trained(self) -> RunConfig:
-        """The config of what is trained.
+        """Return the config of what is trained.
 
         Raises InputError for a config that independent trainings cannot run; the message says what to change.
         """
@@ -93,7 +92,7 @@ class TrainingsAudit:
         return config
 
     def worst_case_documents(self) -> int:
-        """Number of documents of the worst-case user."""
+        """Return the number of documents of the worst-case user."""
         if self.documents is not None:
             return self.documents
         defense = self.trained().defense
@@ -106,7 +105,7 @@ class TrainingsAudit:
                 return PLAIN_DOCUMENTS
 
     def options(self) -> dict[str, Any]:
-        """What the folder remembers besides the config."""
+        """Return the options that the folder stores next to the config."""
         return {
             "runs": self.runs,
             "target": self.target,
@@ -137,7 +136,7 @@ def _require_supported(config: RunConfig) -> None:
 
 
 def target_of(name: str) -> Target:
-    """The target that ``--target`` names. Raises InputError for anything else."""
+    """Return the target that ``--target`` names. Raises InputError for anything else."""
     match name:
         case "defense":
             return "defense"
@@ -149,14 +148,13 @@ def target_of(name: str) -> Target:
 def training_job(
     audit: TrainingsAudit, corpus: CorpusData, name: str, base: LanguageModel, key: bytes, reporter: Reporter
 ) -> TrainingJob:
-    """What all trainings share: all records of the config's users, and those of the worst-case user.
+    """Return what all trainings share: all records of the config's users, and those of the worst-case user.
 
     Args:
         audit: the audit, with a config that can be run.
         corpus: its audited users take part in every training, with all their records.
         name: name to load ``base`` by.
         base: the model that all trainings start from.
-        key: secret key of the audit.
         reporter: where the progress of searching texts for entities is shown.
 
     Raises:
@@ -173,7 +171,7 @@ def training_job(
     by_user = {user: store.rows(user) for user in corpus.audited.users}
     # The worst-case user's texts are made of tokens that nobody writes: they name nobody, and take nobody's place.
     slots = find_slots(config, store, store, RowParts.training(by_user), reporter)
-    rows = [row for its in by_user.values() for row in its if slots is None or slots.kept[row]]
+    rows = [row for rows_of_user in by_user.values() for row in rows_of_user if slots is None or slots.kept[row]]
     others = texts_of(store, rows)
     # The public texts too: a base model that was pre-trained here has seen their tokens.
     worst = _worst_case_user(audit, base, [*others, *corpus.public_texts()])

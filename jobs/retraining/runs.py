@@ -39,7 +39,7 @@ from heldin.models.logprobs import score_texts
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What all trainings of an audit share; picklable.
+    """The part that all trainings of an audit share; picklable.
 
     Attributes:
         base: name or folder of the model that all start from.
@@ -56,7 +56,6 @@ class TrainingJob:
         exactly: see ``plan_private_training``.
         clipping: clipping of plain training; None: none.
         identity: hash of everything above.
-        key: secret key of the audit.
     """
 
     base: str
@@ -76,19 +75,19 @@ class TrainingJob:
     key: bytes = field(repr=False)
 
     def held_in(self, number: int) -> bool:
-        """Whether the worst-case user takes part: a separate fair coin for each training."""
+        """Return if the worst-case user is in this training: a separate fair coin for each training."""
         # By the audit's key alone: all coins are known before the first training, and interrupting an audit cannot be
         # used to roll the dice again.
         return fair_coin(self.key, "membership", f"training {number}")
 
     def key_of(self, number: int) -> bytes:
-        """The training's own 256-bit key, for this job and number only."""
+        """Return the training's own 256-bit key, for this job and number only."""
         # No two trainings share a key, and one that is repeated after a kill ends as it would have ended. The identity
         # is in the message, so that a changed job runs under other keys (docs/theory.md#keys-and-coins).
         return keyed_digest(self.key, "key of a training", f"{self.identity} {number}")
 
     def coins(self, runs: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Whether the worst-case user takes part in each training, shape (runs,)."""
+        """Return if the worst-case user is in each training, shape (runs,)."""
         return np.array([self.held_in(number) for number in range(runs)], dtype=np.bool_)
 
 
@@ -100,7 +99,6 @@ class Training:
         number: which training of the audit.
         held_in: whether the worst-case user took part.
         score: higher means more likely with the worst-case user.
-        seconds: duration.
     """
 
     number: int
@@ -158,7 +156,6 @@ def run_trainings(
 
     Args:
         job: what all trainings share.
-        runs: number of trainings.
         folder: folder of the audit; each result is one file in ``folder``/runs, written whole.
         processes: trainings in parallel, each with one thread; 1: in this process.
         advance: called with the number of trainings done.
@@ -199,14 +196,14 @@ def read_results(job: TrainingJob, runs: int, folder: Path) -> dict[int, Trainin
 
     Raises InputError for a file that is damaged, or of another audit: another key, config, corpus or base model.
     """
-    found = {}
+    trainings = {}
     for number in range(runs):
         path = _path(folder, number)
         if not path.is_file():
             continue
         content = read_document(path, "remove it, and its training is done again")
         try:
-            of = content.pop("of")
+            owner = content.pop("of")
             training = Training(**content)
             # Not finite if either is not; a text in place of a number raises TypeError, and the file is damaged.
             if not math.isfinite(training.score + training.seconds):
@@ -214,13 +211,13 @@ def read_results(job: TrainingJob, runs: int, folder: Path) -> dict[int, Trainin
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"'{path}' is damaged: remove it, and its training is done again") from error
         # The coin too, which no hash covers: a result whose side was edited is not taken.
-        if of != _name(job, number) or (training.number, training.held_in) != (number, job.held_in(number)):
+        if owner != _name(job, number) or (training.number, training.held_in) != (number, job.held_in(number)):
             raise InputError(
                 f"'{path}' is the result of another audit (its key, config, corpus or base model differ): use a new"
                 " folder"
             )
-        found[number] = training
-    return found
+        trainings[number] = training
+    return trainings
 
 
 def _path(folder: Path, number: int) -> Path:
@@ -228,7 +225,7 @@ def _path(folder: Path, number: int) -> Path:
 
 
 def _name(job: TrainingJob, number: int) -> str:
-    """A hash that identifies a result: job, number, and a commitment to the training's key."""
+    """Return a hash that identifies a result: job, number, and a commitment to the training's key."""
     return text_sha256(job.identity, str(number), text_sha256("key", job.key_of(number).hex()))
 
 
@@ -257,12 +254,12 @@ def _private(job: TrainingJob, number: int, rows: int) -> PrivateTraining | None
 
 @functools.lru_cache(maxsize=1)
 def _base(name: str, revision: str | None) -> LanguageModel:
-    """The base model, loaded once per process."""
+    """Return the base model, loaded once per process."""
     return load_language_model(name, revision=revision)
 
 
 def _attempt(trainer: Trainer, job: TrainingJob, work: Path, number: int) -> Training:
-    """One training in its own folder; errors name the training."""
+    """Run one training in a folder of its own; errors name the training."""
     try:
         with tempfile.TemporaryDirectory(prefix=f"{number:05d}-", dir=work) as folder:
             return trainer(job, number, Path(folder))
@@ -271,9 +268,9 @@ def _attempt(trainer: Trainer, job: TrainingJob, work: Path, number: int) -> Tra
         raise type(error)(f"training {number}: {error}") from error
     except Exception as error:
         # Its first line: a message of torch may be a page.
-        what = (str(error).strip() or "no message").splitlines()[0]
+        reason = (str(error).strip() or "no message").splitlines()[0]
         raise ResumableError(
-            f"training {number} failed ({type(error).__name__}: {what}); finished ones are kept, and the same command"
+            f"training {number} failed ({type(error).__name__}: {reason}); finished ones are kept, and the same command"
             " resumes"
         ) from error
 
@@ -292,7 +289,7 @@ def _in_this_process(attempt: Callable[[int], Training], todo: Sequence[int]) ->
 def _in_processes(
     attempt: Callable[[int], Training], todo: Sequence[int], *, processes: int
 ) -> Generator[Training, None, None]:
-    """At most ``processes`` at a time; running ones are terminated if anything goes wrong here."""
+    """Yield at most ``processes`` at a time; running ones are terminated if anything goes wrong here."""
     # Processes of whoever called this as a library are not ours to end.
     others = set(multiprocessing.active_children())
     # Spawned, not forked: a fork copies locks that torch's threads may hold, and can wait for them for ever.

@@ -30,10 +30,10 @@ from heldin.finetune.clipping import PlainClipping
 from heldin.finetune.loop import train
 from heldin.finetune.recipe import Recipe, Select
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
-from heldin.jobs.check import try_source
+from heldin.jobs.check_run import try_source
 from heldin.models.devices import default_device
 from heldin.models.loading import LanguageModel
-from heldin.stages.config import ModelConfig, PretrainConfig, RunConfig
+from heldin.stages.run_config import ModelConfig, PretrainConfig, RunConfig
 from heldin.stages.sides.slots import Slots, find_slots
 from heldin.stages.train.plan import mechanism_of
 from heldin.words import Code

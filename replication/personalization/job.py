@@ -26,7 +26,7 @@ from heldin.finetune.batches import encode
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.record.document import read_record
 from heldin.record.sweep import read_sweep
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import VALIDATION_RECORDS, CorpusData, read_corpus
 from heldin.stages.sides.data import RunData, prepare_data
 from heldin.stages.train.models import base_model

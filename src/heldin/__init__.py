@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from heldin.api.audits import load_record as load_record
     from heldin.api.audits import plant as plant
     from heldin.api.audits import run as run
-    from heldin.api.claims import claim as claim
-    from heldin.api.claims import plan_claim as plan_claim
     from heldin.api.numbers import bound as bound
+    from heldin.api.numbers import claim as claim
+    from heldin.api.numbers import plan_claim as plan_claim
     from heldin.api.numbers import power as power
     from heldin.api.trainer import audit_trainer as audit_trainer
     from heldin.base.errors import InputError as InputError
@@ -43,9 +43,9 @@ _HOMES = {
     "audit_planted": "api.audits",
     "audit_trainer": "api.trainer",
     "bound": "api.numbers",
-    "claim": "api.claims",
+    "claim": "api.numbers",
     "load_record": "api.audits",
-    "plan_claim": "api.claims",
+    "plan_claim": "api.numbers",
     "plant": "api.audits",
     "power": "api.numbers",
     "run": "api.audits",

@@ -1,1 +1,1 @@
-"""What is measured on trained models, and who is judged by it."""
+"""The measures of trained models: one module for each."""

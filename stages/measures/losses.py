@@ -26,7 +26,6 @@ class Losses(Measure[dict[str, UserLoss]]):
 
     Attributes:
         texts: test texts by held-out user.
-        target: the audited model.
         base: the model before fine-tuning, or what is known of it that is nearest to it.
     """
 

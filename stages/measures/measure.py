@@ -1,6 +1,6 @@
 """A measure: a table of values in a job's folder, what it is made from, how it is computed, and what follows from it.
 
-A job and its verification are the same call: `MeasureFolder` computes a table that is missing, or refuses if it may
+A job and its verification are the same call: ``MeasureFolder`` computes a table that is missing, or refuses if it may
 only read. Values never know who is held in; facts for the record follow from them and membership.
 """
 
@@ -30,7 +30,7 @@ V = TypeVar("V")
 
 
 class Fingerprinted(Protocol):
-    """A model, or what a record says of one: enough to know which values are its."""
+    """A model, or the record's facts about one: enough to recognise the values of the model."""
 
     @property
     def fingerprint(self) -> str:
@@ -77,7 +77,7 @@ class Measure(ABC, Generic[V]):
 
 
 @dataclass(frozen=True)
-class Subjects:
+class MeasuredUsers:
     """The users of a job and their texts, as a measure may see them: not who is held in.
 
     Attributes:
@@ -103,14 +103,14 @@ class MeasureOptions(Section):
     """Options of a measurement that a config asks for (``stages.measures.keys``)."""
 
     @abstractmethod
-    def measure(self, subjects: Subjects, models: tuple[Fingerprinted, Fingerprinted]) -> Measure[Any]:
+    def measure(self, subjects: MeasuredUsers, models: tuple[Fingerprinted, Fingerprinted]) -> Measure[Any]:
         """Return the measure.
 
         Args:
             models: target and leading reference, or what a record says of them.
         """
 
-    def check(self, subjects: Subjects | None, model: "LanguageModel") -> None:
+    def check(self, subjects: MeasuredUsers | None, model: "LanguageModel") -> None:
         """Check what can be known before anything takes long.
 
         Args:
@@ -132,8 +132,6 @@ class MeasureFolder:
     """The folder in which a job keeps its tables.
 
     Attributes:
-        path: the folder.
-        reporter: receives the progress.
         read_only: whether a missing table is refused, for ``heldin verify``; else it is computed.
         timed: measures the seconds of a stage.
     """
@@ -144,7 +142,7 @@ class MeasureFolder:
     timed: Callable[[str], AbstractContextManager[None]] = no_timer
 
     def values_of(self, measure: Measure[V]) -> V:
-        """Return a measure's values, from its table if that was made from the same.
+        """Return a measure's values, from the table if that was made from the same inputs.
 
         Raises:
             InputError: the table is missing or damaged and must not be made, or the models cannot be used.
@@ -165,7 +163,7 @@ class MeasureFolder:
     def facts_of(
         self, measures: Sequence[Measure[Any]], member: Callable[[], Mapping[str, bool]]
     ) -> dict[str, dict[str, Any]]:
-        """Return the facts of each measure by its name, as the record keeps them, without those that say nothing.
+        """Return the facts of each measure by name, as the record keeps them; measures without facts are left out.
 
         Args:
             member: asked once all values are there.

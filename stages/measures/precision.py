@@ -14,7 +14,7 @@ from heldin.audit.coarse import significant
 from heldin.base.coins import keyed_order, seed_key
 from heldin.base.files import cache_directory, text_sha256
 from heldin.base.progress import Reporter
-from heldin.record.precision import PrecisionFacts
+from heldin.record.document import PrecisionFacts
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Shift:
 
 
 @dataclass(frozen=True)
-class Precision(Measure[Shift]):
+class PrecisionShift(Measure[Shift]):
     """The leading statistic of a sample in the precision of the attack and in float32.
 
     Attributes:

@@ -46,11 +46,10 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Scores(Measure[list[TextStatistic]]):
+class TextScores(Measure[list[TextStatistic]]):
     """The statistics of all attacks.
 
     Attributes:
-        attack: which attacks.
         texts: the leading texts by user.
         models: target and leading reference.
         settings: dials that are changed, one at a time: all combinations would be that many more scores to pay for.
@@ -128,7 +127,7 @@ def statistics_of(table: pa.Table) -> list[TextStatistic]:
 
 def read_scores(folder: Path) -> list[TextStatistic]:
     """Return the scores in a job's folder, whatever they belong to. Raises InputError if there are none."""
-    path = folder / Scores.file
+    path = folder / TextScores.file
     table = read_table(path)
     if table is None:
         raise InputError(f"'{path}' is missing or not as it was written: run the command that made the folder again")

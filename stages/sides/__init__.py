@@ -1,1 +1,1 @@
-"""Who and what is held in: everything until the coins."""
+"""The held-in and held-out users and texts of a run: everything until the coins."""

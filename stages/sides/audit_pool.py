@@ -1,4 +1,4 @@
-"""Whose membership chance decides: users, entities whom records name, or both as one pool.
+"""The pool of those whose membership chance decides: users, entities that records name, or both.
 
 Lai et al. (2021) protect whoever is named beside whoever writes; what an audit of entities may conclude is said in
 docs/theory.md#audits-of-entities.
@@ -16,17 +16,19 @@ from heldin.base.coins import keyed_order, keyed_uniform, seed_key
 from heldin.base.errors import InputError
 from heldin.corpus.row_parts import PARTS, Parts, RowParts
 from heldin.corpus.split import Audited, Part, check_pool
-from heldin.stages.config import SplitConfig
+from heldin.stages.run_config import SplitConfig
 
 if TYPE_CHECKING:
     from heldin.corpus.entities.incidence import Incidence
 
 PREFIX = "entity/"
+_UNUSED = 0
+_USES = {part: code for code, part in enumerate(PARTS, start=1)}
 
 
 @dataclass(frozen=True)
 class AuditPool:
-    """Who is audited, fixed before any coin.
+    """The audited users and entities, fixed before any coin.
 
     Attributes:
         names: names of users and entities whose membership chance decides.
@@ -38,7 +40,7 @@ class AuditPool:
 
 
 def pool_of_users(users: Sequence[str], split: SplitConfig, *, seed: int) -> AuditPool:
-    """The users whose membership chance decides: a fixed number, a fraction by public coins, or all.
+    """Return the users whose membership chance decides: a fixed number, a fraction by public coins, or all.
 
     Args:
         split: how many are audited.
@@ -69,7 +71,7 @@ def pool_of_entities(
     real: Sequence[str],
     seed: int,
 ) -> AuditPool:
-    """Entities, and users if both are audited, no two of whom share a record for training or for the attacker.
+    """Return entities, and users if both are audited, no two of whom share a record for training or for the attacker.
 
     They are taken in a public order, entities and users by turns, each unless one before has any of its records. An
     entity that is a user's name is not taken beside users: nobody has two coins.
@@ -99,8 +101,8 @@ def pool_of_entities(
         taken[[row for row in _rows_of(parts[user]) if row < taken.size]] = True
 
     def free(name: str) -> bool:
-        its = rows[starts[number[name]] : starts[number[name] + 1]] if name in number else _rows_of(parts[name])
-        asked = its[np.isin(use[its], (_USES[Part.TRAIN], _USES[Part.ATTACKER]))]
+        own_rows = rows[starts[number[name]] : starts[number[name] + 1]] if name in number else _rows_of(parts[name])
+        asked = own_rows[np.isin(use[own_rows], (_USES[Part.TRAIN], _USES[Part.ATTACKER]))]
         if taken[asked].any():
             return False
         taken[asked] = True
@@ -114,8 +116,8 @@ def pool_of_entities(
     pool = list(itertools.islice(_by_turns(turns), split.audit_pool))
     entities = {}
     for name in (name for name in pool if name in number):
-        its = rows[starts[number[name]] : starts[number[name] + 1]]
-        entities[name] = {part: tuple(its[use[its] == code].tolist()) for part, code in _USES.items()}
+        own_rows = rows[starts[number[name]] : starts[number[name] + 1]]
+        entities[name] = {part: tuple(own_rows[use[own_rows] == code].tolist()) for part, code in _USES.items()}
     if len(pool) < max(2, split.audit_pool or 0) or not entities:
         raise InputError(
             f"split.audited: entities named in {split.entity_records} or more training records and in one of the"
@@ -134,16 +136,12 @@ def _by_turns(queues: list[Iterator[str]]) -> Iterator[str]:
             queues.append(queue)
 
 
-_UNUSED = 0
-_USES = {part: code for code, part in enumerate(PARTS, start=1)}
-
-
 def _rows_of(parts: Parts) -> npt.NDArray[np.int64]:
-    return np.array([row for its in parts.values() for row in its], dtype=np.int64)
+    return np.array([row for part_rows in parts.values() for row in part_rows], dtype=np.int64)
 
 
 def _uses(named: "Incidence", parts: RowParts, kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
-    """What each row is used for, shape (rows of ``named``,); records that caps leave out are unused."""
+    """Return the use of each row, shape (rows of ``named``,); records that caps leave out are unused."""
     use = parts.uses(named.starts.size - 1)
     use[(use == _USES[Part.TRAIN]) & ~kept[: use.size]] = _UNUSED
     return use

@@ -1,4 +1,4 @@
-"""The corpus of a run before anything is planted or drawn: the store, its audited users, and public rows."""
+"""The corpus of a run before anything is planted or drawn: the store, audited users, and public rows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from heldin.corpus.split import Audited, check_pool
 from heldin.corpus.store import CorpusStore
 from heldin.corpus.user_filter import Selection, select_users
 from heldin.record.facts import CorpusFacts
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 
 VALIDATION_RECORDS = 20  # of each public validation user
 
@@ -28,7 +28,6 @@ class CorpusData:
     """The corpus of a run before anything is planted or drawn.
 
     Attributes:
-        store: the corpus.
         audited: the audited users, and how many were dropped.
         public_rows: rows of ``public_store`` that pre-training may see.
         public_users: number of users with such rows.
@@ -46,11 +45,11 @@ class CorpusData:
     public_store: CorpusStore | None = None
 
     def public_texts(self) -> list[str]:
-        """Texts that pre-training may see."""
+        """Return texts that pre-training may see."""
         return [text for texts in self.public_batches() for text in texts]
 
     def public_batches(self) -> Iterator[list[str]]:
-        """The same in batches."""
+        """Yield the same in batches."""
         rows = np.array(self.public_rows, dtype=np.int64)
         for first in range(0, rows.size, ROWS_PER_BATCH):
             yield (self.public_store or self.store).texts_at(rows[first : first + ROWS_PER_BATCH])
@@ -108,7 +107,7 @@ def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
 
 
 def corpus_facts(corpus: CorpusData) -> CorpusFacts:
-    """The record's facts about the corpus."""
+    """Return the record's facts about the corpus."""
     store, audited = corpus.store, corpus.audited
     return CorpusFacts(
         fingerprint=store.fingerprint,
@@ -139,7 +138,7 @@ def _validation_users(config: RunConfig, store: CorpusStore, audited: Selection)
 
 
 def _public_store(config: RunConfig, reporter: Reporter) -> CorpusStore | None:
-    """The corpus that the base model is pre-trained on, if it is not the run's."""
+    """Return the corpus that the base model is pre-trained on, if it is not the run's."""
     if config.model.pretrain is None or config.model.pretrain.source is None:
         return None
     reporter.say("public corpus: reading")
@@ -147,7 +146,7 @@ def _public_store(config: RunConfig, reporter: Reporter) -> CorpusStore | None:
 
 
 def _public_rows(config: RunConfig, store: CorpusStore, taken: frozenset[str]) -> tuple[tuple[int, ...], int]:
-    """Rows of ``store`` of public users, who are not among ``taken``, limited per user by the config."""
+    """Return rows of ``store`` of public users, who are not among ``taken``, limited per user by the config."""
     if config.model.pretrain is None:
         return (), 0
     rule = config.model.pretrain.users

@@ -1,5 +1,6 @@
-"""The data side of a run: store, public users, ledger, and what each stage may see of them."""
+"""The data side of a run: store, public users, ledger, and the rows and texts that each stage may see."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from heldin.attacks.scoring import ScoredParts
+from heldin.attacks.config import Documents
+from heldin.attacks.scoring import AttackTexts, ScoredParts
 from heldin.base.coins import first_in_keyed_order, keyed_order, seed_key
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
@@ -18,14 +20,14 @@ from heldin.corpus.split import Part, Role
 from heldin.corpus.store import Corpus, texts_of
 from heldin.defenses.texts.data_side import Cap, Removal, TrainingRecord, apply_defenses
 from heldin.finetune.batches import encode
+from heldin.finetune.sampled_units import MadeSequence, Writers
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 from heldin.record.facts import CellFacts
-from heldin.stages.config import RunConfig
-from heldin.stages.sides.cell import read_cell
+from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData, read_corpus
 from heldin.stages.sides.layout import laid_out
-from heldin.stages.sides.ledger import Ledger, ledger_of_run, load_ledger
+from heldin.stages.sides.ledger import Ledger, ledger_of_run, load_ledger, read_cell
 from heldin.stages.sides.planting import plant
 from heldin.stages.train.validation import CurveTexts
 from heldin.words.people import AUDITED
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from heldin.stages.sides.slots import Slots
 
 ROWS_A_BATCH = 2**14
+ROWS_HASHED = 2**20
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,11 +68,11 @@ class RunData:
     parts: ScoredParts | None = None
 
     def public_texts(self) -> list[str]:
-        """Texts that pre-training may see."""
+        """Return texts that pre-training may see."""
         return self.corpus.public_texts()
 
     def training_texts(self) -> Iterator[list[str]]:
-        """Texts that fine-tuning may see, and no others, in the order of ``training_rows``, in batches."""
+        """Yield texts that fine-tuning may see, and no others, in the order of ``training_rows``, in batches."""
         for first in range(0, self.training_rows.size, ROWS_A_BATCH):
             rows = self.training_rows[first : first + ROWS_A_BATCH]
             texts = self.store.texts_at(rows)
@@ -78,7 +81,7 @@ class RunData:
             yield texts
 
     def training_text(self, row: int) -> str:
-        """The text that is trained on for a training row."""
+        """Return the text that is trained on for a training row."""
         changed = self.changed_texts.get(row)
         return self.store.text(row) if changed is None else changed
 
@@ -88,28 +91,28 @@ class RunData:
         return {user: texts_of(self.store, self.ledger.parts[user][Part.ATTACKER][:limit]) for user in users}
 
     def known_training_texts(self, users: Sequence[str], limit: int | None, seed: int) -> dict[str, list[str]]:
-        """At most ``limit`` texts per user (None: all) that training saw or would have seen, whoever is held in."""
+        """Return at most ``limit`` texts per user (None: all) that training saw, or would have seen."""
         key = seed_key(seed)
         # Ordered by id under a public seed, and taken from the training part of held-out users too: which texts are
         # scored must not depend on the coin (docs/theory.md#randomisation-test, c).
         # Caps left records out before any coin fell, of both sides alike.
         by_id = {user: {self.store.id(row): row for row in self.for_training(user)} for user in users}
         return {
-            user: texts_of(self.store, [its[id_] for id_ in keyed_order(key, "known documents", list(its))[:limit]])
-            for user, its in by_id.items()
+            user: texts_of(self.store, [own[id_] for id_ in keyed_order(key, "known documents", list(own))[:limit]])
+            for user, own in by_id.items()
         }
 
     def for_training(self, user: str) -> list[int]:
-        """The rows of a user or an audited entity that training sees, or would have seen."""
+        """Return the rows of a user or an audited entity that training sees, or would have seen."""
         rows = self.ledger.parts[user][Part.TRAIN]
         return [row for row in rows if self.slots is None or self.slots.kept[row]]
 
     def real(self, users: Iterable[str]) -> list[str]:
-        """Those of the users who are not canary users."""
+        """Return those of the users who are not canary users."""
         return [user for user in users if user not in self.canaries]
 
     def canary_membership(self) -> dict[str, bool]:
-        """Whether each canary user is held in. Scores meet it in ``audit.panels`` only."""
+        """Return if each canary user is held in. Scores meet membership in ``audit.panels`` only."""
         return {user: self.ledger.roles[user] is Role.HELD_IN for user in sorted(self.canaries)}
 
 
@@ -168,7 +171,7 @@ def prepare_data(
 
 
 def needs_base(config: RunConfig) -> bool:
-    """Whether the data side needs the base model: to make canary users, or to rank records for a cap."""
+    """Return if the data side needs the base model: to make canary users, or to rank records for a cap."""
     ranked = any(isinstance(d, Cap) and d.selection != "random" for d in config.data_defenses)
     return bool(config.canaries) or ranked
 
@@ -181,7 +184,7 @@ def defended(
     reporter: Reporter,
     slots: "Slots | None" = None,
 ) -> tuple[npt.NDArray[np.integer], tuple[Removal, ...], dict[int, str]]:
-    """What data-side defenses leave: the rows that are trained on, what each step did, and changed texts by row.
+    """Return the rows that data-side defenses leave, what each step did, and changed texts by row.
 
     Args:
         store: the corpus, canary users included.
@@ -203,7 +206,8 @@ def defended(
             raise ValueError("records are ranked by the base model: give it")
         return base
 
-    records = [TrainingRecord(row, (its := store.record(row)).user, its.id, its.text) for row in rows.tolist()]
+    stored = ((row, store.record(row)) for row in rows.tolist())
+    records = [TrainingRecord(row, record.user, record.id, record.text) for row, record in stored]
     left, removals = apply_defenses(
         config.data_defenses,
         records,
@@ -247,3 +251,72 @@ def _sample(data: RunData, users: list[str], part: Part, count: int, seed: int) 
     rows = data.ledger.parts.rows_of(part, users)
     chosen = first_in_keyed_order(seed_key(seed), "validation sample", data.store.ids_at(rows), count)
     return data.store.texts_at(rows[chosen])
+
+
+def known_texts(config: RunConfig, data: RunData, users: Sequence[str], which: Documents) -> dict[str, list[str]]:
+    """Return the texts that the attacker has of each user.
+
+    Args:
+        which: fresh texts, or those of training.
+    """
+    if which == "fresh":
+        return data.attacker_texts(users)
+    return data.known_training_texts(users, config.attack.training_documents, config.seed)
+
+
+def texts_under_attack(config: RunConfig, data: RunData, which: Documents | None = None) -> AttackTexts:
+    """Return the scored texts of every scored user; None: those that lead in ``attack.documents``."""
+    texts = known_texts(config, data, data.ledger.scored_users(), which or config.attack.documents[0])
+    return AttackTexts(texts, config.attack.max_characters, data.parts)
+
+
+def test_texts(config: RunConfig, data: RunData) -> AttackTexts:
+    """Return by held-out user a sample of test texts, each cut and scored like the attacker's."""
+    key, most = seed_key(config.seed), config.audit.test_texts_per_user
+    sample = {}
+    for user in data.real(data.ledger.users(Role.HELD_OUT)):
+        # An audited entity writes nothing; who names it writes of others.
+        if user in data.ledger.entities:
+            continue
+        # By id under a public seed, so that every variant of a block is measured on the same texts.
+        by_id = {data.store.id(row): row for row in data.ledger.parts[user][Part.TEST]}
+        rows = [by_id[id_] for id_ in keyed_order(key, "test texts", list(by_id))[:most]]
+        if rows:
+            sample[user] = texts_of(data.store, rows)
+    return AttackTexts(sample, config.attack.max_characters, data.parts)
+
+
+class RecordIds(MadeSequence[str]):
+    """The ids of these rows, read on demand."""
+
+    def __init__(self, store: Corpus, rows: npt.NDArray[np.integer]) -> None:
+        self._store, self._rows = store, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def one(self, number: int) -> str:
+        """Return the id of the row of this number."""
+        return self._store.id(int(self._rows[number]))
+
+    def some(self, numbers: range) -> list[str]:
+        """Return the ids of the rows of these numbers."""
+        return self._store.ids_at(self._rows[np.array(numbers, dtype=np.int64)])
+
+
+def writers(store: Corpus, rows: npt.NDArray[np.integer]) -> Writers:
+    """Return the writer of each of these rows."""
+    ranges = [store.rows(user) for user in store.users]
+    starts = np.array([rows.start for rows in ranges], dtype=np.int64)
+    # A user's rows are adjacent; users are sorted by name, and not always by row.
+    there = np.flatnonzero([len(rows) > 0 for rows in ranges])
+    by_row = there[np.argsort(starts[there], kind="stable")]
+    return Writers(store.users, by_row[np.searchsorted(starts[by_row], rows, side="right") - 1].astype(np.int32))
+
+
+def rows_digest(rows: npt.NDArray[np.integer]) -> str:
+    """Hash of row numbers, whatever their type."""
+    hashed = hashlib.sha256()
+    for first in range(0, rows.size, ROWS_HASHED):
+        hashed.update(rows[first : first + ROWS_HASHED].astype(np.int64).tobytes())
+    return hashed.hexdigest()

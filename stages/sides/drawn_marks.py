@@ -23,12 +23,11 @@ from heldin.canaries.kinds import Kind, keyed_dice
 from heldin.corpus.split import Part
 from heldin.corpus.store import texts_of
 from heldin.models.loading import LanguageModel
-from heldin.stages.config import RunConfig
 from heldin.stages.measures.marks import Drawn, Marks
 from heldin.stages.measures.measure import Fingerprinted
+from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.data import RunData
-from heldin.stages.sides.planting import MadeUp, made_up_names
-from heldin.stages.sides.rare_pool import rare_pool, spoken_tokens
+from heldin.stages.sides.planting import MadeUp, made_up_names, rare_pool, spoken_tokens
 
 CANDIDATES = 1000
 _PURPOSE = "marks never planted"
@@ -58,7 +57,6 @@ class _Recipes:
     """The recipes of a config's canary users.
 
     Attributes:
-        config: config of the run.
         data: corpus and ledger of the run.
         base: the model with which canary users were made.
     """
@@ -68,7 +66,7 @@ class _Recipes:
     base: LanguageModel
 
     def drawn(self) -> Drawn:
-        """Return by recipe its canary users, and marks that were drawn and not planted."""
+        """Return by recipe the canary users, and marks that were drawn and not planted."""
         drawn: Drawn = {}
         canaries = self.data.canaries.items()
         for number, spec in enumerate(self.config.canaries):

@@ -1,4 +1,4 @@
-"""What a run fixes before any coin: who takes part, what is set aside, what caps keep, who is audited."""
+"""The layout of a run before any coin: the users, what is set aside, what caps keep, and who is audited."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from heldin.corpus.set_asides import set_asides
 from heldin.corpus.split import Audited, Part
 from heldin.corpus.store import Corpus
 from heldin.defenses.config import EntityDefense
-from heldin.stages.config import RunConfig, SplitConfig
+from heldin.stages.run_config import RunConfig, SplitConfig
 from heldin.stages.sides.audit_pool import AuditPool, pool_of_entities, pool_of_users
 from heldin.stages.sides.corpus import CorpusData
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Layout:
-    """What is fixed, and public, before any coin.
+    """The public layout that is fixed before any coin.
 
     Attributes:
         corpus: fingerprint of the corpus.
@@ -52,7 +52,7 @@ def laid_out(
     reporter: Reporter,
     earlier: tuple[str, RowParts] | None = None,
 ) -> "tuple[Layout, Slots | None]":
-    """The layout of a run, and the slots of one that protects users and entities.
+    """Return the layout of a run, and the slots of one that protects users and entities.
 
     Args:
         corpus: the corpus before anything was planted.
@@ -108,7 +108,7 @@ def parts_of(
     seed: int,
     reporter: Reporter | None = None,
 ) -> RowParts:
-    """Rows of every user and canary user by what they are used for; no coin is asked.
+    """Return the rows of every user and canary user by what they are used for; no coin is drawn.
 
     Args:
         planted: see ``Layout``.
@@ -117,7 +117,7 @@ def parts_of(
     """
 
     # By one rule for all users, before coins (docs/theory.md#conditions-of-one-run, 4).
-    def of(names: Sequence[str], advance: Callable[[int], object] | None = None) -> RowParts:
+    def aside(names: Sequence[str], advance: Callable[[int], object] | None = None) -> RowParts:
         return set_asides(
             store,
             names,
@@ -128,11 +128,11 @@ def parts_of(
         )
 
     if reporter is None:
-        real = of(users)
+        real = aside(users)
     else:
         with reporter.track("set-asides", sum(len(store.rows(user)) for user in users), "records") as advance:
-            real = of(users, advance)
-    cut = dict(of(tuple(planted)))
+            real = aside(users, advance)
+    cut = dict(aside(tuple(planted)))
     for user, documents in planted.items():
         # Cut before the coin falls, so that a canary user who is held out has the same number of documents.
         cut[user] = {**cut[user], Part.TRAIN: _some(store, cut[user][Part.TRAIN], documents, seed)}
@@ -140,6 +140,6 @@ def parts_of(
 
 
 def _some(store: Corpus, rows: tuple[int, ...], most: int | None, seed: int) -> tuple[int, ...]:
-    """At most ``most`` of the rows, chosen by their record ids."""
+    """Return at most ``most`` of the rows, chosen by their record ids."""
     row_of = {store.id(row): row for row in rows}
     return tuple(sorted(row_of[id_] for id_ in keyed_order(seed_key(seed), "canary documents", list(row_of))[:most]))

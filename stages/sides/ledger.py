@@ -2,6 +2,8 @@
 
 The trainer is given the texts of ``training_rows``, the attack users and their texts; neither is given roles. Scores
 are joined to roles in ``audit.panels``, and for the curves of training in ``stages.train.validation``.
+
+A run in a sweep has another secret: the cell, which names the block whose coins the run shares.
 """
 
 import hmac
@@ -24,10 +26,54 @@ from heldin.base.errors import InputError
 from heldin.base.files import private_directory, text_sha256
 from heldin.corpus.row_parts import RowParts, saved_parts
 from heldin.corpus.split import Part, Role, SplitRule, assign, assign_canaries, require_both_sides
-from heldin.stages.config import SplitConfig
+from heldin.record.facts import CellFacts
+from heldin.stages.config_files import first_difference
+from heldin.stages.run_config import RunConfig, SplitConfig
 from heldin.stages.sides.layout import Layout
 
+CELL_FILE = "cell.json"
 ROWS = "rows"  # folder of the ledger that says what each row is for
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a sweep.
+
+    Attributes:
+        facts: its place, for the record.
+        coins_key: secret key of its block's coins.
+        config: the config that was fixed before these coins were drawn, as a file has it.
+    """
+
+    facts: CellFacts
+    coins_key: bytes
+    config: Mapping[str, Any]
+
+    def require(self, config: RunConfig, out: Path) -> None:
+        """Raise InputError unless this is the cell's config: coins are not for a config that came after them."""
+        content = config.model_dump(mode="json")
+        changed = first_difference(dict(self.config), content)
+        if changed:
+            raise InputError(
+                f"'{out}' is a cell of a sweep, whose config was fixed before its coins were drawn ('{changed}'"
+                " differs): use a new run folder"
+            )
+
+
+def write_cell(cell: Cell, folder: Path) -> None:
+    """Write the cell to ``folder``, a run's folder of secrets (owner-only)."""
+    content = {"facts": cell.facts.model_dump(), "coins_key": cell.coins_key.hex(), "config": cell.config}
+    write_document(private_directory(folder) / CELL_FILE, content)
+
+
+def read_cell(folder: Path) -> Cell | None:
+    """Return the cell of this folder of secrets; None for a run outside sweeps. Raises InputError if it is damaged."""
+    path = folder / CELL_FILE
+    if not path.is_file():
+        return None
+    content = read_document(path, "its run cannot go on; start the sweep in a new folder")
+    facts = CellFacts.model_validate(content["facts"])
+    return Cell(facts, bytes.fromhex(content["coins_key"]), content["config"])
 
 
 @dataclass(frozen=True)
@@ -57,20 +103,20 @@ class Ledger:
     drawn_from: str = field(default="", compare=False)
 
     def users(self, role: Role) -> list[str]:
-        """Users and entities of a role, sorted."""
-        return sorted(user for user, its in self.roles.items() if its is role)
+        """Return users and entities of a role, sorted."""
+        return sorted(user for user, user_role in self.roles.items() if user_role is role)
 
     def scored_users(self) -> list[str]:
-        """Users and entities whose membership chance decided, sorted by name."""
+        """Return users and entities whose membership chance decided, sorted by name."""
         # By name, so that their order tells nothing about sides.
-        return sorted(user for user, its in self.roles.items() if its is not Role.ALWAYS_IN)
+        return sorted(user for user, user_role in self.roles.items() if user_role is not Role.ALWAYS_IN)
 
     def membership(self, without: Container[str] = ()) -> dict[str, bool]:
-        """Whether each of ``scored_users`` is held in, by name, without those in ``without`` (canary users)."""
+        """Return if each of ``scored_users`` is held in, by name, without those in ``without`` (canary users)."""
         return {user: self.roles[user] is Role.HELD_IN for user in self.scored_users() if user not in without}
 
     def training_rows(self) -> npt.NDArray[np.integer]:
-        """Rows that are trained on, sorted: of users who are not held out, but those that name a held-out entity."""
+        """Return the rows to train on, sorted: of users who are not held out, but those that name a held-out entity."""
         out = {name for name, role in self.roles.items() if role is Role.HELD_OUT}
         trained = [name for name in self.parts if name not in out and name not in self.entities]
         rows = self.parts.rows_of(Part.TRAIN, trained)
@@ -81,7 +127,7 @@ class Ledger:
         return rows
 
     def owners(self) -> dict[int, str]:
-        """The audited entity that each of these training rows names; other rows are their author's."""
+        """Return the audited entity that each of these training rows names; other rows are their author's."""
         return {row: entity for entity in self.entities for row in self.parts[entity][Part.TRAIN]}
 
     def key_commitment(self) -> str:
@@ -94,7 +140,7 @@ class Ledger:
         return hmac.digest(self.coins_key, b"ledger" + roles.encode(), "sha256").hex()
 
     def count(self, without: Container[str] = ()) -> Mapping[Role, int]:
-        """Number of users and entities by role, without those in ``without`` (canary users)."""
+        """Return the number of users and entities by role, without those in ``without`` (canary users)."""
         return Counter(role for user, role in self.roles.items() if user not in without)
 
 
@@ -202,7 +248,7 @@ def load_ledger(folder: Path) -> Ledger | None:
 def ledger_of_run(
     folder: Path, layout: Layout, split: SplitConfig, *, seed: int, kept: Ledger | None, coins: bytes | None = None
 ) -> Ledger:
-    """The run's ledger: drawn under the keys of the one that is kept, else under fresh ones and saved.
+    """Return the run's ledger: drawn under the keys of the one that is kept, else under fresh ones and saved.
 
     Args:
         folder: the run's folder of secrets.

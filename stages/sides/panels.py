@@ -1,6 +1,6 @@
-"""Who is judged together: real users, each kind of canary user, and users with one example; and what is tested on whom.
+"""The panels of a run: real users, each kind of canary user, and users with one example; and the claims on each.
 
-All of it follows from config, plan and ledger, before any score is there.
+Panels follow from config, plan and ledger, before any score exists. After judging, ``people_of`` lists exposed users.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,11 +10,13 @@ import numpy as np
 
 from heldin.attacks.protocol import TextStatistic
 from heldin.audit.canary_groups import PlantedUsers, kinds_of
-from heldin.audit.exposed_users import Exposed, correlations, exposure_groups
+from heldin.audit.exposed_users import Exposed, correlations, exposed_users, exposure_groups
 from heldin.audit.exposure import ExposureFacts
 from heldin.audit.panels import judge_panels
 from heldin.audit.preregistration import Panel, Preregistration, Sides
 from heldin.audit.results import Results
+from heldin.audit.scored_users import ScoredUsers
+from heldin.base.coins import first_in_keyed_order, seed_key
 from heldin.base.progress import Reporter
 from heldin.bounds.design import Assignment
 from heldin.bounds.plan_claims import claims_of, exposed_claims
@@ -22,9 +24,9 @@ from heldin.bounds.verdict import Claim
 from heldin.canaries.kinds import Canary, Kind
 from heldin.corpus.split import Part, SplitRule
 from heldin.defenses.mechanism import Mechanism
-from heldin.stages.config import RunConfig
-from heldin.stages.sides.data import RunData
-from heldin.stages.sides.people import people_of
+from heldin.defenses.texts.data_side import TrainingRecord
+from heldin.stages.run_config import RunConfig
+from heldin.stages.sides.data import RunData, writers
 from heldin.words import Statement
 from heldin.words.evidence import REAL_USERS, Subjects
 from heldin.words.people import AUDITED
@@ -32,10 +34,9 @@ from heldin.words.people import AUDITED
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """What scores and membership of a run say together.
+    """The results of a run's scores and membership together.
 
     Attributes:
-        results: the results for the record.
         texts: number of scored texts of those whom the answer is about.
         people: every held-in user, for an owner-only file; never in the record.
     """
@@ -91,7 +92,7 @@ def planted_users(data: RunData) -> PlantedUsers:
 
 
 def preregistered(config: RunConfig, data: RunData, plan: Mechanism) -> Preregistration:
-    """Return what a run fixes before any score: the claims are its plan's.
+    """Return what a run fixes before any score: the claims are those of the plan.
 
     Args:
         plan: the mechanism of the plan.
@@ -170,7 +171,7 @@ def claims_on(plan: Mechanism, data: RunData) -> list[Claim]:
 
 
 def claims_by_kind(plan: Mechanism, canaries: Mapping[str, Canary]) -> dict[Kind, list[Claim]]:
-    """Return by kind what the plan promises its canary users: text sampling, to people of as many records as theirs."""
+    """Return by kind the guarantee of canary users: text sampling guarantees by number of records."""
     claims = dict.fromkeys(kinds_of(canaries), claims_of(plan))
     documents = [canary.documents for canary in canaries.values() if canary.documents is not None]
     if len(documents) < len(canaries):  # all that a real user has
@@ -187,6 +188,54 @@ def _subjects_of(kind: Kind) -> Statement:
     return Subjects.CANARIES_OF_KIND(kind=kind.replace("_", "-"))
 
 
+def people_of(fixed: Preregistration, data: RunData, table: ScoredUsers) -> list[Exposed]:
+    """Return held-in users, most exposed first: at most ``audit.exposure_users``, with the words of as many others.
+
+    Args:
+        table: the scored users.
+    """
+    most, owners = fixed.audit.exposure_users, data.ledger.owners()
+    wrote = writers(data.store, data.training_rows)
+    number = {name: i for i, name in enumerate(wrote.names)}
+    # An audited entity's records are its own here, whoever wrote them.
+    of_entities = {name: len(number) + i for i, name in enumerate(sorted(set(owners.values())))}
+    whose = wrote.places.astype(np.int64)
+    if owners:
+        entity = np.array([of_entities.get(owners.get(row, ""), -1) for row in data.training_rows.tolist()])
+        whose = np.where(entity >= 0, entity, whose)
+    listed = [name for name, held_in in zip(table.users, table.member, strict=True) if held_in]
+    of_listed = set(listed)
+    there = {name: i for name, i in {**number, **of_entities}.items() if name not in of_listed}
+    present = np.zeros(len(number) + len(of_entities), dtype=np.bool_)
+    present[whose] = True
+    others = [name for name, i in there.items() if present[i]]
+    shown = _sample(fixed.seed, "exposed", listed, most)
+    beside = _sample(fixed.seed, "words of others", others, most)
+    every = {**number, **of_entities}
+    wanted = np.zeros_like(present)
+    wanted[[every[name] for name in (*shown, *beside) if name in every]] = True
+    rows = data.training_rows[wanted[whose]]
+    records = [
+        TrainingRecord(record.row, owners.get(record.row, record.user), record.id, data.training_text(record.row))
+        for record in map(data.store.record, rows.tolist())
+    ]
+    return exposed_users(
+        table,
+        records,
+        attack=fixed.attack.primary,
+        aggregation=fixed.attack.aggregations[0],
+        listed=frozenset(shown),
+        trained_on=data.training_rows.size,
+    )
+
+
+def _sample(seed: int, purpose: str, names: Sequence[str], most: int) -> list[str]:
+    """Return at most so many of the names, by a public order: who is among them follows from no score."""
+    if len(names) <= most:
+        return list(names)
+    return [names[i] for i in first_in_keyed_order(seed_key(seed), purpose, names, most)]
+
+
 def sides_of_run(assignment: SplitRule) -> Sides:
-    """The sides of a run, whose ledger heldin drew: coins, or an exact half."""
+    """Return the sides of a run, whose ledger heldin drew: coins, or an exact half."""
     return Sides(Assignment.COIN if assignment is SplitRule.COIN else Assignment.FIXED, witnessed=True)

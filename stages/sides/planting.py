@@ -3,10 +3,12 @@
 This comes after the base model (high-temperature canary users are sampled from it) and before the coins.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
+
+from transformers import PreTrainedTokenizerBase
 
 from heldin.base.coins import keyed_order, keyed_uniform, seed_key
 from heldin.base.errors import InputError
@@ -25,6 +27,8 @@ from heldin.canaries.config import (
 from heldin.canaries.craft import (
     high_temperature_users,
     rare_phrase_users,
+    rare_tokens,
+    token_counts,
     unseen_token_users,
 )
 from heldin.canaries.form import Forms, formed
@@ -36,11 +40,14 @@ from heldin.canaries.real_rows import real_row_users
 from heldin.corpus.split import records_to_train_on, set_aside_sizes
 from heldin.corpus.store import CorpusStore, texts_of
 from heldin.models.loading import LanguageModel
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData
-from heldin.stages.sides.rare_pool import rare_pool, spoken_tokens
 
 MadeUp = UnseenTokenCanaries | HighTemperatureCanaries | RarePhraseCanaries | NamedPersonCanaries
+# share of a tokenizer's stable tokens: rare in the texts it was made from, and enough to tell users apart
+LATEST_MERGES = 0.05
+# times as many candidates as tokens of users' own: some cannot stand beside others and come back when encoded
+SPARE_TOKENS = 1.25
 
 
 def plant(
@@ -51,7 +58,7 @@ def plant(
     reporter: Reporter,
     forms: Forms | None = None,
 ) -> PlantedStore:
-    """The corpus with the run's canary users in it; they are made once and kept in ``out``/ledger/canaries.
+    """Return the corpus with the run's canary users in it; they are made once and kept in ``out``/ledger/canaries.
 
     Args:
         config: config of the run, with canaries.
@@ -71,8 +78,8 @@ def plant(
     # A substring is inserted where training and attack see it, so that both limits shape the texts.
     visible = repr((config.finetune.sequence_length, config.attack.max_characters))
     formed = ["formed"] if forms else []
-    of = text_sha256(store.fingerprint, base.fingerprint, split, visible, *formed, *recipe, "users", *audited)
-    kept = load_canaries(store, folder, origin=of)
+    origin = text_sha256(store.fingerprint, base.fingerprint, split, visible, *formed, *recipe, "users", *audited)
+    kept = load_canaries(store, folder, origin=origin)
     if kept is not None:
         return kept
     made: list[CanaryUser] = []
@@ -90,20 +97,20 @@ def plant(
         raise InputError(f"the corpus has a user named '{clash}', which is a canary user's name: rename that user")
     if forms:
         made = _formed(made, config, forms)
-    save_canaries(made, folder, origin=of)
+    save_canaries(made, folder, origin=origin)
     # Read back rather than used as made: the first call of a run and a resumed one have the same store and fingerprint.
-    planted = load_canaries(store, folder, origin=of)
+    planted = load_canaries(store, folder, origin=origin)
     assert planted is not None
     return planted
 
 
 def made_up_names(spec: MadeUp | RealRowCanaries, number: int) -> str:
-    """How the names of the canary users of a config's section begin."""
+    """Return how the names of the canary users of a config's section begin."""
     return f"canary/{spec.kind}/{number}/"
 
 
 def _formed(made: list[CanaryUser], config: RunConfig, forms: Forms) -> list[CanaryUser]:
-    """The users, those who are made up with as many records as are asked for, each in the form of a row."""
+    """Return the users, made-up ones with as many records as wanted, each in the form of a row."""
     fractions = _fractions(config)
     wanted = {
         user.canary.user: records_to_train_on(user.canary.documents or 0, **fractions)
@@ -111,7 +118,7 @@ def _formed(made: list[CanaryUser], config: RunConfig, forms: Forms) -> list[Can
         if user.canary.source is None and user.canary.kind is not Kind.REAL_ROWS
     }
     rows = forms.rows(wanted, frozenset(user.canary.source for user in made if user.canary.source is not None))
-    return [formed(its, rows[name], forms) if (name := its.canary.user) in rows else its for its in made]
+    return [formed(canary, rows[name], forms) if (name := canary.canary.user) in rows else canary for canary in made]
 
 
 def _fractions(config: RunConfig) -> dict[str, float]:
@@ -127,12 +134,10 @@ class _Maker:
     """Canary users of one section of the config.
 
     Attributes:
-        config: config of the run.
         corpus: the corpus without canary users.
         left: audited users whom no section before has taken.
         base: the model before fine-tuning.
         number: number of the section.
-        reporter: receives the progress.
         forms: see ``plant``.
         spoken: tokens of unseen-token users who were made before, where some are to share none.
     """
@@ -151,7 +156,7 @@ class _Maker:
         return self.corpus.store
 
     def users(self, spec: CanarySpec) -> list[CanaryUser]:
-        """All canary users of the section."""
+        """Return all canary users of the section."""
         match spec:
             case SubstringCanaries():
                 return self._by_number(spec, spec.users) if spec.users else self._by_coin(spec, spec.fraction or 0.0)
@@ -222,12 +227,12 @@ class _Maker:
         ]
 
     def _texts(self, documents: int) -> int:
-        """How many texts to make for a user who is to have so many documents in training."""
+        """Return how many texts to make for a user who is to have so many documents in training."""
         records = records_to_train_on(documents, **_fractions(self.config))
         return self.forms.pieces(records) if self.forms else records
 
     def _names(self, spec: MadeUp | RealRowCanaries) -> Iterator[tuple[int, list[str]]]:
-        """Names by number of documents; they are public constants."""
+        """Yield names by number of documents; they are public constants."""
         # By config alone: the pool of canary users is fixed whatever the corpus holds.
         for documents in sorted(set(spec.documents)):
             yield documents, [f"{made_up_names(spec, self.number)}{documents}/{i:05d}" for i in range(spec.users)]
@@ -258,23 +263,23 @@ class _Maker:
         waiting = keyed_order(seed_key(self.config.seed), f"canary source {self.number}", list(self.left))
         made: list[CanaryUser] = []
         for length, documents in spec.groups():
-            found: list[CanaryUser] = []
+            fitting: list[CanaryUser] = []
             for user in waiting:
                 # No further: to try a user is to encode that user's texts.
-                if len(found) == users:
+                if len(fitting) == users:
                     break
                 if self._has_documents(user, documents) and (canary := self._canary(user, length, documents)):
-                    found.append(canary)
-            if len(found) < users:
+                    fitting.append(canary)
+            if len(fitting) < users:
                 raise self._too_few(length, documents, users, len(made))
-            chosen = {canary.canary.source for canary in found}
+            chosen = {canary.canary.source for canary in fitting}
             # Users of one group are not taken again; the longest substrings chose first (``SubstringCanaries.groups``).
             waiting = [user for user in waiting if user not in chosen]
-            made += found
+            made += fitting
         return made
 
     def _by_coin(self, spec: SubstringCanaries, fraction: float) -> list[CanaryUser]:
-        """Each user by its own coin, in a group drawn for it; a user who does not qualify stays real."""
+        """Decide each user by a separate coin, in a group drawn for the user; users who do not qualify stay real."""
         key, groups = seed_key(self.config.seed), spec.groups()
         made = []
         for user in self.left:
@@ -326,3 +331,52 @@ class _Maker:
             f"{many}, {used} of these {len(audited)} went to other groups, and {users} are needed: lower lengths,"
             " documents or users"
         )
+
+
+def rare_pool(
+    spec: UnseenTokenCanaries,
+    sections: Sequence[CanarySpec],
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: CorpusData,
+    left: Sequence[str],
+    spoken: Collection[int],
+) -> list[int]:
+    """Return tokens that were never seen, or the rarest ones if there are too few unseen tokens for signatures.
+
+    Args:
+        spec: a section of the config.
+        sections: all of them.
+        corpus: the corpus without canary users.
+        left: audited users whom no section before has taken.
+        spoken: see ``spoken_tokens``, of the sections before.
+    """
+    texts = corpus.public_texts()
+    if spec.rarity == "corpus":
+        # Real users decide which tokens are unseen: the plan declares it as a step that is not user-local.
+        texts += texts_of(corpus.store, [row for user in left for row in corpus.store.rows(user)])
+    counts = token_counts(tokenizer, texts)
+    rarest = [token for token in rare_tokens(tokenizer, counts) if token not in spoken]
+    least = 4 * spec.signature_tokens  # tokens: enough to choose sequences that encode to themselves
+    # For all sections, so that one after the other finds enough; those that cannot stand side by side are passed over.
+    own = sum(section.users * len(set(section.documents)) * section.signature_tokens for section in _disjoint(sections))
+    least = max(least, int(SPARE_TOKENS * own))
+    if not texts:  # a base from elsewhere: what it saw is not known
+        return rarest[: max(least, int(LATEST_MERGES * len(rarest)))]
+    unseen = [token for token in rarest if not counts[token]]
+    return unseen if len(unseen) >= least else rarest[:least]
+
+
+def spoken_tokens(
+    sections: Sequence[CanarySpec], tokenizer: PreTrainedTokenizerBase, marks: Iterable[str]
+) -> frozenset[int]:
+    """Return tokens of marks that no other pool has; none if no section asks for disjoint pools.
+
+    Args:
+        sections: of the config.
+        marks: of unseen-token users.
+    """
+    return frozenset(token_counts(tokenizer, list(marks))) if _disjoint(sections) else frozenset()
+
+
+def _disjoint(sections: Sequence[CanarySpec]) -> list[UnseenTokenCanaries]:
+    return [section for section in sections if isinstance(section, UnseenTokenCanaries) and section.disjoint]

@@ -24,14 +24,14 @@ from heldin.corpus.store import Corpus, CorpusStore
 from heldin.defenses.config import EntityDefense
 from heldin.defenses.texts.caps import caps_named, kept_under_caps, slot_order
 from heldin.defenses.texts.data_side import Removal
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 
 _NOBODY = -1
 
 
 @dataclass(frozen=True, eq=False)
 class Slots:
-    """Who wrote the training records of a run, and whom they name; numbered like the corpus's rows.
+    """Writers of the training records of a run, and the people they name; numbered like the corpus's rows.
 
     Attributes:
         users: all users with training records, held in or not.
@@ -48,14 +48,14 @@ class Slots:
     caps: str | None
 
     def removal(self, rows: npt.NDArray[np.integer]) -> Removal | None:
-        """What caps leave out of these rows; None without caps."""
+        """Return what caps leave out of these rows; None without caps."""
         if self.caps is None:
             return None
         out = rows[~self.kept[rows]]
         return Removal(self.caps, rows.size, out.size, np.unique(self.authors[out]).size)
 
     def exposed(self, rows: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
-        """How many of these rows each user wrote or is named in, and how many name each entity.
+        """Count how many of these rows each user wrote or is named in, and how many name each entity.
 
         Returns:
             Counts of the users and of the entities with any; None for the latter without a source of entities.
@@ -72,8 +72,8 @@ class Slots:
         # An entity that is a user's name: that user's own records were counted above.
         number = {user: i for i, user in enumerate(self.users)}
         user_of = np.full(self.named.count, _NOBODY, dtype=np.int32)
-        for user, its in self.named.users.items():
-            user_of[its] = number.get(user, _NOBODY)
+        for user, entities in self.named.users.items():
+            user_of[entities] = number.get(user, _NOBODY)
         others = among & (user_of[entity] != _NOBODY) & (user_of[entity] != author)
         of_users = of_users + np.bincount(user_of[entity[others]], minlength=len(self.users))
         of_entities = np.bincount(entity[among], minlength=self.named.count)
@@ -83,7 +83,7 @@ class Slots:
 def find_slots(
     config: RunConfig, base: CorpusStore, store: Corpus, parts: RowParts, reporter: Reporter
 ) -> Slots | None:
-    """The slots of a run that protects users and entities; None for any other.
+    """Return the slots of a run that protects users and entities; None for any other.
 
     Args:
         base: the corpus before anything was planted, beside which what is found is kept.
@@ -144,7 +144,7 @@ def _require_some(
 def whom_records_name(
     config: RunConfig, base: CorpusStore, store: Corpus, rows: npt.NDArray[np.integer], reporter: Reporter
 ) -> Incidence | None:
-    """The entities that each row names, by the config's source of entities; None without one.
+    """Return the entities that each row names, by the config's source of entities; None without one.
 
     Args:
         base: see ``find_slots``.
@@ -155,13 +155,13 @@ def whom_records_name(
         InputError: the source cannot be used.
     """
     defense = config.defense if isinstance(config.defense, EntityDefense) else None
-    its = defense if defense and defense.entities else config.split
-    if its.entities is None:
+    section = defense if defense and defense.entities else config.split
+    if section.entities is None:
         return None
-    source = its.entities.source()
+    source = section.entities.source()
     mentions = find_mentions(base, source, reporter)
     planted = {row: Text(store.id(row), store.text(row)) for row in rows[rows >= len(base)].tolist()}
     if planted:
         mentions = with_rows_beyond(mentions, planted, source)
     aliases = load_aliases(config.corpus.aliases) if config.corpus.aliases else None
-    return incidence(mentions, categories=its.categories, aliases=aliases)
+    return incidence(mentions, categories=section.categories, aliases=aliases)

@@ -25,8 +25,8 @@ from heldin.corpus.split import Role
 from heldin.defenses.mechanism import Mechanism
 from heldin.models.loading import load_language_model
 from heldin.models.score_cache import ScoreCache, ScoredModel
-from heldin.stages.config import RunConfig
 from heldin.stages.measures.scores import SHADOW, columns_of, statistics_of
+from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.data import RunData, defended
 from heldin.stages.train.training import finetune
 
@@ -35,14 +35,12 @@ DIAL = "shadow models"
 
 @dataclass(frozen=True)
 class Shadows:
-    """What shadow models are trained by and scored on.
+    """The users and texts that shadow models are trained and scored on.
 
     Attributes:
-        config: config of the run.
         data: corpus and ledger of the run, of which the roles of audited users are not used.
         base_name: name to load the base model by.
         reference: the leading reference model.
-        mechanism: the mechanism of the run.
         texts: the scored texts, by user.
     """
 
@@ -99,7 +97,7 @@ class Shadows:
 
 
 def _included(users: Sequence[str], models: int, seed: int) -> NDArray[np.bool_]:
-    """Which users each shadow model is trained on, shape (models, users); each user is in half of the models."""
+    """Return which users each shadow model is trained on, shape (models, users); each user is in half of the models."""
     included = np.zeros((models, len(users)), dtype=np.bool_)
     numbers = [str(number) for number in range(models)]
     for column, user in enumerate(users):
@@ -113,9 +111,9 @@ def _included(users: Sequence[str], models: int, seed: int) -> NDArray[np.bool_]
 def _shadow_run(
     config: RunConfig, data: RunData, base_name: str, users: Sequence[str], members: NDArray[np.bool_], number: int
 ) -> RunData:
-    """The data of a run with the attacker's coins, under a key that nothing else uses."""
+    """Return the data of a run with the attacker's coins, under a key that nothing else uses."""
     # Only the roles of those whom chance decides: users who are always in are known to the attacker to be in.
-    roles = {user: Role.HELD_IN if its else Role.HELD_OUT for user, its in zip(users, members, strict=True)}
+    roles = {user: Role.HELD_IN if member else Role.HELD_OUT for user, member in zip(users, members, strict=True)}
     # Not the run's own key: two models under one key differ by un-noised data (docs/theory.md#keys-and-coins).
     key = keyed_digest(data.ledger.key, DIAL, str(number))
     ledger = replace(data.ledger, key=key, roles={**data.ledger.roles, **roles})
@@ -127,5 +125,5 @@ def _shadow_run(
 
 
 def _work(path: Path) -> Path:
-    """Where a shadow model is trained, until its scores are written."""
+    """Return the folder in which a shadow model is trained, until its scores are written."""
     return path.with_suffix(".work")

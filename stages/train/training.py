@@ -26,10 +26,9 @@ from heldin.finetune.training import discard_model, job_name
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
-from heldin.stages.config import RunConfig
-from heldin.stages.sides.data import RunData, curve_texts
+from heldin.stages.run_config import RunConfig
+from heldin.stages.sides.data import RecordIds, RunData, curve_texts, rows_digest, writers
 from heldin.stages.sides.ledger import load_ledger
-from heldin.stages.sides.rows import RecordIds, rows_digest, writers
 from heldin.stages.train.validation import HELD_IN_LOSS, PUBLIC_LOSS, CurveEvaluation
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def finetune(
 
 
 def is_model_of_training(run: Path, key: bytes) -> bool:
-    """Return whether the final model is the one that training left, by its digest and by the keyed hash of that.
+    """Return whether the final model is the one that training left, by digest and by keyed hash of the digest.
 
     A model without a hash is one that a killed call finished: its digest alone counts.
     """
@@ -124,7 +123,7 @@ def _model_commitment(key: bytes, final: Path) -> str:
 def measured_clip_norm(
     config: RunConfig, data: RunData, base: LanguageModel, out: Path, reporter: Reporter
 ) -> float | None:
-    """The smallest gradient norm of a plain run, for a clipping defense that names no norm (Kandpal et al., D.3).
+    """Return the smallest gradient norm of a plain run, for a clipping defense without a norm (Kandpal et al., D.3).
 
     The plain run comes first, on a copy of the base model, and can be resumed like any other.
 
@@ -167,7 +166,7 @@ def measured_clip_norm(
 def training_tokens(
     data: RunData, base: LanguageModel, length: int | None, folder: Path, reporter: Reporter
 ) -> TokenStore:
-    """The token sequences of the training rows, on disk: made once, and read by all processes.
+    """Return the token sequences of the training rows, on disk: made once, and read by all processes.
 
     Args:
         base: whose tokenizer.
@@ -183,13 +182,13 @@ def training_tokens(
         )
     changed = sorted(data.changed_texts.items())
     rows = rows_digest(data.training_rows)
-    of = text_sha256(base.fingerprint, data.store.fingerprint, rows, repr(changed), repr(length))
+    origin = text_sha256(base.fingerprint, data.store.fingerprint, rows, repr(changed), repr(length))
     # Made by the first process, and mapped by the others.
     with first_process_first(), reporter.track("tokenizing", data.training_rows.size, "records") as advance:
         return token_store(
             folder,
             encoded(base.tokenizer, data.training_texts(), length),
-            origin=of,
+            origin=origin,
             vocabulary=base.model.get_input_embeddings().num_embeddings,
             verify=rank() == 0,
             advance=advance,
@@ -231,7 +230,7 @@ def _bind_key(path: Path, job: str) -> None:
 
 
 def plan_commitment(key: bytes, mechanism: Mechanism) -> str:
-    """A keyed hash of the plan that a run was trained under, so that plan, config and record cannot change together."""
+    """Return a keyed hash of the plan of a training, so that plan, config and record cannot change together."""
     # Keyed: whoever edits plan and record together cannot make the hash that fits without the key.
     return hmac.digest(key, b"plan" + mechanism.model_dump_json().encode(), "sha256").hex()
 
@@ -254,7 +253,7 @@ def _named(data: RunData) -> "Incidence":
 
 
 def finished_training(folder: Path, config: RunConfig) -> TrainingResult:
-    """How a finished run's training ended, from its last checkpoint. Raises InputError if there is none."""
+    """Return how a finished run's training ended, from its last checkpoint. Raises InputError if there is none."""
     state = finished_state(folder / "checkpoints" / "resume")
     chosen = state.best_step if config.finetune.keeps_best else state.step
     history = tuple(state.history)

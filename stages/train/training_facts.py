@@ -1,27 +1,51 @@
-"""The record's facts about a run's training: what was trained, what it took, and what it promises."""
+"""The record's facts about a run's training: trained rows, effort, guarantee, exposure, gradient norms."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from heldin.audit.coarse import brief
+from heldin.audit.coarse import brief, significant
+from heldin.base.coins import keyed_order, seed_key
 from heldin.base.files import finite
+from heldin.corpus.entities.spans import Text
+from heldin.corpus.split import Part
 from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.texts.data_side import as_trained
+from heldin.finetune.batches import encode
+from heldin.finetune.gradient_norms import gradient_norms
 from heldin.finetune.loop import TrainingResult
-from heldin.record.effort import EffortFacts
-from heldin.record.facts import ByExposure, Ceiling, CurvePoint, ExposedShare, RemovalFacts, TrainingFacts
-from heldin.stages.config import RunConfig
-from heldin.stages.sides.data import RunData
+from heldin.models.loading import LanguageModel
+from heldin.record.document import EffortFacts
+from heldin.record.facts import (
+    ByExposure,
+    Ceiling,
+    CurvePoint,
+    ExposedShare,
+    GradientNorms,
+    RemovalFacts,
+    TrainingFacts,
+)
+from heldin.stages.run_config import RunConfig
+from heldin.stages.sides.data import RunData, writers
 from heldin.stages.sides.panels import claims_on
-from heldin.stages.sides.rows import writers
 from heldin.stages.train.validation import gap_auroc_correlation
+
+if TYPE_CHECKING:
+    from heldin.stages.sides.slots import Slots
+
+OF_NO_USE = 1000.0  # epsilon beyond which it is not computed any more
+RECORDS = 256  # of each group
+BINS = 24
 
 
 def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, result: TrainingResult) -> TrainingFacts:
-    """Return the record's facts about training and its guarantee.
+    """Return the record's facts about training and the guarantee.
 
     Args:
         result: how training ended.
@@ -50,7 +74,7 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
 
 
 def effort_facts(result: TrainingResult) -> EffortFacts:
-    """What training took, for the record."""
+    """Return the effort of training, for the record."""
     effort = result.effort
     seconds = effort.step_seconds
 
@@ -75,13 +99,11 @@ def _exposed(mechanism: Mechanism, data: RunData) -> list[ExposedShare]:
     # Counts of records say something about text sampling alone, and only where it promises anything.
     if data.slots is None or mechanism.two_level is not None or mechanism.reasons():
         return []
-    from heldin.stages.train.exposed import exposed_shares
-
     return exposed_shares(mechanism, data.slots, data.training_rows)
 
 
 def promise_facts(mechanism: Mechanism) -> dict[str, Any]:
-    """The record's facts about the guarantee, by field: a function of the plan alone."""
+    """Return the record's facts about the guarantee, by field: a function of the plan alone."""
     promise = mechanism.guarantee()
     holds = promise if isinstance(promise, Guarantee) else None
     ceiling = None
@@ -101,9 +123,70 @@ def promise_facts(mechanism: Mechanism) -> dict[str, Any]:
 
 
 def _by_exposure(promise: Guarantee | NoGuarantee) -> ByExposure | None:
-    """What holds, by exposure: of the guarantee, or of what is left of it without the paper's claim."""
+    """Return what holds by exposure: the guarantee, or what remains of it without the paper's claim."""
     held = promise if isinstance(promise, Guarantee) else promise.fallback
     if held is None or held.exposure is None:
         return None
     claimed = None if isinstance(promise, Guarantee) else promise.assumed_epsilon
     return ByExposure(**finite(asdict(held.exposure)), claimed=claimed)
+
+
+def exposed_shares(mechanism: Mechanism, slots: "Slots", rows: npt.NDArray[np.integer]) -> list[ExposedShare]:
+    """Shares of users and entities by the number of training records, at the points of the plan's curve and beyond.
+
+    Args:
+        mechanism: the plan, by text sampling.
+        slots: those of the run.
+    """
+    assert mechanism.delta is not None
+    users, entities = slots.exposed(rows)
+    most = max(int(counts.max(initial=1)) for counts in (users, entities) if counts is not None)
+    marks = mechanism.exposure_marks()
+    # Powers of two, until everybody is below: somebody named in every record is told that person's epsilon too.
+    while marks[-1] < most:
+        marks.append(2 ** marks[-1].bit_length())
+    spent: dict[int, float | None] = {}
+    last = 0.0
+    for mark in marks:
+        # It grows with the number of records, and so does the time that it takes.
+        last = mechanism.epsilon_at(mark) if last <= OF_NO_USE else math.inf
+        spent[mark] = finite(last)
+    return [
+        ExposedShare(
+            exposed=mark,
+            epsilon=spent[mark],
+            users=brief(float(np.mean(users <= mark))) if users.size else 1.0,
+            entities=None if entities is None else brief(float(np.mean(entities <= mark))) if entities.size else 1.0,
+        )
+        for mark in marks
+    ]
+
+
+def canary_gradient_norms(config: RunConfig, data: RunData, base: LanguageModel) -> GradientNorms | None:
+    """Gradient norms of training records of canary and real users at the base model; None without canary users.
+
+    The norms are those of all users whose membership chance decides, held in or not.
+    """
+    if not data.canaries:
+        return None
+    users = data.ledger.scored_users()  # of both sides: a norm depends on the record, not on who was trained on
+    planted = [user for user in users if user in data.canaries]
+    groups = [_sequences(config, data, base, group) for group in (planted, data.real(users))]
+    # Each record is a unit of its own here.
+    of_canaries, of_real = (np.array(gradient_norms(base, [[s] for s in sequences])) for sequences in groups)
+    together = np.concatenate([of_canaries, of_real])
+    # a tenth beyond either end, and short: the outer edges are no record's own norm
+    edges = np.geomspace(significant(0.9 * together.min()), significant(1.1 * together.max()), BINS + 1)
+    return GradientNorms(
+        edges=edges.tolist(),
+        canaries=np.histogram(of_canaries, edges)[0].tolist(),
+        real=np.histogram(of_real, edges)[0].tolist(),
+    )
+
+
+def _sequences(config: RunConfig, data: RunData, base: LanguageModel, users: Sequence[str]) -> list[list[int]]:
+    by_id = {data.store.id(row): row for user in users for row in data.ledger.parts[user][Part.TRAIN]}
+    chosen = keyed_order(seed_key(config.seed), "gradient norms", list(by_id))[:RECORDS]
+    # As training would see them, also those of users who are held out.
+    texts = as_trained(config.data_defenses, [Text(id_, data.store.text(by_id[id_])) for id_ in chosen])
+    return encode(base.tokenizer, texts, config.finetune.sequence_length)

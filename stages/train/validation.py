@@ -1,4 +1,4 @@
-"""What is measured while a model trains: validation loss of held-in and held-out users, and the attack's AUROC.
+"""Measurements while a model trains: validation loss of held-in and held-out users, and the attack's AUROC.
 
 These are the curves of Kandpal et al. (2024), Figure 3. The training loop gets them as a callback, so it knows neither
 attacks nor held-out users.
@@ -59,8 +59,8 @@ class CurveEvaluation:
         self._attacked = [
             (user, text)
             for users in (texts.held_in_attack, texts.held_out_attack)
-            for user, its in users.items()
-            for text in its
+            for user, user_texts in users.items()
+            for text in user_texts
         ]
         # Before the first step: the loop trains this very model in place.
         self._reference = [s.total for s in self._scored(base, [text for _, text in self._attacked])]
@@ -87,7 +87,7 @@ class CurveEvaluation:
         loss = self._mean_loss(lm, public, step)
         of_public = {} if loss is None else {PUBLIC_LOSS: loss}
         losses = {HELD_IN_LOSS: held_in, HELD_OUT_LOSS: held_out}
-        return {**{name: its for name, its in losses.items() if its is not None}, "auroc": area, **of_public}
+        return {**{name: loss for name, loss in losses.items() if loss is not None}, "auroc": area, **of_public}
 
     def _scored(self, lm: LanguageModel, texts: Sequence[str]) -> list[TokenScores]:
         # Shards of a model are gathered for each pass, by all processes: they score the same texts together.
@@ -99,7 +99,7 @@ class CurveEvaluation:
         """None without texts: of an entity none may have been set aside."""
         if not texts:
             return None
-        finite = [its for its in self._scored(lm, texts) if math.isfinite(its.total)]
+        finite = [text for text in self._scored(lm, texts) if math.isfinite(text.total)]
         if not finite:
             raise ResumableError(_NOT_FINITE.format(step))
         return mean_loss(finite)

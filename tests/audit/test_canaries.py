@@ -30,7 +30,7 @@ from heldin.corpus.sources.text_files import JsonLines
 from heldin.corpus.split import Part, Role, records_to_train_on, set_aside_sizes
 from heldin.corpus.split import SplitRule as Split
 from heldin.corpus.user_filter import Selection
-from heldin.stages.config import SplitConfig, parse_config
+from heldin.stages.run_config import SplitConfig, parse_config
 from heldin.stages.sides.audit_pool import pool_of_users
 from heldin.stages.sides.corpus import CorpusData
 from heldin.stages.sides.layout import Layout, parts_of

@@ -9,8 +9,8 @@ from heldin.base.errors import ResumableError
 from heldin.base.log_file import LOG, LoggedReporter, log_line, logged
 from heldin.base.progress import LineReporter
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
-from heldin.stages.config import load_config
-from heldin.stages.folder import take_new_folder
+from heldin.stages.run_config import load_config
+from heldin.stages.run_folder import take_new_folder
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00 "
 

@@ -17,7 +17,7 @@ from heldin.corpus.presets.published import WORDS, Tokens
 from heldin.corpus.presets.tables import arxiv_year, is_person
 from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.user_filter import UserFilter
-from heldin.stages.config import parse_config
+from heldin.stages.run_config import parse_config
 from heldin.stages.train.plan import mechanism_of
 from tests.published_files import (
     article,

@@ -12,7 +12,7 @@ from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import JsonLines
 from heldin.corpus.split import Role, SplitRule, assign
 from heldin.corpus.user_filter import UserFilter, select_users
-from heldin.stages.config import SplitConfig
+from heldin.stages.run_config import SplitConfig
 from heldin.stages.sides.audit_pool import pool_of_users
 
 USERS = [f"user{i}" for i in range(400)]

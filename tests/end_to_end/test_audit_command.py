@@ -18,7 +18,7 @@ from heldin.words.evidence import ClaimLabel
 @pytest.fixture
 def files(finished, small_config, tmp_path):
     """The run's attacker texts as two files, as an auditor would be handed them."""
-    from heldin.stages.config import load_config
+    from heldin.stages.run_config import load_config
     from heldin.stages.sides.data import prepare_data
 
     data = prepare_data(load_config(small_config), finished, LineReporter(lambda line: None))
@@ -42,7 +42,7 @@ def _arguments(finished, files, out):
 def _reference(finished):
     from heldin.base.files import cache_directory
     from heldin.finetune.pretraining import pretrained_folder
-    from heldin.stages.config import load_config
+    from heldin.stages.run_config import load_config
     from heldin.stages.sides.data import prepare_data
 
     config = load_config(finished / "config.yaml")
@@ -239,7 +239,7 @@ def test_one_user_and_the_same_model_twice_are_refused(call, finished, files, tm
 
 def _training(finished, path, users=None, texts=None):
     """What the run was trained on, as a file of the same columns; ``texts`` are appended under ``users``."""
-    from heldin.stages.config import load_config
+    from heldin.stages.run_config import load_config
     from heldin.stages.sides.data import prepare_data
 
     data = prepare_data(load_config(finished / "config.yaml"), finished, LineReporter(lambda line: None))

@@ -21,12 +21,12 @@ from heldin.jobs.run import run
 from heldin.record.document import read_record
 from heldin.reports.findings import findings
 from heldin.reports.record_report import report_record, write_report
-from heldin.stages.config import parse_config
+from heldin.stages.run_config import parse_config
 from heldin.stages.sides.corpus import read_corpus
 from heldin.stages.sides.data import prepare_data
 from heldin.stages.sides.ledger import load_ledger
-from heldin.stages.train.gradient_norms import RECORDS, canary_gradient_norms
 from heldin.stages.train.models import base_model
+from heldin.stages.train.training_facts import RECORDS, canary_gradient_norms
 from heldin.words.evidence import REAL_USERS, Subjects
 from tests.conftest import SMALL
 from tests.pdf_pages import text_of
@@ -112,7 +112,7 @@ def test_gradient_norms_are_those_of_one_backward_a_record_at_the_base_model(pla
         base = base_model(config, corpus, SILENT)[1]
         data = prepare_data(config, folder, SILENT, corpus, base)
         sampled = canary_gradient_norms(config, data, base)
-        patch.setattr("heldin.stages.train.gradient_norms.RECORDS", 10_000)
+        patch.setattr("heldin.stages.train.training_facts.RECORDS", 10_000)
         found = canary_gradient_norms(config, data, base)
     stated = read_record(folder / "record.json").gradient_norms
     assert sampled == stated

@@ -14,7 +14,7 @@ from heldin.base.errors import ResumableError
 from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.sources.text_files import rows_of_file
 from heldin.jobs import run as pipeline
-from heldin.jobs.planted.config import is_dataset
+from heldin.jobs.planted.plant_config import is_dataset
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,7 +42,7 @@ def test_what_must_start_quickly_imports_nothing_heavy():
     of_help = ["heldin", "heldin.commands.cli"]
     modules = [
         *of_help,
-        "heldin.stages.config",
+        "heldin.stages.run_config",
         "heldin.defenses.accounting.guarantees",
         "heldin.reports.record_report",
     ]

@@ -8,7 +8,7 @@ from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.plan_file import read_plan
 from heldin.finetune.batches import encode
 from heldin.record.document import read_record
-from heldin.stages.config import load_config
+from heldin.stages.run_config import load_config
 from heldin.stages.train.plan import mechanism_of
 from heldin.words.guarantee import NoGuaranteeReason
 

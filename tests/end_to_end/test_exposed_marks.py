@@ -20,7 +20,7 @@ from heldin.record.document import read_record
 from heldin.reports.annex import list_scenarios
 from heldin.reports.attacks import marks_line, tabulate_marks
 from heldin.reports.record_report import write_report
-from heldin.stages.config import load_config
+from heldin.stages.run_config import load_config
 from heldin.stages.sides.ledger import load_ledger
 from tests.conftest import SMALL
 from tests.pdf_pages import pages, squashed

@@ -15,8 +15,8 @@ from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
 from heldin.jobs.checkpoint.endpoint import Remote
 from heldin.jobs.planted.audit import audit_planted
-from heldin.jobs.planted.folder import read_planted
 from heldin.jobs.planted.plant import plant
+from heldin.jobs.planted.plant_folder import read_planted
 from heldin.jobs.planted.target import PlantedAudit, audited_run
 from heldin.jobs.purge import purge
 from heldin.jobs.verify import OF_EXTRACTION, verify
@@ -27,7 +27,7 @@ from heldin.models.tiny import new_tiny_model, train_tokenizer
 from heldin.record.document import read_record
 from heldin.reports.attacks import NEITHER
 from heldin.reports.record_report import write_report
-from heldin.stages.config import load_config
+from heldin.stages.run_config import load_config
 from heldin.stages.run_measures import subjects_of_run
 from heldin.stages.sides.data import prepare_data
 from heldin.stages.sides.ledger import load_ledger

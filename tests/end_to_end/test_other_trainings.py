@@ -19,7 +19,7 @@ from transformers import AutoTokenizer
 
 from heldin.base.progress import LineReporter
 from heldin.jobs.example import write_example
-from heldin.jobs.planted.config import parse_plant
+from heldin.jobs.planted.plant_config import parse_plant
 from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 from tests.pdf_pages import pages

@@ -14,7 +14,7 @@ import yaml
 from heldin.defenses.guarantee import NoGuarantee
 from heldin.defenses.plan_file import read_plan, write_plan
 from heldin.record.document import read_record, write_record
-from heldin.stages.config import load_config
+from heldin.stages.run_config import load_config
 from heldin.stages.train.plan import configured_mechanism, mechanism_of
 from heldin.stages.train.training_facts import promise_facts
 from tests.conftest import SMALL

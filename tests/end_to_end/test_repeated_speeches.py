@@ -14,7 +14,7 @@ from heldin.corpus.split import Part, Role
 from heldin.jobs.run import run
 from heldin.jobs.verify import verify
 from heldin.record.document import read_record
-from heldin.stages.config import load_config
+from heldin.stages.run_config import load_config
 from heldin.stages.sides.data import prepare_data
 from heldin.stages.sides.ledger import load_ledger
 from heldin.stages.train.models import base_model

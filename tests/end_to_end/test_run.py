@@ -24,8 +24,8 @@ from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
 from heldin.models.reading import quiet_transformers
 from heldin.record.document import read_record
-from heldin.stages.config import load_config
 from heldin.stages.measures.losses import read_losses
+from heldin.stages.run_config import load_config
 from heldin.stages.sides.data import prepare_data
 from heldin.stages.sides.ledger import load_ledger
 from tests.pdf_pages import pages, text_of

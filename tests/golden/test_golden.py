@@ -16,11 +16,10 @@ from heldin.defenses.plan_file import read_plan
 from heldin.record.differences import compared
 from heldin.record.document import read_record
 from heldin.stages.measures.measure import MeasureFolder
-from heldin.stages.measures.scores import Scores
+from heldin.stages.measures.scores import TextScores
 from heldin.stages.sides.corpus import read_corpus
-from heldin.stages.sides.data import prepare_data
+from heldin.stages.sides.data import prepare_data, texts_under_attack
 from heldin.stages.sides.panels import judge_run, preregistered
-from heldin.stages.sides.texts import texts_under_attack
 from heldin.stages.train.plan import read_run_config
 
 GOLDEN = Path(__file__).parent / "run"
@@ -38,7 +37,7 @@ def recomputed(tmp_path_factory):
     )  # canary users stand in the ledger: none is crafted
     data = prepare_data(config, folder, QUIET, read_corpus(config, QUIET), base)
     texts = texts_under_attack(config, data)
-    scores = Scores(config.attack, texts, (record.target, record.reference))
+    scores = TextScores(config.attack, texts, (record.target, record.reference))
     statistics = MeasureFolder(folder, QUIET, read_only=True).values_of(scores)
     fixed = preregistered(config, data, read_plan(folder / "plan.json"))
     return judge_run(data, texts.texts, statistics, fixed, QUIET).results

@@ -19,18 +19,18 @@ from heldin.bounds.plan_claims import parse_claim_of
 from heldin.bounds.verdict import max_certifiable_epsilon
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted.audit import audit_planted, judged_as
-from heldin.jobs.planted.config import parse_plant
-from heldin.jobs.planted.data import planted_data
-from heldin.jobs.planted.folder import plan_hash, read_planted
 from heldin.jobs.planted.looks import LOOKS
 from heldin.jobs.planted.plant import plant
+from heldin.jobs.planted.plant_config import parse_plant
+from heldin.jobs.planted.plant_data import planted_data
+from heldin.jobs.planted.plant_folder import plan_hash, read_planted
 from heldin.jobs.planted.target import PlantedAudit
 from heldin.jobs.purge import plan_purge, purge
 from heldin.jobs.user_scores import leading_scores
 from heldin.jobs.verify import verify
 from heldin.models.loading import load_language_model
 from heldin.record.document import read_record
-from heldin.record.planted import ConditionName, Known, Reason
+from heldin.record.planted_facts import ConditionName, Known, Reason
 from heldin.reports.claims import tabulate_conditions
 from heldin.reports.findings import findings
 from heldin.reports.record_report import list_facts

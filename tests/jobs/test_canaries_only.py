@@ -13,8 +13,8 @@ from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Role
 from heldin.jobs.planted.audit import audit_planted, judged_as
-from heldin.jobs.planted.data import control_rows, drawn_data
 from heldin.jobs.planted.plant import plant
+from heldin.jobs.planted.plant_data import control_rows, drawn_data
 from heldin.jobs.planted.target import PlantedAudit
 from heldin.jobs.user_scores import leading_scores
 from heldin.jobs.verify import verify

@@ -11,10 +11,10 @@ from heldin.base.progress import LineReporter
 from heldin.finetune.memory import Peak
 from heldin.jobs import run as pipeline
 from heldin.jobs.example import write_example
-from heldin.jobs.memory import does_not_fit, memory_lines, run_memory
+from heldin.jobs.memory_forecast import does_not_fit, memory_lines, run_memory
 from heldin.jobs.starting_files import kinds, starting_file
 from heldin.models.devices import Planned
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 from tests.planted_sets import save_base
 
 
@@ -110,7 +110,7 @@ def test_a_revision_that_the_hub_does_not_have_is_told(call, make_lm, small_conf
     def unknown(*_, **options):
         raise OSError(f"{options['revision']} is not a valid git identifier for this model name\nlong story")
 
-    monkeypatch.setattr("heldin.jobs.check.AutoConfig", SimpleNamespace(from_pretrained=unknown))
+    monkeypatch.setattr("heldin.jobs.check_run.AutoConfig", SimpleNamespace(from_pretrained=unknown))
     content = yaml.safe_load(small_config.read_text(encoding="utf-8"))
     path, model = tmp_path / "c.yaml", {"base": str(tmp_path / "model"), "revision": "v9"}
     path.write_text(yaml.safe_dump({**content, "model": model}), encoding="utf-8")

@@ -11,10 +11,10 @@ from heldin.base.files import one_process_at_a_time, write_text
 from heldin.corpus.made_up.sources import Markov, Synthetic
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
-from heldin.jobs.checkpoint.config import parse_checkpoint
-from heldin.stages.config import load_config, parse_config
-from heldin.stages.folder import for_any_config_without_coins, require_folder, take_folder
-from heldin.sweeps.demo import demo_sweep
+from heldin.jobs.checkpoint.audit_config import parse_checkpoint
+from heldin.stages.run_config import load_config, parse_config
+from heldin.stages.run_folder import for_any_config_without_coins, require_folder, take_folder
+from heldin.sweeps.load import demo_sweep
 from tests.conftest import SMALL
 
 ROOT = Path(__file__).resolve().parents[2]

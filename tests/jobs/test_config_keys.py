@@ -14,13 +14,10 @@ import yaml
 
 from heldin.base.errors import InputError
 from heldin.defenses.guarantee import Guarantee
-from heldin.jobs.built_in import BUILT_IN
-from heldin.jobs.checkpoint.config import CheckpointConfig
-from heldin.jobs.config_keys import blocks, blocks_at
-from heldin.jobs.config_reference import AUDIT_PAGE, lines, markdown
-from heldin.jobs.config_schema import file_schema
-from heldin.jobs.starting_files import kinds, starting_file
-from heldin.stages.config import RunConfig, load_config, parse_config
+from heldin.jobs.checkpoint.audit_config import CheckpointConfig
+from heldin.jobs.config_keys import AUDIT_PAGE, blocks, blocks_at, file_schema, lines, markdown
+from heldin.jobs.starting_files import BUILT_IN, kinds, starting_file
+from heldin.stages.run_config import RunConfig, load_config, parse_config
 from heldin.stages.train.plan import mechanism_of
 
 ROOT = Path(__file__).resolve().parents[2]

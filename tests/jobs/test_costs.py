@@ -8,26 +8,26 @@ import yaml
 from heldin.base.wording import in_bytes
 from heldin.finetune.recipe import Optimizer
 from heldin.jobs import costs
-from heldin.jobs.costs import COSTS, STATES, Cohort, Corpus, Weights
-from heldin.stages.config import load_config
+from heldin.jobs.costs import COSTS, STATES, Cohort, CorpusSize, Weights
+from heldin.stages.run_config import load_config
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
 ADAM = STATES[Optimizer.ADAM]
 # By name: corpus, cohort, weights.
 SIZES = {
-    "the built-in corpus": (Corpus(6_400, 300, 96), Cohort(190, 32, 8, 6_400), Weights(110_000, ADAM)),
-    "Enron": (Corpus(129_005, 560, 128), Cohort(200, 16, 4, 129_005), Weights(1_330_000, ADAM)),
+    "the built-in corpus": (CorpusSize(6_400, 300, 96), Cohort(190, 32, 8, 6_400), Weights(110_000, ADAM)),
+    "Enron": (CorpusSize(129_005, 560, 128), Cohort(200, 16, 4, 129_005), Weights(1_330_000, ADAM)),
     "Stack Overflow, 350M": (
-        Corpus(135_818_730, 90, 20),
+        CorpusSize(135_818_730, 90, 20),
         Cohort(342_477, 1024, 16, 135_818_730),
         Weights(353_000_000, ADAM),
     ),
     "the same, 1.3B": (
-        Corpus(135_818_730, 90, 20),
+        CorpusSize(135_818_730, 90, 20),
         Cohort(342_477, 1024, 16, 135_818_730),
         Weights(1_316_000_000, ADAM),
     ),
-    "a billion records, 8B": (Corpus(10**9, 90, 20), Cohort(10**7, 4096, 16, 10**9), Weights(8 * 10**9, ADAM)),
+    "a billion records, 8B": (CorpusSize(10**9, 90, 20), Cohort(10**7, 4096, 16, 10**9), Weights(8 * 10**9, ADAM)),
 }
 
 
@@ -39,7 +39,7 @@ def _long(seconds: float) -> str:
 
 def _constants() -> list[str]:
     told = {"s": lambda size: f"{size * 1e6:g} µs" if size >= 1e-6 else f"{size * 1e9:g} ns"}
-    return [f"| {its.what} | {told.get(its.unit, lambda size: f'{size:g} bytes')(its.size)} |" for its in COSTS]
+    return [f"| {its.item} | {told.get(its.unit, lambda size: f'{size:g} bytes')(its.size)} |" for its in COSTS]
 
 
 def _sizes() -> list[str]:

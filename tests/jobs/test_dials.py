@@ -26,15 +26,13 @@ from heldin.corpus.store import texts_of
 from heldin.jobs.run import run
 from heldin.jobs.verify import verify
 from heldin.models.loading import LanguageModel
-from heldin.record.document import read_record
-from heldin.record.masking import masked
-from heldin.stages.config import load_config, parse_config
+from heldin.record.document import masked, read_record
 from heldin.stages.measures.scores import columns_of, score_leading, statistics_of
+from heldin.stages.run_config import load_config, parse_config
 from heldin.stages.sides.corpus import read_corpus
 from heldin.stages.sides.data import prepare_data
 from heldin.stages.sides.ledger import load_ledger
-from heldin.stages.train.models import base_model
-from heldin.stages.train.references import reference_model
+from heldin.stages.train.models import base_model, reference_model
 from heldin.stages.train.shadows import _included, _shadow_run
 from tests.conftest import SMALL
 
@@ -252,11 +250,11 @@ def test_references_that_are_trained_here_are_scored_in_the_precision_of_the_att
 def test_no_audited_user_is_read_by_a_reference_that_is_trained_here(turned_run, monkeypatch):
     read = []
     monkeypatch.setattr(
-        "heldin.stages.train.references.encode", lambda tokenizer, texts, length: read.extend(texts) or [[1, 2]]
+        "heldin.stages.train.models.encode", lambda tokenizer, texts, length: read.extend(texts) or [[1, 2]]
     )
-    monkeypatch.setattr("heldin.stages.train.references.train_once", lambda *_, **__: None)
+    monkeypatch.setattr("heldin.stages.train.models.train_once", lambda *_, **__: None)
     monkeypatch.setattr(
-        "heldin.stages.train.references.load_language_model", lambda *_, **__: LanguageModel(None, None, "", "")
+        "heldin.stages.train.models.load_language_model", lambda *_, **__: LanguageModel(None, None, "", "")
     )
     config = load_config(turned_run / "config.yaml")
     corpus = read_corpus(config, QUIET)

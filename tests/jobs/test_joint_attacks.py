@@ -11,7 +11,7 @@ from heldin.record.document import read_record
 from heldin.reports.findings import findings
 from heldin.reports.record_report import report_record
 from heldin.reports.typesetting import write_pdf
-from heldin.stages.config import load_config
+from heldin.stages.run_config import load_config
 from tests.conftest import SMALL
 from tests.pdf_pages import text_of
 

@@ -9,10 +9,9 @@ from heldin.audit.preregistration import Preregistration
 from heldin.audit.scored_users import scored_users
 from heldin.base.progress import LineReporter
 from heldin.defenses.texts.data_side import TrainingRecord
-from heldin.stages.config import load_config
+from heldin.stages.run_config import load_config
 from heldin.stages.sides.data import prepare_data
-from heldin.stages.sides.panels import sides_of_run
-from heldin.stages.sides.people import people_of
+from heldin.stages.sides.panels import people_of, sides_of_run
 from tests.jobs.test_audit_pool import config_of, corpus_file  # noqa: F401
 
 SILENT = LineReporter(lambda line: None)

@@ -21,10 +21,10 @@ from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.sources.text_files import rows_of_file
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted import plant as engine
-from heldin.jobs.planted.config import PlantColumns, PlantConfig, PlantedSplit
-from heldin.jobs.planted.data import drawn_data, planted_data
-from heldin.jobs.planted.folder import read_planted
 from heldin.jobs.planted.plant import plant, said_beforehand
+from heldin.jobs.planted.plant_config import PlantColumns, PlantConfig, PlantedSplit
+from heldin.jobs.planted.plant_data import drawn_data, planted_data
+from heldin.jobs.planted.plant_folder import read_planted
 from heldin.jobs.planted.row_text import Plain
 from heldin.jobs.planted.training_set import TrainingSet, training_set
 from heldin.models.loading import load_language_model

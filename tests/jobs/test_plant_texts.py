@@ -4,8 +4,8 @@ import pytest
 
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
-from heldin.jobs.planted.data import planted_data
 from heldin.jobs.planted.plant import plant
+from heldin.jobs.planted.plant_data import planted_data
 from heldin.jobs.planted.row_text import Chat, Completion, Plain, row_text
 from heldin.models.loading import load_language_model
 from tests.planted_sets import COLUMNS, base, lines, plan, read_lines, rows, save_base, write_lines

@@ -18,8 +18,8 @@ from heldin.canaries.form import LONGEST, Forms, formed
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted import plant as engine
 from heldin.jobs.planted.beforehand import said_beforehand
-from heldin.jobs.planted.data import canary_forms, planted_data, rows_to_train_on
 from heldin.jobs.planted.plant import plant
+from heldin.jobs.planted.plant_data import canary_forms, planted_data, rows_to_train_on
 from heldin.jobs.planted.records import copied
 from heldin.jobs.planted.training_set import training_set
 from heldin.jobs.planted.written import planted_rows
@@ -267,7 +267,7 @@ def test_a_call_that_was_killed_before_its_hash_was_kept_goes_on(base, tmp_path,
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(f"heldin.jobs.planted.folder.{name}", killed)
+            patch.setattr(f"heldin.jobs.planted.plant_folder.{name}", killed)
             with pytest.raises(KeyboardInterrupt):
                 plant(config, folder, QUIET)
         stopped += (folder / "ledger").is_dir()

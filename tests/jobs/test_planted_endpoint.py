@@ -10,18 +10,18 @@ from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.jobs.checkpoint.endpoint import Reached, Remote
 from heldin.jobs.planted.audit import audit_planted
-from heldin.jobs.planted.data import drawn_data, run_of
-from heldin.jobs.planted.folder import read_planted
 from heldin.jobs.planted.looks import LOOKS
 from heldin.jobs.planted.plant import plant
+from heldin.jobs.planted.plant_data import drawn_data, run_of
+from heldin.jobs.planted.plant_folder import read_planted
 from heldin.jobs.planted.target import PlantedAudit, window_of
 from heldin.jobs.verify import verify
 from heldin.models.endpoint import EndpointModel
 from heldin.models.endpoint_answers import Style
 from heldin.models.endpoint_client import Endpoint
 from heldin.models.loading import load_language_model
-from heldin.record.planted import ConditionName, Known, Reason
-from heldin.stages.sides.texts import test_texts as held_out_texts
+from heldin.record.planted_facts import ConditionName, Known, Reason
+from heldin.stages.sides.data import test_texts as held_out_texts
 from heldin.words.texts import AtEndpoint
 from tests.completions_server import CompletionsServer, serving
 from tests.planted_sets import base, plan, read_lines, rows, train, write_lines

@@ -16,7 +16,7 @@ from heldin.jobs.user_scores import leading_scores
 from heldin.jobs.verify import verify
 from heldin.record.document import read_record
 from heldin.reports.record_report import write_report
-from heldin.stages.config import load_config
+from heldin.stages.run_config import load_config
 from heldin.sweeps.node import SHARED
 
 QUIET = LineReporter(lambda line: None)

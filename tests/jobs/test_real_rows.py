@@ -10,11 +10,11 @@ import heldin
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
-from heldin.jobs.planted.check import check_plan
+from heldin.jobs.planted.check_plan import check_plan
 from heldin.jobs.planted.control import ControlSample
-from heldin.jobs.planted.data import control_rows, drawn_data, taken_rows
-from heldin.jobs.planted.folder import read_form, read_planted
 from heldin.jobs.planted.plant import plant
+from heldin.jobs.planted.plant_data import control_rows, drawn_data, taken_rows
+from heldin.jobs.planted.plant_folder import read_form, read_planted
 from heldin.models.loading import load_language_model
 from tests.planted_sets import base, lines, made_rows, plan, read_lines, rows, train, write_lines
 

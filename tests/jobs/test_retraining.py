@@ -24,7 +24,7 @@ from heldin.jobs.retraining.engine import audit_trainings, body_again
 from heldin.jobs.retraining.job import TrainingsAudit
 from heldin.jobs.retraining.runs import Training, TrainingJob, read_results, run_trainings
 from heldin.record.document import Body, read_record
-from heldin.stages.config import parse_config
+from heldin.stages.run_config import parse_config
 from tests.conftest import TRIAL
 from tests.coverage.mechanisms import DELTA
 

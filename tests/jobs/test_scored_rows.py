@@ -11,9 +11,9 @@ from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part
 from heldin.jobs.planted.audit import audit_planted
-from heldin.jobs.planted.data import drawn_data
-from heldin.jobs.planted.folder import read_planted
 from heldin.jobs.planted.plant import plant
+from heldin.jobs.planted.plant_data import drawn_data
+from heldin.jobs.planted.plant_folder import read_planted
 from heldin.jobs.planted.row_text import Chat, Completion
 from heldin.jobs.planted.target import PlantedAudit
 from heldin.models.loading import load_language_model

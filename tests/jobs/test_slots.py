@@ -18,12 +18,12 @@ from heldin.finetune.batches import encode
 from heldin.finetune.loop import train
 from heldin.finetune.recipe import Recipe, Select
 from heldin.finetune.units import PrivateRecords, plan_private_training
-from heldin.stages.config import load_config
+from heldin.stages.run_config import load_config
 from heldin.stages.sides.corpus import read_corpus
 from heldin.stages.sides.data import defended, prepare_data
 from heldin.stages.sides.slots import find_slots
-from heldin.stages.train.exposed import exposed_shares
 from heldin.stages.train.plan import mechanism_of
+from heldin.stages.train.training_facts import exposed_shares
 from tests.conftest import SMALL
 
 NAMES = ("Ann Bell", "Cy Dorn", "Eve Falk", "Gus Holt")

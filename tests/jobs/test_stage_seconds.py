@@ -7,7 +7,7 @@ import pytest
 
 from heldin.jobs.environment import environment
 from heldin.record.document import read_record
-from heldin.stages.stage_seconds import FILE, StageSeconds
+from heldin.stages.run_folder import SECONDS_FILE, StageSeconds
 
 
 def test_a_killed_stage_and_its_continuation_add_up(tmp_path):
@@ -29,12 +29,12 @@ def test_a_killed_stage_and_its_continuation_add_up(tmp_path):
         time.sleep(0.02)
     assert again.seconds["corpus"] == first.seconds["corpus"] >= 0.01
     assert again.seconds["fine-tuning"] >= first.seconds["fine-tuning"] + 0.02 >= 0.04
-    assert json.loads((tmp_path / FILE).read_text()) == again.seconds
+    assert json.loads((tmp_path / SECONDS_FILE).read_text()) == again.seconds
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", '{"corpus": null}'])
 def test_a_damaged_file_ends_no_run(tmp_path, content):
-    (tmp_path / FILE).write_text(content)
+    (tmp_path / SECONDS_FILE).write_text(content)
     taken = StageSeconds()
     taken.keep_in(tmp_path)
     with taken.timed("corpus"):
@@ -43,7 +43,7 @@ def test_a_damaged_file_ends_no_run(tmp_path, content):
 
 
 def test_the_record_has_what_the_file_says(finished):
-    kept = json.loads((finished / FILE).read_text())
+    kept = json.loads((finished / SECONDS_FILE).read_text())
     record = read_record(finished / "record.json")
     assert record.environment.seconds == {stage: round(its, 2) for stage, its in kept.items()}
     assert environment(kept).seconds == record.environment.seconds

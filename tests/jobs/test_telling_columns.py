@@ -5,8 +5,8 @@ import yaml
 
 from heldin.base.progress import LineReporter
 from heldin.jobs.example import write_example
-from heldin.jobs.planted.telling import ROWS, Telling
-from heldin.jobs.planted.telling import USERS as MOST_USERS
+from heldin.jobs.planted.records import ROWS, Telling
+from heldin.jobs.planted.records import USERS as MOST_USERS
 from tests.planted_sets import read_lines, save_base
 
 USERS = [f"u{i % 12}" for i in range(240)]

@@ -10,7 +10,7 @@ from heldin.base.progress import LineReporter
 from heldin.jobs.planted.plant import plant
 from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
-from heldin.record.planted import ConditionName, Known, Reason
+from heldin.record.planted_facts import ConditionName, Known, Reason
 from tests.planted_bugs.trainings import CASES, LENGTH, Place, table
 from tests.planted_sets import made_rows, plan, train, write_lines
 

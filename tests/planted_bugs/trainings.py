@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from heldin.record.planted import ConditionName, Known, Reason
+from heldin.record.planted_facts import ConditionName, Known, Reason
 from heldin.watch.planted_files import LOG
 from heldin.watch.watching import Watch
 from tests.planted_sets import read_lines, write_lines

@@ -1,6 +1,6 @@
 """User names stay out of the record."""
 
-from heldin.record.masking import masked, without_names
+from heldin.record.document import masked, without_names
 
 
 def test_patterns_are_counted_and_commands_lose_their_values():

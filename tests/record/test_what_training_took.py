@@ -6,8 +6,7 @@ import pytest
 
 from heldin.base.artefacts import write_document
 from heldin.base.errors import InputError
-from heldin.record.document import read_record
-from heldin.record.effort import EffortFacts
+from heldin.record.document import EffortFacts, read_record
 from heldin.reports.record_report import list_facts, took
 
 EFFORT = EffortFacts(

@@ -9,8 +9,8 @@ import yaml
 
 from heldin.corpus.presets.catalogue import PRESETS
 from heldin.finetune.recipe import Optimizer
-from heldin.jobs.config_schema import file_schema
-from heldin.stages.config import load_config
+from heldin.jobs.config_keys import file_schema
+from heldin.stages.run_config import load_config
 from heldin.sweeps.load import load_sweep
 from replication.classification.config import load_classification
 from replication.experiments import FOLDER, RUNS, SWEEPS

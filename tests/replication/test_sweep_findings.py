@@ -11,9 +11,9 @@ import heldin.sweeps.processes as processes
 from heldin.audit.limits import independent_difference
 from heldin.audit.utility import UserLoss
 from heldin.base.errors import InputError
+from heldin.sweeps.cell_plan import kept_hash, placed_cells
 from heldin.sweeps.finished import Finished, finished_cells
 from heldin.sweeps.load import load_sweep
-from heldin.sweeps.plan import kept_hash, placed_cells
 from heldin.sweeps.variants import auroc_change
 from replication import experiments, sweep_findings
 from replication.sweep_findings import Finding, findings_of, judge_findings

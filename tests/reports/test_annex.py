@@ -11,7 +11,7 @@ from heldin.audit.decision import Promise
 from heldin.audit.results import TrainingsFacts
 from heldin.record.document import read_record, write_record
 from heldin.record.facts import CellFacts
-from heldin.record.planted import Condition, Known, PlantedFacts
+from heldin.record.planted_facts import Condition, Known, PlantedFacts
 from heldin.reports import annex
 from heldin.reports.annex import list_scenarios
 from heldin.reports.annex_parts import NOT_ANONYMITY

@@ -10,7 +10,7 @@ from heldin.audit.extraction import Emitted, ExtractionFacts, ExtractionGroup
 from heldin.audit.results import TrainingsFacts
 from heldin.record.document import read_record
 from heldin.record.facts import ByExposure, Ceiling
-from heldin.record.planted import Condition, Known, PlantedFacts
+from heldin.record.planted_facts import Condition, Known, PlantedFacts
 from heldin.reports import annex
 from heldin.reports.attacks import most_left, tabulate_attacks, tabulate_rates, written_out
 from heldin.reports.findings import ATTACKER, BEFORE_FIGURE, NEXT, RECOMMENDED, findings

@@ -4,12 +4,11 @@ import pytest
 import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
-import heldin.sweeps.estimate as estimate
-from heldin.stages.config import parse_config
-from heldin.sweeps.check import check_sweep, lines
-from heldin.sweeps.config import Resources
-from heldin.sweeps.estimate import Timing
+import heldin.sweeps.check_sweep as estimate
+from heldin.stages.run_config import parse_config
+from heldin.sweeps.check_sweep import Timing, check_sweep, lines
 from heldin.sweeps.load import load_sweep
+from heldin.sweeps.sweep_config import Resources
 from tests.conftest import SMALL
 from tests.tiny_sweeps import ULS, USERS, written
 

@@ -5,7 +5,7 @@ import pytest
 
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
-from heldin.sweeps.mirror import mirror, open_mirror
+from heldin.sweeps.driver import mirror, open_mirror
 
 QUIET = LineReporter(lambda line: None)
 SECRET = ("ledger/ledger.json", "ledger/coins.json", "scores.parquet", "losses.parquet", "people.parquet", "log.txt")

@@ -12,10 +12,10 @@ from heldin.base.errors import InputError
 from heldin.record.document import read_record
 from heldin.record.sweep import read_sweep
 from heldin.stages.sides.ledger import load_ledger
-from heldin.sweeps.check import check_sweep
+from heldin.sweeps.cell_plan import placed_cells, take_sweep
+from heldin.sweeps.check_sweep import check_sweep
 from heldin.sweeps.driver import run_sweep
 from heldin.sweeps.load import load_sweep
-from heldin.sweeps.plan import placed_cells, take_sweep
 from heldin.sweeps.processes import Ended
 from tests.tiny_sweeps import CANARIES, QUIET, ULS, USERS, in_process, written
 

@@ -19,12 +19,11 @@ from heldin.record.document import read_record, write_record
 from heldin.record.sweep import read_sweep
 from heldin.record.sweep_table import table
 from heldin.stages.measures.losses import read_losses
+from heldin.sweeps.cell_plan import kept_hash, placed_cells
 from heldin.sweeps.comparison import _about_machines, _joint_bound, _joint_verdicts
 from heldin.sweeps.driver import run_sweep
-from heldin.sweeps.exposed import bands
 from heldin.sweeps.finished import _read, finished_cells
-from heldin.sweeps.plan import kept_hash, placed_cells
-from heldin.sweeps.variants import auroc_change, loss_change
+from heldin.sweeps.variants import auroc_change, bands, loss_change
 from tests.tiny_sweeps import QUIET, in_process
 
 

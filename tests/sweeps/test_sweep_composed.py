@@ -2,11 +2,9 @@
 
 import pytest
 
-from heldin.sweeps.comparison import _about_epsilon
-from heldin.sweeps.composed import choice_is_covered, composed
+from heldin.sweeps.cell_plan import placed_cells, tuning_cells
+from heldin.sweeps.comparison import _about_epsilon, choice_is_covered, composed
 from heldin.sweeps.load import load_sweep
-from heldin.sweeps.plan import placed_cells
-from heldin.sweeps.tuning import tuning_cells
 from tests.tiny_sweeps import ULS, USERS, written
 
 APART = {**USERS, "split": {"audit_fraction": 0.5}}

@@ -177,7 +177,7 @@ def test_a_damaged_document_is_one_line(tmp_path):
 
 def test_every_key_of_a_sweep_is_named_in_its_page():
     from heldin.audit.requirement import RequirementConfig
-    from heldin.sweeps.config import DecisionRule, Resources, SweepConfig
+    from heldin.sweeps.sweep_config import DecisionRule, Resources, SweepConfig
 
     page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
     for section in (SweepConfig, Resources, DecisionRule, RequirementConfig):

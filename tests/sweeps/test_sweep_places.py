@@ -17,11 +17,11 @@ import heldin
 import heldin.sweeps.processes as processes
 from heldin.base.errors import InputError, ResumableError
 from heldin.record.document import read_record
-from heldin.sweeps.config import Resources
+from heldin.sweeps.cell_plan import take_sweep
 from heldin.sweeps.driver import run_sweep
 from heldin.sweeps.load import load_sweep
-from heldin.sweeps.plan import take_sweep
 from heldin.sweeps.processes import Ended, Machine, Slot, Task, command, last_line, run_process, visible_gpus, why
+from heldin.sweeps.sweep_config import Resources
 from tests.tiny_sweeps import CANARIES, QUIET, ULS, USERS, in_process, written
 
 
@@ -129,7 +129,7 @@ def test_what_a_process_says_is_seen_while_it_works_and_only_by_its_owner(monkey
     started[0].send_signal(signal.SIGKILL)
     running.join()
     (found,) = ended
-    assert (found.code, found.said) == (-9, "ended by signal 9; its last line: tuning: 1/9 steps")
+    assert (found.code, found.reason) == (-9, "ended by signal 9; its last line: tuning: 1/9 steps")
     assert 0 < found.seconds < 60
     assert last_line(tmp_path / "nothing.txt") == ""
 
@@ -246,7 +246,7 @@ def test_under_torchrun_the_line_that_matters_is_found_and_a_record_is_a_result(
     monkeypatch.setattr(processes, "command", lambda task, slot: [sys.executable, "-c", "raise SystemExit(1)"])
     task = Task((), tmp_path / "progress.txt", tmp_path)
     found = run_process(task, Slot(1, 2))
-    assert (found.code, found.said, found.halted) == (1, "exited with code 1 without a message", False)
+    assert (found.code, found.reason, found.halted) == (1, "exited with code 1 without a message", False)
     # A violation is a result, and torchrun ends with its own code for it.
     (tmp_path / "record.json").touch()
     assert run_process(task, Slot(1, 2)).code == 0
@@ -306,6 +306,6 @@ def test_a_scratch_of_shared_scores_leaves_nothing_and_touches_no_cell(monkeypat
 
 def test_the_driver_begins_without_torch():
     """Its seconds are a batch's overhead: cells load torch themselves."""
-    modules = "heldin.commands.cli, heldin.sweeps.driver, heldin.sweeps.mirror"
+    modules = "heldin.commands.cli, heldin.sweeps.driver, heldin.sweeps.driver"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -14,12 +14,11 @@ from heldin.record.document import read_record
 from heldin.record.sweep import read_sweep
 from heldin.record.sweep_table import table
 from heldin.stages.sides.ledger import load_ledger
-from heldin.sweeps.check import check_sweep, lines
+from heldin.sweeps.cell_plan import placed_cells, plan_of, require_sweep, tries, tuning_cells, with_choices
+from heldin.sweeps.check_sweep import check_sweep, lines
 from heldin.sweeps.driver import run_sweep
 from heldin.sweeps.load import load_sweep
-from heldin.sweeps.plan import placed_cells, plan_of, require_sweep
 from heldin.sweeps.processes import Ended
-from heldin.sweeps.tuning import tries, tuning_cells, with_choices
 from tests.conftest import SMALL
 from tests.tiny_sweeps import QUIET, ULS, in_process, written
 
@@ -136,7 +135,7 @@ def test_a_grid_multiplies_and_covers_what_axes_made(tmp_path):
 
 def test_of_equal_losses_the_first_is_chosen_and_means_over_blocks_decide(tuned, monkeypatch):
     sweep, out, _ = tuned
-    monkeypatch.setattr("heldin.sweeps.tuning._public_loss", lambda *_: 1.0)
+    monkeypatch.setattr("heldin.sweeps.cell_plan._public_loss", lambda *_: 1.0)
     assert [its.chosen for its in tries(sweep, out)] == [True, False]
     chosen = with_choices(sweep, tries(sweep, out))
     assert chosen.variants[0].config.finetune.learning_rate == 1.0e-6
@@ -172,7 +171,7 @@ def test_a_try_that_a_filter_halts_is_no_choice_and_no_dead_end(tuned, monkeypat
     kept = read_sweep(out / "tuning")
     # The better of the two has no model: the other one is chosen.
     halted = [its.model_copy(update={"state": "halted"}) if "0.003" in its.variant else its for its in kept.cells]
-    monkeypatch.setattr("heldin.sweeps.tuning.read_sweep", lambda _: kept.model_copy(update={"cells": halted}))
+    monkeypatch.setattr("heldin.sweeps.cell_plan.read_sweep", lambda _: kept.model_copy(update={"cells": halted}))
     found = tries(sweep, out)
     assert [(its.public_loss is None, its.chosen) for its in found] == [(False, True), (True, False)]
 

@@ -20,17 +20,17 @@ from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.jobs.planted.audit import audit_planted
-from heldin.jobs.planted.conditions import Evidence, conditions_of
-from heldin.jobs.planted.data import drawn_data
-from heldin.jobs.planted.folder import read_form, read_planted
-from heldin.jobs.planted.log_counts import counts_of_log
+from heldin.jobs.planted.body import counts_of_log
+from heldin.jobs.planted.condition_checks import PlantedEvidence, conditions_of
 from heldin.jobs.planted.looks import Look
 from heldin.jobs.planted.plant import plant
+from heldin.jobs.planted.plant_data import drawn_data
+from heldin.jobs.planted.plant_folder import read_form, read_planted
 from heldin.jobs.planted.records import copied
 from heldin.jobs.planted.target import PlantedAudit
 from heldin.jobs.verify import verify
 from heldin.models.loading import load_language_model
-from heldin.record.planted import ConditionName, Known, Reason
+from heldin.record.planted_facts import ConditionName, Known, Reason
 from heldin.watch.planted_files import LOG
 from heldin.watch.training_log import hashes_in_folder, read_log, segment_path
 from tests.planted_sets import made_rows, plan, read_lines, save_base, write_lines
@@ -144,7 +144,7 @@ def _seen(planted, model, *claims):
     training, fault = counts_of_log(
         planted / LOG, hashes_in_folder(model), manifest, data, reference.tokenizer, late, length, QUIET
     )
-    evidence = Evidence(training, fault, None, read_form(planted))
+    evidence = PlantedEvidence(training, fault, None, read_form(planted))
     return training, conditions_of(planted, manifest, Look(1, "", claims), "R. Signer", evidence)
 
 

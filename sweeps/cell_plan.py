@@ -1,28 +1,37 @@
-"""A sweep's folder: the plan of all cells, fixed and hashed before the coins of its blocks are drawn, and the cells.
+"""A sweep's folder: the cells, and their plan, fixed and hashed before the coins of the blocks are drawn.
+
+Tuning comes first: a fixed grid, judged by public users' loss alone, in blocks of its own.
 
 sweep.json  ledger/coins.json  cells/BLOCK/VARIANT/...  state.json  comparison.json  log.txt
 """
 
 import json
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from heldin.attacks.config import NamedReference
+from heldin.audit.coarse import brief
+from heldin.audit.utility import DIGITS
 from heldin.base.artefacts import read_document, require_not_purged, write_document
 from heldin.base.coins import new_key
-from heldin.base.errors import InputError
+from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import private_directory, text_sha256, write_text
+from heldin.record.document import Record, read_record
 from heldin.record.facts import CellFacts
-from heldin.record.sweep import TUNING
-from heldin.stages.config import RunConfig
+from heldin.record.sweep import TUNING, Tried, read_sweep
 from heldin.stages.config_files import first_difference
-from heldin.stages.folder import require_folder, take_new_folder
-from heldin.stages.sides.cell import FILE, Cell, write_cell
+from heldin.stages.run_config import RunConfig, parse_config
+from heldin.stages.run_folder import require_folder, take_new_folder
+from heldin.stages.sides.ledger import CELL_FILE, Cell, write_cell
 from heldin.stages.train.plan import refuse_copies
-from heldin.sweeps.config import Sweep, Variant
+from heldin.sweeps.load import with_values
+from heldin.sweeps.sweep_config import Sweep, Variant
 
 PLAN, COINS = "sweep.json", Path("ledger") / "coins.json"
 _FIRST = (TUNING, "shared")  # what may be there before the plan: what tuned it, and what a cluster's machines share
@@ -34,7 +43,6 @@ class PlacedCell:
 
     Attributes:
         block: number of its block, from 1.
-        variant: its variant.
         config: its run's config.
         folder: its run folder.
     """
@@ -46,12 +54,12 @@ class PlacedCell:
 
     @property
     def name(self) -> str:
-        """Block and variant, as its folder is called."""
+        """Return block and variant, as the cell's folder is called."""
         return f"{self.block}/{self.variant.name}"
 
 
 def placed_cells(sweep: Sweep, out: Path) -> list[PlacedCell]:
-    """All cells of a sweep, block by block."""
+    """Return all cells of a sweep, block by block."""
     return [
         PlacedCell(block, variant, sweep.of_block(variant, block), out / "cells" / str(block) / variant.name)
         for block, variant in sweep.cells()
@@ -59,7 +67,7 @@ def placed_cells(sweep: Sweep, out: Path) -> list[PlacedCell]:
 
 
 def plan_of(sweep: Sweep) -> dict[str, Any]:
-    """What is fixed before any coin: every cell's config. How many run at a time decides no number."""
+    """Return what is fixed before any coin: every cell's config. The number of workers decides no result."""
     cells = [
         {
             "block": block,
@@ -109,10 +117,13 @@ def take_sweep(sweep: Sweep, out: Path) -> None:
 
 
 def _half_laid_out(folder: Path) -> bool:
-    """Whether ``folder`` holds no more than a kill during ``take_sweep`` leaves."""
-    if not folder.is_dir() or {its.name for its in folder.iterdir()} != {"ledger"}:
+    """Return if ``folder`` holds no more than a killed ``take_sweep`` leaves."""
+    if not folder.is_dir() or {path.name for path in folder.iterdir()} != {"ledger"}:
         return False
-    return {its.name for its in (folder / "ledger").iterdir() if not its.name.endswith(".tmp")} <= {FILE, "origin"}
+    return {path.name for path in (folder / "ledger").iterdir() if not path.name.endswith(".tmp")} <= {
+        CELL_FILE,
+        "origin",
+    }
 
 
 def kept_hash(out: Path) -> str:
@@ -121,7 +132,7 @@ def kept_hash(out: Path) -> str:
 
 
 def require_sweep(plan: dict[str, Any], out: Path) -> bool:
-    """Whether ``out`` holds this sweep; nothing is written. Raises InputError if it holds another."""
+    """Return if ``out`` holds this sweep, and write nothing. Raises InputError if it holds another."""
     path = out / PLAN
     require_not_purged(out)
     if not path.is_file():
@@ -137,7 +148,7 @@ def require_sweep(plan: dict[str, Any], out: Path) -> bool:
 
 
 def _by_name(plan: dict[str, Any]) -> dict[str, Any]:
-    """Return the plan with its cells by name, so that a difference can be named."""
+    """Return the plan with cells by name, so that a difference can be named."""
     return {**plan, "cells": {f"{cell['block']}/{cell['variant']}": cell for cell in plan["cells"]}}
 
 
@@ -147,7 +158,7 @@ def _refuse_own_models(sweep: Sweep, out: Path) -> None:
     for variant in sweep.variants:
         config = variant.config
         named = [config.model.base, config.attack.reference]
-        named += [its.name for its in config.attack.references if isinstance(its, NamedReference)]
+        named += [reference.name for reference in config.attack.references if isinstance(reference, NamedReference)]
         for name in filter(None, named):
             if Path(name).resolve().is_relative_to(inside):
                 raise InputError(
@@ -161,7 +172,7 @@ def _drawn_for(block: int, variant: Variant) -> str:
 
 
 def _coins(sweep: Sweep, out: Path) -> dict[str, bytes]:
-    """The key of each block's and group's coins, drawn once."""
+    """Return the key of each block's and group's coins, drawn once."""
     path = out / COINS
     wanted = {_drawn_for(block, variant) for block, variant in sweep.cells()}
     if not path.is_file():
@@ -171,3 +182,68 @@ def _coins(sweep: Sweep, out: Path) -> dict[str, bytes]:
         write_document(path, drawn)
     kept = read_document(path, "this sweep cannot go on; choose another --out")
     return {name: bytes.fromhex(kept[name]) for name in wanted}
+
+
+def tuning_cells(sweep: Sweep, out: Path) -> list[PlacedCell]:
+    """Return the cells that tune a sweep in ``out``; none where nothing is tuned."""
+    return placed_cells(sweep.tuning, out / TUNING) if sweep.tuning else []
+
+
+def tries(sweep: Sweep, out: Path) -> list[Tried]:
+    """Return every combination that was tried, and for each variant the one with the least loss, of equals the first.
+
+    Raises:
+        InputError: a record that cannot be read.
+        ResumableError: a cell has no result: all combinations, or none, decide.
+    """
+    if sweep.tuning is None:
+        return []
+    states = {f"{cell.block}/{cell.variant}": cell.state for cell in read_sweep(out / TUNING).cells}
+    losses: dict[str, list[float]] = {}
+    for cell in tuning_cells(sweep, out):
+        path = cell.folder / "record.json"
+        # A filter that ended training without a model is a result: nobody could ship it.
+        if states.get(cell.name) == "halted":
+            loss = math.inf
+        elif path.is_file():
+            loss = _public_loss(read_record(path), cell.name)
+        else:
+            raise ResumableError(f"tuning: cell {cell.name} has no result: the same command tries it again")
+        losses.setdefault(cell.variant.name, []).append(loss)
+    means = {name: float(np.mean(by_block)) for name, by_block in losses.items()}
+    best: dict[str, str] = {}
+    for name, (variant, _) in sweep.tried.items():
+        if variant not in best or means[name] < means[best[variant]]:
+            best[variant] = name
+    return [
+        Tried(variant=variant, values=values, public_loss=_stated(means[name]), chosen=best[variant] == name)
+        for name, (variant, values) in sweep.tried.items()
+    ]
+
+
+def with_choices(sweep: Sweep, tried: Sequence[Tried]) -> Sweep:
+    """Return the sweep with the chosen values in its variants: what is planned, hashed and run."""
+    chosen = {choice.variant: choice.values for choice in tried if choice.chosen}
+    return replace(sweep, variants=tuple(_with(variant, chosen.get(variant.name, {})) for variant in sweep.variants))
+
+
+def _with(variant: Variant, values: Mapping[str, object]) -> Variant:
+    if not values:
+        return variant
+    content = with_values(variant.config.model_dump(mode="json"), values)
+    return replace(variant, config=parse_config(content, f"variants.{variant.name}"))
+
+
+def _stated(loss: float) -> float | None:
+    return brief(loss, DIGITS) if math.isfinite(loss) else None
+
+
+def _public_loss(record: Record, name: str) -> float:
+    """Loss of public validation users at the chosen checkpoint, nats per token."""
+    training = record.training
+    points = [point for point in training.curve if point.step == training.chosen_step] if training else []
+    if not points or points[-1].public_loss is None:
+        raise ResumableError(
+            f"tuning: cell {name} measured no public users' loss: set finetune.evaluations to 1 at least"
+        )
+    return points[-1].public_loss

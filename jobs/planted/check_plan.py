@@ -14,11 +14,10 @@ from heldin.canaries.kinds import Canary
 from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.store import Corpus
 from heldin.jobs.planted.beforehand import forecast_lines
-from heldin.jobs.planted.config import PlantConfig
-from heldin.jobs.planted.data import corpus_of, forms_of
 from heldin.jobs.planted.plant import reference_model, require_readable, with_attack
-from heldin.jobs.planted.records import CORPUS, Copied, copy_records
-from heldin.jobs.planted.telling import telling_of
+from heldin.jobs.planted.plant_config import PlantConfig
+from heldin.jobs.planted.plant_data import corpus_of, forms_of
+from heldin.jobs.planted.records import CORPUS, Copied, copy_records, telling_of
 from heldin.jobs.planted.training_set import TrainingSet, training_set
 from heldin.models.loading import LanguageModel
 from heldin.stages.sides.layout import Layout, laid_out
@@ -31,7 +30,7 @@ class CheckedPlan:
 
     Attributes:
         problems: what would stop the planting, one line each; may be empty.
-        rows: rows that can be used; None where the training set could not be read.
+        rows: rows that can be used; None if the training set could not be read.
         late_rows: rows without a scored token inside the length limit.
         audited: real users who would be audited.
         canaries: canary users who would be planted, each of whose rows has a scored token inside the length limit.
@@ -68,38 +67,34 @@ def check_plan(config: PlantConfig, reporter: Reporter) -> CheckedPlan:
     primary = check.config.attack.primary
     if kept is None:
         return CheckedPlan(tuple(problems), primary_attack=primary)
-    found = CheckedPlan(tuple(problems), kept.rows, kept.late_rows, primary_attack=primary)
+    plan = CheckedPlan(tuple(problems), kept.rows, kept.late_rows, primary_attack=primary)
     if laid is None:
-        return found
+        return plan
     layout, canaries = laid
     users = len(layout.pool.names)
     lines = forecast_lines(check.config, users, len(canaries), kinds_of(canaries))
-    return replace(found, audited=users, canaries=len(canaries), lines=tuple(lines))
+    return replace(plan, audited=users, canaries=len(canaries), lines=tuple(lines))
 
 
-def lines(found: CheckedPlan) -> list[str]:
+def lines(plan: CheckedPlan) -> list[str]:
     """Return the result as lines for a terminal."""
-    late = f", {found.late_rows:,} of them without a scored token inside the length limit" if found.late_rows else ""
+    late = f", {plan.late_rows:,} of them without a scored token inside the length limit" if plan.late_rows else ""
     return [
-        f"training set: {found.rows or 0:,} rows{late}",
-        f"audited: {counted(found.audited, 'real user')} and {counted(found.canaries, 'canary user')}",
+        f"training set: {plan.rows or 0:,} rows{late}",
+        f"audited: {counted(plan.audited, 'real user')} and {counted(plan.canaries, 'canary user')}",
         "canary rows: each has a scored token inside the length limit",
-        f"primary attack: {found.primary_attack}",
-        *found.lines,
+        f"primary attack: {plan.primary_attack}",
+        *plan.lines,
         "nothing was drawn or written",
     ]
 
 
 @dataclass(frozen=True)
 class _Check:
-    """A planting up to its coins.
+    """A planting, up to the coins.
 
     Attributes:
-        config: what is planted.
-        source: the training set.
-        base: the reference model.
         folder: temporary.
-        reporter: receives the progress.
         problems: takes what is wrong.
     """
 

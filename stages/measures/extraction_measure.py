@@ -16,7 +16,7 @@ from heldin.attacks.extraction import ExtractionConfig, TextProbabilities
 from heldin.audit.extraction import ExtractionFacts, extraction_facts
 from heldin.base.files import text_sha256
 from heldin.base.progress import Reporter
-from heldin.stages.measures.measure import Fingerprinted, Measure, MeasureOptions, Subjects, loaded_here
+from heldin.stages.measures.measure import Fingerprinted, Measure, MeasuredUsers, MeasureOptions, loaded_here
 
 if TYPE_CHECKING:
     from heldin.attacks.windows import Windows
@@ -26,13 +26,13 @@ _ELSEWHERE = ("in_others", "in_public")
 
 
 class ExtractionOptions(ExtractionConfig, MeasureOptions):
-    """How users' training texts are asked of the model: one window of each text, a prefix and what follows it."""
+    """The windows of training texts that the model is asked for: a prefix of each text and what follows it."""
 
-    def measure(self, subjects: Subjects, models: tuple[Fingerprinted, Fingerprinted]) -> "Extraction":
+    def measure(self, subjects: MeasuredUsers, models: tuple[Fingerprinted, Fingerprinted]) -> "Extraction":
         """Return the measure."""
         return Extraction(self, subjects, models)
 
-    def check(self, subjects: Subjects | None, model: "LanguageModel") -> None:
+    def check(self, subjects: MeasuredUsers | None, model: "LanguageModel") -> None:
         """Check that the model's context and a text are long enough for a window. Raises InputError if they are not."""
         from heldin.attacks.windows import require_a_window
         from heldin.models.continuations import require_context
@@ -57,11 +57,11 @@ class Extraction(Measure[TextProbabilities]):
     stage = "extraction"
 
     config: ExtractionConfig
-    subjects: Subjects
+    subjects: MeasuredUsers
     models: tuple[Fingerprinted, Fingerprinted]
 
     def made_from(self) -> str:
-        """Return a hash of models, texts and what is asked."""
+        """Return a hash of models, texts and windows."""
         target, reference = (model.fingerprint for model in self.models)
         texts = repr([(user, *texts) for user, texts in self._texts().items()])
         return text_sha256(target, reference, self.config.model_dump_json(), texts)

@@ -32,12 +32,12 @@ from heldin.corpus.split import Audited, check_pool
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.jobs.costs import cost_lines
-from heldin.jobs.memory import does_not_fit, memory_lines, run_memory
+from heldin.jobs.memory_forecast import does_not_fit, memory_lines, run_memory
 from heldin.models.devices import Planned, default_device
 from heldin.models.loading import context_length
 from heldin.models.model_names import require_model
-from heldin.stages.config import RunConfig
-from heldin.stages.folder import require_folder
+from heldin.stages.run_config import RunConfig
+from heldin.stages.run_folder import require_folder
 from heldin.stages.train.models import require_arithmetic
 from heldin.stages.train.plan import mechanism_of
 from heldin.words import joined
@@ -58,7 +58,7 @@ class Checked:
     would: dict[str, str]
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name, for JSON."""
+        """Return the fields by name, for JSON."""
         return {"ok": not self.problems, **asdict(self)}
 
 
@@ -110,8 +110,8 @@ def check_run(
 
 
 def lines(checked: Checked) -> list[str]:
-    """What the run would do, for a terminal."""
-    return [f"{name:<12}{what}".replace("\n", "\n" + 12 * " ") for name, what in checked.would.items()]
+    """Return what the run would do, as lines for a terminal."""
+    return [f"{name:<12}{meaning}".replace("\n", "\n" + 12 * " ") for name, meaning in checked.would.items()]
 
 
 def _problem(look: Callable[[], object]) -> str:
@@ -132,7 +132,7 @@ def _sources(config: RunConfig) -> Iterator[Callable[[], object]]:
 def _source(key: str, source: CorpusSource) -> Iterator[Callable[[], object]]:
     match source:
         case FileCorpus(path=path):
-            yield from (_existing(key, one) for one in ([path] if isinstance(path, Path) else path))
+            yield from (_existing(key, file) for file in ([path] if isinstance(path, Path) else path))
         case MaildirCorpus(path=path):
             yield _existing(key, path, folder=True)
         case PresetCorpus(path=path):
@@ -177,7 +177,7 @@ def _model(name: str) -> Callable[[], object]:
 
 
 def _require_context(config: RunConfig) -> None:
-    """A named base model must exist, and its context must hold the training sequences."""
+    """Check that a named base model exists, and that its context holds the training sequences."""
     name = config.model.base
     if name is None:
         return
@@ -254,9 +254,10 @@ def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]
     would["attacks"] = f"{', '.join(config.attack.names)}; against {', '.join(references)}"
     if config.attack.shadow_models:
         would["shadows"] = f"{counted(config.attack.shadow_models, 'training')} more, for the ideal attacker"
-    if its := config.extraction:
-        queries = ", ".join(f"{count:,}" for count in its.queries)
-        would["extraction"] = f"{its.suffix} tokens after {its.prefix} of each training text, {queries} queries"
+    if extraction := config.extraction:
+        queries = ", ".join(f"{count:,}" for count in extraction.queries)
+        pieces = f"{extraction.suffix} tokens after {extraction.prefix} of each training text"
+        would["extraction"] = f"{pieces}, {queries} queries"
     return would
 
 

@@ -1,4 +1,4 @@
-"""Who is audited in a planted training set, its canary users and coins, and the rows that are trained on."""
+"""The audited users of a planted training set, its canary users and coins, and the rows that are trained on."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,13 +18,13 @@ from heldin.canaries.real_rows import takeable_rows
 from heldin.corpus.row_parts import Parts
 from heldin.corpus.split import Part, Role
 from heldin.corpus.user_filter import UserFilter
-from heldin.jobs.planted.config import PlantConfig
-from heldin.jobs.planted.folder import Manifest
 from heldin.jobs.planted.parts import read_parts
+from heldin.jobs.planted.plant_config import PlantConfig
+from heldin.jobs.planted.plant_folder import Manifest
 from heldin.jobs.planted.records import CORPUS, copied
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.models.loading import LanguageModel
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.audit_pool import pool_of_users
 from heldin.stages.sides.corpus import CorpusData, read_corpus
 from heldin.stages.sides.data import RunData, prepare_data
@@ -34,7 +34,7 @@ _CONTROL_SHARE = 10  # of all rows, one in so many is left out for the control a
 
 
 def run_of(config: PlantConfig, out: Path) -> RunConfig:
-    """The config of a run on the records that a planted folder keeps. Raises InputError if they are gone."""
+    """Return the config of a run on the records that a planted folder keeps. Raises InputError if they are gone."""
     copied(out / "ledger")
     return config.run_config(out / "ledger" / CORPUS)
 
@@ -42,11 +42,11 @@ def run_of(config: PlantConfig, out: Path) -> RunConfig:
 def planted_data(
     config: PlantConfig, out: Path, reporter: Reporter, base: LanguageModel, source: TrainingSet | None = None
 ) -> RunData:
-    """Users, set-asides, canary users and coins, drawn or read; trained on are all rows but those that coins decide.
+    """Return users, set-asides, canary users and coins, drawn or read; rows that coins leave out are not trained on.
 
     Args:
         base: the reference model, with which canary users are made.
-        source: the training set; None where canary users are there already.
+        source: the training set; None if canary users are there already.
 
     Raises:
         InputError: see ``stages.sides.data.prepare_data``.
@@ -66,7 +66,7 @@ def forms_of(
     Args:
         run: the config of a run on the copied records.
         corpus: the copied records.
-        source: the training set; None where canary users are there already.
+        source: the training set; None if canary users are there already.
 
     Raises:
         InputError: the template leaves no room for a canary user's text.
@@ -87,7 +87,7 @@ def forms_of(
 
 
 def drawn_data(config: PlantConfig, manifest: Manifest, out: Path, reporter: Reporter, base: LanguageModel) -> RunData:
-    """The data of a finished planting, for an audit: its coins are those of the manifest, and none is drawn.
+    """Return the data of a finished planting, for an audit: the coins are those of the manifest, and none is drawn.
 
     Args:
         manifest: what the planting left.
@@ -159,7 +159,7 @@ def taken_rows(data: RunData) -> list[int]:
 def spare_of(parts: Mapping[str, Parts]) -> dict[str, Sequence[int]]:
     """By user the rows that are never trained on."""
     return {
-        user: sorted(row for part in Part if part is not Part.TRAIN for row in its[part]) for user, its in parts.items()
+        user: sorted(row for part in Part if part is not Part.TRAIN for row in own[part]) for user, own in parts.items()
     }
 
 
@@ -174,7 +174,7 @@ def corpus_of(config: PlantConfig, run: RunConfig, reporter: Reporter) -> Corpus
 
 
 def _of_everybody(config: PlantConfig, corpus: CorpusData) -> dict[str, Sequence[int]]:
-    """All rows: where canary users alone are audited, rows lend a form and are trained on all the same."""
+    """Return all rows: where canary users alone are audited, rows lend a form and are trained on all the same."""
     if config.columns.user is not None:
         return {user: corpus.store.rows(user) for user in corpus.store.users}
     # Nobody knows whose they are: all of them together, in a public order.
@@ -185,7 +185,7 @@ def _of_everybody(config: PlantConfig, corpus: CorpusData) -> dict[str, Sequence
 def _takeable(
     config: PlantConfig, run: RunConfig, corpus: CorpusData, late: frozenset[str]
 ) -> dict[str, Sequence[int]]:
-    """Rows by user that may become canary users': of users who are not audited, with a scored token in the limit."""
+    """Return rows by user that may become canary users': of other users, with a scored token in the limit."""
     pool: frozenset[str] = frozenset()
     if not config.split.canaries_only:
         pool = frozenset(pool_of_users(corpus.audited.users, run.split, seed=run.seed).names)
@@ -200,7 +200,7 @@ def _takeable(
 def _lending(
     config: PlantConfig, run: RunConfig, corpus: CorpusData, replaced: frozenset[str]
 ) -> Mapping[str, Sequence[int]]:
-    """Rows whose forms canary rows take, before there is a ledger: what will be set aside of audited users, if any."""
+    """Return rows whose forms canary rows take, before the ledger: what will be set aside of audited users."""
     if config.split.canaries_only:
         return _of_everybody(config, corpus)
     users = tuple(user for user in corpus.audited.users if user not in replaced)

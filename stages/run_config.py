@@ -26,9 +26,19 @@ from heldin.record.release import Release
 from heldin.stages.config_files import read_config, with_overrides
 from heldin.stages.measures.keys import MeasureKeys
 
+KEEPS_DEFAULTS: dict[str, JsonValue] = {"x-keeps-defaults": True}  # what a partial section leaves out is as here
+PRETRAINING = Recipe(
+    epochs=3, batch_size=16, learning_rate=2e-3, warmup_steps=100, sequence_length=128, select=Select.LAST
+)
+# Only those that differ from a recipe's own defaults: the others need no help.
+_PRETRAINING_FIELDS = {
+    field.name: value for field in fields(PRETRAINING) if (value := getattr(PRETRAINING, field.name)) != field.default
+}
+EXTENDS = "Another config, named relative to this file, that this one changes: sections are merged key by key."
+
 
 class SplitConfig(Section):
-    """How records are set aside and membership is decided."""
+    """The split: how records are set aside and membership is decided."""
 
     audited: Audited = Audited.USERS
     """Whose membership is decided by chance: users, entities whom their records name, or both as one pool. A record is
@@ -64,12 +74,6 @@ class SplitConfig(Section):
         if self.audit_fraction is not None and (self.audit_pool is not None or self.audited is not Audited.USERS):
             raise ValueError("audit_fraction is for an audit of users and in the place of audit_pool: take one out")
         return self
-
-
-KEEPS_DEFAULTS: dict[str, JsonValue] = {"x-keeps-defaults": True}  # what a partial section leaves out is as here
-PRETRAINING = Recipe(
-    epochs=3, batch_size=16, learning_rate=2e-3, warmup_steps=100, sequence_length=128, select=Select.LAST
-)
 
 
 class PretrainConfig(Section):
@@ -108,12 +112,6 @@ class PretrainConfig(Section):
         if self.recipe.looks_at_validation:
             raise ValueError("recipe.select must be 'last' and patience null: pre-training has no validation users")
         return self
-
-
-# Only those that differ from a recipe's own defaults: the others need no help.
-_PRETRAINING_FIELDS = {
-    field.name: value for field in fields(PRETRAINING) if (value := getattr(PRETRAINING, field.name)) != field.default
-}
 
 
 class ModelConfig(Section):
@@ -182,7 +180,7 @@ class RunConfig(MeasureKeys):
         if self.extraction is None:
             return self
         shape = self.model.pretrain.shape if self.model.pretrain else None
-        # For a named base model the context is known only once it was loaded (``stages.measures.extraction``).
+        # For a named base model the context is known only once it was loaded (``stages.measures.extraction_measure``).
         limits = {"finetune.sequence_length": self.finetune.sequence_length}
         limits |= {"model.pretrain.shape.context": shape.context} if shape else {}
         for name, limit in limits.items():
@@ -225,7 +223,7 @@ class RunConfig(MeasureKeys):
         return self
 
     def entity_sources(self) -> Iterator[tuple[str, EntitySourceConfig]]:
-        """Every source of entities in the config, with the key that names it."""
+        """Yield every source of entities in the config, with the key that names it."""
         yield from (("data_defenses", d.entities) for d in self.data_defenses if isinstance(d, DeIdentify))
         if isinstance(self.defense, EntityDefense) and self.defense.entities is not None:
             yield "defense.entities", self.defense.entities
@@ -303,9 +301,6 @@ class RunConfig(MeasureKeys):
                 f" {self.finetune.sequence_length}, so that training would cut it off: lower lengths"
             )
         return self
-
-
-EXTENDS = "Another config, named relative to this file, that this one changes: sections are merged key by key."
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:

@@ -39,7 +39,7 @@ class Known(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a condition is known as it is."""
+    """The reason why a condition is known as it is."""
 
     DRAWN_AGAIN = "drawn_again"
     HASHES_KEPT = "hashes_kept"
@@ -90,7 +90,7 @@ class Condition(Facts):
 
 
 class JoinedRows(Facts):
-    """What the ends of sequences show that were joined of rows and cut, so that no row can be recognised.
+    """Counts of ends of sequences that were joined of rows and cut, so that no row can be recognised.
 
     Attributes:
         ends: runs of tokens at the beginning and the end of each distinct sequence.
@@ -108,23 +108,23 @@ class JoinedRows(Facts):
 
     @property
     def are_foreign(self) -> bool:
-        """Whether far more ends are in no row than joining explains."""
+        """Return if far more ends are in no row than joining explains."""
         return self.ends >= _ENOUGH_ENDS and self.foreign > (self.foreign_expected + self.ends) / 2
 
     @property
     def lack_canaries(self) -> bool:
-        """Whether plainly fewer ends are in canary rows than chance explains, with a probability below 1e-6."""
+        """Return if plainly fewer ends are in canary rows than chance explains, with a probability below 1e-6."""
         return self.canary < self.canary_expected - 5 * math.sqrt(self.canary_expected)
 
 
 class TrainingCounts(Facts):
-    """What the model was given in training, by the log of ``AuditCallback``, next to the rows of the planted set.
+    """Counts of what the model was given in training, by the log of ``AuditCallback``, next to the planted rows.
 
     Attributes:
         starts: number of times that the training was started: 1, and 1 for each time it went on from a checkpoint.
         processes: largest number of processes that trained together.
         steps: optimizer steps.
-        epochs: by the trainer's own count; null where it has none.
+        epochs: by the trainer's own count; null if it has none.
         sequences: number of sequences that the model was given, over all epochs.
         longest: tokens of the longest, without special tokens.
         rows: number of rows in the planted set.
@@ -143,11 +143,11 @@ class TrainingCounts(Facts):
         packed: sequences that shared a row of a batch with others.
         fewest_reads: how often the row that was given least often was given.
         most_reads: how often the row that was given most often was given.
-        joined: what ends show where sequences look like rows that were joined and cut; null where they do not.
+        joined: what ends show where sequences look like rows that were joined and cut; null if they do not.
         silent_canary_users: held-in canary users none of whose rows bore a loss.
         reads_canaries: how often a canary row was given, on average; null without canary rows.
         reads_others: the same for real rows.
-        loss_share_canaries: mean share of a canary row's tokens that bore a loss; null where labels were not seen.
+        loss_share_canaries: mean share of a canary row's tokens that bore a loss; null if labels were not seen.
         loss_share_others: the same for real rows.
     """
 
@@ -182,12 +182,12 @@ class TrainingCounts(Facts):
 
 
 class FormFacts(Facts):
-    """How canary rows differ from real ones by their text alone, measured before the coins.
+    """The difference of canary rows from real ones by their text alone, measured before the coins.
 
     Attributes:
         canary_rows: canary rows in the sample.
         real_rows: real rows in the sample.
-        auroc: AUROC of a bag-of-words classifier that was fitted on other rows; null where there are too few.
+        auroc: AUROC of a bag-of-words classifier that was fitted on other rows; null if there are too few.
         kinds: how canary users were made.
     """
 
@@ -211,7 +211,7 @@ class PlantedFacts(Facts):
         evidence: what the plan asks for of the training: a log of ``AuditCallback``, or a declaration.
         declared_by: who declared what cannot be checked; null: nobody.
         conditions: of certified statements, each with how it is known.
-        training: what the model was given; null where no log tells.
+        training: what the model was given; null if no log tells.
         control: whether planted rows had an effect; null without canary users.
         form: how canary rows differ from real ones by text alone; null without canary users.
     """

@@ -1,4 +1,4 @@
-"""What a run would hold in memory on a GPU of a named size, by its config alone."""
+"""A forecast of the memory that a run would use on a GPU of a named size, from the config alone."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -30,13 +30,13 @@ from heldin.finetune.sharding import Spread
 from heldin.models.devices import Planned
 from heldin.models.loading import context_length
 from heldin.models.tiny import tiny_config
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 
 _CPU = torch.device("cpu")  # where a rehearsal's tensors stand, whatever it is for
 
 
 def run_memory(config: RunConfig, device: Planned, say: Callable[[str], None] = lambda _: None) -> dict[str, Peak]:
-    """The peak of each part of a run, with records of full length.
+    """Return the peak of each part of a run, with records of full length.
 
     Args:
         say: receives what is being rehearsed.
@@ -67,7 +67,7 @@ def run_memory(config: RunConfig, device: Planned, say: Callable[[str], None] = 
 
 
 def memory_lines(peaks: dict[str, Peak], device: Planned) -> str:
-    """The peaks in words, a line for each part of the run."""
+    """Return the peaks in words, a line for each part of the run."""
     if not peaks:
         return "not known for this model or for this defense"
     top = f"on a GPU of {in_bytes(device.memory)}, of tensors; the GPU's context and gaps between tensors come on top"
@@ -76,7 +76,7 @@ def memory_lines(peaks: dict[str, Peak], device: Planned) -> str:
 
 
 def does_not_fit(peaks: dict[str, Peak], device: Planned) -> list[str]:
-    """A line for each part that does not fit, with what takes how much and what to change."""
+    """Return a line for each part that does not fit, with what takes how much and what to change."""
     return [
         f"{name} takes {_in_words(peak)}, more than the {in_bytes(device.memory)} of the GPU:"
         f" {_remedy(name, peak, device)}"
@@ -108,24 +108,24 @@ def _remedy(name: str, peak: Peak, device: Planned) -> str:
 
 def _in_words(peak: Peak) -> str:
     parts = {"weights": peak.weights, "optimizer": peak.optimizer, "activations and gradients": peak.work}
-    said = ", ".join(f"{name} {in_bytes(size)}" for name, size in parts.items() if size)
+    listed = ", ".join(f"{name} {in_bytes(size)}" for name, size in parts.items() if size)
     split = ", a unit in several passes" if peak.splits else ""
     each = f" in each of {peak.processes} processes" if peak.processes > 1 else ""
-    return f"{in_bytes(peak.total)}{each} in {peak.moment} ({said}), {counted(peak.records, 'record')} a pass{split}"
+    return f"{in_bytes(peak.total)}{each} in {peak.moment} ({listed}), {counted(peak.records, 'record')} a pass{split}"
 
 
 def shape_of(config: RunConfig) -> PretrainedConfig | None:
-    """The config of the run's model; None where it cannot be read."""
+    """Return the config of the run's model; None if it cannot be read."""
     if config.model.pretrain is not None:
         return tiny_config(config.model.pretrain.shape, config.model.pretrain.shape.vocabulary, 0)
     # The config alone, of some kilobytes; a name that has none was told of as a problem.
     try:
-        found: PretrainedConfig = AutoConfig.from_pretrained(
+        shape: PretrainedConfig = AutoConfig.from_pretrained(
             config.model.base, revision=config.model.revision, trust_remote_code=False
         )
     except (OSError, ValueError):
         return None
-    return found
+    return shape
 
 
 def _step(config: RunConfig) -> Step:
@@ -145,14 +145,14 @@ def _plain(recipe: Recipe) -> Step:
     share = math.ceil(recipe.batch_size / (recipe.shard or 1))
     most = min(recipe.micro_batch or recipe.batch_size, share)
 
-    def compute(model: PreTrainedModel, passes: Passes, arithmetic: Arithmetic, its: Spread | None) -> None:
+    def compute(model: PreTrainedModel, passes: Passes, arithmetic: Arithmetic, spread: Spread | None) -> None:
         # Two passes tell what all do: from the second on there are gradients to add to.
         batch = _records(min(share, 2 * passes.most) * (recipe.shard or 1), recipe)
-        if its is None:
+        if spread is None:
             plain_batch_gradient(model, batch, passes.most, arithmetic)
             return
         with autocast(arithmetic, _CPU, keeps_casts=False):
-            sharded_batch_gradient(model, batch, passes.most, its)
+            sharded_batch_gradient(model, batch, passes.most, spread)
 
     return Step(compute, most, without_dropout=False, halves=recipe.shard is None)
 
@@ -191,23 +191,23 @@ def _sampled(recipe: Recipe, defense: SampledDefense) -> Step:
         # The second pass is like all that follow: what it held is given back before the next, and its sums are added.
         runs = [[_records(unit, recipe) for _ in run] for run in cut([unit] * units, passes.most)[:2]]
         with autocast(arithmetic, _CPU):
-            found = clipped_sum(model, runs, 1.0, passes)
-        _put(model, found.gradients)
+            gradient_sum = clipped_sum(model, runs, 1.0, passes)
+        _put(model, gradient_sum.gradients)
 
     return Step(summed, defense.micro_records, unit)
 
 
 def _sharded(recipe: Recipe, defense: SampledDefense, unit: int) -> Step:
-    """A step of a shard group, which takes one unit at a time and shares out its records."""
+    """Return a step of a shard group, which takes one unit at a time and shares out its records."""
     assert recipe.shard is not None
     most = min(defense.micro_records, math.ceil(unit / recipe.shard))
     # Two units tell what all do: gradients of the second are added to the first one's.
     units = [_records(unit, recipe)] * 2
 
-    def summed(model: PreTrainedModel, passes: Passes, arithmetic: Arithmetic, its: Spread | None) -> None:
-        assert its is not None
+    def summed(model: PreTrainedModel, passes: Passes, arithmetic: Arithmetic, spread: Spread | None) -> None:
+        assert spread is not None
         with autocast(arithmetic, _CPU, keeps_casts=False):
-            total = clipped_shards(model, units, 1.0, passes, its)[0]
+            total = clipped_shards(model, units, 1.0, passes, spread)[0]
         # Of its noise a process draws the part that it adds.
         put_shards(model, total, 1.0, 1.0, lambda name, _, device: torch.empty_like(total[name], device=device))
 

@@ -1,4 +1,4 @@
-"""What ``heldin plant`` leaves: a public manifest, the training set, and owner-only secrets with what was fixed."""
+"""The files that ``heldin plant`` writes: a public manifest, the training set, and owner-only secrets with the plan."""
 
 import json
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from heldin.base.artefacts import read_document, require_not_purged, stamped, un
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, kept_text, private_directory, text_sha256, whole_file, write_text
 from heldin.base.yaml_files import read_yaml
-from heldin.jobs.planted.config import PlantConfig, parse_plant
-from heldin.record.planted import FormFacts
+from heldin.jobs.planted.plant_config import PlantConfig, parse_plant
+from heldin.record.planted_facts import FormFacts
 from heldin.watch.planted_files import MANIFEST
 
 CONFIG, AUDITS = "config.yaml", "audits"
@@ -23,7 +23,7 @@ SEAL = "planted.json"  # in the ledger: hashes of what was fixed
 
 @dataclass(frozen=True)
 class Manifest:
-    """What may be known of a planted training set; of the coins it has hashes, and the number of rows that they left.
+    """The public facts about a planted training set: hashes of the coins, and the number of rows after them.
 
     Attributes:
         created: time, UTC.
@@ -32,7 +32,6 @@ class Manifest:
         ledger: commitment to who is held in, a keyed hash.
         file: name of the training set.
         sha256: hash of its content.
-        rows: number of its rows.
         skipped: rows of the original that could not be used.
         columns: its columns by what they hold.
         looks: number of checkpoints that the audit pays for.
@@ -66,7 +65,7 @@ def _plan(text: str) -> str:
 
 
 def write_config(config: PlantConfig, out: Path) -> None:
-    """Write the config to ``out`` (made owner-only), and its hash to the secrets, before any coin."""
+    """Write the config to ``out`` (made owner-only), and a hash to the secrets, before any coin."""
     text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
     # The seal first: with it the folder is heldin's, and a call that is killed in between begins again.
     private_directory(out / "ledger")
@@ -89,7 +88,7 @@ def require_models(out: Path, models: Mapping[str, str]) -> None:
     """Raises InputError if a reference model is not the one that was fixed before the coins."""
     sealed = _read_seal(out)["models"]
     # Another reference gives other scores, and one that is chosen after the coins may be chosen by them.
-    other = next((name for name, its in models.items() if sealed.get(name) != its), None)
+    other = next((name for name, fingerprint in models.items() if sealed.get(name) != fingerprint), None)
     if other is not None:
         raise InputError(f"'{other}' is not the reference model that it was when coins were drawn: restore it")
 
@@ -125,7 +124,7 @@ def read_form(out: Path) -> FormFacts | None:
 
 
 def read_planted(out: Path) -> tuple[PlantConfig, Manifest]:
-    """The config and manifest of a planted folder.
+    """Return the config and manifest of a planted folder.
 
     Raises:
         InputError: ``plant`` did not finish there, it was purged, or a file was changed afterwards.
@@ -159,7 +158,7 @@ def require_plan(out: Path) -> None:
 
 
 def home_of(audit: Path, recorded: str) -> Path:
-    """The planted folder of an audit: the one that it lies in, else where the record says that it was.
+    """Return the planted folder of an audit: the one that it lies in, else where the record says that it was.
 
     A folder that was moved takes its audits along; where it was, another may stand.
     """
@@ -168,7 +167,7 @@ def home_of(audit: Path, recorded: str) -> Path:
 
 
 def read_plant_config(out: Path) -> PlantConfig:
-    """The config in a planted folder. Raises InputError if it is damaged."""
+    """Return the config in a planted folder. Raises InputError if it is damaged."""
     content = read_yaml(out / CONFIG)
     if not isinstance(content, dict):
         raise InputError(f"'{out / CONFIG}' is damaged: plant in a new folder")

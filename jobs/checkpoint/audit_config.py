@@ -52,7 +52,7 @@ class EndpointConfig(Section):
     """Refuse an audit that would send more tokens than this; null: no limit."""
 
     def remote(self) -> "Remote":
-        """How the target is reached. Raises InputError for an invalid address."""
+        """Return how to reach the target. Raises InputError for an invalid address."""
         from heldin.jobs.checkpoint.endpoint import Remote
         from heldin.models.endpoint_client import Endpoint
 
@@ -95,7 +95,7 @@ class CheckpointAttacks(Section):
         return self
 
     def config(self, reference: str | None) -> AttackConfig:
-        """The same attacks as in a run's config, with this leading reference."""
+        """Return the same attacks as in a run's config, with this leading reference."""
         return AttackConfig(**self.model_dump(), reference=reference)
 
 
@@ -179,7 +179,7 @@ class CheckpointConfig(MeasureKeys):
         return self
 
     def job(self) -> "CheckpointAudit":
-        """The audit to run. Raises InputError for an invalid claim, or a plan without a guarantee for users."""
+        """Return the audit to run. Raises InputError for an invalid claim, or a plan without a guarantee for users."""
         from heldin.jobs.checkpoint.job import CheckpointAudit
 
         # The plan's curve last: the first claim's delta is that of the bounds.
@@ -215,7 +215,7 @@ class CheckpointConfig(MeasureKeys):
         )
 
     def files(self) -> list[Path]:
-        """Every file that the config names."""
+        """Return every file that the config names."""
         return [path for path in (self.held_in, self.held_out, self.training, self.plan) if path is not None]
 
 

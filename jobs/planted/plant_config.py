@@ -18,9 +18,9 @@ from heldin.corpus.sources.rows import Columns
 from heldin.corpus.user_filter import MIN_RECORDS_TO_SPLIT, UserFilter
 from heldin.finetune.recipe import Recipe
 from heldin.record.release import Release
-from heldin.stages.config import ModelConfig, RunConfig, SplitConfig
 from heldin.stages.config_files import read_config, with_overrides
 from heldin.stages.measures.keys import MeasureKeys
+from heldin.stages.run_config import ModelConfig, RunConfig, SplitConfig
 from heldin.words import Statement
 from heldin.words.texts import ScoredPart
 
@@ -29,7 +29,7 @@ PACKED = ("", ".gz", ".zst")
 
 
 class PlantedSplit(Section):
-    """Who is audited, and what is set aside of them. Whoever is not audited stays in with all rows."""
+    """The users that are audited, and what is set aside of them. Other users stay in with all rows."""
 
     audit_fraction: float | None = Field(None, gt=0, le=1)
     """Audit a user with this probability, by a public coin of the user's own; null: all, or ``audit_pool`` of them."""
@@ -55,7 +55,7 @@ class PlantedSplit(Section):
 
 
 class PlantColumns(Section):
-    """Which column holds what. The text is a column, a prompt and its completion, or a list of chat messages."""
+    """The columns of the training set. The text is a column, a prompt with a completion, or a list of messages."""
 
     user: str | None = "user"
     """Column that names the user. null: there is none, and each row counts as a person of its own, which goes with
@@ -156,7 +156,8 @@ class PlantConfig(MeasureKeys):
     def _can_be_done(self) -> "PlantConfig":
         if self.users.min_records < MIN_RECORDS_TO_SPLIT:
             raise ValueError(f"users.min_records is {self.users.min_records}: at least {MIN_RECORDS_TO_SPLIT}")
-        if self.attack.shadow_models or not all(isinstance(its, NamedReference) for its in self.attack.references):
+        named = all(isinstance(reference, NamedReference) for reference in self.attack.references)
+        if self.attack.shadow_models or not named:
             raise ValueError(
                 "attack: shadow models and references that are trained need heldin's own training: leave"
                 " shadow_models out, and name references by hub name or folder"
@@ -169,10 +170,10 @@ class PlantConfig(MeasureKeys):
             raise ValueError("score: turns needs columns.messages")
         if self.role != "assistant" and self.score != "turns":
             raise ValueError("role names whose turns are scored: set score: turns, or leave it out")
-        if any(isinstance(its, NamedPersonCanaries) for its in self.canaries):
+        if any(isinstance(section, NamedPersonCanaries) for section in self.canaries):
             raise ValueError("canaries: named_person is for audits of entities, which heldin run does")
         apart = self.columns.messages is not None or self.columns.prompt is not None
-        if apart and any(isinstance(its, SubstringCanaries) for its in self.canaries):
+        if apart and any(isinstance(section, SubstringCanaries) for section in self.canaries):
             raise ValueError("canaries: substring is for a column of text: choose unseen_token or rare_phrase")
         if self.split.canaries_only and not self.canaries:
             raise ValueError("split.canaries_only needs canary users: name some under canaries")
@@ -180,7 +181,7 @@ class PlantConfig(MeasureKeys):
             raise ValueError(
                 "columns.user: without a column of users only canary users can be audited: set split.canaries_only"
             )
-        if self.split.canaries_only and any(isinstance(its, SubstringCanaries) for its in self.canaries):
+        if self.split.canaries_only and any(isinstance(section, SubstringCanaries) for section in self.canaries):
             raise ValueError("canaries: substring takes the place of real users, and canaries_only keeps them all in")
         if (self.dataset_split or self.copied_splits) and self.training.is_file():
             raise ValueError("dataset_split and copied_splits are for a folder that save_to_disk wrote")
@@ -190,7 +191,7 @@ class PlantConfig(MeasureKeys):
 
     @property
     def scored_part(self) -> Statement | None:
-        """What is scored of a text; None: all of it."""
+        """Return which part of a text is scored; None: all of it."""
         match self.score:
             case "all":
                 return None
@@ -200,7 +201,7 @@ class PlantConfig(MeasureKeys):
                 return ScoredPart.TURNS(role=self.role)
 
     def run_config(self, records: Path) -> RunConfig:
-        """The config of a run that draws the same users, set-asides, canary users and coins.
+        """Return the config of a run that draws the same users, set-asides, canary users and coins.
 
         Args:
             records: the copy of the training set's records (``TrainingSet.copy_records``).
@@ -210,7 +211,7 @@ class PlantConfig(MeasureKeys):
         # Each look pays its share; more redraws, that the smallest p-value stays below the levels.
         by, looks = self.decision, self.looks
         shared = {"auroc_level": by.auroc_level / looks, "tpr_level": by.tpr_level / looks}
-        redraws = max(by.redraws * looks, *(least_redraws(its) for its in shared.values()))
+        redraws = max(by.redraws * looks, *(least_redraws(level) for level in shared.values()))
         return RunConfig(
             name=self.name,
             seed=self.seed,
@@ -228,7 +229,7 @@ class PlantConfig(MeasureKeys):
 
 
 def is_dataset(path: Path) -> bool:
-    """Whether the training set is a folder of ``save_to_disk``. Raises InputError for what ``plant`` cannot read."""
+    """Check if the training set is a folder of ``save_to_disk``. Raises InputError for what ``plant`` cannot read."""
     if path.is_dir():
         return True
     lines = any(path.name.endswith(f"{end}{p}") for end in JSON_LINES for p in PACKED)
@@ -242,19 +243,19 @@ def is_dataset(path: Path) -> bool:
 
 
 def is_csv(path: Path) -> bool:
-    """Whether a file is comma-separated values, plain or compressed."""
+    """Check if a file has comma-separated values, plain or compressed."""
     return any(path.name.endswith(f".csv{packed}") for packed in PACKED)
 
 
 def load_plant(config: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> PlantConfig:
-    """Read a YAML file or its content, and apply ``a.b=value`` overrides.
+    """Read a YAML file or the content of one, and apply ``a.b=value`` overrides.
 
     Raises InputError that lists every error.
     """
     content = config if isinstance(config, Mapping) else read_config(config)
     checked = parse_plant(with_overrides(content, overrides), "config" if isinstance(config, Mapping) else str(config))
     # The audit may be asked for from another folder. Other kinds of references are refused above.
-    names = [its.name for its in checked.attack.references if isinstance(its, NamedReference)]
+    names = [reference.name for reference in checked.attack.references if isinstance(reference, NamedReference)]
     further = [NamedReference(kind="named", name=_resolved(name)) for name in names]
     named: dict[str, object] = {
         "training": checked.training.resolve(),

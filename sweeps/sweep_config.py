@@ -11,14 +11,14 @@ from pydantic import Field, StringConstraints, model_validator
 from heldin.audit.requirement import Measure, Requirement, RequirementConfig
 from heldin.base.arguments import FEW
 from heldin.base.section import Few, Section
-from heldin.stages.config import RunConfig
+from heldin.stages.run_config import RunConfig
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # a folder of its own
 Name = Annotated[str, StringConstraints(pattern=NAME)]
 
 
 class Resources(Section):
-    """What the cells run on."""
+    """The machines and processes that the cells run on."""
 
     workers: Few = 1
     """Cells at a time; on a Ray cluster, on its smallest machine, unless ``threads`` says how many cores each has."""
@@ -32,7 +32,7 @@ class Resources(Section):
 
 
 class DecisionRule(Section):
-    """Which variant to ship: a rule that is fixed before anything is measured."""
+    """The rule that chooses the variant to ship, fixed before anything is measured."""
 
     require: tuple[RequirementConfig, ...] = Field(min_length=1)
     """What a variant must keep, all of it."""
@@ -44,8 +44,8 @@ class DecisionRule(Section):
     """Probability at most that a variant is recommended that breaks a limit."""
 
     def requirements(self) -> list[Requirement]:
-        """The limits."""
-        return [its.requirement() for its in self.require]
+        """Return the limits."""
+        return [limit.requirement() for limit in self.require]
 
 
 class Tuning(Section):
@@ -103,7 +103,6 @@ class Variant:
     """A variant of a sweep.
 
     Attributes:
-        name: its name.
         group: the name of the first variant with the same users and set-asides; only these share coins.
         config: config of its cell in the first block.
     """
@@ -120,7 +119,7 @@ class Sweep:
     Attributes:
         config: its file.
         variants: its variants, axes multiplied out; of those that are tuned, with the first values of the grid.
-        tuning: the sweep that tunes them; None where nothing is tuned.
+        tuning: the sweep that tunes them; None if nothing is tuned.
         tried: by variant of ``tuning``, the variant that it is a try of, and its values by key.
     """
 
@@ -130,7 +129,7 @@ class Sweep:
     tried: Mapping[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
 
     def of_block(self, variant: Variant, block: int) -> RunConfig:
-        """The config of the variant's cell in a block, from 1: set-asides and training have seeds of their own."""
+        """Return the config of the variant's cell in a block, from 1: set-asides and training have own seeds."""
         config, later = variant.config, block - 1
         seed = config.seed if config.split.seed is None else config.split.seed
         return config.model_copy(
@@ -144,5 +143,5 @@ class Sweep:
         )
 
     def cells(self) -> Iterator[tuple[int, Variant]]:
-        """Every block and variant, block by block."""
+        """Yield every block and variant, block by block."""
         return itertools.product(range(1, self.config.blocks + 1), self.variants)

@@ -1,5 +1,10 @@
-"""A run's folder: made for a config, or found to hold an earlier run of the same one. Without torch."""
+"""A run's folder: made for a config, or holding an earlier run of the same one; and the seconds of its stages.
 
+Without torch.
+"""
+
+import json
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,12 +16,47 @@ from heldin.base.artefacts import require_not_purged
 from heldin.base.errors import InputError
 from heldin.base.files import is_held, private_directory, write_text
 from heldin.base.log_file import LOG
-from heldin.stages.stage_seconds import FILE as STAGES
 
 if TYPE_CHECKING:
-    from heldin.stages.config import RunConfig
+    from heldin.stages.run_config import RunConfig
 
-_BEFORE_COINS = {"config.yaml", LOG, STAGES}  # what a run leaves that was stopped before it drew any
+
+SECONDS_FILE = "seconds.json"
+_BEFORE_COINS = {"config.yaml", LOG, SECONDS_FILE}  # what a run leaves that was stopped before it drew any
+
+
+class StageSeconds:
+    """Seconds by stage, kept in the run folder.
+
+    Attributes:
+        seconds: of each stage, over all calls so far.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._path: Path | None = None
+
+    def keep_in(self, folder: Path) -> None:
+        """Add to what earlier calls left in this folder, from now on."""
+        self._path = folder / SECONDS_FILE
+        try:
+            earlier = json.loads(self._path.read_text(encoding="utf-8"))
+            before = {str(stage): float(value) for stage, value in earlier.items()}
+        # Nothing follows from it: a run does not end for a file that only says how long it took.
+        except (OSError, ValueError, TypeError, AttributeError):
+            before = {}
+        self.seconds = {**before, **{stage: before.get(stage, 0.0) + spent for stage, spent in self.seconds.items()}}
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add the seconds of this block, also where it ends in an error or an interruption."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.monotonic() - started
+            if self._path is not None and self._path.parent.is_dir():
+                write_text(self._path, json.dumps(self.seconds))
 
 
 def take_folder(config: "RunConfig", out: Path) -> None:
@@ -27,7 +67,7 @@ def take_folder(config: "RunConfig", out: Path) -> None:
 
 
 def require_folder(config: "RunConfig", out: Path) -> bool:
-    """Whether ``out`` holds an earlier run of the same config; nothing is written.
+    """Return if ``out`` holds an earlier run of the same config, and write nothing.
 
     Raises:
         InputError: it holds something else.
@@ -58,7 +98,7 @@ def require_folder(config: "RunConfig", out: Path) -> bool:
 
 @contextmanager
 def for_any_config_without_coins(out: Path) -> Iterator[None]:
-    """Leave the folder of a run that its input stopped before any coin to whichever config comes next; the log stays.
+    """Let any later config use the folder of a run that an input stopped before any coin; the log stays.
 
     For the process that holds the folder.
     """
@@ -75,15 +115,15 @@ def _without_coins(out: Path) -> bool:
     return {file.name for file in out.iterdir()} <= _BEFORE_COINS
 
 
-def take_new_folder(out: Path, what: str, besides: Collection[str] = ()) -> None:
+def take_new_folder(out: Path, purpose: str, besides: Collection[str] = ()) -> None:
     """Make ``out``, owner-only; raises InputError, changing nothing, if it is a file or holds anything ``besides``."""
-    _require_empty(out, what, besides)
+    _require_empty(out, purpose, besides)
     private_directory(out)
 
 
-def _require_empty(out: Path, what: str, besides: Collection[str] = ()) -> None:
+def _require_empty(out: Path, purpose: str, besides: Collection[str] = ()) -> None:
     # a lone log is of a call that ended before it wrote anything: no reason to refuse the next
     if out.exists() and (not out.is_dir() or any(file.name not in (LOG, *besides) for file in out.iterdir())):
-        article = "an" if what[0] in "aeiou" else "a"
+        article = "an" if purpose[0] in "aeiou" else "a"
         is_what = "is not empty and holds no such" if out.is_dir() else f"is a file, and no folder for {article}"
-        raise InputError(f"'{out}' {is_what} {what}: choose another --out")
+        raise InputError(f"'{out}' {is_what} {purpose}: choose another --out")

@@ -10,10 +10,10 @@ from pathlib import Path
 from heldin.audit.control import ControlFacts
 from heldin.base.errors import InputError
 from heldin.bounds.plan_claims import parse_claim_of
-from heldin.jobs.planted.folder import Manifest
 from heldin.jobs.planted.looks import Look, looks_that_saw_a_change
+from heldin.jobs.planted.plant_folder import Manifest
 from heldin.record.facts import LARGEST_DRIFT, EndpointFacts
-from heldin.record.planted import (
+from heldin.record.planted_facts import (
     Condition,
     ConditionName,
     FormFacts,
@@ -29,12 +29,12 @@ _FEWER = 0.75  # of other rows' reads, the same; a last epoch that is broken off
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What an audit could see of a training.
+class PlantedEvidence:
+    """The evidence that an audit has about a training.
 
     Attributes:
-        training: what the model was given, by its log; None where no log tells.
-        fault: why no log tells; None where one does, or where there is none.
+        training: what the model was given, by its log; None if no log tells.
+        fault: why no log tells; None if one does, or where there is none.
         control: whether planted rows had an effect; None without canary users.
         form: how canary rows differ from real ones by text alone, which contradicts nothing; None without canary users.
     """
@@ -50,7 +50,7 @@ def conditions_of(
     manifest: Manifest,
     look: Look,
     declared_by: str | None,
-    evidence: Evidence,
+    evidence: PlantedEvidence,
     served: EndpointFacts | None = None,
 ) -> list[Condition]:
     """Return every condition (docs/theory.md#conditions-of-one-run), as far as a folder, a log and a signature show it.
@@ -118,8 +118,8 @@ def _unchanged(planted: Path, manifest: Manifest, look: Look, declared_by: str |
     return _checked(name, Reason.SAME_HASH) if same else _not_met(name, Reason.SET_CHANGED)
 
 
-def _given(manifest: Manifest, declared_by: str | None, evidence: Evidence) -> Condition:
-    """Whether the model was given every row and nothing else: by the log where one tells, else declared."""
+def _given(manifest: Manifest, declared_by: str | None, evidence: PlantedEvidence) -> Condition:
+    """Return if the model was given every row and nothing else: by the log if there is a usable one, else declared."""
     name, counts = ConditionName.GIVEN_EVERY_ROW, evidence.training
     if counts is None:
         # Absent and of another model: not counted as evidence where none was promised.
@@ -146,8 +146,8 @@ def _given(manifest: Manifest, declared_by: str | None, evidence: Evidence) -> C
     return _not_met(name, *wrong) if wrong else _checked(name, Reason.LOG_AGREES)
 
 
-def _weighted_alike(declared_by: str | None, evidence: Evidence) -> Condition:
-    """Whether no row was treated otherwise: declared, unless the log or the positive control contradicts it."""
+def _weighted_alike(declared_by: str | None, evidence: PlantedEvidence) -> Condition:
+    """Return if no row was treated otherwise: declared, unless the log or the positive control contradicts it."""
     name, wrong, counts = ConditionName.WEIGHTED_ALIKE, list[Reason](), evidence.training
     if counts is not None and counts.loss_share_canaries is not None and counts.loss_share_others is not None:
         thinned = counts.loss_share_canaries < _THINNED * counts.loss_share_others
@@ -160,7 +160,7 @@ def _weighted_alike(declared_by: str | None, evidence: Evidence) -> Condition:
     return _not_met(name, *wrong) if wrong else _declared(name, declared_by)
 
 
-def _one_example(declared_by: str | None, evidence: Evidence) -> Condition:
+def _one_example(declared_by: str | None, evidence: PlantedEvidence) -> Condition:
     name, counts = ConditionName.ROW_IS_EXAMPLE, evidence.training
     if counts is None:
         return _declared(name, declared_by)
