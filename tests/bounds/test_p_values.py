@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from heldin.audit.decision import decide
 from heldin.bounds import one_run
 from heldin.bounds.design import Assignment, Design
 from heldin.bounds.one_run import Guesses
 from heldin.bounds.p_values import holm, p_value
 from heldin.bounds.scores import LabelledScores
-from heldin.bounds.verdict import curve_claim, stated_claim
+from heldin.bounds.verdict import curve_claim, decide, stated_claim
 from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.events import UnamplifiedGaussian
 

@@ -6,12 +6,11 @@ import re
 import numpy as np
 import pytest
 
-from heldin.audit.decision import decide
 from heldin.base.errors import InputError
 from heldin.bounds import verdict
 from heldin.bounds.design import Assignment, Design, evenness
 from heldin.bounds.scores import LabelledScores, labelled
-from heldin.bounds.verdict import Outcome, Standing, Verdict, curve_claim, stated_claim
+from heldin.bounds.verdict import Outcome, Standing, Verdict, curve_claim, decide, stated_claim
 from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.events import PoissonGaussian, UnamplifiedGaussian
 from tests.made_facts import stated

@@ -292,7 +292,7 @@ def test_a_training_file_of_the_wrong_people_makes_the_comparison_void(call, fin
     nobody = tmp_path / "nobody.jsonl"
     nobody.write_text(json.dumps({"author": "somebody else", "body": "x"}) + "\n", encoding="utf-8")
     code, out, _ = call(*_arguments(finished, files, tmp_path / "b"), "--training", nobody)
-    assert "held-in users do not are in the training file" in out.splitlines()[0]
+    assert "held-in users are not in the training file" in out.splitlines()[0]
 
 
 def test_what_is_wrong_with_the_new_options_is_one_line(call, finished, files, tmp_path):

@@ -178,7 +178,7 @@ def test_what_does_not_go_together_is_refused(call, finished, local, server, fil
     arguments = _arguments(finished, files, tmp_path / "a")
     assert call(*arguments, "--tokenizer", local[0])[2].splitlines()[-1] == "error: --tokenizer goes with --endpoint"
     beside = ["endpoint:base" if part == local[1] else part for part in arguments]
-    assert call(*beside)[2].splitlines()[-1] == "error: 'endpoint:base' stands behind an endpoint: give --endpoint"
+    assert call(*beside)[2].splitlines()[-1] == "error: 'endpoint:base' is behind an endpoint: give --endpoint"
     server.echo = server.prompt_logprobs = False
     with serving(server) as url:
         code, _, err = call(*_at(url, arguments, local))

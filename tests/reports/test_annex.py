@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from heldin.audit.canary_groups import CanaryGroup
-from heldin.audit.decision import Promise
 from heldin.audit.results import TrainingsFacts
 from heldin.record.document import read_record, write_record
 from heldin.record.facts import CellFacts
@@ -179,7 +178,7 @@ def test_unit_delta_and_neighbours_in_sentences_that_follow_from_the_guarantee(r
     assert dict(annex.explain_promise(its).pairs)["unit"].endswith(
         " An entity here is what Presidio's patterns find (email, credit card), and names of people are none of them."
     )
-    assert record.training.promise.states(Promise.NO_PROTECTION)
+    assert record.training.promise.states(GuaranteeText.NO_PROTECTION)
     assert dict(annex.explain_promise(record).pairs)["unit"] == "No protection was applied. The audit counts by user."
     assert dict(annex.explain_promise(changed_record(record, training=None)).pairs)["unit"].startswith(
         "Not known: the model was trained elsewhere."
