@@ -11,9 +11,9 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Collection
+from functools import cache
 from pathlib import Path
-
-import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = {"tests", "docs", "benchmarks", "examples", "src", "replication"}
@@ -78,19 +78,34 @@ def file_of(module: str) -> Path | None:
     return next((path for path in places if path.is_file()), None)
 
 
+def module_of(path: Path) -> str:
+    """Return the name of the module in a file of the package."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(("heldin", *(parts[:-1] if parts[-1] == "__init__" else parts)))
+
+
+def imported_at_top_level(path: Path, modules: Collection[str]) -> set[str]:
+    """Return the modules that a file imports whenever it is imported: not within functions, and not for types alone."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {name if name in modules else node.module for name in names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & set(modules)
+
+
 def import_depth() -> int:
-    """Modules on the longest chain of imports."""
-    graph = grimp.build_graph("heldin")
-    imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
-    depth: dict[str, int] = {}
+    """Return the number of modules on the longest chain of imports."""
+    files = {module_of(path): path for path in product_files()}
+    imported = {module: imported_at_top_level(path, files.keys()) - {module} for module, path in files.items()}
 
-    def depth_of(module: str, above: frozenset[str]) -> int:
-        if module not in depth:
-            below = [depth_of(other, above | {module}) for other in imported[module] if other not in above]
-            depth[module] = 1 + max(below, default=0)
-        return depth[module]
+    @cache
+    def depth_of(module: str) -> int:
+        return 1 + max(map(depth_of, imported[module]), default=0)
 
-    return max(depth_of(module, frozenset()) for module in imported)
+    return max(map(depth_of, imported))
 
 
 def uses_of_names(paths: list[Path]) -> Counter[str]:

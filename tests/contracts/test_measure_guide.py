@@ -12,7 +12,7 @@ from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.models.loading import load_language_model
 from heldin.models.logprobs import score_texts
-from heldin.stages.measures.measure import MeasureFolder, MeasuredUsers
+from heldin.stages.measures.measure import MeasuredUsers, MeasureFolder
 from heldin.stages.run_config import load_config
 from heldin.stages.run_measures import subjects_of_run
 from heldin.stages.sides.data import prepare_data
