@@ -170,6 +170,9 @@ def _is_run_or_audit(folder: Path) -> bool:
         return True
     if any((folder / "ledger" / name).is_file() for name in _LEDGERS):
         return True
+    # An audit that was interrupted leaves its tables.
+    if any((folder / name).is_file() for name in listed_files(folder) if name.endswith(TABLE)):
+        return True
     try:
         read_record(folder / "record.json", checked=False)
     except InputError:

@@ -129,6 +129,40 @@ def test_a_reference_with_another_tokenizer_is_said_to_be_compared_per_text(call
     assert "Their tokenizers are not known to be the same: scores are compared per text, never per token" in said
 
 
+def test_an_interrupted_audit_resumes_from_its_tables_and_takes_none_of_another(
+    call, finished, files, tmp_path, monkeypatch
+):
+    arguments, out = _arguments(finished, files, tmp_path / "out"), tmp_path / "out"
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    # Killed once the scores are there.
+    with monkeypatch.context() as patch:
+        patch.setattr("heldin.jobs.checkpoint.audit.audit_body", interrupted)
+        assert call(*arguments)[0] == 130
+    assert (out / "scores.parquet").is_file()
+    assert not (out / "record.json").exists()
+    kept = (out / "scores.parquet").read_bytes()
+    # Of other texts these are no scores, and the folder is still free for them.
+    with monkeypatch.context() as patch:
+        patch.setattr("heldin.jobs.checkpoint.audit.audit_body", interrupted)
+        assert call(*arguments, "--max-characters", "100")[0] == 130
+    fewer = (out / "scores.parquet").read_bytes()
+    assert fewer != kept
+    # Its leftovers can be purged before anything is concluded from them.
+    shutil.copytree(out, tmp_path / "left")
+    assert call("purge", tmp_path / "left", "--yes")[0] == 0
+    assert not list((tmp_path / "left").glob("*.parquet"))
+    assert call(*arguments)[0] in (0, 4)
+    assert call("verify", out)[0] == 0
+    whole = tmp_path / "whole"
+    assert call(*_arguments(finished, files, whole))[0] in (0, 4)
+    again, record = (json.loads((folder / "record.json").read_text(encoding="utf-8")) for folder in (out, whole))
+    for name in ("decision", "attacks", "blind", "judgement", "measures"):
+        assert again[name] == record[name]
+
+
 def test_it_takes_no_folder_of_a_run(call, finished, files):
     before = (finished / "record.json").read_bytes()
     code, _, err = call(*_arguments(finished, files, finished))
