@@ -6,8 +6,8 @@ from scipy import stats
 
 from heldin.audit.control import ControlOutcome, detectable_auroc, positive_control
 
-# Of 1,000 audits 28 may fail where one in a hundred does; where one in twenty does, 28 or fewer do once in 2,000 times.
-ROUNDS = 1000
+# Of 2,000 audits 44 may fail where one in a hundred does; where one in twenty does, 44 or fewer do with probability 1e-10.
+ROUNDS = 2000
 
 
 def _shift(area):
