@@ -6,7 +6,7 @@ from scipy import stats
 
 from heldin.audit.control import ControlOutcome, detectable_auroc, positive_control
 
-# Of 2,000 audits 44 may fail where one in a hundred does; where one in twenty does, 44 or fewer do with probability 1e-10.
+# Of 2,000 audits 44 may fail if one in a hundred does; if one in twenty does, 44 or fewer do with probability 1e-10.
 ROUNDS = 2000
 
 
