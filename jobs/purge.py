@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from heldin.audit.exposed_users import PEOPLE
 from heldin.base.artefacts import INDEX, PURGED, TABLE, listed_files
 from heldin.base.errors import InputError
 from heldin.base.files import is_held, one_process_at_a_time, read_json, write_text
 from heldin.base.log_file import LOG
-from heldin.jobs.planted.plant_folder import AUDITS, SEAL
+from heldin.jobs.planted.plant_folder import AUDITS, CONTROL, SEAL
 from heldin.jobs.retraining import OPTIONS
 from heldin.record.document import read_record
 from heldin.record.sweep import TUNING
+from heldin.stages.measures.keys import table_names
 from heldin.stages.measures.scores import SHADOW
 from heldin.watch.planted_files import LOG as TRAINING_LOG
 from heldin.watch.planted_files import MANIFEST, TRAINING
@@ -171,7 +173,7 @@ def _is_run_or_audit(folder: Path) -> bool:
     if any((folder / "ledger" / name).is_file() for name in _LEDGERS):
         return True
     # An audit that was interrupted leaves its tables.
-    if any((folder / name).is_file() for name in listed_files(folder) if name.endswith(TABLE)):
+    if any((folder / name).is_file() for name in _listed_tables(folder)):
         return True
     try:
         read_record(folder / "record.json", checked=False)
@@ -200,8 +202,8 @@ def _removed(folder: Path, keep: Collection[str]) -> Iterator[Path]:
     planted = _OF_PLANTED if _is_planted(folder) else ()
     gone = [
         *_SECRETS,
-        # Each measure's table, as the list of artefacts has it: no list of measures is kept here.
-        *(name for name in listed_files(folder) if name.endswith(TABLE)),
+        # Each measure's table, as measures declare them and as the list of artefacts has them, which may be lost.
+        *dict.fromkeys((PEOPLE, CONTROL, *table_names(), *_listed_tables(folder))),
         *trainings,
         *planted,
         *batch,
@@ -215,9 +217,11 @@ def _removed(folder: Path, keep: Collection[str]) -> Iterator[Path]:
     if "model" in keep and checkpoints.is_dir() and not checkpoints.is_symlink():
         yield from (path for path in sorted(checkpoints.iterdir()) if path.name != _FINAL)
     named = (*gone, *(n for names in KEPT.values() for n in names))
-    unfinished = {path for name in named for path in folder.glob(f".{name}.*.tmp")}
-    # A table that was never finished is in no list.
-    yield from sorted(unfinished | set(folder.glob(f".*{TABLE}.*.tmp")))
+    yield from sorted({path for name in named for path in folder.glob(f".{name}.*.tmp")})
+
+
+def _listed_tables(folder: Path) -> list[str]:
+    return [name for name in listed_files(folder) if name.endswith(TABLE)]
 
 
 def _size(path: Path) -> int:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from heldin.audit.attack_results import AttackResult, Curve
 from heldin.audit.extraction import ExtractionFacts
@@ -104,6 +104,14 @@ class EffortFacts(Facts):
     notices: list[str]
 
 
+_KNOWN_MEASURES: dict[str, type[Facts]] = {
+    "utility": Utility,
+    "precision": PrecisionFacts,
+    "extraction": ExtractionFacts,
+    "marks": MarkFacts,
+}
+
+
 class Body(Results):
     """The part of a record that follows from the folder's files, so that ``heldin verify`` can recompute it.
 
@@ -141,6 +149,13 @@ class Body(Results):
     planted: PlantedFacts | None = None
     effort: EffortFacts | None = None
     measures: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _facts_of_known_measures_fit(self) -> "Body":
+        for name, kind in _KNOWN_MEASURES.items():
+            if name in self.measures:
+                kind.model_validate(self.measures[name])
+        return self
 
     def facts_of(self, measure: str, kind: type[F]) -> F | None:
         """Return what a measure found; None if it was not measured.

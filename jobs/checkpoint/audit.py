@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from heldin.base.artefacts import INDEX, listed_files
+from heldin.base.artefacts import INDEX
 from heldin.base.errors import InputError
 from heldin.base.files import write_text
 from heldin.base.log_file import logged
@@ -49,7 +49,8 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
         groups = read_groups(job, reporter.say)
         if line := missing_names_line(groups.texts):
             reporter.say(line)
-    folder = MeasureFolder(out, reporter, timed=seconds.timed)
+    # No config in the folder tells whose tables are there, and a served model has no fingerprint of its weights.
+    folder = MeasureFolder(out, reporter, afresh=True, timed=seconds.timed)
     texts = scored_texts(job, groups)
     with opened_models(job, texts, reporter) as there:
         with seconds.timed("scoring"):
@@ -79,10 +80,12 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
         there.facts_of(target, job.model),
         there.facts_of(reference, job.reference),
     )
-    # A copy, so that the audit can be verified where the plan that was given is gone or has changed.
+    body = audit_body(measures, models, folder, per_text=not same_tokens(target.tokenizer, reference.tokenizer))
+    # Files are written from here on, so that the folder of an interrupted audit can be used again.
+    folder.write()
+    # A copy, so that the audit can be verified if the plan that was given is gone or has changed.
     if job.plan is not None:
         write_text(out / "plan.json", job.plan.read_text(encoding="utf-8"))
-    body = audit_body(measures, models, folder, per_text=not same_tokens(target.tokenizer, reference.tokenizer))
     return write_new_record(body, environment(seconds.seconds), out, name=job.name, command=command)
 
 
@@ -138,5 +141,17 @@ def _take_folder(job: CheckpointAudit, out: Path) -> None:
             # As its user calls it.
             changed = {"stated_claims": "claims", "others": "reference"}.get(changed, changed)
             raise InputError(f"'{out}' holds an audit with another '{changed}': give the same, or choose another --out")
-    # Tables of an audit that was interrupted are used again, each if it was made from the same.
-    take_new_folder(out, "audit", besides=(INDEX, *listed_files(out)))
+    leftovers = _leftovers(out)
+    take_new_folder(out, "audit", besides=[path.name for path in leftovers])
+    for path in leftovers:
+        path.unlink()
+
+
+def _leftovers(out: Path) -> list[Path]:
+    """Return what an audit leaves that was killed while it wrote its tables, before its record."""
+    if not out.is_dir():
+        return []
+    from heldin.stages.measures.keys import table_names
+
+    names = (INDEX, "plan.json", *table_names())
+    return [path for name in names for path in (out / name, *out.glob(f".{name}.*.tmp")) if path.is_file()]

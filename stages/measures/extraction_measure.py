@@ -64,7 +64,8 @@ class Extraction(Measure[TextProbabilities]):
         """Return a hash of models, texts and windows."""
         target, reference = (model.fingerprint for model in self.models)
         texts = repr([(user, *texts) for user, texts in self._texts().items()])
-        return text_sha256(target, reference, self.config.model_dump_json(), texts)
+        asked = (self.config.model_dump_json(), str(self.subjects.visible), self.subjects.key.hex())
+        return text_sha256(target, reference, *asked, texts)
 
     def _texts(self) -> Mapping[str, Sequence[str]]:
         return self.subjects.known(self.config.texts_per_user)

@@ -133,13 +133,17 @@ class MeasureFolder:
 
     Attributes:
         read_only: whether a missing table is refused, for ``heldin verify``; else it is computed.
+        afresh: whether everything is computed, whatever tables are there, and written by ``write`` alone: for a job
+            without a ledger or a config in its folder that would tell whose tables they are.
         timed: measures the seconds of a stage.
     """
 
     path: Path
     reporter: Reporter
     read_only: bool = False
+    afresh: bool = False
     timed: Callable[[str], AbstractContextManager[None]] = no_timer
+    _computed: dict[str, tuple[Measure[Any], Any]] = field(default_factory=dict, repr=False)
 
     def values_of(self, measure: Measure[V]) -> V:
         """Return a measure's values, from the table if that was made from the same inputs.
@@ -147,6 +151,12 @@ class MeasureFolder:
         Raises:
             InputError: the table is missing or damaged and must not be made, or the models cannot be used.
         """
+        if self.afresh:
+            if measure.file not in self._computed:
+                with self.timed(measure.stage):
+                    self._computed[measure.file] = measure, measure.compute(self.reporter)
+            values: V = self._computed[measure.file][1]
+            return values
         path, made_from = self.path / measure.file, measure.made_from()
         with self.timed(measure.stage):
             table = read_table(path, made_from=made_from, say=self.reporter.say)
@@ -159,6 +169,11 @@ class MeasureFolder:
             values = measure.compute(self.reporter)
             write_table(measure.columns(values), path, made_from=made_from)
             return values
+
+    def write(self) -> None:
+        """Write the tables of everything that was computed afresh."""
+        for measure, values in self._computed.values():
+            write_table(measure.columns(values), self.path / measure.file, made_from=measure.made_from())
 
     def facts_of(
         self, measures: Sequence[Measure[Any]], member: Callable[[], Mapping[str, bool]]

@@ -3,6 +3,8 @@
 import json
 import shutil
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -13,6 +15,7 @@ from heldin.record.document import read_record
 from heldin.reports.findings import findings
 from heldin.stages.sides.ledger import load_ledger
 from heldin.words.evidence import ClaimLabel
+from tests.relisted import relist
 
 
 @pytest.fixture
@@ -129,7 +132,7 @@ def test_a_reference_with_another_tokenizer_is_said_to_be_compared_per_text(call
     assert "Their tokenizers are not known to be the same: scores are compared per text, never per token" in said
 
 
-def test_an_interrupted_audit_resumes_from_its_tables_and_takes_none_of_another(
+def test_an_audit_trusts_no_table_that_is_there_and_takes_the_folder_of_an_interrupted_one(
     call, finished, files, tmp_path, monkeypatch
 ):
     arguments, out = _arguments(finished, files, tmp_path / "out"), tmp_path / "out"
@@ -137,30 +140,39 @@ def test_an_interrupted_audit_resumes_from_its_tables_and_takes_none_of_another(
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    # Killed once the scores are there.
+    # Killed once all is measured: nothing is left but the log, and killed while it writes, tables without a record.
     with monkeypatch.context() as patch:
         patch.setattr("heldin.jobs.checkpoint.audit.audit_body", interrupted)
         assert call(*arguments)[0] == 130
-    assert (out / "scores.parquet").is_file()
-    assert not (out / "record.json").exists()
-    kept = (out / "scores.parquet").read_bytes()
-    # Of other texts these are no scores, and the folder is still free for them.
+    assert [path.name for path in out.iterdir()] == ["log.txt"]
     with monkeypatch.context() as patch:
-        patch.setattr("heldin.jobs.checkpoint.audit.audit_body", interrupted)
+        patch.setattr("heldin.jobs.checkpoint.audit.write_new_record", interrupted)
         assert call(*arguments, "--max-characters", "100")[0] == 130
-    fewer = (out / "scores.parquet").read_bytes()
-    assert fewer != kept
+    assert (out / "scores.parquet").is_file()
     # Its leftovers can be purged before anything is concluded from them.
     shutil.copytree(out, tmp_path / "left")
     assert call("purge", tmp_path / "left", "--yes")[0] == 0
     assert not list((tmp_path / "left").glob("*.parquet"))
+    (out / ".scores.parquet.machine.99999999.tmp").write_text("half", encoding="utf-8")
     assert call(*arguments)[0] in (0, 4)
     assert call("verify", out)[0] == 0
-    whole = tmp_path / "whole"
-    assert call(*_arguments(finished, files, whole))[0] in (0, 4)
-    again, record = (json.loads((folder / "record.json").read_text(encoding="utf-8")) for folder in (out, whole))
-    for name in ("decision", "attacks", "blind", "judgement", "measures"):
-        assert again[name] == record[name]
+    # Other scores under the right name: they are computed again, and the record stays as it is.
+    kept, record = (out / "scores.parquet").read_bytes(), (out / "record.json").read_bytes()
+    table = pq.read_table(out / "scores.parquet")
+    turned = table.set_column(3, "statistic", pc.negate(table["statistic"]))
+    pq.write_table(turned, out / "scores.parquet")
+    relist(out / "scores.parquet")
+    assert call(*arguments)[0] in (0, 4)
+    assert ((out / "scores.parquet").read_bytes(), (out / "record.json").read_bytes()) == (kept, record)
+
+
+def test_an_audit_takes_no_folder_of_a_model(call, finished, files, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(finished / "checkpoints" / "final", out)
+    kept = {path.name: path.read_bytes() for path in out.iterdir()}
+    code, _, err = call(*_arguments(finished, files, out))
+    assert (code, "choose another --out" in err) == (2, True)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == kept
 
 
 def test_it_takes_no_folder_of_a_run(call, finished, files):

@@ -47,6 +47,24 @@ def test_weights_scores_ledger_and_keys_go_and_record_and_report_stay(folder):
     write_report(folder)
 
 
+@pytest.mark.parametrize("damage", ["lost", "emptied", "cut"])
+def test_tables_go_whatever_became_of_the_list_of_artefacts(folder, damage):
+    index = folder / "artefacts.json"
+    tables = {path.name for path in folder.glob("*.parquet")}
+    assert {"scores.parquet", "losses.parquet", "people.parquet"} <= tables
+    if damage == "lost":
+        index.unlink()
+    else:
+        index.write_text('{"files": {}}' if damage == "emptied" else '{"fi', encoding="utf-8")
+    (folder / "mine.parquet").write_bytes(b"another program's")
+    (folder / ".mine.parquet.vm.1.tmp").write_bytes(b"another program's")
+    found = purge(folder, DEFAULT)
+    assert {path.name for path in folder.glob("*.parquet")} == {"mine.parquet"}
+    assert (folder / ".mine.parquet.vm.1.tmp").is_file()
+    assert "mine.parquet" in found.others
+    assert len(found.unverifiable) == 3
+
+
 def test_what_killed_commands_were_writing_goes_with_the_next_one(call, folder):
     dead = f"{socket.gethostname()}.999999999.tmp"
     left = [folder / f".purged.json.{dead}", folder / f".manifest.json.{dead}", folder / "ledger" / f".users.{dead}"]

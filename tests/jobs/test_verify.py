@@ -121,3 +121,9 @@ def _bases():
     from heldin.base.files import cache_directory
 
     return sorted(p.parent for p in cache_directory().rglob("config.json"))
+
+
+def test_facts_of_a_measure_that_do_not_fit_are_no_record(run):
+    _changed(run, lambda content: content["measures"]["utility"].update(comment=None))
+    with pytest.raises(InputError, match="comment"):
+        verify(run, QUIET)
