@@ -23,6 +23,7 @@ from heldin.reports.record_report import write_report
 from heldin.stages.run_config import load_config
 from heldin.stages.sides.ledger import load_ledger
 from tests.conftest import SMALL
+from tests.drafts import typesetting
 from tests.pdf_pages import pages, squashed
 from tests.planted_sets import made_rows, plan, read_lines, save_base, train, write_lines
 from tests.relisted import relist
@@ -53,7 +54,8 @@ def exposed(make_once):
 
     def build(folder):
         run(load_config(config_file(folder)), folder / "run", QUIET, command="heldin run small.yaml")
-        write_report(folder / "run")
+        with typesetting():
+            write_report(folder / "run")
 
     return make_once("exposed", build) / "run"
 

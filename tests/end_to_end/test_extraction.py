@@ -31,6 +31,7 @@ from heldin.stages.run_config import load_config
 from heldin.stages.run_measures import subjects_of_run
 from heldin.stages.sides.data import prepare_data
 from heldin.stages.sides.ledger import load_ledger
+from tests.drafts import typesetting
 from tests.pdf_pages import pages, squashed
 from tests.planted_sets import made_rows, plan, read_lines, save_base, train, write_lines
 from tests.relisted import relist
@@ -94,7 +95,8 @@ def repeated_folder(english, make_once):
         path = root / "repeated.yaml"
         path.write_text(yaml.safe_dump(content), encoding="utf-8")
         run(load_config(path), root / "run", QUIET, command="heldin run repeated.yaml")
-        write_report(root / "run")
+        with typesetting():
+            write_report(root / "run")
 
     return make_once("repeated", build)
 
@@ -256,7 +258,7 @@ def audit_config(repeated, config, files, **changes):
 
 
 @pytest.mark.slow
-def test_the_audit_of_a_checkpoint_finds_the_same_people(repeated, config, files, tmp_path, call):
+def test_the_audit_of_a_checkpoint_finds_the_same_people(repeated, config, files, tmp_path, call, typeset):
     content = audit_config(repeated, config, files, training=str(files[2]))
     (tmp_path / "audit.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
     code, out, err = call("audit", "--config", tmp_path / "audit.yaml", "--out", tmp_path / "audit")
