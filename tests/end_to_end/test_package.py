@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
     "api attacks audit base bounds canaries commands corpus defenses finetune jobs models record reports"
-    " sweeps watch white_box words"
+    " stages sweeps watch white_box words"
 )
 
 
