@@ -45,11 +45,11 @@ _NO_NAMES = {"nan", "none", "null", "na", "n/a", "<na>", "undefined", "unknown"}
 
 
 def missing_names_line(users: Iterable[str], remedy: str = "leave it out by corpus.users.exclude, or") -> str | None:
-    """A warning, with ``remedy`` as the alternative to mending the rows, or None if no user has such a name."""
+    """A warning, with ``remedy`` as the alternative to correcting the rows, or None if no user has such a name."""
     names = missing_names(users)
     if not names:
         return None
     return (
         f"warning: {counted(len(names), 'user')} named {', '.join(map(repr, names))}: rows without a user may stand"
-        f" under that name as one person; {remedy} mend the rows"
+        f" under that name as one person; {remedy} correct the rows"
     )

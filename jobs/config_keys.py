@@ -42,7 +42,7 @@ AUDIT_PAGE = """\
 # Configuration of an audit
 
 `heldin audit --config FILE` reads these keys; options that are given too win. This page lists every key; it is made by
-`heldin config --audit --markdown`, and a test holds it to the code. What holds for every file stands in
+`heldin config --audit --markdown`, and a test holds it to the code. What holds for every file is in
 [configuration.md](configuration.md).
 """
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from heldin.base.errors import InputError
-from heldin.corpus.sources.rows import BATCH_ROWS, BadRows, existing, first_line, whole_rows
+from heldin.corpus.sources.rows import BATCH_ROWS, BadRowError, BadRows, existing, first_line, whole_rows
 from heldin.corpus.sources.text_files import rows_of_file
 
 TABLE_ENDINGS = (".parquet", ".csv", ".jsonl", ".json", ".ndjson", ".gz", ".bz2", ".zst")
@@ -45,7 +45,8 @@ class Published:
             # bad row.
             first = next(rows, None)
         except InputError as error:
-            raise another_format(file, self.words, str(error).split("; mend")[0]) from error
+            fault = error.fault if isinstance(error, BadRowError) else str(error)
+            raise another_format(file, self.words, fault) from error
         if first is None:
             raise another_format(file, self.words, "no row that can be read")
         if not isinstance(first[1], dict):

@@ -44,6 +44,18 @@ class Columns:
         return {role: name for role, name in roles.items() if name is not None}
 
 
+class BadRowError(InputError):
+    """The first row that cannot be used.
+
+    Attributes:
+        fault: its place, and what is wrong with it.
+    """
+
+    def __init__(self, where: str, fault: str, remedy: str) -> None:
+        super().__init__(f"{where}: {fault}; {remedy}")
+        self.fault = f"{where}: {fault}"
+
+
 @dataclass
 class BadRows:
     """The treatment of rows that cannot be used: raise at the first one, or count them and go on.
@@ -63,7 +75,7 @@ class BadRows:
     def report(self, where: str, fault: str) -> None:
         """Note one bad row. Raises InputError unless bad rows are skipped."""
         if not self.skip:
-            raise InputError(f"{where}: {fault}; mend the row or {self.to_skip} to count and skip such rows")
+            raise BadRowError(where, fault, f"correct the row or {self.to_skip} to count and skip such rows")
         self.skipped += 1
         self.first = self.first or f"{where}: {fault}"
 

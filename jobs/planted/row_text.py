@@ -304,7 +304,7 @@ def _text(row: Row, column: str) -> str:
 def _read(spans: Spans, most: int, part: str) -> Spans:
     """Return the parts, if any begins within the characters that are read."""
     if not any(begin < min(end, most) for begin, end in spans):
-        raise ValueError(f"nothing of {part} stands in the first {most:,} characters, which the attack reads")
+        raise ValueError(f"nothing of {part} is in the first {most:,} characters, which the attack reads")
     return spans
 
 

@@ -123,8 +123,8 @@ def test_corpus_build_and_stats(call, tmp_path):
     code, _, err = call("corpus", "build", path)
     assert (code, err) == (
         2,
-        "error: m.csv line 4: empty text in column 'text'; mend the row or pass --skip-bad-lines (skip_bad_lines: true"
-        " in a config) to count and skip such rows\n",
+        "error: m.csv line 4: empty text in column 'text'; correct the row or pass --skip-bad-lines (skip_bad_lines:"
+        " true in a config) to count and skip such rows\n",
     )
     code, out, _ = call("corpus", "build", path, "--skip-bad-lines")
     assert code == 0

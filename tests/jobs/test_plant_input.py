@@ -147,7 +147,7 @@ def test_what_is_wrong_with_a_training_set_is_said_in_the_words_of_its_config(ro
         return err
 
     row = json.dumps(rows[0])
-    assert "mend the row or set skip_bad_lines: true to count and skip such rows" in refused("[1]\n" + row)
+    assert "correct the row or set skip_bad_lines: true to count and skip such rows" in refused("[1]\n" + row)
     blank = json.dumps({**rows[0], "body": " "})
     said = refused(f"{blank}\n{blank}\n", skip_bad_lines=True)
     assert "has no row that can be used; the first: mine.jsonl line 1: empty text in column 'body'" in said

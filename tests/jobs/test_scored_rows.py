@@ -59,7 +59,7 @@ def test_a_completion_is_what_follows_the_prompt():
     assert _pieces(Completion("p", "c", alone=True), row) == ["answered"]
     assert _pieces(Completion("p", "c"), row) == ["asked: answered"]
     for most, empty in [(7, row), (100, {"p": "asked", "c": ""})]:
-        with pytest.raises(ValueError, match=f"nothing of column 'c' stands in the first {most} characters"):
+        with pytest.raises(ValueError, match=f"nothing of column 'c' is in the first {most} characters"):
             Completion("p", "c", alone=True, most=most).scored(empty)
 
 

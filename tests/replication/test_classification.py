@@ -109,7 +109,7 @@ def test_what_cannot_be_dealt_is_one_line(config, tmp_path):
         deal(load_classification(config([{"topic": 1, "text": f"text {i}"} for i in range(9)])), tmp_path / "b", QUIET)
     with pytest.raises(InputError, match="no column 'topic'"):
         deal(load_classification(config([{"text": "a"}])), tmp_path / "c", QUIET)
-    with pytest.raises(InputError, match="no label in column 'topic' .*; mend the row$"):
+    with pytest.raises(InputError, match="no label in column 'topic' .*; correct the row$"):
         deal(load_classification(config([{"topic": None, "text": "a"}])), tmp_path / "d", QUIET)
 
 
