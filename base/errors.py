@@ -18,7 +18,7 @@ class NothingToSay(InputError):
     """
 
     def __init__(self, statement: Any) -> None:
-        super().__init__(str(statement))
+        super().__init__(statement)
         self.statement = statement
 
 

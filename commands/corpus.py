@@ -53,9 +53,9 @@ def build(
     date: DateColumn = None,
     aliases: Aliases = None,
     skip_bad_lines: SkipBad = False,
-    ray: Annotated[bool, typer.Option("--ray", help="Build on a Ray cluster, one task per file.")] = False,
+    ray: Annotated[bool, typer.Option("--ray", help="Build with Ray, one task per file.")] = False,
     ray_address: Annotated[
-        str | None, typer.Option(help="Address of the cluster (default: the one Ray finds).")
+        str | None, typer.Option(help="HOST:PORT of a Ray cluster, or auto (default: this machine alone).")
     ] = None,
     tokenizer: Annotated[
         str | None, typer.Option(help="With --preset: count tokens of this tokenizer (default: words).")
@@ -88,7 +88,7 @@ def build(
         store = build_on_cluster(
             [open_source(path, _columns(user, text, id, date)) for path in paths],
             cache_directory(),
-            address=ray_address,
+            address=ray_address or "local",
             aliases=load_aliases(aliases) if aliases else None,
             skip_bad_rows=skip_bad_lines,
         )

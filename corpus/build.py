@@ -36,8 +36,11 @@ class NoRecordError(InputError):
     """A source has no usable record; ``bad`` counts the rows skipped."""
 
     def __init__(self, line: str, bad: BadRows) -> None:
-        super().__init__(line)
-        self.bad = bad
+        super().__init__(line, bad)  # both: an exception is pickled by its arguments
+        self.line, self.bad = line, bad
+
+    def __str__(self) -> str:
+        return self.line
 
 
 def build_store(

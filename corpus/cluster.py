@@ -9,6 +9,7 @@ import bisect
 import itertools
 import json
 import shutil
+import socket
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -29,13 +30,47 @@ from heldin.corpus.store import CorpusStore
 
 # Each task reads all ids and keeps a sixteenth of them.
 ID_SHARES = 16
+_PATIENCE = 30.0  # seconds for a server to accept a connection
+
+
+def connect_to_ray(address: str) -> Any:
+    """Return the module ``ray``, connected to the cluster at HOST:PORT, ``auto`` or ``local`` (a new one here).
+
+    Raises:
+        InputError: Ray is not installed, or nobody answers at the address.
+    """
+    if "://" in address:
+        raise InputError(f"--ray-address {address}: name it as HOST:PORT, on a machine of the cluster")
+    try:
+        import ray
+        import ray.util.scheduling_strategies
+    except ImportError as error:
+        raise InputError("a cluster needs Ray: pip install 'heldin[cluster]'") from error
+    _require_answer(address)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)
+    except Exception as error:  # Ray has an error of its own for each of its layers
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"--ray-address {address}: no cluster answers: {reason}") from error
+    return ray
+
+
+def _require_answer(address: str) -> None:
+    """Raise InputError if nobody listens: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
+    except OSError as error:
+        raise InputError(f"--ray-address {address}: nobody answers ({error.strerror or error})") from error
 
 
 def build_on_cluster(
     sources: Sequence[Source],
     cache: Path,
     *,
-    address: str | None = None,
+    address: str = "local",
     parts: int | None = None,
     aliases: Mapping[str, str] | None = None,
     skip_bad_rows: bool = False,
@@ -45,24 +80,19 @@ def build_on_cluster(
     Args:
         sources: for instance the files of a corpus; each is read by one task.
         cache: folder under which stores are kept, on a file system that all machines share.
-        address: of the cluster; None: the one that Ray finds, or a new one on this machine.
+        address: HOST:PORT of the cluster, ``auto`` for the one that Ray finds, or ``local`` for a new one here.
         parts: number of record files in the store; None: one per CPU of the cluster.
         aliases: alias to person; None: every name is a user of its own.
 
     Raises:
-        InputError: Ray is not installed, or any reason for which ``build_store`` raises.
+        InputError: Ray is not installed, no cluster answers, or any reason for which ``build_store`` raises.
     """
     source = sources[0] if len(sources) == 1 else Several(tuple(sources))
     folder, fingerprint = store_folder(source, cache, aliases, skip_bad_rows)
     if is_whole(folder):
         return CorpusStore(folder)
     require_named_once(source)
-    try:
-        import ray
-    except ImportError as error:
-        raise InputError("building on a cluster needs Ray: pip install 'heldin[cluster]'") from error
-    if not ray.is_initialized():
-        ray.init(address=address, log_to_driver=False)
+    ray = connect_to_ray(address)
 
     def on_all(task: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         remote = ray.remote(task)

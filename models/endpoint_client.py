@@ -28,8 +28,11 @@ class RefusedRequest(InputError):
     """The server refuses this request, so a retry would not help; ``status`` is the HTTP status."""
 
     def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
+        super().__init__(message, status)  # both: an exception is pickled by its arguments
+        self.message, self.status = message, status
+
+    def __str__(self) -> str:
+        return self.message
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ takes a copy before its first cell. So no SQLite file and no lock of a cache is 
 import contextlib
 import os
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import cache_directory, private_directory, whole_directory
 from heldin.base.wording import counted
+from heldin.corpus.cluster import connect_to_ray
 from heldin.jobs.environment import version
 from heldin.sweeps import node
 from heldin.sweeps.node import SHARED, Batch
@@ -26,7 +26,6 @@ from heldin.sweeps.sweep_config import Resources
 
 _RETRIES = 3  # of a cell whose machine is lost
 _MOST = 1000  # cells that wait with Ray
-_PATIENCE = 30.0  # seconds for a server to accept a connection
 _PASSED_ON = ("HF_", "HELDIN_")  # what a machine's own environment need not have
 _TO_STOP, _PAUSE = 10.0, 0.1  # seconds for cells to stop, and between looks
 _MODELS = ("pretrained", "references")
@@ -46,7 +45,7 @@ class Cluster:
         Raises:
             InputError: Ray is not installed, nobody answers at the address, or no machine has room for a cell.
         """
-        self._ray = _connected(address)
+        self._ray = connect_to_ray(address)
         machines = [machine["Resources"] for machine in self._ray.nodes() if machine["Alive"]]
         fewest = int(min((machine["CPU"] for machine in machines if machine.get("CPU", 0) >= 1), default=1))
         threads = resources.threads or max(1, fewest // (resources.workers * resources.processes))
@@ -163,34 +162,6 @@ class Cluster:
         finally:
             with self._lock:
                 self._waiting.discard(waiting)
-
-
-def _connected(address: str) -> Any:
-    if "://" in address:
-        raise InputError(f"--ray-address {address}: name it as HOST:PORT, on a machine of the cluster")
-    try:
-        import ray
-        import ray.util.scheduling_strategies
-    except ImportError as error:
-        raise InputError("--ray-address needs Ray: pip install 'heldin[cluster]'") from error
-    _require_answer(address)
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)
-    except Exception as error:  # Ray has an error of its own for each of its layers
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"--ray-address {address}: no cluster answers: {reason}") from error
-    return ray
-
-
-def _require_answer(address: str) -> None:
-    """Raise InputError if nobody listens: Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
-    except OSError as error:
-        raise InputError(f"--ray-address {address}: nobody answers ({error.strerror or error})") from error
 
 
 def _take_models(published: Path) -> None:

@@ -48,12 +48,17 @@ class BadRowError(InputError):
     """The first row that cannot be used.
 
     Attributes:
-        fault: its place, and what is wrong with it.
+        fault: place of the row, and what is wrong with it.
+        remedy: what a person can do.
     """
 
     def __init__(self, where: str, fault: str, remedy: str) -> None:
-        super().__init__(f"{where}: {fault}; {remedy}")
+        super().__init__(where, fault, remedy)  # all of them: an exception is pickled by its arguments
         self.fault = f"{where}: {fault}"
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.fault}; {self.remedy}"
 
 
 @dataclass
