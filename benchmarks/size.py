@@ -33,42 +33,32 @@ def lines_of(paths: list[Path]) -> int:
     return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
 
 
-def audit_modules() -> list[str]:
-    """Modules of heldin that a process has loaded after `heldin audit` of two files."""
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        example = (
-            "from heldin.jobs.example import write_example; from heldin.base.progress import LineReporter; from pathlib"
-        )
-        example += " import Path; import sys; write_example(Path(sys.argv[1]), users=40, models=True,"
-        example += " reporter=LineReporter(lambda line: None))"
-        subprocess.run([sys.executable, "-c", example, str(folder / "files")], check=True, capture_output=True)
-        files = folder / "files"
-        words = [
-            "audit",
-            "--model",
-            files / "model",
-            "--reference",
-            files / "base",
-            "--user",
-            "author",
-            "--text",
-            "body",
-        ]
-        words += [
-            "--held-in",
-            files / "held_in.jsonl",
-            "--held-out",
-            files / "held_out.jsonl",
-            "--out",
-            folder / "audit",
-        ]
-        audit = "import sys; from heldin.commands import cli\ntry:\n    cli.main()\nexcept SystemExit: pass\n"
-        audit += "print('\\n'.join(name for name in sys.modules if name.startswith('heldin')), file=sys.stderr)"
-        ran = subprocess.run(
-            [sys.executable, "-c", audit, *map(str, words)], check=True, capture_output=True, text=True
-        )
-        return [name for name in ran.stderr.splitlines() if name.startswith("heldin")]
+def write_audited_files(folder: Path) -> None:
+    """Fill the folder with the example of heldin and two trained models: what ``audit_modules`` audits."""
+    example = (
+        "from heldin.jobs.example import write_example; from heldin.base.progress import LineReporter; from pathlib"
+        " import Path; import sys; write_example(Path(sys.argv[1]), users=40, models=True,"
+        " reporter=LineReporter(lambda line: None))"
+    )
+    subprocess.run([sys.executable, "-c", example, str(folder)], check=True, capture_output=True)
+
+
+def audit_modules(files: Path) -> list[str]:
+    """Modules of heldin that a process has loaded after `heldin audit` of two of these files."""
+    options = {
+        "--model": files / "model",
+        "--reference": files / "base",
+        "--user": "author",
+        "--text": "body",
+        "--held-in": files / "held_in.jsonl",
+        "--held-out": files / "held_out.jsonl",
+        "--out": files / "audit",
+    }
+    words = ["audit", *(str(word) for option in options.items() for word in option)]
+    audit = "import sys; from heldin.commands import cli\ntry:\n    cli.main()\nexcept SystemExit: pass\n"
+    audit += "print('\\n'.join(name for name in sys.modules if name.startswith('heldin')), file=sys.stderr)"
+    ran = subprocess.run([sys.executable, "-c", audit, *words], check=True, capture_output=True, text=True)
+    return [name for name in ran.stderr.splitlines() if name.startswith("heldin")]
 
 
 def file_of(module: str) -> Path | None:
@@ -127,7 +117,9 @@ def main() -> None:
     print(f"import depth                         {import_depth():>8,}")
     uses = uses_of_names(files)
     print("uses of names that say nothing       " + ", ".join(f"{name} {uses[name]}" for name in NAMES))
-    modules = [path for name in audit_modules() if (path := file_of(name)) is not None]
+    with tempfile.TemporaryDirectory() as scratch:
+        write_audited_files(Path(scratch) / "files")
+        modules = [path for name in audit_modules(Path(scratch) / "files") if (path := file_of(name)) is not None]
     print(f"lines that `heldin audit` loads      {lines_of(modules):>8,} in {len(modules)} modules")
     replication = sorted((ROOT / "replication").rglob("*.py"))
     print(f"lines of replication/, not counted   {lines_of(replication):>8,}")

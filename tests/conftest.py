@@ -182,7 +182,7 @@ SMALL = {
         "batch_size": 8,
         "learning_rate": 0.003,
         "sequence_length": 48,
-        "evaluations": 4,
+        "evaluations": 2,
         "checkpoint_every": 5,
     },
     "attack": {"max_characters": 200},

@@ -1,18 +1,20 @@
 """Drafts of reports: most tests look at the content of a report, and few at its pages.
 
-Drawing and typesetting take a second of processor time a report. In the tests a figure is empty and ``report.pdf``
-contains the content as JSON, unless a test asks for the ``typeset`` fixture or a fixture works within ``typesetting``.
+Drawing and typesetting take a second of processor time a report. In the tests a figure is empty, a web page has no library
+for its charts and ``report.pdf`` contains the content as JSON, unless a test asks for the ``typeset`` fixture or a fixture works within ``typesetting``.
 """
 
 import contextlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
 _BEGINNING = b"%PDF draft\n"
+_EMPTY = '<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"></svg>'
 _asked = [False]
 
 
@@ -30,25 +32,26 @@ def typesetting() -> Iterator[None]:
 def drafting() -> Iterator[None]:
     """Make drafts, outside of ``typesetting``."""
     import typst
+    import vl_convert
 
-    import heldin.reports.figures as figures
+    from heldin.reports.blocks import Figure, Report
 
-    compiled, canvas = typst.compile, figures.FigureCanvasSVG
+    compiled, scripts, figures = typst.compile, vl_convert.javascript_bundle, Report.figures.fget
 
     def compile_or_draft(template: str, root: str, pdf_standards: str) -> bytes:
         if _asked[0]:
             return compiled(template, root=root, pdf_standards=pdf_standards)
         return _BEGINNING + (Path(root) / "report.json").read_bytes()
 
+    def figures_or_drafts(report: Report) -> dict[str, Figure]:
+        drawn = figures(report)
+        return drawn if _asked[0] else {name: replace(figure, draw=lambda: _EMPTY) for name, figure in drawn.items()}
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typst, "compile", compile_or_draft)
-        patch.setattr(figures, "FigureCanvasSVG", lambda figure: canvas(figure) if _asked[0] else _Empty())
+        patch.setattr(Report, "figures", property(figures_or_drafts))
+        patch.setattr(vl_convert, "javascript_bundle", lambda **options: scripts(**options) if _asked[0] else "")
         yield
-
-
-class _Empty:
-    def print_svg(self, file: IO[str], **_options: Any) -> None:
-        file.write('<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"></svg>')
 
 
 def is_draft(path: Path) -> bool:

@@ -8,10 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import yaml
 
+from heldin.base.progress import LineReporter
+from heldin.jobs.example import write_example
 from tests.conftest import SMALL
+from tests.planted_sets import save_base
 
 _SPEC = importlib.util.spec_from_file_location("size", Path(__file__).parents[2] / "benchmarks" / "size.py")
 size = importlib.util.module_from_spec(_SPEC)
@@ -34,12 +36,12 @@ def _outside(modules):
     )
 
 
-@pytest.fixture(scope="module")
-def of_audit():
-    return size.audit_modules()
-
-
-def test_an_audit_of_two_files_loads_the_core_alone(of_audit):
+def test_an_audit_of_two_files_loads_the_core_alone(make_lm, tmp_path):
+    files = tmp_path / "files"
+    write_example(files, users=20, reporter=LineReporter(lambda line: None))
+    save_base(make_lm(), files / "base")
+    save_base(make_lm(seed=1), files / "model")
+    of_audit = size.audit_modules(files)
     assert _outside(of_audit) == []
     assert not [name for name in of_audit if name.startswith(("heldin.finetune", "heldin.stages.train"))]
     # What it does is loaded: an empty list would pass any limit.
@@ -48,7 +50,9 @@ def test_an_audit_of_two_files_loads_the_core_alone(of_audit):
 
 
 def test_a_plain_run_loads_no_part_that_plugs_in(tmp_path):
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(SMALL), encoding="utf-8")
+    # As short as a run can be: what it loads does not depend on the length.
+    short = {**SMALL, "finetune": {**SMALL["finetune"], "epochs": 1, "evaluations": 1}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(short), encoding="utf-8")
     call = "import sys; from heldin.commands import cli\ntry:\n    cli.main()\nexcept SystemExit: pass\n"
     call += "print('\\n'.join(name for name in sys.modules if name.startswith('heldin')), file=sys.stderr)"
     words = ["run", str(tmp_path / "config.yaml"), "--out", str(tmp_path / "run")]

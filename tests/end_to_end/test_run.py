@@ -28,6 +28,7 @@ from heldin.stages.measures.losses import read_losses
 from heldin.stages.run_config import load_config
 from heldin.stages.sides.data import prepare_data
 from heldin.stages.sides.ledger import load_ledger
+from tests.conftest import SMALL
 from tests.pdf_pages import pages, text_of
 
 
@@ -67,7 +68,7 @@ def test_the_record_holds_every_number_and_agrees_with_the_ledger(finished):
         assert (at.estimate is None) == (record.split.held_out * at.fpr < 1)
     assert all(g.reference_divergence is not None for g in record.exposure.groups)
     curve = record.training.curve
-    assert len(curve) == 4
+    assert len(curve) == SMALL["finetune"]["evaluations"]
     assert curve[-1].step == record.training.steps
     assert curve[-1].held_in_loss < curve[0].held_in_loss
     assert record.training.chosen_step == min(curve, key=lambda p: p.held_in_loss).step

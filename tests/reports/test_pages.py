@@ -177,7 +177,7 @@ def test_every_word_that_needs_it_is_explained(made, printed):
 
 
 @pytest.fixture
-def drawings(monkeypatch):
+def drawings(monkeypatch, typeset):
     """Every matplotlib figure that is drawn, before it becomes SVG."""
     kept, original = [], heldin.reports.figures.FigureCanvasSVG
 
