@@ -1,7 +1,8 @@
 """Drafts of reports: most tests look at the content of a report, and few at its pages.
 
-Drawing and typesetting take a second of processor time a report. In the tests a figure is empty, a web page has no library
-for its charts and ``report.pdf`` contains the content as JSON, unless a test asks for the ``typeset`` fixture or a fixture works within ``typesetting``.
+Drawing and typesetting take a second of processor time a report. In the tests a figure is empty, a web page has no
+library for its charts and ``report.pdf`` contains the content as JSON, unless a test asks for the ``typeset`` fixture
+or a fixture works within ``typesetting``.
 """
 
 import contextlib
