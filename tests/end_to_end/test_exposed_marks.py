@@ -41,7 +41,7 @@ ASKED = {"prefix": 4, "suffix": 4, "queries": [1]}
 
 def config_file(folder, canaries=KINDS, **changes):
     content = json.loads(json.dumps(SMALL))
-    content["finetune"] |= {"epochs": 5, "select": "last", **changes.pop("finetune", {})}
+    content["finetune"] |= {"epochs": 7, "select": "last", **changes.pop("finetune", {})}
     content |= {"canaries": canaries, "extraction": ASKED, **changes}
     path = folder / "small.yaml"
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
@@ -57,7 +57,7 @@ def exposed(make_once):
         with typesetting():
             write_report(folder / "run")
 
-    return make_once("exposed", build) / "run"
+    return make_once("exposed marks", build) / "run"
 
 
 @pytest.fixture
