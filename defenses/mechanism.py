@@ -11,9 +11,8 @@ from typing import Annotated, Literal, assert_never
 from dp_accounting import dp_event
 from pydantic import Field, model_validator
 
-from heldin.base.arguments import LARGEST
 from heldin.base.errors import InputError
-from heldin.base.section import Count, Many, NotNegative, Positive
+from heldin.base.section import LARGEST, Count, Many, NotNegative, Positive
 from heldin.defenses.accounting import guarantees as accounting
 from heldin.defenses.accounting.closed_forms import check_delta
 from heldin.defenses.accounting.comparison_accountants import moments_epsilon

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints, model_validator
 
 from heldin.audit.requirement import Measure, Requirement, RequirementConfig
-from heldin.base.arguments import FEW
-from heldin.base.section import Few, Section
+from heldin.base.section import FEW, Few, Section
 from heldin.stages.run_config import RunConfig
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # a folder of its own

@@ -9,8 +9,8 @@ import numpy as np
 from dp_accounting import rdp
 from scipy import optimize, special, stats
 
-from heldin.base.arguments import MANY
 from heldin.base.errors import InputError
+from heldin.base.section import MANY
 from heldin.defenses.accounting.closed_forms import SMALLEST_DELTA, check_delta
 from heldin.defenses.accounting.events import (
     CappedPoissonGaussian,

@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from heldin.base.arguments import MANY, MOST
 from heldin.base.errors import InputError
+from heldin.base.section import MANY, MOST
 
 MOST_NOISE, LEAST_RATE = 1e9, 1e-15  # beyond these, losses are below what a double resolves
 
