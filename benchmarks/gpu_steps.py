@@ -17,9 +17,8 @@ from heldin.defenses.gradients.model_parts import unit_losses
 from heldin.defenses.gradients.one_pass import release_workspace
 from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
 from heldin.defenses.noise import NoiseSource
-from heldin.finetune.clipped_sums import clipped_sum, over_passes, put_gradient, whole_units
 from heldin.finetune.memory import Step, training_peak
-from heldin.finetune.passes import Passes
+from heldin.finetune.passes import Passes, clipped_sum, over_passes, put_gradient, whole_units
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.recipe import Recipe
 from heldin.finetune.sharding import Spread

@@ -17,8 +17,7 @@ from heldin.base.coins import keyed_uniform
 from heldin.defenses.accounting.events import check_count
 from heldin.defenses.choices import ConcentrationFilter, FullBatchSampler
 from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
-from heldin.finetune.clipped_sums import trainable, whole_units
-from heldin.finetune.passes import Passes
+from heldin.finetune.passes import Passes, trainable, whole_units
 from heldin.finetune.ranks import rank
 from heldin.finetune.units import PrivateTraining
 

@@ -5,7 +5,6 @@ step; an optimizer that subtracts it moves the model where its users' models wen
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedModel
@@ -14,22 +13,8 @@ from heldin.defenses.choices import LocalUpdates
 from heldin.defenses.gradients.held_gradients import norm_of_all
 from heldin.defenses.gradients.per_unit_gradients import clip_factors
 from heldin.finetune.batches import collate, record_losses
-from heldin.finetune.clipped_sums import trainable
-
-
-@dataclass(frozen=True)
-class LocalWork:
-    """The local training of one drawn user.
-
-    Attributes:
-        sequences: token sequences of the records, in the order in which they are trained on.
-        weights: what each record counts.
-        weight: at most 1, by which the clipped difference is multiplied.
-    """
-
-    sequences: Sequence[Sequence[int]]
-    weights: Sequence[float]
-    weight: float = 1.0
+from heldin.finetune.passes import trainable
+from heldin.finetune.sampled_units import LocalWork
 
 
 def clipped_difference_sum(

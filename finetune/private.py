@@ -13,9 +13,8 @@ from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator, N
 from heldin.defenses.gradients.held_gradients import norm_of_all
 from heldin.defenses.gradients.one_pass import release_workspace
 from heldin.defenses.gradients.per_unit_gradients import ClippedSum, clip_factors
-from heldin.finetune.clipped_sums import Contribution, over_passes, put_gradient, trainable
 from heldin.finetune.local_updates import clipped_difference_sum
-from heldin.finetune.passes import Passes, cut
+from heldin.finetune.passes import Contribution, Passes, cut, over_passes, put_gradient, trainable
 from heldin.finetune.ranks import own_share, sum_over_ranks
 from heldin.finetune.sampled_units import SampledUnit
 from heldin.finetune.units import PrivateTraining

@@ -20,8 +20,7 @@ from heldin.defenses.gradients.layer_rules import lay_out
 from heldin.defenses.gradients.model_parts import Parts, evaluating, take_apart, unit_losses
 from heldin.defenses.gradients.per_unit_gradients import clip_factors
 from heldin.finetune.batches import collate
-from heldin.finetune.clipped_sums import Contribution, Noise
-from heldin.finetune.passes import Passes
+from heldin.finetune.passes import Contribution, Noise, Passes
 from heldin.finetune.sharding import Shard, Spread, local, rows_of, shards
 from heldin.finetune.units import PrivateTraining
 from heldin.models.arithmetic import true_float32

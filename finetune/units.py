@@ -28,8 +28,7 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.noise import NoiseSource
 from heldin.defenses.sampling import Draws
 from heldin.defenses.texts.selection import select_records
-from heldin.finetune.local_updates import LocalWork
-from heldin.finetune.sampled_units import Copies, SampledUnit, Units, Writers, require_unique
+from heldin.finetune.sampled_units import Copies, LocalWork, SampledUnit, Units, Writers, require_unique
 
 if TYPE_CHECKING:
     from heldin.corpus.entities.incidence import Incidence

@@ -129,3 +129,9 @@ def alike_in(
         texts = tuple(tuple(text) for text in training.contribution(unit, step, sequences))
         names.setdefault(texts, []).append(unit.name)
     return names
+
+
+def furthest(readings: Sequence[Reading]) -> float:
+    """Largest distance of a step from what it should be, over the largest contribution; infinite if one is NaN."""
+    apart = [distance for each in readings for distance in (each.off, each.odd)]
+    return max((math.inf if math.isnan(distance) else distance for distance in apart), default=math.inf)

@@ -24,8 +24,9 @@ from heldin.defenses.choices import (
 )
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.batches import collate, record_losses
-from heldin.finetune.local_updates import LocalWork, clipped_difference_sum
+from heldin.finetune.local_updates import clipped_difference_sum
 from heldin.finetune.private import private_gradient
+from heldin.finetune.sampled_units import LocalWork
 from heldin.finetune.units import PrivateRecords, plan_private_training, record_weights, usable
 from tests.mean_model import MeanModel
 from tests.oracles.gap_coins import coins

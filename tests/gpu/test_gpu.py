@@ -19,10 +19,9 @@ from heldin.defenses.noise import gaussian
 from heldin.defenses.noise_blocks import BLOCK
 from heldin.finetune import private
 from heldin.finetune.batches import encode
-from heldin.finetune.clipped_sums import clipped_sum as clipped_sum_of
-from heldin.finetune.clipped_sums import over_passes
 from heldin.finetune.loop import train
-from heldin.finetune.passes import Passes
+from heldin.finetune.passes import Passes, over_passes
+from heldin.finetune.passes import clipped_sum as clipped_sum_of
 from heldin.finetune.precision import autocast
 from heldin.finetune.private import private_gradient
 from heldin.finetune.recipe import Lora, Precision, Recipe, Select

@@ -45,9 +45,8 @@ from heldin.white_box.check import Check, exact
 from heldin.white_box.coins import flat, observe
 from heldin.white_box.engine import SECTIONS, clip_norms
 from heldin.white_box.power import claim_of, quiet_places, trainer_mechanism
-from heldin.white_box.process_checks import Part, jobs
-from heldin.white_box.process_checks import checks_of as checks_of_part
-from heldin.white_box.processes import together
+from heldin.white_box.processes import Part, jobs, together
+from heldin.white_box.processes import checks_of as checks_of_part
 from heldin.white_box.stage import Stage, set_stage
 from heldin.white_box.trainers import PrivateStep, Trainer, stepwise
 from tests.planted_bugs.trainers import by_sgd, changed, noise_times

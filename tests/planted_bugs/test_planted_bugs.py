@@ -24,7 +24,7 @@ from heldin.white_box.check import alarms
 from heldin.white_box.coins import flat
 from heldin.white_box.engine import SECTIONS
 from heldin.white_box.outcome import TrainerOutcome
-from heldin.white_box.process_checks import PARTS
+from heldin.white_box.processes import PARTS
 from heldin.white_box.trainers import loop_trainer, stepwise
 from tests.planted_bugs import checks, trainers, wrong_draws
 from tests.planted_bugs.bugs import ONE_PERSON, correct
