@@ -14,8 +14,8 @@ from heldin.bounds.noise_family import NoiseFamily
 from heldin.bounds.one_run import InverseRoc, curve_inverse
 from heldin.bounds.verdict import Claim
 from heldin.defenses.accounting import guarantees as accounting
-from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.events import Event, PoissonGaussian
+from heldin.defenses.accounting.guarantees import ceiling_of
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan

@@ -14,8 +14,7 @@ from pydantic import Field, model_validator
 from heldin.base.errors import InputError
 from heldin.base.section import LARGEST, Count, Many, NotNegative, Positive
 from heldin.defenses.accounting import guarantees as accounting
-from heldin.defenses.accounting.closed_forms import check_delta
-from heldin.defenses.accounting.comparison_accountants import moments_epsilon
+from heldin.defenses.accounting.closed_forms import check_delta, moments_epsilon
 from heldin.defenses.accounting.composition import check_rounding
 from heldin.defenses.accounting.events import (
     CappedPoissonGaussian,
@@ -26,9 +25,8 @@ from heldin.defenses.accounting.events import (
     UnamplifiedGaussian,
     participations,
 )
-from heldin.defenses.accounting.exposure_curve import EXPOSED
+from heldin.defenses.accounting.guarantees import EXPOSED, HOLDERS, two_level_epsilon
 from heldin.defenses.accounting.step_pld import to_dp_event
-from heldin.defenses.accounting.uedp_claims import HOLDERS, two_level_epsilon
 from heldin.defenses.choices import (
     Adjacency,
     BatchClip,

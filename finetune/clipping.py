@@ -9,8 +9,9 @@ from transformers import PreTrainedModel
 
 from heldin.base.errors import InputError
 from heldin.defenses.choices import LEAST_CLIP_NORM
+from heldin.defenses.gradients.model_parts import trainable
 from heldin.defenses.gradients.per_unit_gradients import ClippedSum
-from heldin.finetune.passes import Passes, clipped_sum, trainable
+from heldin.finetune.passes import Passes, clipped_sum
 from heldin.finetune.ranks import own_share, sum_over_ranks
 
 

@@ -16,8 +16,9 @@ from transformers import PreTrainedModel
 from heldin.base.coins import keyed_uniform
 from heldin.defenses.accounting.events import check_count
 from heldin.defenses.choices import ConcentrationFilter, FullBatchSampler
+from heldin.defenses.gradients.model_parts import trainable
 from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
-from heldin.finetune.passes import Passes, trainable, whole_units
+from heldin.finetune.passes import Passes, whole_units
 from heldin.finetune.ranks import rank
 from heldin.finetune.units import PrivateTraining
 

@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 
 from heldin.defenses.choices import LocalUpdates
 from heldin.defenses.gradients.held_gradients import norm_of_all
+from heldin.defenses.gradients.model_parts import trainable
 from heldin.defenses.gradients.per_unit_gradients import clip_factors
 from heldin.finetune.batches import collate, record_losses
-from heldin.finetune.passes import trainable
 from heldin.finetune.sampled_units import LocalWork
 
 

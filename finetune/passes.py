@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from heldin.base.errors import ResumableError
 from heldin.defenses.gradients.held_gradients import Sums
-from heldin.defenses.gradients.model_parts import take_apart
+from heldin.defenses.gradients.model_parts import take_apart, trainable
 from heldin.defenses.gradients.per_unit_gradients import ClippedSum, UnitBatch, clipped_gradient_sum
 from heldin.finetune.batches import collate, positions
 from heldin.finetune.effort import Effort
@@ -207,8 +207,3 @@ def whole_units(units: Sequence[Contribution]) -> UnitBatch:
     inputs, targets = collate([ids for records in units for ids in records], torch.device("cpu"))
     unit = torch.tensor([i for i, records in enumerate(units) for _ in records])
     return UnitBatch(inputs, targets, unit, len(units))
-
-
-def trainable(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
-    """The model's trainable parameters by name."""
-    return {name: p for name, p in model.named_parameters() if p.requires_grad}

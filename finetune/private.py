@@ -11,10 +11,11 @@ from transformers import PreTrainedModel
 
 from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator, NormalisedClip
 from heldin.defenses.gradients.held_gradients import norm_of_all
+from heldin.defenses.gradients.model_parts import trainable
 from heldin.defenses.gradients.one_pass import release_workspace
 from heldin.defenses.gradients.per_unit_gradients import ClippedSum, clip_factors
 from heldin.finetune.local_updates import clipped_difference_sum
-from heldin.finetune.passes import Contribution, Passes, cut, over_passes, put_gradient, trainable
+from heldin.finetune.passes import Contribution, Passes, cut, over_passes, put_gradient
 from heldin.finetune.ranks import own_share, sum_over_ranks
 from heldin.finetune.sampled_units import SampledUnit
 from heldin.finetune.units import PrivateTraining

@@ -19,9 +19,8 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.sampled_units import SampledUnit
 from heldin.finetune.units import PrivateTraining
 from heldin.white_box import laws
-from heldin.white_box.canaries import Array
+from heldin.white_box.canaries import Array, flat
 from heldin.white_box.check import LEVEL, Check, tested
-from heldin.white_box.coins import flat
 from heldin.white_box.laws import Found
 from heldin.white_box.regular_checks import Tensors, direction_check, regular_checks
 from heldin.white_box.stage import Stage

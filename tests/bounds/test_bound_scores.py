@@ -19,9 +19,8 @@ from heldin.bounds.rules import PLAN_FAMILY
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import Outcome, Standing
 from heldin.defenses.accounting.account import account_example
-from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.events import PoissonGaussian
-from heldin.defenses.accounting.guarantees import epsilon
+from heldin.defenses.accounting.guarantees import ceiling_of, epsilon
 from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler, ShuffledSampler
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import write_plan

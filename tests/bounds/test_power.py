@@ -10,9 +10,9 @@ from heldin.base.errors import InputError
 from heldin.bounds import guessing, one_run, power
 from heldin.bounds.one_run import Guesses
 from heldin.bounds.verdict import curve_claim, stated_claim
-from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.closed_forms import gaussian_epsilon
 from heldin.defenses.accounting.events import PoissonGaussian
+from heldin.defenses.accounting.guarantees import ceiling_of
 from tests.oracles.ceilings import gaussian_auroc
 from tests.theory_tables import numbers
 

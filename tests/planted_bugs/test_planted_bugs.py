@@ -20,8 +20,8 @@ from heldin.finetune.recipe import Recipe
 from heldin.finetune.training import job_name
 from heldin.stages.train.training import _bind_key
 from heldin.white_box import draw_checks
+from heldin.white_box.canaries import flat
 from heldin.white_box.check import alarms
-from heldin.white_box.coins import flat
 from heldin.white_box.engine import SECTIONS
 from heldin.white_box.outcome import TrainerOutcome
 from heldin.white_box.processes import PARTS

@@ -16,7 +16,7 @@ from heldin.bounds.estimates import andrew_estimate
 from heldin.bounds.judgement import evaluate
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import Standing, rejects
-from heldin.defenses.accounting.ceiling import ceiling_of
+from heldin.defenses.accounting.guarantees import ceiling_of
 from heldin.defenses.choices import FlatClip, NormalisedClip, PoissonSampler, ShuffledSampler
 from heldin.defenses.plan_file import write_plan
 from heldin.finetune.private import private_gradient
