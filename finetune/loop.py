@@ -13,9 +13,9 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from heldin.base.errors import InputError
-from heldin.finetune.clipping import PlainClipping
 from heldin.finetune.effort import Effort
 from heldin.finetune.filtered import Halted
+from heldin.finetune.holding import PlainClipping
 from heldin.finetune.ranks import processes
 from heldin.finetune.recipe import Recipe
 from heldin.finetune.training import Evaluate, begin

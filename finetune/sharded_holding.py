@@ -33,8 +33,7 @@ from heldin.finetune.checkpoints import (
     state_text,
     weights_checksum,
 )
-from heldin.finetune.clipping import PlainClipping
-from heldin.finetune.holding import Holding, Records
+from heldin.finetune.holding import Holding, PlainClipping, Records
 from heldin.finetune.passes import Passes
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.ranks import own_share, rank, wait_for_all

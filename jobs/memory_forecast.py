@@ -18,7 +18,7 @@ from heldin.defenses.config import (
     UedpDefense,
 )
 from heldin.finetune.batches import plain_batch_gradient
-from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
+from heldin.finetune.holding import PlainClipping, clipped_batch_gradient
 from heldin.finetune.local_updates import clipped_difference_sum
 from heldin.finetune.memory import EVALUATION, Peak, Step, fitting_peak, scoring_peak
 from heldin.finetune.passes import Passes, clipped_sum, cut, put_gradient

@@ -16,10 +16,9 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Drawing
 
 from heldin.attacks.statistics import how_aggregated
-from heldin.audit.attack_results import AttackResult, Curve, Histogram
+from heldin.audit.attack_results import AttackResult, Curve, Histogram, Knowledge
 from heldin.audit.bootstrap import Estimate
-from heldin.audit.canary_groups import CanaryFacts, CanaryGroup
-from heldin.audit.knowledge import Knowledge
+from heldin.audit.results import CanaryFacts, CanaryGroup
 from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.record.facts import GradientNorms

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, model_validator
@@ -144,3 +145,24 @@ class Sweep:
     def cells(self) -> Iterator[tuple[int, Variant]]:
         """Yield every block and variant, block by block."""
         return itertools.product(range(1, self.config.blocks + 1), self.variants)
+
+
+@dataclass(frozen=True)
+class PlacedCell:
+    """A cell and where it is.
+
+    Attributes:
+        block: number of its block, from 1.
+        config: its run's config.
+        folder: its run folder.
+    """
+
+    block: int
+    variant: Variant
+    config: RunConfig
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """Return block and variant, as the cell's folder is called."""
+        return f"{self.block}/{self.variant.name}"

@@ -17,8 +17,7 @@ from heldin.base.coins import keyed_digest
 from heldin.base.errors import InputError
 from heldin.base.tabular import Tabular
 from heldin.bounds.estimates import EpsilonEstimate, andrew_estimate
-from heldin.bounds.judgement import Judgement, evaluate
-from heldin.bounds.rules import RULES, gaussian_curve
+from heldin.bounds.judgement import RULES, Judgement, evaluate, gaussian_curve
 from heldin.bounds.verdict import Outcome
 from heldin.defenses.mechanism import Mechanism
 from heldin.white_box.canaries import Directions

@@ -1,19 +1,13 @@
-"""Accountants in closed form, without distributions, and the deltas for which an epsilon can be computed.
-
-The Gaussian mechanism, and the classical moments accountant by which some papers claim their epsilons.
-"""
+"""The Gaussian mechanism in closed form, and the deltas for which an epsilon can be computed; without distributions."""
 
 import math
 
-import numpy as np
-from scipy import optimize, special, stats
+from scipy import optimize, special
 
 from heldin.base.errors import InputError
-from heldin.defenses.accounting.events import check_count, check_noise, check_rate
-from heldin.defenses.accounting.loss_pmf import STEP_TAIL
 
 SMALLEST_DELTA = 1e-11
-_MOMENTS = 64  # highest order of the classical moments accountant, as in its published implementations
+STEP_TAIL = 1e-20  # one-step mass that may be cut off (rare atoms, far tails); it is charged as infinite loss
 
 
 def check_delta(delta: float, steps: int) -> None:
@@ -67,29 +61,3 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     while gaussian_delta(high, epsilon) < delta:
         high *= 2.0
     return float(optimize.brentq(lambda mu: gaussian_delta(mu, epsilon) - delta, 1e-9, high, xtol=1e-13, rtol=1e-11))
-
-
-def moments_epsilon(noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
-    """Epsilon by the classical moments accountant: min over whole orders l <= 64 of (T alpha(l) - ln(delta)) / l.
-
-    alpha(l) = ln E_Q[(P / Q)^(l + 1)] is the larger log-moment of one Poisson-sampled Gaussian step (Abadi et al. 2016,
-    Theorem 2 and section 3.2). It is what Lai et al. claim their epsilons by; ``epsilon`` is tighter.
-
-    Args:
-        noise_multiplier: noise standard deviation over clip norm; 0 gives inf.
-        rate: probability of the unit in a step.
-        steps: T.
-    """
-    check_count("steps", steps)
-    check_delta(delta, 1)
-    check_rate(rate)
-    check_noise(noise_multiplier)
-    if noise_multiplier == 0.0:
-        return math.inf
-    order = np.arange(1, _MOMENTS + 1)[:, None]
-    k = np.arange(_MOMENTS + 2)[None, :]
-    # The binomial expansion of E_Q[(1 - p + p L)^(l + 1)], E_Q[L^k] = exp(k (k - 1) / (2 s^2)): shape (orders, k).
-    with np.errstate(divide="ignore", invalid="ignore"):
-        chance = stats.binom.logpmf(k, order + 1, rate)
-    alpha = special.logsumexp(chance + k * (k - 1) / (2.0 * noise_multiplier**2), axis=1)
-    return float(np.min((steps * alpha - math.log(delta)) / order[:, 0]))

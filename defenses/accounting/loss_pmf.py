@@ -15,7 +15,6 @@ from scipy import fft, optimize, signal
 
 Array = npt.NDArray[np.float64]
 
-STEP_TAIL = 1e-20  # one-step mass that may be cut off (rare atoms, far tails); it is charged as infinite loss
 TAIL_MASS = 1e-15  # composed mass that may leave the window; it is charged as infinite loss
 MAX_WINDOW = 2**22  # longest composed grid: 32 MiB per array
 _ORDERS = np.geomspace(0.25, 32.0, 12)  # Chernoff orders, in units of 1 / (composed standard deviation)

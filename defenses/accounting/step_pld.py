@@ -15,6 +15,7 @@ from dp_accounting import dp_event
 from dp_accounting.pld import privacy_loss_distribution
 from scipy import special, stats
 
+from heldin.defenses.accounting.closed_forms import STEP_TAIL
 from heldin.defenses.accounting.events import (
     CappedPoissonGaussian,
     Event,
@@ -24,7 +25,7 @@ from heldin.defenses.accounting.events import (
     TwoLevelGaussian,
     UnamplifiedGaussian,
 )
-from heldin.defenses.accounting.loss_pmf import STEP_TAIL, Array, LossPair, LossPmf, from_dp_accounting, mix, on_grid
+from heldin.defenses.accounting.loss_pmf import Array, LossPair, LossPmf, from_dp_accounting, mix, on_grid
 
 MAX_CELLS = 2**21
 _NEWTON_STEPS = 100

@@ -12,9 +12,8 @@ from typing import Any, Literal, TypeAlias
 from heldin.base.errors import InputError
 from heldin.base.section import MANY
 from heldin.base.tabular import Tabular
-from heldin.defenses.accounting.closed_forms import moments_epsilon
 from heldin.defenses.accounting.events import TwoLevelGaussian, check_count, check_noise
-from heldin.defenses.accounting.guarantees import HOLDERS, Rule, missed_epsilon, two_level_epsilon
+from heldin.defenses.accounting.guarantees import HOLDERS, Rule, missed_epsilon, moments_epsilon, two_level_epsilon
 
 NoiseScale: TypeAlias = Literal["cohort", "clip-norm"]
 """Of what the noise is a multiple: the largest norm of a whole cohort's sum and one (Algorithm 1), or one clip norm."""

@@ -29,7 +29,7 @@ from heldin.base.files import private_directory, text_sha256
 from heldin.base.machine import start_worker
 from heldin.defenses.choices import NoiseGenerator
 from heldin.defenses.mechanism import Mechanism
-from heldin.finetune.clipping import PlainClipping
+from heldin.finetune.holding import PlainClipping
 from heldin.finetune.loop import train
 from heldin.finetune.recipe import Recipe
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training

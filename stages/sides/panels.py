@@ -27,9 +27,9 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.texts.data_side import TrainingRecord
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.data import RunData, writers
-from heldin.words import Statement
 from heldin.words.evidence import REAL_USERS, Subjects
 from heldin.words.people import AUDITED
+from heldin.words.statement import Statement
 
 
 @dataclass(frozen=True)

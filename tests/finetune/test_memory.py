@@ -21,7 +21,7 @@ from transformers import (
 
 from heldin.defenses.choices import LocalUpdates
 from heldin.finetune.batches import plain_batch_gradient
-from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
+from heldin.finetune.holding import PlainClipping, clipped_batch_gradient
 from heldin.finetune.local_updates import clipped_difference_sum
 from heldin.finetune.memory import (
     EVALUATION,

@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 from heldin.defenses.choices import NoiseGenerator
 from heldin.defenses.gradients import engine_choice, per_unit_gradients, products
 from heldin.defenses.gradients.per_unit_gradients import UnitBatch, clipped_gradient_sum
-from heldin.defenses.noise import gaussian
-from heldin.defenses.noise_blocks import BLOCK
+from heldin.defenses.noise import BLOCK, gaussian
 from heldin.finetune import private
 from heldin.finetune.batches import encode
 from heldin.finetune.loop import train
