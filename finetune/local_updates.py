@@ -20,7 +20,7 @@ from heldin.finetune.sampled_units import LocalWork
 def clipped_difference_sum(
     model: PreTrainedModel, people: Sequence[LocalWork], local: LocalUpdates, clip_norm: float
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """The sum of minus the clipped model differences, and a tensor (3,): sum of the users' losses, their number, and 0.
+    """The sum of minus the clipped model differences, and a tensor (2,): sum of the users' losses, and their number.
 
     A user whose difference is not finite, or whose factor float32 does not hold, contributes zero. The model is left as
     it was.
@@ -29,12 +29,11 @@ def clipped_difference_sum(
         model: where every user starts.
         people: the drawn users.
         local: how each trains.
-        clip_norm: L2 norm to which a difference is clipped.
     """
     parameters = trainable(model)
     start = {name: p.detach().clone() for name, p in parameters.items()}
     total = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in parameters.items()}
-    tally = torch.zeros(3, dtype=torch.float64, device=model.device)
+    tally = torch.zeros(2, dtype=torch.float64, device=model.device)
     training = model.training
     # Without dropout, like every private pass: its random numbers are no function of the run's key.
     model.eval()
@@ -50,7 +49,7 @@ def clipped_difference_sum(
                 factor = clip_factors(norm, ~finite, clip_norm) * work.weight
                 for name, difference in moved.items():
                     total[name] += difference * factor
-                tally += torch.tensor([loss, 1.0, 0.0], dtype=torch.float64, device=model.device)
+                tally += torch.tensor([loss, 1.0], dtype=torch.float64, device=model.device)
             _restore(parameters, start)
     finally:
         _restore(parameters, start)

@@ -16,7 +16,7 @@ from heldin.defenses.gradients.model_parts import take_apart, trainable
 from heldin.defenses.gradients.per_unit_gradients import ClippedSum, UnitBatch, clipped_gradient_sum
 from heldin.finetune.batches import collate, positions
 from heldin.finetune.effort import Effort
-from heldin.models.devices import is_out_of_memory, kind_of
+from heldin.models.devices import is_out_of_memory
 
 Result = TypeVar("Result")
 Contribution = list[Sequence[int]]
@@ -127,29 +127,6 @@ def clipped_sum(
     model: PreTrainedModel, runs: Sequence[Sequence[Contribution]], clip_norm: float, passes: Passes
 ) -> ClippedSum:
     """The sum of the clipped gradients of several passes' units, and what is known of each unit, in their order."""
-    # A GPU is given the next pass while it computes one, and asked once, after the last, whether a unit was not finite.
-    if kind_of(model.device) != "cpu":
-        clipped = over_passes(model, runs, clip_norm, passes, asks=False)
-        if not bool(clipped.masked.any()):
-            return clipped
-        del clipped  # its sums are as large as the model
-    return over_passes(model, runs, clip_norm, passes, asks=True)
-
-
-def over_passes(
-    model: PreTrainedModel,
-    runs: Sequence[Sequence[Contribution]],
-    clip_norm: float,
-    passes: Passes,
-    *,
-    asks: bool,
-) -> ClippedSum:
-    """``clipped_sum``, for which a GPU is waited for only if ``asks``.
-
-    Args:
-        asks: whether to look in each pass if a unit is not finite. False: where ``masked`` marks one, the sums are not
-            to be used.
-    """
     total: Sums | None = None
     of_passes: list[ClippedSum] = []
     parts = take_apart(model)
@@ -160,7 +137,6 @@ def over_passes(
             clip_norm=clip_norm,
             memory_budget=passes.budget,
             most_records=passes.most if passes.splits else None,
-            waits=asks,
             parts=parts,
             onto=total,
         )

@@ -106,7 +106,6 @@ def clipped_gradient_sum(
     engine: Engine = "auto",
     memory_budget: int | None = None,
     most_records: int | None = None,
-    waits: bool = True,
     parts: Parts | None = None,
     onto: Sums | None = None,
 ) -> ClippedSum:
@@ -117,7 +116,6 @@ def clipped_gradient_sum(
 
     Args:
         model: a causal language model: model(input_ids=, use_cache=False).logits is (B, L, V).
-        units: the records.
         clip_norm: C: a gradient is multiplied by min(1, C / norm); ``math.inf`` for no clipping.
         engine: "auto": for each weight matrix the fastest way of ``engine_choice``; "materialise", "ghost": that way
             for all; "loop": one backward pass per unit, which "auto" takes too where ``unit_by_unit`` finds it faster.
@@ -126,8 +124,6 @@ def clipped_gradient_sum(
         memory_budget: bytes that kept gradients may take under "auto"; None: the default of ``choose_ways``.
         most_records: of one forward pass; if a unit has more, all units are taken one by one, in several passes each,
             whatever the engine. None: every unit fits.
-        waits: whether to look if a unit is masked, or a ghost norm is to be computed again, for which a GPU is waited
-            for. False: where ``masked`` marks a unit, it may be for either, and the gradients are not to be used.
         parts: ``take_apart(model)``, for several calls; None: it is taken apart here.
         onto: ``gradients`` of an earlier call, to which these are added, in place; None: there are none yet.
 
@@ -142,7 +138,7 @@ def clipped_gradient_sum(
     if not len(units.inputs):
         return _nothing(parts, units, onto)
     # From here on records stand unit by unit; ``_spread`` puts the results back in the caller's order.
-    device, clip = parts.device, _Clip(clip_norm, waits, onto)
+    device, clip = parts.device, _Clip(clip_norm, onto)
     layout = lay_out(units.unit, units.units, device)
     inputs, targets = units.inputs[layout.order], units.targets[layout.order]
     why: str | None = None
@@ -179,18 +175,17 @@ Found = tuple[Sums, Tensor, Tensor, Tensor]  # sums, norms (U,), losses (U,), ma
 
 @dataclass(frozen=True)
 class _Clip:
-    """To which norm, and with ``waits`` and ``onto`` of ``clipped_gradient_sum``."""
+    """To which norm, and ``onto`` of ``clipped_gradient_sum``."""
 
     norm: float
-    waits: bool
     onto: Sums | None
 
 
 def _clipped(gradients: Sequence[UnitGradients], losses: Tensor, clip: _Clip) -> Found:
-    norms, shaky = _norms(gradients, torch.zeros(len(losses), 0, device=losses.device), clip.waits)
+    norms = _norms(gradients, torch.zeros(len(losses), 0, device=losses.device))
     # In float32, as reported: a finite float64 norm that overflows there counts as not finite.
-    masked = ~(torch.isfinite(norms.float()) & torch.isfinite(losses)) | shaky
-    if clip.waits and bool(masked.any()):
+    masked = ~(torch.isfinite(norms.float()) & torch.isfinite(losses))
+    if bool(masked.any()):
         for gradient in gradients:
             gradient.discard(masked)  # a weight of zero would not do: zero times NaN is NaN
     weights = clip_factors(norms, masked, clip.norm)
@@ -198,27 +193,21 @@ def _clipped(gradients: Sequence[UnitGradients], losses: Tensor, clip: _Clip) ->
     return sums, norms.float(), losses, masked
 
 
-def _norms(gradients: Sequence[UnitGradients], none: Tensor, waits: bool) -> tuple[Tensor, Tensor]:
-    """(U,) norms over all parameters, float64, and which of them are not to be used; these are none if ``waits``.
-
-    ``none`` (U, 0) are the norms of no parameter.
-    """
+def _norms(gradients: Sequence[UnitGradients], none: Tensor) -> Tensor:
+    """(U,) norms over all parameters, float64; ``none`` (U, 0) are the norms of no parameter."""
     ghosts = [gradient for gradient in gradients if isinstance(gradient, Deferred) and gradient.ghost]
     others = [gradient.norms() for gradient in gradients if gradient not in ghosts]
     squares = torch.cat([*others, none], 1).double().square().sum(1)
-    shaky = torch.zeros_like(squares, dtype=torch.bool)
     if ghosts:
         estimates = [ghost.squares_and_bounds() for ghost in ghosts]
         of_ghosts, bounds = (torch.stack(column).sum(0) for column in zip(*estimates, strict=True))
         # A norm that is too small by cancellation would let a unit contribute more than C: these are computed again.
         shaky = squares + of_ghosts < CANCELLATION * bounds
-        # The answer waits until a GPU has done all that it was given.
-        if waits and bool(shaky.any()):
+        if bool(shaky.any()):
             exact = torch.stack([ghost.taken_again(shaky) for ghost in ghosts]).sum(0)
             of_ghosts = torch.where(shaky, exact, of_ghosts)
-        shaky = shaky & (not waits)
         squares = squares + of_ghosts
-    return squares.sqrt(), shaky
+    return squares.sqrt()
 
 
 def clip_factors(norms: Tensor, masked: Tensor, clip_norm: float) -> Tensor:
@@ -248,7 +237,7 @@ def _loop(
         norm = norm_of_all(gradients)
         masked = ~(torch.isfinite(norm.float()) & torch.isfinite(loss))
         factor = clip_factors(norm, masked, clip.norm)
-        if not (clip.waits and bool(masked)):  # a factor of zero would not do: NaN times zero is NaN
+        if not bool(masked):  # a factor of zero would not do: NaN times zero is NaN
             for name, gradient in zip(parts.trainable, gradients, strict=True):
                 total[name].addcmul_(gradient, factor)
         of_units.append(torch.stack([norm, loss.double(), masked.double()]))
