@@ -69,7 +69,6 @@ def canary_scores(
     """Compare canary users within their groups, and run the blind baselines on them.
 
     Args:
-        table: scores of the canary users.
         texts: the attacker's texts by canary user.
     """
     # Independent coins of few canary users may all fall on one side, which leaves nothing to separate.

@@ -48,7 +48,6 @@ def results_of_trainings(trainings: TrainingScores, fixed: Preregistration, *, t
     """Test the trainings' scores, judge the claims, and decide.
 
     Args:
-        trainings: the trainings' scores.
         threshold: score threshold fixed before looking; None: the first quarter of the trainings picks it.
     """
     # Trainings are not people: curves may be cut at every score, with one training in a group.

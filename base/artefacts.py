@@ -203,7 +203,6 @@ def write_document(path: Path, content: dict[str, Any], *, schema: int = 1, priv
     """Write a JSON object, stamped, with a digest of all that follows as its first key.
 
     Args:
-        content: the object.
         schema: version of its schema; increase it with every change that makes older documents unreadable.
     """
     document = stamped(content, schema)

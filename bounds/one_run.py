@@ -207,7 +207,6 @@ class OneRunBound:
     """The best bound over the numbers of guesses that were paid for.
 
     Attributes:
-        epsilon: lower bound.
         alpha: total error probability.
         guesses: the game that gave the bound.
         tried: all numbers of guesses that were tried.

@@ -30,9 +30,7 @@ class Counts:
 
     Attributes:
         true_positives: members called "in".
-        members: all members.
         false_positives: non-members called "in".
-        non_members: all non-members.
     """
 
     true_positives: int
@@ -52,9 +50,7 @@ class ThresholdBound:
     """A lower bound on epsilon (and mu) at confidence 1 - alpha.
 
     Attributes:
-        epsilon: lower bound.
         alpha: total error probability.
-        threshold: the threshold that gave the bound.
         mu: lower bound on mu, where mu-GDP is assumed; None otherwise.
     """
 

@@ -104,7 +104,7 @@ def curve_claim(ceiling: RocCeiling, epsilon: float, delta: float, family: "Nois
     """The claim of an accountant's whole curve.
 
     Args:
-        ceiling: the curve, from ``defenses.accounting.ceiling.ceiling_of``.
+        ceiling: the curve, from ``defenses.accounting.guarantees.ceiling_of``.
         epsilon: a point of the curve, for summaries.
         family: the plan at any noise multiplier, if there is such a family.
     """

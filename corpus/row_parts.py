@@ -30,7 +30,6 @@ class RowParts(Mapping[str, Parts]):
     """Rows of each user, by what they are used for; a mapping from a user's name to ``Parts``.
 
     Attributes:
-        names: of the users.
         rows: rows of all parts of all users, shape (rows,): user by user and, within a user, in the order of ``PARTS``.
         ends: where each part of each user ends in ``rows``, shape (users, parts).
     """

@@ -135,7 +135,6 @@ class NoiseSource:
         Only secure noise of large models is drawn ahead: Philox takes less time than the step's other work.
 
         Args:
-            step: the next step.
             shapes: of each tensor, whole.
             rows: of each tensor, those that this process will ask for (see ``gaussian``); None: all.
         """

@@ -96,7 +96,6 @@ def kept_users(
 
     Args:
         gradients: (n, d), of the present users.
-        names: of the present users.
         clip: thresholds and epsilon of the filter.
         step: number of the step, from 0.
 

@@ -32,10 +32,8 @@ class TrainingResult:
 
     Attributes:
         folder: of the chosen model.
-        chosen_step: the step of that model.
         steps: optimizer steps done.
         history: one entry per evaluation.
-        seconds: training time.
         smallest_norm: smallest gradient norm of a clipping run; None otherwise.
         gradients: number of records' gradients that were computed.
         halted: whether the filter ended the run after ``steps`` steps; there is then no model.

@@ -240,11 +240,9 @@ class Peak:
     """The most that is held at one time, in bytes.
 
     Attributes:
-        moment: when.
         weights: weights and buffers of all models in memory.
         optimizer: the optimizer's state.
         work: all else: activations, gradients, their sums, temporary tensors.
-        records: of a pass.
         splits: whether a unit of more records is taken in several passes.
         ways: how per-unit gradients are computed, in words; "" if they are not.
         fixed: most bytes at the optimizer's step, which smaller passes hardly change; 0 without one.

@@ -72,7 +72,6 @@ def clipped_shards(
     """The sum of units' clipped gradients over all processes.
 
     Args:
-        model: a spread model.
         units: those of this process's shard group, the same on all its processes.
 
     Returns:
@@ -97,7 +96,7 @@ def clipped_shards(
 def put_shards(
     model: PreTrainedModel, total: Mapping[str, Shard], scale: float, divisor: float, noise: Noise | None
 ) -> None:
-    """``finetune.clipped_sums.put_gradient`` of a spread model: the noise of a tensor is that of this process's shard.
+    """``finetune.passes.put_gradient`` of a spread model: the noise of a tensor is that of this process's shard.
 
     Args:
         model: whose ``.grad`` is set.

@@ -52,13 +52,11 @@ class OngoingTraining:
     Attributes:
         base: the model it began with.
         sequences: token ids of each record.
-        folder: for checkpoints.
         private: the mechanism; None: plain batches.
         clipping: of plain batches; None: none.
         held: how the processes hold the model.
         model: what is trained, adapters included.
         optimizer: of its trainable weights.
-        arithmetic: of the passes.
         steps: number of optimizer steps of the whole run.
         batches: rows of each plain batch.
         state: where the run stands.

@@ -73,7 +73,6 @@ class PrivateTraining:
         mechanism: what to run.
         key: the run's secret key.
         units: everything that can be sampled.
-        records: the units' records.
         micro_records: most records in one forward pass; a larger unit is a pass of its own.
         chunk: tokens of a random chunk, for record selection "random_chunk".
         canaries: gradients of the units that are gradient canaries.
@@ -237,10 +236,7 @@ def choose_records(
     """At most ``count`` of one user's rows (see ``select_records``).
 
     Args:
-        rule: how to choose.
         count: most rows.
-        rows: of the user.
-        records: all records.
         key: secret key of random choices.
         purpose: name of this choice; another purpose gives another random choice.
     """
@@ -268,7 +264,6 @@ def usable(
     Args:
         two_level: rates and rule.
         named: entities of every row.
-        rows: of one user.
         ids: record ids, by row.
         step: number of the step, from 0.
     """

@@ -140,10 +140,10 @@ def _train(folder: Path, texts: _Texts, reporter: Reporter) -> None:
     """Train ``folder``/base on public users only, and ``folder``/model from it on the held-in users."""
     # Here, since only --models trains: the other files are written without torch.
     from heldin.finetune.batches import encode
+    from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once
     from heldin.finetune.recipe import Select
     from heldin.jobs.starting_files import BUILT_IN
     from heldin.stages.run_config import parse_config
-    from heldin.stages.train.models import pretrain, pretrained_folder, train_once
 
     demo = parse_config(BUILT_IN, "the built-in demo")
     assert demo.model.pretrain is not None

@@ -106,7 +106,6 @@ class _Trained:
         data: corpus and ledger.
         mechanism: that was run.
         fixed: what was fixed before any score.
-        result: of the training.
         base_name: hub name or folder of the model it began with.
         norms: of canary users' gradients at that model; None without them, and in all processes but the first.
     """

@@ -35,9 +35,7 @@ class RunModels:
 
     Attributes:
         target: the audited model, which may be behind an endpoint; for a verification what its record says of it.
-        reference: the leading reference model.
         base: the model before fine-tuning, or the reference for a model that somebody else trained.
-        base_name: name to load the base model by.
         in_full: loads target and reference in float32.
         made_canaries: loads the model with which canary users were made, in float32.
     """
@@ -117,7 +115,6 @@ def score_references(
     """Fill the cache with all scores of a run but those of the target, so that runs on the same texts share them.
 
     Args:
-        leading: the leading reference model.
         base: the model before fine-tuning, whose loss on test texts utility is measured against.
         references: further reference models.
     """

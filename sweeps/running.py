@@ -80,7 +80,6 @@ def run_cells(cells: Sequence[PlacedCell], out: Path, place: CellPlace, reporter
     """Run the cells that have no result yet; how all stand, by name.
 
     Args:
-        cells: of the sweep.
         place: where they run.
 
     Raises:

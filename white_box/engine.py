@@ -220,7 +220,6 @@ def audit_trainer(
         processes: also run in two processes, for which the trainer must be importable; takes about 20 seconds.
         alpha: error probability of bounds and verdict.
         advance: called with 1 after each of the ``parts`` parts.
-        model: on which the trainer is audited.
         accepted: kinds of alarms that do not count towards the exit code.
 
     Raises:

@@ -119,11 +119,7 @@ def columns_of(base: LanguageModel, alike: Mapping[Texts, Sequence[str]], clip_n
 def alike_in(
     training: PrivateTraining, units: Sequence[SampledUnit], step: int, sequences: Sequence[Sequence[int]]
 ) -> dict[Texts, list[str]]:
-    """Names of the units with texts, by the token sequences that they contribute to a step.
-
-    Args:
-        units: units with texts.
-    """
+    """Names of the units with texts, by the token sequences that they contribute to a step."""
     names: dict[Texts, list[str]] = {}
     for unit in units:
         texts = tuple(tuple(text) for text in training.contribution(unit, step, sequences))

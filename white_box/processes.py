@@ -50,7 +50,7 @@ class Job:
     """One run and how it is observed.
 
     Attributes:
-        how: function of ``white_box.runs`` that observes it.
+        how: function of ``white_box.trainers`` that observes it.
     """
 
     how: How

@@ -106,11 +106,7 @@ def _end(text: str, words: list[tuple[int, int, str]], at: int, rest: tuple[str,
 
 @dataclass(frozen=True)
 class Patterns:
-    """Presidio's recognisers that need no language model; everything they find is "pii".
-
-    Attributes:
-        which: which of them.
-    """
+    """Presidio's recognisers that need no language model; everything they find is "pii"."""
 
     which: tuple[Pattern, ...] = FAST
 

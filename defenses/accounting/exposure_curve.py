@@ -25,7 +25,6 @@ class ExposurePoint:
 
     Attributes:
         exposed: m, texts that the person wrote or is named in.
-        epsilon: of the person.
         auroc_bound: AUROC that no attacker on such a person exceeds in expectation.
     """
 

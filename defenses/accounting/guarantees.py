@@ -114,7 +114,7 @@ def attack_distribution(event: Event, steps: int, delta: float, area: Callable[[
         event: one step; noise must be positive.
         steps: T.
         delta: at which epsilon is resolved.
-        area: under the ROC curve of a composed pair (defenses.accounting.ceiling).
+        area: under the ROC curve of a composed pair (``ceiling_of``).
     """
     pair = loss_distribution(event, steps, delta)
     assert not isinstance(event, FilteredGaussian)

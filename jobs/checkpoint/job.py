@@ -268,7 +268,6 @@ def opened_models(job: CheckpointAudit, texts: AttackTexts, reporter: Reporter) 
     """Open the models behind an endpoint, if the audit names one, for the time of scoring.
 
     Args:
-        texts: the texts that each model scores.
         reporter: receives what an endpoint will cost.
 
     Raises:

@@ -112,7 +112,6 @@ class _Audit:
     """The state of an audit while it measures.
 
     Attributes:
-        config: the plan.
         run: the config of a run with the audit's attacks and precision.
         models: target, reference, and how others are loaded.
     """

@@ -35,8 +35,6 @@ class Setting:
     """One of the attacker's dials set otherwise than for the leading score.
 
     Attributes:
-        dial: the dial and its setting.
-        texts: the texts that are scored.
         reference: loads the reference model, or trains it; None: the leading one.
     """
 

@@ -231,7 +231,6 @@ def curve_texts(data: RunData, *, validation_texts: int, users: int, per_user: i
         validation_texts: maximum number of validation texts per side.
         users: maximum number of users whose texts are attacked.
         per_user: maximum number of attacker texts per user.
-        seed: seed of the samples.
     """
     held_in, held_out = (data.real(data.ledger.users(role)) for role in (Role.HELD_IN, Role.HELD_OUT))
     # Chosen before anybody asks who is held in.

@@ -179,7 +179,6 @@ class Layout:
 
     Attributes:
         corpus: fingerprint of the corpus.
-        users: the real users.
         planted: by canary user, the number of its records for training (None: all that are not set aside).
         parts: rows of each user and canary user, by what they are used for.
         pool: the real users and entities whose membership chance decides; canary users have coins besides.

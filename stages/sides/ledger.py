@@ -151,7 +151,6 @@ class Keys:
     """The secret keys of a run.
 
     Attributes:
-        coins: key of the coins.
         run: key of cohorts and noise, which no other run has.
     """
 
@@ -165,7 +164,6 @@ def draw_ledger(layout: "Layout", split: SplitConfig, *, seed: int, keys: Keys) 
     Args:
         split: how membership is decided; canary users are always flipped, each by its own fair coin.
         seed: public seed of the layout.
-        keys: secret keys.
 
     Raises:
         InputError: see ``assign``.

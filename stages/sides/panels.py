@@ -92,11 +92,7 @@ def planted_users(data: RunData) -> PlantedUsers:
 
 
 def preregistered(config: RunConfig, data: RunData, plan: Mechanism) -> Preregistration:
-    """Return what a run fixes before any score: the claims are those of the plan.
-
-    Args:
-        plan: the mechanism of the plan.
-    """
+    """Return what a run fixes before any score: the claims are those of the plan."""
     panels = kind_panels(data, claims_by_kind(plan, data.canaries))
     return Preregistration(
         config.attack,

@@ -1,12 +1,5 @@
-"""The models of a run: its base, its target, and the references.
+"""The models of a run: its base, its target, and the references."""
 
-A tiny base model, which is also the attack's reference, is pre-trained here on public users. It is cached under a hash
-of the texts and of every option. The usual loop trains it, so it can resume too.
-"""
-
-import shutil
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,99 +8,22 @@ import torch
 from heldin.attacks.config import NamedReference, PretrainedReference, PublicReference, Reference
 from heldin.base.artefacts import is_whole
 from heldin.base.errors import InputError
-from heldin.base.files import cache_directory, one_process_at_a_time, text_sha256
+from heldin.base.files import cache_directory, text_sha256
 from heldin.base.progress import Reporter
 from heldin.corpus.store import texts_of
 from heldin.corpus.user_filter import select_users
 from heldin.finetune.batches import encode
-from heldin.finetune.loop import train
 from heldin.finetune.precision import arithmetic_of
-from heldin.finetune.ranks import leads, same_as_first, wait_for_all
-from heldin.finetune.recipe import Recipe, Select
+from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once
+from heldin.finetune.ranks import same_as_first
+from heldin.finetune.recipe import Select
 from heldin.models.devices import default_device, spreads
 from heldin.models.loading import LanguageModel, load_language_model
-from heldin.models.model_config import TinyModel
 from heldin.models.model_names import require_model
-from heldin.models.tiny import new_tiny_model, train_tokenizer
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData
 
 PRETRAINED_HERE = "the base model, pre-trained here"
-
-
-def pretrained_folder(texts: Sequence[str], shape: TinyModel, recipe: Recipe, cache: Path) -> Path:
-    """The cache folder of the model pre-trained on these texts with these options.
-
-    Args:
-        texts: of public users.
-    """
-    return cache / "pretrained" / text_sha256("1", repr(shape), repr(recipe), *texts)[:24]
-
-
-def pretrain(
-    texts: Sequence[str],
-    shape: TinyModel,
-    recipe: Recipe,
-    cache: Path,
-    *,
-    advance: Callable[[int], object] | None = None,
-) -> LanguageModel:
-    """Train tokenizer and model from scratch on ``texts``, or load them if they are cached.
-
-    Args:
-        texts: of public users only; the tokenizer is trained on them too.
-        recipe: of the training; its sequence length may not exceed the model's context.
-
-    Raises:
-        InputError: no texts, or sequences longer than the context.
-    """
-    if not texts:
-        raise InputError("there are no public texts to pre-train on: widen model.pretrain.users or name a model.base")
-    if recipe.sequence_length > shape.context:
-        raise InputError(
-            f"model.pretrain.recipe.sequence_length is {recipe.sequence_length}, more than model.pretrain.shape.context"
-            f" = {shape.context}"
-        )
-    folder = pretrained_folder(texts, shape, recipe, cache)
-    if not same_as_first(is_whole(folder)):
-        tokenizer = train_tokenizer(texts, shape.vocabulary)
-        model = new_tiny_model(shape, tokenizer, recipe.seed).to(default_device())
-        sequences = encode(tokenizer, texts, recipe.sequence_length)
-        fresh = LanguageModel(model, tokenizer, "tiny GPT-Neo", text_sha256(repr(shape), str(recipe.seed)))
-        train_once(fresh, sequences, recipe, folder, advance=advance)
-    return load_language_model(str(folder))
-
-
-def train_once(
-    fresh: LanguageModel,
-    sequences: Sequence[Sequence[int]],
-    recipe: Recipe,
-    folder: Path,
-    *,
-    advance: Callable[[int], object] | None = None,
-) -> None:
-    """Train a model on public texts and leave it in ``folder``, unless it is there already.
-
-    If several programs want the same model, one trains and the others wait. Processes that train together train it
-    together.
-
-    Args:
-        fresh: the untrained model.
-        folder: for the trained model; nothing else remains.
-    """
-    # Trained beside the folder and then renamed, so that a folder with a config is a finished model.
-    work = folder.with_name(folder.name + ".work")
-    with one_process_at_a_time(work, wait=True) if leads() else nullcontext():
-        # Asked again: the process that held the lock may have trained it. The first process asks for all.
-        if not same_as_first(is_whole(folder)):
-            if leads() and folder.is_dir():
-                shutil.rmtree(folder)  # not as it was written
-            trained = train(fresh, sequences, recipe, work, advance=advance).folder
-            if leads():
-                trained.rename(folder)
-        wait_for_all()
-        if leads():
-            shutil.rmtree(work, ignore_errors=True)
 
 
 def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tuple[str, LanguageModel]:

@@ -44,9 +44,9 @@ def _arguments(finished, files, out):
 
 def _reference(finished):
     from heldin.base.files import cache_directory
+    from heldin.finetune.pretraining import pretrained_folder
     from heldin.stages.run_config import load_config
     from heldin.stages.sides.data import prepare_data
-    from heldin.stages.train.models import pretrained_folder
 
     config = load_config(finished / "config.yaml")
     data = prepare_data(config, finished, LineReporter(lambda line: None))

@@ -5,14 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-import heldin.stages.train.models
+import heldin.finetune.pretraining
 from heldin.base.artefacts import artefact_folder
 from heldin.base.errors import InputError
 from heldin.finetune.loop import TrainingResult
+from heldin.finetune.pretraining import pretrain, train_once
 from heldin.finetune.recipe import Recipe, Select
 from heldin.models.logprobs import score_texts
 from heldin.models.model_config import TinyModel
-from heldin.stages.train.models import pretrain, train_once
 
 SHAPE = TinyModel(vocabulary=300, context=32, hidden=16, layers=2, heads=2, window=8)
 RECIPE = Recipe(epochs=2, batch_size=8, learning_rate=1e-2, sequence_length=32, select=Select.LAST)
@@ -24,7 +24,7 @@ def test_pretraining_learns_and_is_done_once_per_content(english, tmp_path, monk
     per_token = sum(s.total for s in score_texts(lm, fresh)) / sum(len(s.logprobs) for s in score_texts(lm, fresh))
     assert per_token > -3.5  # uniform guessing over 300 tokens is -5.7
     assert [p.name for p in (tmp_path / "pretrained").iterdir()] == [lm.name.rsplit("/", 1)[-1]]
-    monkeypatch.setattr(heldin.stages.train.models, "train", lambda *a, **k: pytest.fail("trained twice"))
+    monkeypatch.setattr(heldin.finetune.pretraining, "train", lambda *a, **k: pytest.fail("trained twice"))
     assert pretrain(english[:400], SHAPE, RECIPE, tmp_path).fingerprint == lm.fingerprint
 
 
@@ -45,7 +45,7 @@ def test_of_two_who_want_the_same_model_one_trains_and_the_other_waits(tmp_path,
             (folder / "config.json").write_text("{}", encoding="utf-8")
         return TrainingResult(work / "final", 1, 1, (), 0.0)
 
-    monkeypatch.setattr(heldin.stages.train.models, "train", slowly)
+    monkeypatch.setattr(heldin.finetune.pretraining, "train", slowly)
     with ThreadPoolExecutor(2) as pool:
         both = [pool.submit(train_once, None, [[1]], RECIPE, tmp_path / "model") for _ in range(2)]
         assert [its.result() for its in both] == [None, None]
