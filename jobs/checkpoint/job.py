@@ -1,4 +1,4 @@
-"""An audit of somebody else's model: its options, and the users of two files, what training saw of them, and models."""
+"""An audit of somebody else's model: its options, the users of its two files, and the models that score their texts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
