@@ -219,20 +219,16 @@ def changed(
     return Mechanism(**{**dict(mechanism), **other})
 
 
-def releases(stage: Stage, trainer: Trainer, run: Run, places: Index | None = None) -> NDArray[np.float32]:
-    """Return the release of each step, in units of the sensitivity, shape (T, k).
+def releases(stage: Stage, trainer: Trainer, run: Run) -> NDArray[np.float32]:
+    """Return the release of each step, in units of the sensitivity, shape (T, d).
 
-    Args:
-        places: coordinates to keep, shape (k,); None: all.
-
-    Raises:
-        InputError: a release that is not finite.
+    Raises InputError for a release that is not finite.
     """
     rows: dict[int, NDArray[np.float32]] = {}
 
     def see(step: int, released: NDArray[np.float32]) -> None:
         # By its number: a trainer need not show its steps in order, and one shown twice counts as shown last.
-        rows[step] = released if places is None else released[places]
+        rows[step] = released
 
     watched(trainer, stage.model(run.weights), run.training, stage.sequences, see)
     stream = np.stack([rows[step] for step in range(run.training.mechanism.steps)])
