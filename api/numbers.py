@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 
 from heldin.base.arguments import numbers_named, require_number
 from heldin.base.errors import InputError
-from heldin.bounds.claims import parse_claim
 from heldin.bounds.csv_scores import bound_scores
 from heldin.bounds.design import Design, assignment_named
 from heldin.bounds.judgement import Judgement
@@ -19,7 +18,7 @@ from heldin.bounds.plan_claims import plan_claim as _plan_claim
 from heldin.bounds.power import Power
 from heldin.bounds.power import power as _power
 from heldin.bounds.scores import LabelledScores
-from heldin.bounds.verdict import Claim, stated_claim
+from heldin.bounds.verdict import Claim, parse_claim, stated_claim
 
 Stated = Claim | str | tuple[float, float]
 _FORM = 'give a list of claims, such as [(8, 1e-6)] or ["epsilon=8,delta=1e-6"]'

@@ -16,8 +16,7 @@ from pydantic import (
 
 from heldin.attacks.protocol import AGGREGATIONS
 from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS
-from heldin.base.arguments import FEW
-from heldin.base.section import Count, ExpandedName, Few, Section
+from heldin.base.section import FEW, Count, ExpandedName, Few, Section
 from heldin.corpus.user_filter import UserFilter
 from heldin.models.model_config import ScoringPrecision
 

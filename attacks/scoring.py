@@ -79,7 +79,6 @@ def score_attacks(
     """Every attack's statistic of every text, or of every user.
 
     Args:
-        attacks: which attacks.
         texts: the attacker's texts.
         target: the model under audit.
         reference: a model that was not trained on the audited users; None if no attack needs one.

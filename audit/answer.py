@@ -11,8 +11,8 @@ from heldin.audit.preregistration import Preregistration
 from heldin.audit.randomisation import Law
 from heldin.base.section import Facts
 from heldin.bounds.judgement import Judgement
-from heldin.words import Statement
 from heldin.words.people import Wording
+from heldin.words.statement import Statement
 
 
 class DecisionFacts(Facts):

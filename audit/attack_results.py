@@ -1,18 +1,27 @@
-"""The results of a family of scores, as the record keeps them: attacks, and settings of the attacker's dials."""
+"""The results of a family of scores, as the record keeps them: attacks, and settings of the attacker's dials.
+
+Also the attacker's gain from more texts of a user: AUROC by number of texts (Kandpal et al. 2024, Figure 10), computed
+from cached statistics. No model is run.
+"""
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from heldin.attacks.config import AttackConfig
+from heldin.attacks.protocol import AGGREGATIONS
 from heldin.audit.bootstrap import Estimate, Interval
 from heldin.audit.coarse import brief
 from heldin.audit.decision import RateEvidence
 from heldin.audit.family import Family, FamilyScore
 from heldin.audit.limits import AurocDifference, auroc_difference
+from heldin.audit.scored_users import ScoredUsers
 from heldin.base.section import Facts
-from heldin.bounds.roc import Scores
+from heldin.bounds.roc import Scores, auroc
 
 LEADING_REFERENCE = "the base model"
+DRAWS = 100  # random choices of each user's texts
 
 
 class TprAt(Facts):
@@ -188,3 +197,61 @@ def dial_settings(family: Family, attack: AttackConfig) -> list[DialSetting]:
 
 def _is(score: FamilyScore, attack: str) -> bool:
     return score.variant.attack == attack and score.variant.dial is None
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """AUROC of attackers with at most ``texts`` random texts of every user: mean, deviation and quantiles over draws.
+
+    Not an interval for the AUROC: users stay the same, only the attacker's texts are drawn.
+
+    Attributes:
+        texts: maximum number of texts known per user.
+        mean: mean over the draws.
+        deviation: standard deviation over the draws.
+        low: 2.5 % quantile.
+        high: 97.5 % quantile.
+    """
+
+    texts: int
+    mean: float
+    deviation: float
+    low: float
+    high: float
+
+
+def attacker_knowledge(
+    table: ScoredUsers,
+    *,
+    attack: str,
+    aggregation: str = "mean",
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> list[Knowledge]:
+    """AUROC for m = 1, 2, 4, ... texts and for all.
+
+    Args:
+        attack: the attack whose statistics are used.
+        aggregation: "mean", "min" or "max" over the known texts.
+        draws: number of random choices of texts; the choices of one draw are nested over m.
+        seed: seed of the choices; public.
+    """
+    of_user, values = table.texts[attack, None]
+    counts = np.bincount(of_user, minlength=len(table.users))
+    most = int(counts.max())
+    # Powers of two below the largest number of texts, and that number, at which every draw has all texts.
+    known = sorted({*(2**i for i in range(most.bit_length()) if 2**i < most), most})
+    place = np.arange(of_user.size) - np.repeat(np.cumsum(counts) - counts, counts)  # of a text among its user's
+    generator = np.random.default_rng(seed)
+    areas = np.empty((draws, len(known)))
+    for draw in range(draws):
+        # Sorted by user, in random order within each. One order serves all m, so that more texts include the fewer.
+        shuffled = values[np.lexsort((generator.random(values.size), of_user))]
+        for j, m in enumerate(known):
+            # (texts,) -> (users,); a user with fewer than m texts gives all of them.
+            starts = np.cumsum(np.append(0, np.minimum(counts, m)))[:-1]
+            areas[draw, j] = auroc(*table.split(AGGREGATIONS[aggregation](shuffled[place < m], starts)))
+    return [
+        Knowledge(m, *(brief(float(v)) for v in (a.mean(), a.std(), *np.quantile(a, [0.025, 0.975]))))
+        for m, a in zip(known, areas.T, strict=True)
+    ]

@@ -18,8 +18,8 @@ from heldin.audit.scored_users import ScoredUsers
 from heldin.base.section import Facts
 from heldin.bounds.design import BLIND_OTHERWISE, BLIND_UNDER_COINS
 from heldin.bounds.roc import auroc, separation_p_value
-from heldin.words import Statement
 from heldin.words.answer import ComparisonFlaw, Note
+from heldin.words.statement import Statement
 
 MAX_FEATURES = 5000
 MIN_USERS_PER_SIDE = 4  # two to fit on and two to test on

@@ -6,7 +6,6 @@ of a kind together.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,59 +16,16 @@ from heldin.audit.blind import Blind, blind_baselines
 from heldin.audit.bootstrap import Estimate, bootstrap
 from heldin.audit.family import evaluate_family, variants_of
 from heldin.audit.preregistration import COINS, Preregistration
+from heldin.audit.results import CanaryFacts, CanaryGroup
 from heldin.audit.scored_users import ScoredUsers, scored_users
-from heldin.base.section import Facts
 from heldin.bounds.judgement import Judgement, joined
 from heldin.canaries.kinds import Canary, Kind
-from heldin.words import Statement
 from heldin.words.people import CANARIES
+from heldin.words.statement import Statement
 
 Array = NDArray[np.float64]
 
 LEAST_PER_SIDE = 2  # resampling a single user shows no spread
-
-
-class CanaryGroup(Facts):
-    """Canary users of one kind, substring length and number of training documents.
-
-    Attributes:
-        kind: how they were made.
-        length: length of the substring in tokens; null for other kinds.
-        documents: number of training documents; null: all they have.
-        auroc: AUROC of the leading attack; null where the coins left fewer than two users on a side.
-    """
-
-    kind: Literal["unseen_token", "high_temperature", "rare_phrase", "named_person", "substring", "real_rows"]
-    length: int | None
-    documents: int | None
-    held_in: int
-    held_out: int
-    auroc: Estimate | None
-
-
-class CanaryFacts(Facts):
-    """Canary users, and how well the leading attack did on each group.
-
-    Attributes:
-        replaced: number of real users whose place they took.
-        training_texts: training texts of those held in, before any data-side defense.
-        trained_on: how many of these texts such a defense kept.
-        groups: results by kind, length and number of documents.
-        blind: baselines that never saw the audited model.
-        decision: the answer for all canary users together, from scores minus their group's median; null if a side has
-            fewer than two users.
-    """
-
-    users: int
-    held_in: int
-    held_out: int
-    replaced: int
-    training_texts: int
-    trained_on: int
-    attacker_texts: int
-    groups: list[CanaryGroup]
-    blind: list[Blind]
-    decision: DecisionFacts | None
 
 
 @dataclass(frozen=True)
@@ -113,7 +69,6 @@ def canary_scores(
     """Compare canary users within their groups, and run the blind baselines on them.
 
     Args:
-        table: scores of the canary users.
         texts: the attacker's texts by canary user.
     """
     # Independent coins of few canary users may all fall on one side, which leaves nothing to separate.

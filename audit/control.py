@@ -17,6 +17,7 @@ from heldin.bounds.roc import placements
 Gains = NDArray[np.float64]
 
 LEVEL = 0.01
+_POWER = 0.95  # probability to notice that canary rows had no effect
 LEAST_ROWS = 20  # of each kind of real rows, below which their AUROC says little
 LEAST_CANARIES = 4  # on each side
 
@@ -72,9 +73,7 @@ class ControlFacts(Facts):
     level: float = LEVEL
 
 
-def positive_control(
-    trained: Gains, untrained: Gains, held_in: Gains, held_out: Gains, level: float = LEVEL
-) -> ControlFacts:
+def positive_control(trained: Gains, untrained: Gains, held_in: Gains, held_out: Gains) -> ControlFacts:
     """Compare canary users with real rows by how much each gained.
 
     Args:
@@ -82,7 +81,6 @@ def positive_control(
         untrained: gains of comparable real rows that were not.
         held_in: mean gain of each held-in canary user's rows, shape (users,).
         held_out: the same for held-out ones.
-        level: error probability of each limit.
     """
     counts = {
         "trained_rows": trained.size,
@@ -91,8 +89,8 @@ def positive_control(
         "held_out": held_out.size,
     }
     if min(trained.size, untrained.size) < LEAST_ROWS or min(held_in.size, held_out.size) < LEAST_CANARIES:
-        return ControlFacts(outcome=ControlOutcome.NOT_MEASURED, level=level, **counts)
-    z = float(stats.norm.ppf(1 - level))
+        return ControlFacts(outcome=ControlOutcome.NOT_MEASURED, level=LEVEL, **counts)
+    z = float(stats.norm.ppf(1 - LEVEL))
     rows, rows_error = _auroc(trained, untrained)
     canaries, canaries_error = _auroc(held_in, held_out)
     rows_lower, canary_lower = rows - z * rows_error, canaries - z * canaries_error
@@ -111,24 +109,22 @@ def positive_control(
         canary_auroc=brief(canaries),
         canary_lower=brief(canary_lower),
         difference_lower=brief(difference_lower),
-        level=level,
+        level=LEVEL,
         **counts,
     )
 
 
-def detectable_auroc(trained: int, untrained: int, canaries: int, level: float = LEVEL, power: float = 0.95) -> float:
+def detectable_auroc(trained: int, untrained: int, canaries: int) -> float:
     """Return how plainly real rows must be learned for the control to notice that canary rows had no effect.
 
     Args:
         trained: real rows that were trained on, in the sample.
         untrained: real rows that were not.
         canaries: canary users, half of them held in.
-        level: error probability of each limit.
-        power: probability to notice it.
     """
     in_, out = canaries - canaries // 2, canaries // 2
     error = np.hypot(_error_at_chance(trained, untrained), _error_at_chance(in_, out))
-    return float(0.5 + (stats.norm.ppf(1 - level) + stats.norm.ppf(power)) * error)
+    return float(0.5 + (stats.norm.ppf(1 - LEVEL) + stats.norm.ppf(_POWER)) * error)
 
 
 def _error_at_chance(above: int, below: int) -> float:

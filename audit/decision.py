@@ -22,7 +22,7 @@ from heldin.audit.limits import Z_ONE_SIDED
 from heldin.audit.randomisation import REDRAWS, least_redraws
 from heldin.audit.requirement import RequirementConfig
 from heldin.base.section import Count, Many, Section
-from heldin.words import Statement
+from heldin.words.statement import Statement
 
 
 class AuditConfig(Section):

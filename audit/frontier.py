@@ -13,7 +13,7 @@ import numpy as np
 from scipy import stats
 
 from heldin.audit.blocks import LEAST_BLOCKS
-from heldin.bounds.p_values import holm
+from heldin.bounds.verdict import holm
 
 LEVEL = 0.05  # probability that anything is wrongly called better, at most
 SLACK = 1.1  # ratio up to which two numbers of gradients count as alike: cohorts are drawn

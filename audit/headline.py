@@ -19,7 +19,6 @@ from heldin.audit.decision import (
     strongest,
 )
 from heldin.base.wording import MANY
-from heldin.words import Statement
 from heldin.words.answer import (
     AurocInterval,
     GuaranteeComparison,
@@ -32,6 +31,7 @@ from heldin.words.answer import (
     Violation,
 )
 from heldin.words.people import USERS, Wording
+from heldin.words.statement import Statement
 
 LENGTH_DROWNS = 0.5  # a score whose rank correlation with the length of texts is at least this ...
 LESS_BY = 0.2  # ... while that of a score that passes is lower by this: length explains the disagreement

@@ -1,10 +1,18 @@
-"""Every panel of a job judged: the subjects whom the answer is about, and those beside them."""
+"""Every panel of a job judged: the subjects whom the answer is about, and those beside them.
 
-from collections.abc import Mapping, Sequence
+Scores and membership together give the answer, attacks, blind baselines, bounds and verdicts of a panel.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from heldin.attacks.protocol import TextStatistic
-from heldin.audit.assessment import parts_of, results_of
+from heldin.attacks.statistics import get_attack, is_of_users
+from heldin.audit.answer import decision_facts, shown_of
+from heldin.audit.attack_results import attack_results, attacker_knowledge, dial_settings
+from heldin.audit.blind import Blind, blind_baselines, blind_by_chance, blind_flaws
 from heldin.audit.canary_groups import (
     CanaryScores,
     PlantedUsers,
@@ -13,14 +21,141 @@ from heldin.audit.canary_groups import (
     centred_statistics,
     of_canaries,
 )
-from heldin.audit.family import variants_of
-from heldin.audit.judge import judge
+from heldin.audit.family import Family, family_of, variants_of
 from heldin.audit.preregistration import Panel, Preregistration
 from heldin.audit.results import Results
 from heldin.audit.scored_users import ScoredUsers, scored_users
+from heldin.base.errors import ConstantScores, TooFewUsers
 from heldin.base.progress import Reporter
-from heldin.bounds.judgement import Judgement
-from heldin.words import Statement
+from heldin.bounds.design import Design
+from heldin.bounds.judgement import Judgement, evaluate, joined, nothing_judged
+from heldin.bounds.scores import join
+from heldin.bounds.verdict import Outcome
+from heldin.words.answer import ComparisonFlaw
+from heldin.words.evidence import REAL_USERS
+from heldin.words.statement import Statement
+
+
+def judge(
+    scores: Mapping[str, float],
+    member: Mapping[str, bool],
+    fixed: Preregistration,
+    *,
+    blind: Sequence[Blind],
+    subjects: Statement = REAL_USERS,
+    flawed: bool = False,
+) -> Judgement:
+    """Return the bounds that the primary attack's scores certify, and a verdict on each claim.
+
+    The config names the attack and its aggregation before anything is seen. They are pre-registered, so no correction
+    for the other attacks is needed; the results of those are for information only.
+
+    Args:
+        scores: score of every scored user.
+        fixed: how membership was decided, the claims, and delta of the bounds if no claim states one.
+        subjects: the people whom scores and bounds are about.
+        flawed: whether the comparison is not valid, so that no verdict is passed on the model.
+
+    Raises:
+        InputError: a score without membership, an invalid delta, and other mistakes of the caller.
+    """
+    p_values, sides = [b.p_value for b in blind], fixed.sides
+    design = Design(
+        sides.assignment,
+        coins_witnessed=sides.witnessed,
+        blind_p_value=min(1.0, len(p_values) * min(p_values)) if p_values else None,  # Bonferroni over the baselines
+        # Groups of people tested side by side are paid for as attacks are: each gets its share of alpha.
+        attacks=fixed.judged,
+        subjects=subjects,
+        unmet=sides.unmet,
+        uses=get_attack(fixed.attack.primary).uses,
+    )
+    held_in = {user for user, inside in member.items() if inside}
+    try:
+        # By name: a user without a score, or with one and no membership, is refused and not dropped.
+        joined = join(dict(scores), held_in, set(member) - held_in)
+        judgement = evaluate(joined, design, delta=fixed.delta, claims=fixed.claims)
+    except (TooFewUsers, ConstantScores) as error:  # a finding, not a failure of the run
+        return nothing_judged(len(member), fixed.delta, error.statement, subjects)
+    if not flawed:
+        return judgement
+    # blind scores could have made the same rejection, so it says nothing against the model
+    return replace(judgement, verdicts=tuple(replace(v, outcome=Outcome.INCONCLUSIVE) for v in judgement.verdicts))
+
+
+def results_of(
+    table: ScoredUsers,
+    texts: Mapping[str, Sequence[str]],
+    fixed: Preregistration,
+    *,
+    beside: Sequence[Judgement] = (),
+    flaws: Sequence[Statement] = (),
+    advance: Callable[[int], object] | None = None,
+) -> Results:
+    """Evaluate and test every attack, run the blind baselines, judge the claims by the leading attack, and decide.
+
+    Args:
+        table: scores and membership; the reference alone is one of the attacks.
+        beside: verdicts from other people in the same training (canary users), which the answer must take into account.
+        flaws: reasons known beforehand why the comparison is not valid.
+        advance: called with 1 after each of the ``parts_of`` parts.
+    """
+    step = advance or (lambda _: None)
+    lengths = np.array([np.mean([len(text) for text in texts[user]]) for user in table.users])
+    family = family_of(table, fixed, lengths=lengths, advance=advance)
+    blind = blind_baselines(table, texts, fixed)
+    # Known before the verdict: a flawed comparison must not be called a violation.
+    flawed = [*flaws, *blind_flaws(blind, fixed.sides), *empty_scores(family)]
+    step(1)
+    judgement = judge(
+        dict(zip(table.users, family.scores[0].values.tolist(), strict=True)),
+        dict(zip(table.users, table.member.tolist(), strict=True)),
+        fixed,
+        blind=blind,
+        subjects=fixed.wording.subjects,
+        flawed=bool(flawed),
+    )
+    step(1)
+    # The scored users first: ``decision_facts`` attributes violations by this order.
+    judgements = [judgement, *beside]
+    attack = fixed.attack
+    # One value of each user cannot be taken apart again into texts.
+    knowledge = (
+        []
+        if is_of_users(attack.primary)
+        else attacker_knowledge(table, attack=attack.primary, aggregation=attack.aggregations[0], seed=fixed.seed)
+    )
+    step(1)
+    decided = decision_facts(
+        family,
+        fixed,
+        flaws=flawed,
+        judgements=judgements,
+        # Where heldin drew the sides a blind alarm is a note; where somebody asserts them it is a flaw, above.
+        beside=[blind_by_chance(b) for b in blind if fixed.sides.witnessed and b.separates],
+    )
+    return Results(
+        decision=decided,
+        attacks=attack_results(family, fixed.audit.fprs, shown_of(decided)),
+        blind=blind,
+        judgement=joined(judgements),
+        knowledge=knowledge,
+        dials=dial_settings(family, attack),
+    )
+
+
+def empty_scores(family: Family) -> list[Statement]:
+    """A flaw if all users have the same score, as when all texts are equal: then nothing is compared."""
+    leading = family.scores[0]
+    if np.ptp(leading.values) > 0:
+        return []
+    return [ComparisonFlaw.SAME_SCORE(score=leading.variant.label)]
+
+
+def parts_of(scores: int) -> int:
+    """Return the number of calls of ``advance`` for a family of this many scores."""
+    # One for each score and one for the test of the family (``evaluate_family``), three in ``results_of``.
+    return scores + 4
 
 
 def judge_panels(

@@ -12,8 +12,8 @@ from heldin.audit.randomisation import Law
 from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import Claim
 from heldin.canaries.kinds import Kind
-from heldin.words import Statement
 from heldin.words.people import USERS, Wording
+from heldin.words.statement import Statement
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from heldin.base.arguments import LARGEST
-from heldin.base.section import Section
+from heldin.base.section import LARGEST, Section
 
 Limit = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 Measure = Literal["epsilon_per_user", "auroc", "loss", "loss_gain_over_base"]

@@ -5,11 +5,10 @@ from typing import Literal
 from pydantic import Field
 
 from heldin.audit.answer import DecisionFacts
-from heldin.audit.attack_results import AttackResult, DialSetting
+from heldin.audit.attack_results import AttackResult, DialSetting, Knowledge
 from heldin.audit.blind import Blind
-from heldin.audit.canary_groups import CanaryFacts
+from heldin.audit.bootstrap import Estimate
 from heldin.audit.exposure import ExposureFacts
-from heldin.audit.knowledge import Knowledge
 from heldin.base.section import Facts
 from heldin.bounds.judgement import Judgement
 
@@ -46,6 +45,49 @@ class TrainingsFacts(Facts):
     epsilon_lower: float | None
     reach: float | None
     seconds_each: float
+
+
+class CanaryGroup(Facts):
+    """Canary users of one kind, substring length and number of training documents.
+
+    Attributes:
+        kind: how they were made.
+        length: length of the substring in tokens; null for other kinds.
+        documents: number of training documents; null: all they have.
+        auroc: AUROC of the leading attack; null where the coins left fewer than two users on a side.
+    """
+
+    kind: Literal["unseen_token", "high_temperature", "rare_phrase", "named_person", "substring", "real_rows"]
+    length: int | None
+    documents: int | None
+    held_in: int
+    held_out: int
+    auroc: Estimate | None
+
+
+class CanaryFacts(Facts):
+    """Canary users, and how well the leading attack did on each group.
+
+    Attributes:
+        replaced: number of real users whose place they took.
+        training_texts: training texts of those held in, before any data-side defense.
+        trained_on: how many of these texts such a defense kept.
+        groups: results by kind, length and number of documents.
+        blind: baselines that never saw the audited model.
+        decision: the answer for all canary users together, from scores minus their group's median; null if a side has
+            fewer than two users.
+    """
+
+    users: int
+    held_in: int
+    held_out: int
+    replaced: int
+    training_texts: int
+    trained_on: int
+    attacker_texts: int
+    groups: list[CanaryGroup]
+    blind: list[Blind]
+    decision: DecisionFacts | None
 
 
 class Results(Facts):

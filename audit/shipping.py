@@ -16,7 +16,7 @@ from scipy import stats
 from heldin.audit.coarse import brief
 from heldin.audit.requirement import Requirement
 from heldin.base.section import Facts
-from heldin.bounds.p_values import holm
+from heldin.bounds.verdict import holm
 
 MOST_CANDIDATES = 3  # more would be paid for by all of them
 LEAST_BLOCKS = 5  # of a rule's limits: with three the first step of Holm hardly ever passes

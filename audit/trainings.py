@@ -17,10 +17,10 @@ from heldin.base.errors import ConstantScores, TooFewUsers
 from heldin.bounds.judgement import Judgement, nothing_judged
 from heldin.bounds.trainings import ThresholdTest, certify
 from heldin.bounds.verdict import NO_CLAIM, Outcome
-from heldin.words import Statement
 from heldin.words.answer import Headline, TrainingsCertify
 from heldin.words.evidence import Subjects
 from heldin.words.people import TRAININGS
+from heldin.words.statement import Statement
 
 SCORE = LikelihoodRatio().name
 
@@ -48,7 +48,6 @@ def results_of_trainings(trainings: TrainingScores, fixed: Preregistration, *, t
     """Test the trainings' scores, judge the claims, and decide.
 
     Args:
-        trainings: the trainings' scores.
         threshold: score threshold fixed before looking; None: the first quarter of the trainings picks it.
     """
     # Trainings are not people: curves may be cut at every score, with one training in a group.

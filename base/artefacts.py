@@ -52,14 +52,14 @@ class State(StrEnum):
 
 
 @contextlib.contextmanager
-def artefact_file(path: Path, *, made_from: str = "", private: bool = True) -> Iterator[Path]:
+def artefact_file(path: Path, *, made_from: str = "") -> Iterator[Path]:
     """Yield a temporary name; on success list the file with its digest and rename it to ``path``.
 
     Args:
         path: the file; its folder's index is changed.
         made_from: name or hash of what its content follows from.
     """
-    with whole_file(path, private=private) as temporary:
+    with whole_file(path, private=True) as temporary:
         yield temporary
         # Before the rename: after a crash in between the old file is made again, and no file is trusted unlisted.
         _write_index(path.parent, {**_index(path.parent), path.name: [file_sha256(temporary), made_from]})
@@ -115,16 +115,14 @@ def is_whole(path: Path, made_from: str | None = None, say: Callable[[str], obje
     return state is State.WHOLE
 
 
-def require_whole(path: Path, made_from: str | None = None, remedy: str = "restore it") -> None:
-    """Raise InputError if an artefact is missing, was changed, or was made from something else."""
-    match state_of(path, made_from):
+def require_whole(path: Path, remedy: str = "restore it") -> None:
+    """Raise InputError if an artefact is missing or was changed."""
+    match state_of(path):
         case State.WHOLE:
             return
         case State.ABSENT:
             raise InputError(f"'{path}' is missing: {remedy}")
-        case State.OTHER:
-            raise InputError(f"'{path}' was made from something else than it has to be here: {remedy}")
-        case State.CHANGED | State.UNLISTED:
+        case _:
             raise InputError(f"'{path}' is not as it was written: {remedy}")
 
 
@@ -203,7 +201,6 @@ def write_document(path: Path, content: dict[str, Any], *, schema: int = 1, priv
     """Write a JSON object, stamped, with a digest of all that follows as its first key.
 
     Args:
-        content: the object.
         schema: version of its schema; increase it with every change that makes older documents unreadable.
     """
     document = stamped(content, schema)

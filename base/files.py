@@ -255,10 +255,10 @@ def parsed_json(text: str) -> Any:
         raise ValueError("nested too deeply") from error
 
 
-def strict_json(value: Any, *, indent: int | None = None) -> str:
+def strict_json(value: Any) -> str:
     """The value as JSON; tuples become lists and non-finite numbers null."""
     # Python would write NaN, which is not JSON; the flag makes one that is left an error.
-    return json.dumps(finite(value), allow_nan=False, indent=indent)
+    return json.dumps(finite(value), allow_nan=False)
 
 
 def finite(value: Any) -> Any:

@@ -10,7 +10,13 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from heldin.base.arguments import FEW, LARGEST, MANY, MOST, SEEDS
+# The limits of every number that a person may give. A number without one is an array that no memory holds, or a wait of
+# days, before anything is refused.
+FEW = 10_000  # of what is started or laid out at once: processes, blocks of a sweep, layers
+MANY = 1_000_000  # of what an array has an element for: resamples, a vocabulary, records of one user
+MOST = 2**31 - 1  # of what is only counted: users, records, steps
+LARGEST = 1e30  # of what is measured
+SEEDS = 2**63
 
 
 class Facts(BaseModel):

@@ -21,9 +21,8 @@ from scipy import stats
 
 from heldin.defenses.accounting import composition
 from heldin.defenses.accounting import guarantees as accounting
-from heldin.defenses.accounting.ceiling import ceiling_of, pld_ceiling
 from heldin.defenses.accounting.events import CappedPoissonGaussian, PoissonGaussian
-from heldin.defenses.accounting.guarantees import calibrate, epsilon, loss_distribution
+from heldin.defenses.accounting.guarantees import calibrate, ceiling_of, epsilon, loss_distribution, pld_ceiling
 from heldin.defenses.accounting.step_pld import binomial_mixture, mixture_step, to_dp_event
 from tests.oracles import contour_accountant
 

@@ -18,7 +18,7 @@ import torch
 
 from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS, get_attack
-from heldin.corpus.made_up.sources import Synthetic
+from heldin.corpus.config import Synthetic
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.corpus.sources.open import open_source
 from heldin.corpus.sources.rows import BadRows, Columns, Source

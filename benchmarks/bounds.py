@@ -17,9 +17,8 @@ from heldin.bounds.judgement import evaluate
 from heldin.bounds.noise_family import family_bound
 from heldin.bounds.one_run import Guesses
 from heldin.bounds.scores import LabelledScores, labelled
-from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.events import PoissonGaussian
-from heldin.defenses.accounting.guarantees import loss_distribution
+from heldin.defenses.accounting.guarantees import ceiling_of, loss_distribution
 from tests.coverage.mechanisms import family_of
 
 DELTA = 1e-5

@@ -19,7 +19,7 @@ import torch
 
 from heldin.attacks.extraction import ExtractionConfig
 from heldin.attacks.windows import Windows, found_in_others, windows_of
-from heldin.corpus.made_up.sources import Synthetic
+from heldin.corpus.config import Synthetic
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.corpus.sources.open import open_source
 from heldin.corpus.sources.rows import BadRows, Columns, Source

@@ -11,11 +11,9 @@ from gpu_base import Clock, Figure, Shape, median_step
 
 from heldin.base.coins import keyed_positions
 from heldin.defenses.choices import NoiseGenerator, PoissonSampler
-from heldin.defenses.noise import gaussian
-from heldin.defenses.noise_blocks import block_digest, block_sizes
+from heldin.defenses.noise import block_digest, block_sizes, gaussian
 from heldin.defenses.sampling import Draws
-from heldin.finetune.clipped_sums import whole_units
-from heldin.finetune.passes import cut
+from heldin.finetune.passes import cut, whole_units
 
 HOST_SECONDS = 0.2
 STEPS = 12

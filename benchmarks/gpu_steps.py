@@ -17,9 +17,8 @@ from heldin.defenses.gradients.model_parts import unit_losses
 from heldin.defenses.gradients.one_pass import release_workspace
 from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
 from heldin.defenses.noise import NoiseSource
-from heldin.finetune.clipped_sums import clipped_sum, over_passes, put_gradient, whole_units
 from heldin.finetune.memory import Step, training_peak
-from heldin.finetune.passes import Passes
+from heldin.finetune.passes import Passes, clipped_sum, put_gradient, whole_units
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.recipe import Recipe
 from heldin.finetune.sharding import Spread
@@ -136,19 +135,13 @@ def _timed(name: str, model: GPTNeoForCausalLM, runs: Runs, device: torch.device
             marks.mark()
         else:
             with arithmetic("bf16", device):
-                if name == "auto":
-                    found = over_passes(model, runs, 1.0, passes, asks=device.type == "cpu")
-                    total, masked = found.gradients, found.masked
-                    del found  # it has the sums too, which training gives back
-                else:
-                    total, masked = _looped(model, runs), None
+                auto = name == "auto"
+                total = clipped_sum(model, runs, 1.0, passes).gradients if auto else _looped(model, runs)
             marks.mark()
             noise = functools.partial(source.gaussian, step)
             put_gradient(model, total, 1.0, users, lambda n, size, where, its=noise: its(n, size, 1.0, where))
             del total  # as training does
             marks.mark()
-            # As in training: asked once the noise was given too.
-            assert masked is None or not bool(masked.any())
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         marks.mark()

@@ -11,8 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.bounds.guessing import Guesses, attack_mu, guessed_out
-from heldin.bounds.one_run import one_run_epsilon
+from heldin.bounds.one_run import Guesses, attack_mu, guessed_out, one_run_epsilon
 from tests.coverage.mechanisms import one_sided, randomised_response, subsampled
 from tests.hindsight import ALPHA, DELTA, gaussian_attacker, halves, losses, new_bound, ranked_runs, two_gaussians
 

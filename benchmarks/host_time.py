@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from transformers import GPTNeoConfig, GPTNeoForCausalLM
 from uls_step import compare
 
-from heldin.finetune.clipped_sums import clipped_sum
-from heldin.finetune.passes import Passes
+from heldin.finetune.passes import Passes, clipped_sum
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.models.attention import use_exact_attention
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from heldin.corpus.made_up.sources import Synthetic
+from heldin.corpus.config import Synthetic
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.corpus.sources.open import open_source
 from heldin.corpus.sources.rows import BadRows, Columns, Source

@@ -15,9 +15,9 @@ import numpy as np
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.protocol import REFERENCE_ALONE, TextStatistic
 from heldin.attacks.statistics import ATTACKS
-from heldin.audit.assessment import results_of
 from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.audit.exposed_users import correlations, exposed_users, exposure_groups
+from heldin.audit.panels import results_of
 from heldin.audit.preregistration import COINS, Preregistration
 from heldin.audit.scored_users import scored_users
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate

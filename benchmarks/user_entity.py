@@ -20,8 +20,8 @@ from uls_step import VOCABULARY, new_model
 
 from heldin.base.coins import seed_key
 from heldin.corpus.entities.incidence import Incidence
+from heldin.corpus.entities.recognisers import WordList
 from heldin.corpus.entities.spans import Text
-from heldin.corpus.entities.word_list import WordList
 from heldin.defenses.accounting.events import TwoLevelGaussian
 from heldin.defenses.accounting.guarantees import epsilon
 from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator, PoissonSampler, TwoLevel

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
 from heldin.base.errors import InputError
-from heldin.bounds.roc import auroc
+from heldin.bounds.roc import auroc, epsilon_of_rates, rate_at_least, rate_at_most
 from heldin.bounds.scores import LabelledScores, check_alpha, check_bound_delta
-from heldin.bounds.thresholds import epsilon_of_rates, rate_at_least, rate_at_most
 from heldin.defenses.accounting.roc_ceiling import RocCeiling
 
 Array = NDArray[np.float64]

@@ -17,8 +17,8 @@ from heldin.bounds.judgement import Judgement, evaluate
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import Claim
 from heldin.corpus.names import missing_names
-from heldin.words import Statement
 from heldin.words.evidence import Caution
+from heldin.words.statement import Statement
 
 COLUMNS = ("user", "score", "member")
 REVERSED = 1e-3  # p-value of scores that speak for the other side below which there is a warning

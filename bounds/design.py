@@ -8,8 +8,8 @@ from scipy import stats
 from heldin.attacks.protocol import Uses
 from heldin.base.errors import InputError
 from heldin.bounds.scores import check_alpha
-from heldin.words import Statement
 from heldin.words.evidence import REAL_USERS, Caution, Flaw
+from heldin.words.statement import Statement
 
 BLIND_UNDER_COINS = 1e-4  # p-value of the blind baseline below which there is a warning, if coins drew membership
 BLIND_OTHERWISE = 1e-2  # and below which a result is not certified, if they did not

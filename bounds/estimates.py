@@ -27,7 +27,6 @@ class EpsilonEstimate:
     """A point estimate with an interval of nominal, not guaranteed, confidence.
 
     Attributes:
-        epsilon: the estimate.
         lower: lower end of the interval.
         upper: upper end of the interval.
         confidence: nominal confidence of the interval.

@@ -9,13 +9,12 @@ from pathlib import Path
 from heldin.base.arguments import number_in, whole_number_in
 from heldin.base.errors import InputError
 from heldin.bounds import verdict
-from heldin.bounds.claims import parse_claim
 from heldin.bounds.noise_family import NoiseFamily
 from heldin.bounds.one_run import InverseRoc, curve_inverse
-from heldin.bounds.verdict import Claim
+from heldin.bounds.verdict import Claim, parse_claim
 from heldin.defenses.accounting import guarantees as accounting
-from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.events import Event, PoissonGaussian
+from heldin.defenses.accounting.guarantees import ceiling_of
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan

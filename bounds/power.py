@@ -17,7 +17,7 @@ from heldin.base.errors import InputError, TooFewUsers
 from heldin.base.tabular import Tabular
 from heldin.bounds import one_run
 from heldin.bounds.design import Assignment, Design
-from heldin.bounds.guessing import LARGEST_SIMULATED, Guesses, Try, attack_mu, simulated_rights, typical_rights
+from heldin.bounds.one_run import LARGEST_SIMULATED, Guesses, Try, attack_mu, simulated_rights, typical_rights
 from heldin.bounds.scores import check_alpha
 from heldin.bounds.thresholds import Counts, clopper_pearson
 from heldin.bounds.verdict import Claim, could_reject, max_certifiable_epsilon

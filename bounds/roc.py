@@ -1,12 +1,13 @@
-"""ROC curves of user scores. Higher score means member; ties count half. numpy and scipy only."""
+"""ROC curves of user scores, and limits of their rates. Higher score means member; ties count half."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special, stats
 
-Scores = NDArray[np.float64]
+Array = NDArray[np.float64]
+Scores = Array
 
 
 @dataclass(frozen=True)
@@ -81,3 +82,28 @@ def _share_below(scores: Scores, others: Scores) -> NDArray[np.float64]:
     return np.asarray(
         (np.searchsorted(ranked, scores, "left") + np.searchsorted(ranked, scores, "right")) / (2 * others.size)
     )
+
+
+def rate_at_least(hits: int | Array, trials: int | Array, alpha: float) -> Array:
+    """Clopper-Pearson 1934: lower confidence limit of a binomial rate, one-sided at level alpha; 0 for no hits."""
+    k, n = np.asarray(hits, dtype=np.float64), np.asarray(trials, dtype=np.float64)
+    # ``where`` computes both branches: 1e-300 keeps the unused one from being NaN.
+    return np.where(k > 0, special.betaincinv(np.maximum(k, 1e-300), n - k + 1.0, alpha), 0.0)
+
+
+def rate_at_most(hits: int | Array, trials: int | Array, alpha: float) -> Array:
+    """Clopper-Pearson 1934: upper confidence limit of a binomial rate, one-sided at level alpha; 1 for all hits."""
+    k, n = np.asarray(hits, dtype=np.float64), np.asarray(trials, dtype=np.float64)
+    # The inverse of the complement, since 1 - alpha would round a small alpha.
+    return np.where(k < n, special.betainccinv(k + 1.0, np.maximum(n - k, 1e-300), alpha), 1.0)
+
+
+def epsilon_of_rates(tpr: Array, fpr: Array, delta: float) -> Array:
+    """max(0, ln((TPR - delta) / FPR), ln((1 - FPR - delta) / (1 - TPR))), elementwise.
+
+    Kairouz, Oh, Viswanath 2015, Theorem 2.1, both directions; a lower bound if TPR is one and FPR an upper one.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.stack([(tpr - delta) / fpr, (1.0 - fpr - delta) / (1.0 - tpr)])
+        # A ratio below 1, or 0 / 0 at an end of the curve, says nothing: epsilon 0.
+        return np.asarray(np.nan_to_num(np.log(np.maximum(ratios, 1.0)), nan=0.0).max(axis=0))

@@ -2,9 +2,9 @@
 
 Condition for everything here (docs/theory.md#independent-trainings): INDEPENDENT TRAININGS. Each score comes from its
 own training, with or without the user, and trainings share no randomness. Scores of many users under one model are not
-independent; these bounds are then refused (bounds/rules.py) in favour of bounds/one_run.py. Thresholds are fixed before
-looking, or chosen on one half of the trainings and used on the other; several are paid for. Choosing the best threshold
-afterwards is wrong in up to 14.5 % of audits at a nominal 5 % (tests/coverage).
+independent; these bounds are then refused (bounds/judgement.py) in favour of bounds/one_run.py. Thresholds are fixed
+before looking, or chosen on one half of the trainings and used on the other; several are paid for. Choosing the best
+threshold afterwards is wrong in up to 14.5 % of audits at a nominal 5 % (tests/coverage).
 """
 
 import math
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from heldin.base.errors import InputError
+from heldin.bounds.roc import epsilon_of_rates, rate_at_least, rate_at_most
 from heldin.bounds.scores import LabelledScores, check_alpha, check_bound_delta, labelled
 from heldin.defenses.accounting.closed_forms import gaussian_epsilon
 from heldin.defenses.accounting.roc_ceiling import RocCeiling
@@ -29,9 +30,7 @@ class Counts:
 
     Attributes:
         true_positives: members called "in".
-        members: all members.
         false_positives: non-members called "in".
-        non_members: all non-members.
     """
 
     true_positives: int
@@ -51,9 +50,7 @@ class ThresholdBound:
     """A lower bound on epsilon (and mu) at confidence 1 - alpha.
 
     Attributes:
-        epsilon: lower bound.
         alpha: total error probability.
-        threshold: the threshold that gave the bound.
         mu: lower bound on mu, where mu-GDP is assumed; None otherwise.
     """
 
@@ -62,31 +59,6 @@ class ThresholdBound:
     threshold: float
     counts: Counts
     mu: float | None = None
-
-
-def rate_at_least(hits: int | Array, trials: int | Array, alpha: float) -> Array:
-    """Clopper-Pearson 1934: lower confidence limit of a binomial rate, one-sided at level alpha; 0 for no hits."""
-    k, n = np.asarray(hits, dtype=np.float64), np.asarray(trials, dtype=np.float64)
-    # ``where`` computes both branches: 1e-300 keeps the unused one from being NaN.
-    return np.where(k > 0, special.betaincinv(np.maximum(k, 1e-300), n - k + 1.0, alpha), 0.0)
-
-
-def rate_at_most(hits: int | Array, trials: int | Array, alpha: float) -> Array:
-    """Clopper-Pearson 1934: upper confidence limit of a binomial rate, one-sided at level alpha; 1 for all hits."""
-    k, n = np.asarray(hits, dtype=np.float64), np.asarray(trials, dtype=np.float64)
-    # The inverse of the complement, since 1 - alpha would round a small alpha.
-    return np.where(k < n, special.betainccinv(k + 1.0, np.maximum(n - k, 1e-300), alpha), 1.0)
-
-
-def epsilon_of_rates(tpr: Array, fpr: Array, delta: float) -> Array:
-    """max(0, ln((TPR - delta) / FPR), ln((1 - FPR - delta) / (1 - TPR))), elementwise.
-
-    Kairouz, Oh, Viswanath 2015, Theorem 2.1, both directions; a lower bound if TPR is one and FPR an upper one.
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = np.stack([(tpr - delta) / fpr, (1.0 - fpr - delta) / (1.0 - tpr)])
-        # A ratio below 1, or 0 / 0 at an end of the curve, says nothing: epsilon 0.
-        return np.asarray(np.nan_to_num(np.log(np.maximum(ratios, 1.0)), nan=0.0).max(axis=0))
 
 
 def clopper_pearson(counts: Counts, delta: float, *, alpha: float = 0.05, pairs: int = 2) -> float:

@@ -18,8 +18,9 @@ from heldin.bounds.bands import both_bands
 from heldin.bounds.design import Assignment, Design
 from heldin.bounds.judgement import Bound, Judgement, RefusedBound, evaluate
 from heldin.bounds.power import trainings_reach
+from heldin.bounds.roc import epsilon_of_rates, rate_at_least, rate_at_most
 from heldin.bounds.scores import LabelledScores
-from heldin.bounds.thresholds import Counts, counts_at, epsilon_of_rates, limits, rate_at_least, rate_at_most
+from heldin.bounds.thresholds import Counts, counts_at, limits
 from heldin.bounds.verdict import Claim, Standing
 from heldin.words.evidence import Refusal, Subjects
 

@@ -2,10 +2,11 @@
 
 One test per claim, chosen by the design and not by its result: the theorems of bounds/one_run.py for one run; ROC
 bands, or thresholds fixed beforehand, for independent trainings. The test pays for several attacks, numbers of guesses
-and thresholds.
+and thresholds. The p-value of a claim is the smallest level at which the verdict's test would reject it.
 """
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,14 +14,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from pydantic import ConfigDict
 
+from heldin.base.arguments import number_in
 from heldin.base.errors import InputError, TooFewUsers
-from heldin.bounds import bands, one_run
+from heldin.bounds import bands, one_run, verdict
 from heldin.bounds import thresholds as bounds
 from heldin.bounds.design import Design
 from heldin.bounds.one_run import Guesses, InverseRoc
+from heldin.bounds.roc import epsilon_of_rates
 from heldin.bounds.scores import LabelledScores, check_alpha, labelled
 from heldin.defenses.accounting.roc_ceiling import RocCeiling, epsilon_delta_ceiling
-from heldin.words import Statement
 from heldin.words.evidence import (
     REAL_USERS,
     CertifiedCondition,
@@ -31,11 +33,14 @@ from heldin.words.evidence import (
     Test,
     units_of,
 )
+from heldin.words.statement import Statement
 
 if TYPE_CHECKING:
     from heldin.bounds.noise_family import NoiseFamily
 
 NO_CLAIM = ClaimLabel.NONE()  # label of the verdict if nothing is claimed
+_LEAST, _MOST = 1e-12, 1.0 - 1e-6
+_FACTOR = 1.01  # a p-value is at most this much above the smallest rejecting level
 
 
 class Outcome(StrEnum):
@@ -99,7 +104,7 @@ def curve_claim(ceiling: RocCeiling, epsilon: float, delta: float, family: "Nois
     """The claim of an accountant's whole curve.
 
     Args:
-        ceiling: the curve, from ``defenses.accounting.ceiling.ceiling_of``.
+        ceiling: the curve, from ``defenses.accounting.guarantees.ceiling_of``.
         epsilon: a point of the curve, for summaries.
         family: the plan at any noise multiplier, if there is such a family.
     """
@@ -128,7 +133,7 @@ class Verdict:
             standing is indicative, what it would have certified had the design met the conditions.
         cautions: printed with the verdict.
         subjects: the people it is about.
-        p_value: smallest level at which the claim would be rejected (``bounds.p_values``); None where no test was made.
+        p_value: smallest level at which the claim would be rejected (``p_value``); None where no test was made.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -267,7 +272,7 @@ def max_certifiable_epsilon(members: int, non_members: int, delta: float, design
             # Two directions of each threshold share its two limits (docs/theory.md#independent-trainings).
             level = check_alpha(alpha, attacks) / (2 * len(at_half.thresholds))
             tpr, fpr = bounds.limits(bounds.counts_at(perfect, 0.5), level)
-            reach = float(bounds.epsilon_of_rates(np.array(tpr), np.array(fpr), delta))
+            reach = float(epsilon_of_rates(np.array(tpr), np.array(fpr), delta))
         else:
             both = bands.both_bands(perfect, alpha=alpha, attacks=attacks)
             reach = max(band.epsilon(delta) for band in both if band is not None)
@@ -300,3 +305,71 @@ def _condition(design: Design) -> Statement:
     return (
         CertifiedCondition.INDEPENDENT_TRAININGS if design.independent_trainings else CertifiedCondition.FAIR_COINS
     )()
+
+
+def p_value(scores: LabelledScores, claim: Claim, design: Design) -> float | None:
+    """The p-value of the one-run test behind a verdict, at most 1 % too large and never below 1e-12.
+
+    The numbers of guesses are those of the design's own level, fixed before any score is seen, each with its share; the
+    verdict at that level rejects iff the p-value is at most alpha / attacks. A test's level may then be lowered freely:
+    both theorems' tests reject at every level above one at which they reject.
+
+    Args:
+        scores: joined to membership.
+        design: how the scores were obtained.
+
+    Returns:
+        The p-value; None for independent trainings, whose bands are not tests at any level.
+    """
+    if design.independent_trainings:
+        return None
+    whole = design.alpha / design.attacks
+    tries = one_run.paid_tries(scores.scores.size, design.guesses, design.alpha, design.attacks)
+    return min(
+        1.0,
+        *(_smallest_level(one_run.guess(scores, attempt.made), claim) * whole / attempt.level for attempt in tries),
+    )
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted p-values of K tests (Holm 1979): rejecting those at most alpha errs anywhere with probability alpha.
+
+    Valid under any dependence of the tests.
+    """
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    adjusted, largest = [1.0] * len(p_values), 0.0
+    for rank, i in enumerate(order):
+        # Never below an earlier one: a test is reached only where all before it rejected.
+        largest = max(largest, min(1.0, (len(order) - rank) * p_values[i]))
+        adjusted[i] = largest
+    return adjusted
+
+
+def _smallest_level(game: Guesses, claim: Claim) -> float:
+    """A level at which the game rejects the claim, at most 1 % above the smallest; 1 if it rejects at none."""
+    if not claim.rejected_by(game, _MOST):
+        return 1.0
+    if claim.rejected_by(game, _LEAST):
+        return _LEAST
+    low, high = _LEAST, _MOST
+    while high > _FACTOR * low:
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if claim.rejected_by(game, middle) else (middle, high)
+    return high
+
+
+def parse_claim(text: str) -> Claim:
+    """The claim that "epsilon=4,delta=1e-6" states. Raises InputError for any other form."""
+    parts = [part.split("=", 1) for part in text.split(",")]
+    fields = {pair[0].strip(): pair[1].strip() for pair in parts if len(pair) == 2}
+    if [*fields] == ["epsilon"] and len(parts) == 1:
+        raise InputError(f"claim '{text}' names no delta: add one, such as delta=1e-6")
+    # A name given twice is one field of the dictionary, which the number of parts shows.
+    if sorted(fields) != ["delta", "epsilon"] or len(parts) != 2:
+        why = "; a unit is stated with heldin audit --planted alone" if "unit" in fields else ""
+        raise InputError(f"claim '{text}' is not of the form epsilon=4,delta=1e-6{why}")
+    try:
+        epsilon, delta = number_in(fields["epsilon"]), number_in(fields["delta"])
+    except ValueError:
+        raise InputError(f"claim '{text}': epsilon and delta must be numbers, as epsilon=4,delta=1e-6") from None
+    return verdict.stated_claim(epsilon, delta)

@@ -69,7 +69,6 @@ def substrings(
 
     Args:
         users: in the order in which they take turns.
-        texts: of a user.
         length: tokens of a substring.
         dice: source of randomness, by user and number of the turn.
     """

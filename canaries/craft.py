@@ -191,7 +191,6 @@ def mail_with(
     """Different mails of the synthetic corpus at distinctiveness 0, each with a sentence, and where it was inserted.
 
     Args:
-        sentence: makes the sentence of a mail.
         places: number of sentences, from the first, before which it may stand; None: all.
     """
     # Text to position; a dict, because two mails may turn out equal and must not both count.
@@ -214,7 +213,6 @@ def made_user(
     """A canary user who writes these texts.
 
     Args:
-        name: of the canary user.
         kind: see ``Canary``.
         documents: see ``Canary``.
         mark: what the texts share.

@@ -27,7 +27,6 @@ class Substring:
     """A substring of one document.
 
     Attributes:
-        text: the substring.
         length: its tokens.
         characters_per_token: of that document.
     """
@@ -60,7 +59,6 @@ def sample_substring(
     is returned.
 
     Args:
-        texts: of one user.
         length: tokens of the substring.
     """
     spare = None
@@ -88,8 +86,6 @@ def insert_at_random(text: str, substring: str, dice: random.Random, *, within: 
     a random character.
 
     Args:
-        text: into which to insert.
-        substring: what to insert.
         within: characters from the beginning within which to insert.
 
     Returns:
@@ -127,7 +123,6 @@ def canary_of_user(
     Args:
         records: all of one real user.
         length: tokens of the shared substring.
-        documents: see ``Canary``.
         visible_tokens: tokens of a record that training sees.
         visible_characters: characters of a text that the attack sees.
     """

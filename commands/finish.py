@@ -29,7 +29,8 @@ def finish(record: "Record", folder: Path, *, json: bool = False, verbose: bool 
 
 def tell(record: "Record", folder: Path, *, verbose: bool = False) -> None:
     """Write the report and print the findings; ``verbose``: of a planted audit every condition and count as well."""
-    from heldin.reports.attacks import extraction_line, marks_line
+    from heldin.reports.attacks import marks_line
+    from heldin.reports.extraction import extraction_line
     from heldin.reports.findings import BOUNDS, CANARY_USERS, HOW_WELL, NEXT, RECOMMENDED, findings
 
     rendered, answered, code = findings(record), _answered(record, folder), record.judgement.exit_code
@@ -73,7 +74,7 @@ def findings_as_json(record: "Record", folder: Path) -> dict[str, Any]:
 
 def _answered(record: "Record", folder: Path) -> str:
     """Return the answer in words, which the log holds before a report is typeset: it stands even if that fails."""
-    from heldin.base.log_file import log_line
+    from heldin.base.progress import log_line
     from heldin.reports.findings import answer_line
 
     answered = answer_line(record.decision)

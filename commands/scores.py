@@ -42,10 +42,10 @@ def bound(
     Exit codes: 3 certified violation of a claim, 4 indicative violation.
     """
     from heldin.bounds import judgement as engine
-    from heldin.bounds.claims import parse_claim
     from heldin.bounds.csv_scores import bound_scores, read_scores
     from heldin.bounds.design import Design, assignment_named
     from heldin.bounds.plan_claims import plan_claim
+    from heldin.bounds.verdict import parse_claim
 
     claims = [parse_claim(text) for text in claim or []] + ([plan_claim(plan)] if plan else [])
     # Only who made the scores knows how membership came about: the design is taken at the user's word.
@@ -81,7 +81,7 @@ def power(
     """Estimate what an audit could certify, falsify or exclude, before you pay for it."""
     from heldin.audit.exclusion import exclusion, lines
     from heldin.bounds import power as planning
-    from heldin.bounds.claims import parse_claim
+    from heldin.bounds.verdict import parse_claim
 
     claims = tuple(parse_claim(text) for text in claim or [])
     forecast = planning.power(users, auroc, delta, claims=claims)

@@ -46,7 +46,7 @@ def audit_training(
     resumes. Exit code 3 if a claim is violated.
     """
     from heldin.base.progress import reporter_for_this_terminal
-    from heldin.bounds.claims import parse_claim
+    from heldin.bounds.verdict import parse_claim
     from heldin.jobs.retraining.engine import audit_trainings
     from heldin.jobs.retraining.job import TrainingsAudit, target_of
     from heldin.stages.run_config import load_config

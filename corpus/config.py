@@ -1,27 +1,62 @@
 """The corpus section of a config: where texts come from, their format, and which users are audited."""
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import pyarrow as pa
 from pydantic import Discriminator, Field, Tag, WithJsonSchema, model_validator
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
 from heldin.base.section import ExpandedName, ExpandedPath, Section
 from heldin.corpus.made_up.markov import MarkovCorpus
-from heldin.corpus.made_up.sources import Markov, Synthetic
-from heldin.corpus.made_up.synthetic import SyntheticCorpus
+from heldin.corpus.made_up.markov import generate as generate_markov
+from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.corpus.presets.catalogue import PRESETS, PresetSource, preset_named
 from heldin.corpus.presets.published import WORDS, Tokens
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.iob import Iob
 from heldin.corpus.sources.mail import Maildir, MailUser, Mbox
 from heldin.corpus.sources.open import Several
-from heldin.corpus.sources.rows import Columns, Source
+from heldin.corpus.sources.rows import BadRows, Columns, Source, batched
 from heldin.corpus.sources.sentences import Sentences
 from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
 from heldin.corpus.user_filter import MIN_RECORDS_TO_SPLIT, UserFilter
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """The built-in corpus of made-up people's mail."""
+
+    spec: SyntheticCorpus = field(default_factory=SyntheticCorpus)
+
+    def fingerprint(self) -> str:
+        """Hash of the generator's parameters."""
+        return text_sha256("synthetic", repr(self.spec))
+
+    def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
+        """Yield generated records; none is ever bad."""
+        rows = ({"user": r.user, "text": r.text, "id": r.id, "date": r.date} for r in generate(self.spec))
+        return batched(enumerate(rows, start=1), "synthetic", "row", Columns(id="id", date="date"), bad)
+
+
+@dataclass(frozen=True)
+class Markov:
+    """Sequences of users' Markov chains as text: a corpus in which every probability is known."""
+
+    spec: MarkovCorpus = field(default_factory=MarkovCorpus)
+
+    def fingerprint(self) -> str:
+        """Hash of the generator's parameters."""
+        return text_sha256("markov", repr(self.spec))
+
+    def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
+        """Yield generated records; none is ever bad."""
+        rows = ({"user": r.user, "text": r.text, "id": r.id} for r in generate_markov(self.spec))
+        return batched(enumerate(rows, start=1), "markov", "row", Columns(id="id"), bad)
 
 
 def _how_many(value: object) -> str:

@@ -44,12 +44,12 @@ def missing_names(users: Iterable[str]) -> list[str]:
 _NO_NAMES = {"nan", "none", "null", "na", "n/a", "<na>", "undefined", "unknown"}
 
 
-def missing_names_line(users: Iterable[str], remedy: str = "leave it out by corpus.users.exclude, or") -> str | None:
-    """A warning, with ``remedy`` as the alternative to correcting the rows, or None if no user has such a name."""
+def missing_names_line(users: Iterable[str]) -> str | None:
+    """Return a warning, or None if no user has such a name."""
     names = missing_names(users)
     if not names:
         return None
     return (
         f"warning: {counted(len(names), 'user')} named {', '.join(map(repr, names))}: rows without a user may stand"
-        f" under that name as one person; {remedy} correct the rows"
+        f" under that name as one person; leave it out by corpus.users.exclude, or correct the rows"
     )

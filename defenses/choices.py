@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from heldin.base.arguments import LARGEST
 from heldin.base.errors import InputError
-from heldin.base.section import Count, Many, NotNegative, Positive
+from heldin.base.section import LARGEST, Count, Many, NotNegative, Positive
 
 LEAST_CLIP_NORM = 1e-12  # the squares of what a smaller gradient consists of vanish in float32, and so would its norm
 ClipNorm: TypeAlias = Annotated[float, Field(ge=LEAST_CLIP_NORM, le=LARGEST, allow_inf_nan=False)]

@@ -11,12 +11,10 @@ from typing import Annotated, Literal, assert_never
 from dp_accounting import dp_event
 from pydantic import Field, model_validator
 
-from heldin.base.arguments import LARGEST
 from heldin.base.errors import InputError
-from heldin.base.section import Count, Many, NotNegative, Positive
+from heldin.base.section import LARGEST, Count, Many, NotNegative, Positive
 from heldin.defenses.accounting import guarantees as accounting
 from heldin.defenses.accounting.closed_forms import check_delta
-from heldin.defenses.accounting.comparison_accountants import moments_epsilon
 from heldin.defenses.accounting.composition import check_rounding
 from heldin.defenses.accounting.events import (
     CappedPoissonGaussian,
@@ -27,9 +25,8 @@ from heldin.defenses.accounting.events import (
     UnamplifiedGaussian,
     participations,
 )
-from heldin.defenses.accounting.exposure_curve import EXPOSED
+from heldin.defenses.accounting.guarantees import EXPOSED, HOLDERS, moments_epsilon, two_level_epsilon
 from heldin.defenses.accounting.step_pld import to_dp_event
-from heldin.defenses.accounting.uedp_claims import HOLDERS, two_level_epsilon
 from heldin.defenses.choices import (
     Adjacency,
     BatchClip,
@@ -51,10 +48,9 @@ from heldin.defenses.choices import (
     TwoLevel,
     Unit,
 )
-from heldin.defenses.guarantee import EpsilonAtExposure, Exposure, Guarantee, NoGuarantee
-from heldin.defenses.validity import conditions_of, reasons_of
-from heldin.words import Statement
+from heldin.defenses.guarantee import EpsilonAtExposure, Exposure, Guarantee, NoGuarantee, conditions_of, reasons_of
 from heldin.words.guarantee import NoGuaranteeReason
+from heldin.words.statement import Statement
 
 
 class Mechanism(Choice):

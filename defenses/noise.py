@@ -4,9 +4,13 @@ There are two generators. The default is counter-based: Philox (numpy's on a CPU
 per step and block of a tensor by HMAC-SHA-256; it is fast and not cryptographic. The secure one takes its bits from
 SHAKE-256 and turns them into normal numbers by the inverse distribution function. Neither protects against attacks on
 floating point.
+
+A tensor is cut into blocks of ``BLOCK`` numbers in the order in which they lie in memory. Each has a key of its own, so
+that a process that holds a part of a tensor draws the numbers of that part, and no others have to be drawn in order.
 """
 
 import contextlib
+import hashlib
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -17,14 +21,51 @@ from multiprocessing import get_context
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import special
 
+from heldin.base.coins import keyed_digest
 from heldin.base.machine import start_worker
 from heldin.base.wording import counted, in_bytes
 from heldin.defenses.choices import NoiseGenerator
-from heldin.defenses.noise_blocks import BLOCK, block_digest, block_sizes, standard_normal
 
+BLOCK = 2**20
 AHEAD_FROM = 8 * BLOCK  # numbers of a step; a core makes fewer in half a second
 _Block = tuple[int, str, int]  # step, tensor, number
+
+
+def block_digest(key: bytes, step: int, name: str, block: int) -> bytes:
+    """The 32 bytes from which a block's numbers are made.
+
+    Args:
+        block: number of the block, from 0.
+    """
+    # Keyed by the tensor's name: tensors of one shape that shared their noise would cancel it in their difference.
+    return keyed_digest(key, f"noise {step} {block}" if block else f"noise {step}", name)
+
+
+def block_sizes(numbers: int) -> list[int]:
+    """Numbers of each block of a tensor; all but the last have ``BLOCK``."""
+    return [min(BLOCK, numbers - first) for first in range(0, numbers, BLOCK)]
+
+
+def standard_normal(generator: NoiseGenerator, digest: bytes, count: int) -> NDArray[np.float32]:
+    """The numbers of one block, N(0, 1), shape (count,).
+
+    Args:
+        generator: Philox under the first 128 bits of the digest, or SHAKE-256 of all of it.
+    """
+    match generator:
+        case NoiseGenerator.PHILOX:
+            philox = np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "big")))
+            return philox.standard_normal(count, dtype=np.float32)
+        case NoiseGenerator.SECURE:
+            bits = np.frombuffer(hashlib.shake_256(digest).digest(8 * count), dtype=np.uint64)
+            return np.asarray(special.ndtri(_within_0_and_1(bits)), dtype=np.float32)
+
+
+def _within_0_and_1(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """The middles of 2^52 cells: never 0 or 1, whose inverses are infinite. Of 2^53 cells the topmost rounds to 1."""
+    return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 @dataclass
@@ -94,7 +135,6 @@ class NoiseSource:
         Only secure noise of large models is drawn ahead: Philox takes less time than the step's other work.
 
         Args:
-            step: the next step.
             shapes: of each tensor, whole.
             rows: of each tensor, those that this process will ask for (see ``gaussian``); None: all.
         """

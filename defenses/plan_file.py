@@ -20,8 +20,8 @@ from heldin.defenses.guarantee import (
     NoGuarantee,
 )
 from heldin.defenses.mechanism import Mechanism
-from heldin.words import Statement
 from heldin.words.guarantee import Covers
+from heldin.words.statement import Statement
 
 _COVERS = {
     "last_step": Covers.LAST_STEP,

@@ -35,7 +35,6 @@ class Draws:
     Args:
         sampler: Poisson, Poisson with a hard cap, shuffled cohorts of fixed size, or full batches.
         identities: a name per unit, unique and stable; never a position in a list.
-        steps: steps of the run.
 
     Raises:
         InputError: there are more units than the public population of the sampler.

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.artefacts import OtherSchemaError, State, artefact_folder, stamped, state_of, unstamped
 from heldin.base.errors import InputError
-from heldin.finetune.clipped_sums import trainable
+from heldin.defenses.gradients.model_parts import trainable
 from heldin.finetune.effort import Effort, Memory
 from heldin.finetune.preparation import restore
 from heldin.models.devices import copy_on

@@ -16,9 +16,9 @@ from transformers import PreTrainedModel
 from heldin.base.coins import keyed_uniform
 from heldin.defenses.accounting.events import check_count
 from heldin.defenses.choices import ConcentrationFilter, FullBatchSampler
+from heldin.defenses.gradients.model_parts import trainable
 from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
-from heldin.finetune.clipped_sums import trainable, whole_units
-from heldin.finetune.passes import Passes
+from heldin.finetune.passes import Passes, whole_units
 from heldin.finetune.ranks import rank
 from heldin.finetune.units import PrivateTraining
 
@@ -96,7 +96,6 @@ def kept_users(
 
     Args:
         gradients: (n, d), of the present users.
-        names: of the present users.
         clip: thresholds and epsilon of the filter.
         step: number of the step, from 0.
 

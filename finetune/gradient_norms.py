@@ -20,8 +20,7 @@ from heldin.corpus.store import texts_of
 from heldin.defenses.accounting.heuristics import median_group_size
 from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
 from heldin.finetune.batches import encode
-from heldin.finetune.clipped_sums import whole_units
-from heldin.finetune.passes import cut
+from heldin.finetune.passes import cut, whole_units
 from heldin.models.loading import LanguageModel, load_language_model
 
 SAMPLED_USERS = 128  # as Charles et al. sample, Appendix F.1

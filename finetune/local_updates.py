@@ -5,37 +5,22 @@ step; an optimizer that subtracts it moves the model where its users' models wen
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedModel
 
 from heldin.defenses.choices import LocalUpdates
 from heldin.defenses.gradients.held_gradients import norm_of_all
+from heldin.defenses.gradients.model_parts import trainable
 from heldin.defenses.gradients.per_unit_gradients import clip_factors
 from heldin.finetune.batches import collate, record_losses
-from heldin.finetune.clipped_sums import trainable
-
-
-@dataclass(frozen=True)
-class LocalWork:
-    """The local training of one drawn user.
-
-    Attributes:
-        sequences: token sequences of the records, in the order in which they are trained on.
-        weights: what each record counts.
-        weight: at most 1, by which the clipped difference is multiplied.
-    """
-
-    sequences: Sequence[Sequence[int]]
-    weights: Sequence[float]
-    weight: float = 1.0
+from heldin.finetune.sampled_units import LocalWork
 
 
 def clipped_difference_sum(
     model: PreTrainedModel, people: Sequence[LocalWork], local: LocalUpdates, clip_norm: float
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """The sum of minus the clipped model differences, and a tensor (3,): sum of the users' losses, their number, and 0.
+    """The sum of minus the clipped model differences, and a tensor (2,): sum of the users' losses, and their number.
 
     A user whose difference is not finite, or whose factor float32 does not hold, contributes zero. The model is left as
     it was.
@@ -44,12 +29,11 @@ def clipped_difference_sum(
         model: where every user starts.
         people: the drawn users.
         local: how each trains.
-        clip_norm: L2 norm to which a difference is clipped.
     """
     parameters = trainable(model)
     start = {name: p.detach().clone() for name, p in parameters.items()}
     total = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in parameters.items()}
-    tally = torch.zeros(3, dtype=torch.float64, device=model.device)
+    tally = torch.zeros(2, dtype=torch.float64, device=model.device)
     training = model.training
     # Without dropout, like every private pass: its random numbers are no function of the run's key.
     model.eval()
@@ -65,7 +49,7 @@ def clipped_difference_sum(
                 factor = clip_factors(norm, ~finite, clip_norm) * work.weight
                 for name, difference in moved.items():
                     total[name] += difference * factor
-                tally += torch.tensor([loss, 1.0, 0.0], dtype=torch.float64, device=model.device)
+                tally += torch.tensor([loss, 1.0], dtype=torch.float64, device=model.device)
             _restore(parameters, start)
     finally:
         _restore(parameters, start)

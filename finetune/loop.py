@@ -13,9 +13,9 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from heldin.base.errors import InputError
-from heldin.finetune.clipping import PlainClipping
 from heldin.finetune.effort import Effort
 from heldin.finetune.filtered import Halted
+from heldin.finetune.holding import PlainClipping
 from heldin.finetune.ranks import processes
 from heldin.finetune.recipe import Recipe
 from heldin.finetune.training import Evaluate, begin
@@ -32,10 +32,8 @@ class TrainingResult:
 
     Attributes:
         folder: of the chosen model.
-        chosen_step: the step of that model.
         steps: optimizer steps done.
         history: one entry per evaluation.
-        seconds: training time.
         smallest_norm: smallest gradient norm of a clipping run; None otherwise.
         gradients: number of records' gradients that were computed.
         halted: whether the filter ended the run after ``steps`` steps; there is then no model.

@@ -4,22 +4,21 @@ Charles et al. (2024), Algorithms 1 (ELS) and 2 (ULS); docs/theory.md#rules-of-a
 the result.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from transformers import PreTrainedModel
 
-from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator, NormalisedClip
+from heldin.defenses.choices import ConstantDivisor, FlatClip, NormalisedClip
 from heldin.defenses.gradients.held_gradients import norm_of_all
+from heldin.defenses.gradients.model_parts import trainable
 from heldin.defenses.gradients.one_pass import release_workspace
 from heldin.defenses.gradients.per_unit_gradients import ClippedSum, clip_factors
-from heldin.finetune.clipped_sums import Contribution, over_passes, put_gradient, trainable
 from heldin.finetune.local_updates import clipped_difference_sum
-from heldin.finetune.passes import Passes, cut
+from heldin.finetune.passes import Contribution, Passes, clipped_sum, cut, put_gradient
 from heldin.finetune.ranks import own_share, sum_over_ranks
 from heldin.finetune.sampled_units import SampledUnit
 from heldin.finetune.units import PrivateTraining
-from heldin.models.devices import kind_of
 
 
 def private_gradient(
@@ -50,8 +49,11 @@ def private_gradient(
         passes.hear(training.source.ahead(step + 1, {name: p.shape for name, p in trainable(model).items()}))
     # Nobody drawn, or nobody for this process, gives a sum of zeros, and the step goes on: to skip it would tell that
     # nobody was there (docs/theory.md#rules-of-a-private-step).
-    clipped_sums = _work_of(model, training, step, [unit for unit in share if unit.canary is None], sequences, passes)
-    canaries = [unit for unit in share if unit.canary is not None]
+    people = [unit for unit in share if unit.canary is None]
+    total, tally = _sum_of_people(model, training, step, people, sequences, passes)
+    _add_canaries(total, training, [unit for unit in share if unit.canary is not None], clip.norm)
+    # Before the noise, which every process then adds to the same sum: the other way round it would be added once each.
+    sum_over_ranks([*total.values(), tally])
     scale = 1.0 / clip.norm if isinstance(clip, NormalisedClip) else 1.0
     deviation = mechanism.noise_multiplier * mechanism.sensitivity
 
@@ -59,49 +61,24 @@ def private_gradient(
         # Keyed by the tensor's name: every process adds the same noise to the same sum.
         return training.source.gaussian(step, name, shape, deviation, device)
 
-    def summed(*, asks: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        """The sum over all processes; the units' losses, their number, and that of units not finite, (3,)."""
-        total, tally = clipped_sums(asks)
-        _add_canaries(total, training, canaries, clip.norm)
-        # Before the noise, which every process then adds to the same sum: the other way round it would be added once
-        # each.
-        sum_over_ranks([*total.values(), tally])
-        return total, tally
-
-    def put(total: dict[str, torch.Tensor]) -> None:
-        # A constant of the config: the number drawn would make the noise tell the cohort's size
-        # (docs/theory.md#public-constants).
-        put_gradient(model, total, scale, divisor.value, noise if deviation > 0 else None)
-
-    # A GPU is given the whole step, noise included, before it is asked whether a unit was not finite. Every process has
-    # the same answer. Secure noise comes from the CPU, waits in any case, and what was drawn ahead is there once.
-    at_once, first = kind_of(model.device) == "cpu", training.noise is NoiseGenerator.SECURE
-    total, tally = summed(asks=at_once)
-    if first and not at_once and bool(tally[2]):
-        total, tally = summed(asks=True)
-    put(total)
-    loss, units, masked = tally.tolist()
-    if masked and not (at_once or first):
-        del total
-        model.zero_grad(set_to_none=True)  # not a number, and as large as the model
-        total, tally = summed(asks=True)
-        put(total)
-        loss, units, masked = tally.tolist()
+    # A constant of the config: the number drawn would make the noise tell the cohort's size
+    # (docs/theory.md#public-constants).
+    put_gradient(model, total, scale, divisor.value, noise if deviation > 0 else None)
+    loss, units = tally.tolist()
     if training.watch:
         training.watch(step, {name: p.grad for name, p in trainable(model).items() if p.grad is not None})
     return loss / units if units else None
 
 
-def _work_of(
+def _sum_of_people(
     model: PreTrainedModel,
     training: PrivateTraining,
     step: int,
     people: Sequence[SampledUnit],
     sequences: Sequence[Sequence[int]],
     passes: Passes,
-) -> Callable[[bool], tuple[dict[str, torch.Tensor], torch.Tensor]]:
-    """What sums up these units' clipped contributions: given whether to ask for units that are not finite before they
-    are summed, the sums by parameter name, and the units' losses, their number and that of units not finite, (3,)."""
+) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """The sum of these units' clipped contributions by parameter name; the finite units' losses and number, (2,)."""
     mechanism = training.mechanism
     assert isinstance(mechanism.clip, FlatClip | NormalisedClip)
     norm, local = mechanism.clip.norm, mechanism.local
@@ -109,27 +86,22 @@ def _work_of(
         work = [training.local_work(unit, step, sequences) for unit in people]
         for user_work in work:
             passes.count(user_work.sequences, local.epochs)
-        # It asks after each user.
-        return lambda _: clipped_difference_sum(model, work, local, norm)
+        return clipped_difference_sum(model, work, local, norm)
     given = [training.contribution(unit, step, sequences) for unit in people]
     for records in given:
         passes.count(records)
-
-    def summed(asks: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        clipped = _fitted_sum(model, given, norm, passes, asks=asks)
-        return clipped.gradients, _tally(clipped)
-
-    return summed
+    clipped = _fitted_sum(model, given, norm, passes)
+    finite = ~clipped.masked
+    losses = torch.where(finite, clipped.losses, 0.0).sum().double()
+    return clipped.gradients, torch.stack([losses, finite.sum().double()])
 
 
-def _fitted_sum(
-    model: PreTrainedModel, people: Sequence[Contribution], clip_norm: float, passes: Passes, *, asks: bool
-) -> ClippedSum:
-    """``over_passes`` of these units, in passes that fit into memory."""
+def _fitted_sum(model: PreTrainedModel, people: Sequence[Contribution], clip_norm: float, passes: Passes) -> ClippedSum:
+    """``clipped_sum`` of these units, in passes that fit into memory."""
     sizes = [len(records) for records in people]
 
     def compute(most: int) -> ClippedSum:
-        return over_passes(model, [[people[i] for i in run] for run in cut(sizes, most)], clip_norm, passes, asks=asks)
+        return clipped_sum(model, [[people[i] for i in run] for run in cut(sizes, most)], clip_norm, passes)
 
     def largest(most: int) -> int:
         # Asked only after a failure: the kept gradients of the failed pass are given back before the next try.
@@ -140,13 +112,6 @@ def _fitted_sum(
     # A step that runs out of memory is retried in smaller passes. Its units, their records and its noise are functions
     # of the key and the step, so they stay the same.
     return passes.fitted(compute, largest, can_split=True)
-
-
-def _tally(clipped: ClippedSum) -> torch.Tensor:
-    """The sum of the finite units' losses, their number, and that of the others, (3,)."""
-    finite = ~clipped.masked
-    losses = torch.where(finite, clipped.losses, 0.0).sum().double()
-    return torch.stack([losses, finite.sum().double(), clipped.masked.sum().double()])
 
 
 def _add_canaries(

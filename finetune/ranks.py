@@ -130,7 +130,6 @@ def require_agreement(subject: str, remedy: str, *values: float | str) -> None:
     Args:
         subject: what they are, in words.
         remedy: what to do where they differ.
-        values: of this process.
     """
     if not _together():
         return

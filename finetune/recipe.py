@@ -7,9 +7,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from heldin.base.arguments import FEW, LARGEST, MANY, MOST
 from heldin.base.errors import InputError
-from heldin.base.section import DATACLASS_SECTION, Count, Few, Many, Positive
+from heldin.base.section import DATACLASS_SECTION, FEW, LARGEST, MANY, MOST, Count, Few, Many, Positive
 
 
 class Optimizer(StrEnum):

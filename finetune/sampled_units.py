@@ -161,3 +161,18 @@ def require_unique(names: Sequence[str]) -> None:
         run = order[digests[order] == digests[order[place]]].tolist()
         if len({names[i] for i in run}) < len(run):
             raise InputError("a record id occurs twice among the training records")
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """The local training of one drawn user.
+
+    Attributes:
+        sequences: token sequences of the records, in the order in which they are trained on.
+        weights: what each record counts.
+        weight: at most 1, by which the clipped difference is multiplied.
+    """
+
+    sequences: Sequence[Sequence[int]]
+    weights: Sequence[float]
+    weight: float = 1.0

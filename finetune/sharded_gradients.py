@@ -20,8 +20,7 @@ from heldin.defenses.gradients.layer_rules import lay_out
 from heldin.defenses.gradients.model_parts import Parts, evaluating, take_apart, unit_losses
 from heldin.defenses.gradients.per_unit_gradients import clip_factors
 from heldin.finetune.batches import collate
-from heldin.finetune.clipped_sums import Contribution, Noise
-from heldin.finetune.passes import Passes
+from heldin.finetune.passes import Contribution, Noise, Passes
 from heldin.finetune.sharding import Shard, Spread, local, rows_of, shards
 from heldin.finetune.units import PrivateTraining
 from heldin.models.arithmetic import true_float32
@@ -73,7 +72,6 @@ def clipped_shards(
     """The sum of units' clipped gradients over all processes.
 
     Args:
-        model: a spread model.
         units: those of this process's shard group, the same on all its processes.
 
     Returns:
@@ -98,7 +96,7 @@ def clipped_shards(
 def put_shards(
     model: PreTrainedModel, total: Mapping[str, Shard], scale: float, divisor: float, noise: Noise | None
 ) -> None:
-    """``finetune.clipped_sums.put_gradient`` of a spread model: the noise of a tensor is that of this process's shard.
+    """``finetune.passes.put_gradient`` of a spread model: the noise of a tensor is that of this process's shard.
 
     Args:
         model: whose ``.grad`` is set.

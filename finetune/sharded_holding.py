@@ -1,19 +1,190 @@
-"""The operations of a training on a model that is spread over processes."""
+"""The operations of a training on a model that is spread over processes, and its checkpoints.
 
+Every process writes its shards, and may read others'. The folders are named and kept like those of
+``finetune.checkpoints``, and everything in them is safetensors or JSON; a training may go on with another number of
+processes.
+"""
+
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
+from typing import Any
 
-from transformers import PreTrainedModel
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
+from heldin.base.artefacts import artefact_folder, seal
 from heldin.base.errors import InputError
-from heldin.finetune.checkpoints import weights_checksum
-from heldin.finetune.clipping import PlainClipping
-from heldin.finetune.holding import Holding, Records
+from heldin.base.files import sync
+from heldin.finetune.checkpoints import (
+    STATE_FILE,
+    TrainingState,
+    damaged,
+    drop_old_states,
+    newest_state,
+    of_another_job,
+    read_state,
+    state_text,
+    weights_checksum,
+)
+from heldin.finetune.holding import Holding, PlainClipping, Records
 from heldin.finetune.passes import Passes
 from heldin.finetune.precision import Arithmetic, autocast
-from heldin.finetune.ranks import own_share
-from heldin.finetune.sharded_checkpoints import all_finite, load_sharded_state, save_sharded_model, save_sharded_state
+from heldin.finetune.ranks import own_share, rank, wait_for_all
 from heldin.finetune.sharded_gradients import sharded_batch_gradient, sharded_private_gradient
-from heldin.finetune.sharding import Spread, local, shards
+from heldin.finetune.sharding import Spread, local, rows_of, shards
+from heldin.models.reading import quiet_transformers
+
+
+def save_sharded_state(
+    folder: Path, state: TrainingState, model: PreTrainedModel, optimizer: torch.optim.Optimizer, spread: Spread
+) -> None:
+    """Write a resumable state, each process of the first shard group its shards; remove all but the newest two.
+
+    Args:
+        model: whose shards are saved.
+    """
+    final = folder / f"step-{state.step:08d}"
+    # A name that all processes know; what an earlier, killed call left under it is not kept.
+    beside = folder / f".step-{state.step:08d}.tmp"
+    if rank() == 0:
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True, mode=0o700)
+    wait_for_all()
+    if spread.replica == 0:
+        tensors = {**{f"weights.{name}": p for name, p in shards(model).items()}, **_flat(optimizer)}
+        save_file({name: _own(tensor) for name, tensor in tensors.items()}, beside / _file(spread.member))
+        sync(beside / _file(spread.member))  # before the rename, as ``whole_directory`` does
+    wait_for_all()
+    if rank() == 0:
+        (beside / STATE_FILE).write_text(state_text(state, members=spread.members), encoding="utf-8")
+        sync(beside / STATE_FILE)
+        seal(beside, made_from=state.job)
+        shutil.rmtree(final, ignore_errors=True)
+        beside.rename(final)
+        drop_old_states(folder)
+    wait_for_all()
+
+
+def load_sharded_state(
+    folder: Path,
+    job: str,
+    model: PreTrainedModel,
+    optimizer: torch.optim.Optimizer,
+    spread: Spread,
+    say: Callable[[str], object] = lambda _: None,
+) -> TrainingState | None:
+    """Load the newest whole state into model and optimizer; returns None if there is none.
+
+    Args:
+        model: whose shards are overwritten.
+
+    Raises:
+        InputError: no state is whole, or it belongs to another job, or is of a model that was not spread.
+    """
+    newest = newest_state(folder, say)
+    if newest is None:
+        return None
+    if (newest / "weights.safetensors").is_file():
+        raise InputError(
+            f"'{newest}' was written by processes that each held the whole model: leave finetune.shard out"
+        )
+    state, content = read_state(newest)
+    # Before any weight is copied: a refused state leaves the model as it was.
+    if state.job != job:
+        raise of_another_job(newest)
+    try:
+        members = int(content["members"])
+        with ExitStack() as opened:
+            files = [opened.enter_context(safe_open(newest / _file(m), "pt")) for m in range(members)]
+            states = _read(files, shards(model), spread)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise damaged(newest) from error
+    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
+    return state
+
+
+def _read(files: list[Any], parameters: Mapping[str, torch.nn.Parameter], spread: Spread) -> dict[int, dict[str, Any]]:
+    """Overwrite the shards of the weights; the optimizer's state by number of the parameter."""
+    states: dict[int, dict[str, Any]] = {}
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            _fill(parameter, files, f"weights.{name}", spread)
+        whole = list(parameters.values())
+        for key in list(files[0].keys()):
+            if key.startswith("weights."):
+                continue
+            number, _, name = key.partition(".")
+            if files[0].get_slice(key).get_shape():
+                tensor = torch.zeros_like(whole[int(number)], requires_grad=False)
+                _fill(tensor, files, key, spread)
+            else:  # a number for all shards, as the count of steps
+                tensor = files[0].get_tensor(key)
+            states.setdefault(int(number), {})[name] = tensor
+    return states
+
+
+def _fill(tensor: torch.Tensor, files: list[Any], key: str, spread: Spread) -> None:
+    """Overwrite this process's shard of a tensor by rows of the shards in the files, however many there are."""
+    first, last = rows_of(tensor, spread)
+    each = -(-tensor.shape[0] // len(files))
+    for number, file in enumerate(files):
+        begin = number * each
+        low, high = max(first, begin), min(last, begin + each)
+        if low < high:
+            part = file.get_slice(key)[low - begin : high - begin]
+            if part.shape[0] != high - low:
+                raise ValueError(f"{key} has fewer rows than it should have")
+            local(tensor)[low - first : high - first].copy_(part)
+
+
+def _file(member: int) -> str:
+    return f"shard-{member:05d}.safetensors"
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """This process's part, in main memory; all of a tensor that is not spread."""
+    part = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return part.detach().to("cpu").contiguous()
+
+
+def save_sharded_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write a model folder from all shards; every process calls it, and the first one writes, from main memory."""
+    whole: dict[str, torch.Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        gathered = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        if rank() == 0:
+            whole[name] = gathered.detach().to("cpu", copy=True)
+    if rank() == 0:
+        with artefact_folder(folder) as temporary, quiet_transformers():
+            with torch.device("meta"):
+                # Its way of attending is not saved, and GPT-Neo's here is none that transformers knows.
+                plain = AutoModelForCausalLM.from_config(model.config, attn_implementation="eager")
+            plain.load_state_dict(whole, strict=False, assign=True)
+            plain.tie_weights()
+            plain.save_pretrained(temporary, safe_serialization=True)
+            tokenizer.save_pretrained(temporary)
+    wait_for_all()
+
+
+def all_finite(model: PreTrainedModel) -> bool:
+    """Return whether all weights of all shards are finite; the same answer on every process."""
+    here = all(bool(torch.isfinite(p.to_local()).all()) for p in shards(model).values() if isinstance(p, DTensor))
+    bad = torch.tensor([0.0 if here else 1.0], device=model.device)
+    dist.all_reduce(bad)
+    return not bool(bad)
+
+
+def _flat(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The optimizer's state by "number of the parameter.name"."""
+    states = optimizer.state_dict()["state"]
+    return {f"{number}.{name}": tensor for number, entries in states.items() for name, tensor in entries.items()}
 
 
 def sharded_holding(spread: Spread) -> Holding:

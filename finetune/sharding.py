@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from heldin.base.errors import InputError
-from heldin.finetune.clipped_sums import trainable
+from heldin.defenses.gradients.model_parts import trainable
 from heldin.finetune.ranks import in_buckets
 from heldin.finetune.recipe import Optimizer, Recipe
 from heldin.models.devices import default_device

@@ -18,9 +18,8 @@ from heldin.base.files import text_sha256
 from heldin.defenses.gradients.engine_choice import default_budget
 from heldin.finetune.batches import ShuffledBatches
 from heldin.finetune.checkpoints import TrainingState
-from heldin.finetune.clipping import PlainClipping
 from heldin.finetune.effort import Memory
-from heldin.finetune.holding import Holding, holding_of
+from heldin.finetune.holding import Holding, PlainClipping, holding_of
 from heldin.finetune.passes import Passes
 from heldin.finetune.precision import Arithmetic, arithmetic_of, autocast
 from heldin.finetune.preparation import halve_frozen, optimizer_of, use_checkpointing, with_adapters
@@ -53,13 +52,11 @@ class OngoingTraining:
     Attributes:
         base: the model it began with.
         sequences: token ids of each record.
-        folder: for checkpoints.
         private: the mechanism; None: plain batches.
         clipping: of plain batches; None: none.
         held: how the processes hold the model.
         model: what is trained, adapters included.
         optimizer: of its trainable weights.
-        arithmetic: of the passes.
         steps: number of optimizer steps of the whole run.
         batches: rows of each plain batch.
         state: where the run stands.

@@ -28,8 +28,7 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.noise import NoiseSource
 from heldin.defenses.sampling import Draws
 from heldin.defenses.texts.selection import select_records
-from heldin.finetune.local_updates import LocalWork
-from heldin.finetune.sampled_units import Copies, SampledUnit, Units, Writers, require_unique
+from heldin.finetune.sampled_units import Copies, LocalWork, SampledUnit, Units, Writers, require_unique
 
 if TYPE_CHECKING:
     from heldin.corpus.entities.incidence import Incidence
@@ -74,7 +73,6 @@ class PrivateTraining:
         mechanism: what to run.
         key: the run's secret key.
         units: everything that can be sampled.
-        records: the units' records.
         micro_records: most records in one forward pass; a larger unit is a pass of its own.
         chunk: tokens of a random chunk, for record selection "random_chunk".
         canaries: gradients of the units that are gradient canaries.
@@ -238,10 +236,7 @@ def choose_records(
     """At most ``count`` of one user's rows (see ``select_records``).
 
     Args:
-        rule: how to choose.
         count: most rows.
-        rows: of the user.
-        records: all records.
         key: secret key of random choices.
         purpose: name of this choice; another purpose gives another random choice.
     """
@@ -269,7 +264,6 @@ def usable(
     Args:
         two_level: rates and rule.
         named: entities of every row.
-        rows: of one user.
         ids: record ids, by row.
         step: number of the step, from 0.
     """

@@ -40,9 +40,9 @@ from heldin.stages.run_config import RunConfig
 from heldin.stages.run_folder import require_folder
 from heldin.stages.train.models import require_arithmetic
 from heldin.stages.train.plan import mechanism_of
-from heldin.words import joined
 from heldin.words.guarantee import GuaranteeText
 from heldin.words.people import AUDITED
+from heldin.words.statement import joined
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from heldin.base.arguments import LARGEST, MOST, SEEDS
 from heldin.base.errors import InputError
+from heldin.base.section import LARGEST, MOST, SEEDS
 from heldin.stages.measures.keys import MeasureKeys
 from heldin.stages.run_config import EXTENDS, RunConfig
 

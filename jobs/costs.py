@@ -32,7 +32,6 @@ class Cost:
     Attributes:
         item: as docs/scale.md names it.
         size: per item.
-        unit: of the size.
     """
 
     item: str

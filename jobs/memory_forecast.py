@@ -18,13 +18,13 @@ from heldin.defenses.config import (
     UedpDefense,
 )
 from heldin.finetune.batches import plain_batch_gradient
-from heldin.finetune.clipped_sums import clipped_sum, put_gradient
-from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
-from heldin.finetune.local_updates import LocalWork, clipped_difference_sum
+from heldin.finetune.holding import PlainClipping, clipped_batch_gradient
+from heldin.finetune.local_updates import clipped_difference_sum
 from heldin.finetune.memory import EVALUATION, Peak, Step, fitting_peak, scoring_peak
-from heldin.finetune.passes import Passes, cut
+from heldin.finetune.passes import Passes, clipped_sum, cut, put_gradient
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.recipe import Recipe
+from heldin.finetune.sampled_units import LocalWork
 from heldin.finetune.sharded_gradients import clipped_shards, put_shards, sharded_batch_gradient
 from heldin.finetune.sharding import Spread
 from heldin.models.devices import Planned

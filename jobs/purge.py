@@ -14,7 +14,7 @@ from heldin.audit.exposed_users import PEOPLE
 from heldin.base.artefacts import INDEX, PURGED, TABLE, listed_files
 from heldin.base.errors import InputError
 from heldin.base.files import is_held, one_process_at_a_time, read_json, write_text
-from heldin.base.log_file import LOG
+from heldin.base.progress import LOG
 from heldin.jobs.planted.plant_folder import AUDITS, CONTROL, SEAL
 from heldin.jobs.retraining import OPTIONS
 from heldin.record.document import read_record

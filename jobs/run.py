@@ -11,8 +11,7 @@ from heldin.audit.exposed_users import PEOPLE, write_people
 from heldin.audit.preregistration import Preregistration
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, one_process_at_a_time, private_directory
-from heldin.base.log_file import logged
-from heldin.base.progress import LineReporter, Reporter
+from heldin.base.progress import LineReporter, Reporter, logged
 from heldin.bounds.power import forecast
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
@@ -26,9 +25,9 @@ from heldin.stages.measures.measure import MeasureFolder, model_facts
 from heldin.stages.measures.scores import scoring_rule
 from heldin.stages.run_config import RunConfig
 from heldin.stages.run_folder import StageSeconds, for_any_config_without_coins, take_folder
-from heldin.stages.run_measures import RunModels, check_measures, measures_of_run, scores_of_run
+from heldin.stages.run_measures import RunModels, measures_of_run, scores_of_run
 from heldin.stages.sides.corpus import corpus_facts, read_corpus
-from heldin.stages.sides.data import RunData, needs_base, prepare_data
+from heldin.stages.sides.data import RunData, check_measures, needs_base, prepare_data
 from heldin.stages.sides.panels import judge_run, preregistered
 from heldin.stages.sides.split_facts import split_facts
 from heldin.stages.train.models import (
@@ -107,7 +106,6 @@ class _Trained:
         data: corpus and ledger.
         mechanism: that was run.
         fixed: what was fixed before any score.
-        result: of the training.
         base_name: hub name or folder of the model it began with.
         norms: of canary users' gradients at that model; None without them, and in all processes but the first.
     """

@@ -82,8 +82,7 @@ def _membership(folder: Path, record: Record) -> dict[str, bool]:
     """Return if each user is held in, sorted by name, without canary users."""
     if record.kind == "audit":
         # Here, since they load torch, which scores of runs do without.
-        from heldin.jobs.checkpoint.groups import read_groups
-        from heldin.jobs.checkpoint.job import audit_job
+        from heldin.jobs.checkpoint.job import audit_job, read_groups
 
         # Read from the two files again: an audit keeps no membership of its own.
         return dict(sorted(read_groups(audit_job(folder, record)).member.items()))

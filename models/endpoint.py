@@ -128,7 +128,6 @@ def open_endpoint_model(
     """Find out how the endpoint returns log-probabilities of a prompt, by sending a few public words.
 
     Args:
-        name: of the model on the server.
         tokenizer: folder or hub name of the model's tokenizer; None: texts are sent as text.
         context: tokens of a request; None: as many as the server reports, at most 2,048. Used only with a tokenizer.
 

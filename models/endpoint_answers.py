@@ -90,7 +90,6 @@ def reads_alike(as_ids: Mapping[str, Any], as_text: Mapping[str, Any], style: St
 
     Args:
         as_ids: the server's answer to the ids.
-        as_text: its answer to the text.
         style: how it was asked.
         prompt: the ids sent: a start token and the text's tokens.
 

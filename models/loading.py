@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from heldin.base.arguments import MANY
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
+from heldin.base.section import MANY
 from heldin.models.arithmetic import loading_options
 from heldin.models.attention import use_exact_attention
 from heldin.models.checks import check_adapter_keys, check_causal, check_tokenizer

@@ -152,7 +152,6 @@ def _score_batch(model: PreTrainedModel, start: int, windows: Sequence[Tokens], 
 
     Args:
         start: the token that precedes each window.
-        windows: tokens of each window.
         wanted: whether mean and deviation are among the rows, and whether ranks are.
     """
     longest = max(map(len, windows))

@@ -11,9 +11,9 @@ from heldin.record.planted_facts import (
     TrainingCounts,
     deciding,
 )
-from heldin.words import Statement
-from heldin.words.conditions import ConditionStated
 from heldin.words.evidence import Flaw
+from heldin.words.split import ConditionStated
+from heldin.words.statement import Statement
 
 EASILY_TOLD = 0.8  # AUROC of canary rows against real ones, by text alone, from which a report warns
 

@@ -32,7 +32,7 @@ from heldin.record.facts import (
     TrainingFacts,
 )
 from heldin.record.planted_facts import PlantedFacts
-from heldin.words import Statement
+from heldin.words.statement import Statement
 
 # Keys whose values are patterns of user names, wherever they stand in a config.
 _NAMES = {"include", "exclude"}

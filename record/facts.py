@@ -8,8 +8,8 @@ from pydantic import Field
 from heldin.base.section import Facts
 from heldin.base.wording import counted
 from heldin.defenses.accounting.roc_ceiling import RocCeiling
-from heldin.words import Statement
 from heldin.words.guarantee import without_conditions
+from heldin.words.statement import Statement
 
 # Log-spaced, like the axis of the figure; 0 closes the curve, where delta alone allows a TPR above 0.
 CEILING_FPRS = np.concatenate([[0.0], np.geomspace(1e-4, 1, 120)])

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from heldin.base.files import text_key
 from heldin.record.facts import Count
-from heldin.words import Statement
 from heldin.words.answer import ComparisonFlaw
+from heldin.words.statement import Statement
 
 # shares of users by name, or of held-out texts, beyond which a comparison of the two sides is void
 MOST_HELD_OUT_TRAINED_ON = 0.05

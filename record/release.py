@@ -5,8 +5,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError, field_validator
 
-from heldin.base.arguments import MOST
-from heldin.base.section import Count, Section
+from heldin.base.section import MOST, Count, Section
 
 Access = Literal["weights", "log-probabilities", "text"]
 

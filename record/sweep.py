@@ -15,7 +15,7 @@ from heldin.base.section import Facts
 from heldin.bounds.verdict import Outcome, Standing
 from heldin.record.document import Record
 from heldin.record.facts import Ceiling, CurvePoint
-from heldin.words import Statement
+from heldin.words.statement import Statement
 
 JOINT_ALPHA = 0.05  # of all statements of a sweep together
 FILE = "comparison.json"

@@ -7,9 +7,9 @@ from typing import Any
 
 from heldin.base.tabular import Tabular
 from heldin.defenses.accounting import guarantees as accounting
-from heldin.defenses.accounting.comparison_accountants import moments_epsilon
 from heldin.defenses.accounting.events import PoissonGaussian, TwoLevelGaussian
-from heldin.defenses.accounting.uedp_claims import ASSUMED, RULES, missed_epsilon, sensitive_epsilon
+from heldin.defenses.accounting.guarantees import missed_epsilon, moments_epsilon, sensitive_epsilon
+from heldin.defenses.accounting.uedp_claims import ASSUMED, RULES
 
 NOISE, ENTITY_RATE, DELTA = 2.0, 0.5, 1e-5  # z and q_e of section VI, for every number
 

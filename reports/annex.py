@@ -11,8 +11,9 @@ from heldin.record.release import release_of
 from heldin.record.requirements import epsilon_per_user
 from heldin.reports import annex_parts as parts
 from heldin.reports.annex_parts import Scenario
-from heldin.reports.attacks import extraction_line, marks_line, most_left
+from heldin.reports.attacks import marks_line
 from heldin.reports.blocks import Block, Facts, Remarks, Table
+from heldin.reports.extraction import extraction_line, most_left
 from heldin.reports.people import attacker_asks, headline_of_a_dial
 from heldin.reports.recommendation import limit_rows
 from heldin.reports.wording import audited_by, texts_of

@@ -13,8 +13,8 @@ from heldin.base.wording import counted
 from heldin.record.release import Release
 from heldin.reports.blocks import Blanks, Block, Entry, Facts, Paragraph, Place, Remarks, Signature, Table
 from heldin.reports.wording import sentence
-from heldin.words import Statement
 from heldin.words.guarantee import relation_of
+from heldin.words.statement import Statement
 
 S = TypeVar("S")
 Status = Literal["run", "run, not valid", "not run", "out of scope"]

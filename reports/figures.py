@@ -16,10 +16,9 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Drawing
 
 from heldin.attacks.statistics import how_aggregated
-from heldin.audit.attack_results import AttackResult, Curve, Histogram
+from heldin.audit.attack_results import AttackResult, Curve, Histogram, Knowledge
 from heldin.audit.bootstrap import Estimate
-from heldin.audit.canary_groups import CanaryFacts, CanaryGroup
-from heldin.audit.knowledge import Knowledge
+from heldin.audit.results import CanaryFacts, CanaryGroup
 from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.record.facts import GradientNorms
@@ -285,7 +284,7 @@ def _draw_knowledge(points: list[Knowledge], unit: str) -> str:
         axes.fill_between(counts, [p.low for p in points], [p.high for p in points], color=BLUE, alpha=0.2, linewidth=0)
         axes.plot(counts, [p.mean for p in points], "o-", color=BLUE, markersize=3)
         axes.axhline(0.5, color=GREY, linewidth=0.6)
-        # The numbers of texts double (``audit.knowledge``), and stand at even distances.
+        # The numbers of texts double (``audit.attack_results``), and stand at even distances.
         axes.set_xscale("log", base=2)
         axes.set_xticks(counts, [*map(str, counts[:-1]), f"{counts[-1]}\n(all)"])
         axes.minorticks_off()

@@ -12,9 +12,9 @@ from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.record.release import release_of
 from heldin.record.requirements import epsilon_per_entity, epsilon_per_user
-from heldin.reports.attacks import written_out
 from heldin.reports.blocks import Block, Paragraph, Table
 from heldin.reports.claims import summarise
+from heldin.reports.extraction import written_out
 from heldin.reports.wording import audited_by, of_real_rows, percent, texts_of
 from heldin.words.guarantee import GuaranteeText
 

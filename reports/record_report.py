@@ -4,12 +4,11 @@ from pathlib import Path
 
 import yaml
 
-from heldin.audit.canary_groups import CanaryFacts
-from heldin.audit.results import TrainingsFacts
+from heldin.audit.results import CanaryFacts, TrainingsFacts
 from heldin.base.wording import counted
 from heldin.record.document import EffortFacts, Record, read_record
 from heldin.record.facts import Count, Overlaps
-from heldin.reports import annex, attacks, claims, figures, findings
+from heldin.reports import annex, attacks, claims, extraction, figures, findings
 from heldin.reports.blocks import Block, Entry, Facts, Paragraph, Place, Reference, Report, Verbatim, assemble
 from heldin.reports.people import describe_people
 from heldin.reports.typesetting import write_pdf
@@ -255,7 +254,7 @@ SECTIONS: tuple[Entry[Record], ...] = (
     Entry("blind", "Blind baselines", attacks.tabulate_baselines, level=2, whole=True),
     Entry("knowledge", "What the attacker knows", figures.plot_knowledge, level=2),
     Entry("dials", "The attacker's dials", attacks.tabulate_dials, level=2, whole=True),
-    Entry("extraction", "Extraction", attacks.show_extraction, whole=True),
+    Entry("extraction", "Extraction", extraction.show_extraction, whole=True),
     Entry("marks", "How far canary users are exposed", attacks.tabulate_marks, level=2, whole=True),
     Entry("exposure", "Who is at risk", attacks.tabulate_exposure, whole=True),
     Entry("correlations", "", attacks.tabulate_correlations, whole=True),

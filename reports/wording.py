@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from heldin.attacks.statistics import is_of_users
 from heldin.audit.bootstrap import Estimate
-from heldin.audit.canary_groups import CanaryGroup
+from heldin.audit.results import CanaryGroup
 from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.reports.blocks import Facts, Section, texts

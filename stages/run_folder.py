@@ -15,7 +15,7 @@ import yaml
 from heldin.base.artefacts import require_not_purged
 from heldin.base.errors import InputError
 from heldin.base.files import is_held, private_directory, write_text
-from heldin.base.log_file import LOG
+from heldin.base.progress import LOG
 
 if TYPE_CHECKING:
     from heldin.stages.run_config import RunConfig

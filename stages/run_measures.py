@@ -1,7 +1,7 @@
 """The measures of a run or a planted audit: built from the config, the users, texts and models."""
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,11 +19,11 @@ from heldin.models.model_names import fingerprint_folder
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.record.facts import ModelFacts
 from heldin.stages.measures.losses import Losses
-from heldin.stages.measures.measure import Measure, MeasuredUsers
+from heldin.stages.measures.measure import Measure
 from heldin.stages.measures.precision import PrecisionShift
 from heldin.stages.measures.scores import Setting, TextScores
 from heldin.stages.run_config import RunConfig
-from heldin.stages.sides.data import RunData, known_texts, test_texts, texts_under_attack
+from heldin.stages.sides.data import RunData, known_texts, subjects_of_run, test_texts, texts_under_attack
 from heldin.stages.sides.drawn_marks import marks_of_run
 from heldin.stages.train.models import reference_model
 from heldin.stages.train.shadows import Shadows
@@ -35,9 +35,7 @@ class RunModels:
 
     Attributes:
         target: the audited model, which may be behind an endpoint; for a verification what its record says of it.
-        reference: the leading reference model.
         base: the model before fine-tuning, or the reference for a model that somebody else trained.
-        base_name: name to load the base model by.
         in_full: loads target and reference in float32.
         made_canaries: loads the model with which canary users were made, in float32.
     """
@@ -98,34 +96,12 @@ def measures_of_run(config: RunConfig, data: RunData, models: RunModels) -> list
     return measures
 
 
-def subjects_of_run(config: RunConfig, data: RunData) -> MeasuredUsers:
-    """Return what a measure may see of the users of a run; draws follow from the key of the coins."""
-    users = data.ledger.scored_users()
-    return MeasuredUsers(
-        texts_under_attack(config, data),
-        # As their authors wrote them, of held-out users too: they are the control.
-        lambda limit: data.known_training_texts(users, limit, config.seed),
-        data.ledger.coins_key,
-        config.finetune.sequence_length,
-        lambda: _training_texts(data),
-        data.public_texts,
-        data.canaries,
-    )
-
-
 def precision_of_run(config: RunConfig, data: RunData, models: RunModels) -> list[PrecisionShift]:
     """Return the measure of what a lower precision does; empty for float32."""
     if config.attack.precision == "fp32":
         return []
     texts = texts_under_attack(config, data)
     return [PrecisionShift(config.attack, texts, (models.target, models.reference), models.in_full, config.seed)]
-
-
-def check_measures(config: RunConfig, data: RunData, base: LanguageModel) -> None:
-    """Check before training that the wanted measurements can be made. Raises InputError if not."""
-    subjects = subjects_of_run(config, data)
-    for options in config.measures().values():
-        options.check(subjects, base)
 
 
 def score_references(
@@ -139,7 +115,6 @@ def score_references(
     """Fill the cache with all scores of a run but those of the target, so that runs on the same texts share them.
 
     Args:
-        leading: the leading reference model.
         base: the model before fine-tuning, whose loss on test texts utility is measured against.
         references: further reference models.
     """
@@ -167,12 +142,3 @@ def _divergences(config: RunConfig, data: RunData, texts: AttackTexts, reference
     own = known_texts(config, data, data.real(texts.texts), "training")
     with closing(ScoreCache(cache_directory() / "scores")) as cache:
         return reference_divergences(texts, own, reference, cache)
-
-
-def _training_texts(data: RunData) -> Iterator[tuple[Collection[str], str]]:
-    """Yield the owners of every training text, and the text."""
-    owners = data.ledger.owners()
-    for row in data.training_rows.tolist():
-        record = data.store.record(row)
-        # As written, also where de-identification changed it: equal texts are changed alike.
-        yield {record.user, owners.get(row, record.user)}, record.text

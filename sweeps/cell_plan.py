@@ -8,7 +8,7 @@ sweep.json  ledger/coins.json  cells/BLOCK/VARIANT/...  state.json  comparison.j
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,36 +26,15 @@ from heldin.record.document import Record, read_record
 from heldin.record.facts import CellFacts
 from heldin.record.sweep import TUNING, Tried, read_sweep
 from heldin.stages.config_files import first_difference
-from heldin.stages.run_config import RunConfig, parse_config
+from heldin.stages.run_config import parse_config
 from heldin.stages.run_folder import require_folder, take_new_folder
 from heldin.stages.sides.ledger import CELL_FILE, Cell, write_cell
 from heldin.stages.train.plan import refuse_copies
 from heldin.sweeps.load import with_values
-from heldin.sweeps.sweep_config import Sweep, Variant
+from heldin.sweeps.sweep_config import PlacedCell, Sweep, Variant
 
 PLAN, COINS = "sweep.json", Path("ledger") / "coins.json"
 _FIRST = (TUNING, "shared")  # what may be there before the plan: what tuned it, and what a cluster's machines share
-
-
-@dataclass(frozen=True)
-class PlacedCell:
-    """A cell and where it is.
-
-    Attributes:
-        block: number of its block, from 1.
-        config: its run's config.
-        folder: its run folder.
-    """
-
-    block: int
-    variant: Variant
-    config: RunConfig
-    folder: Path
-
-    @property
-    def name(self) -> str:
-        """Return block and variant, as the cell's folder is called."""
-        return f"{self.block}/{self.variant.name}"
 
 
 def placed_cells(sweep: Sweep, out: Path) -> list[PlacedCell]:

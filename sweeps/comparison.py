@@ -9,9 +9,8 @@ from heldin.base.errors import ConstantScores, InputError, TooFewUsers
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.bounds.one_run import fdp_bound
-from heldin.bounds.p_values import holm
 from heldin.bounds.scores import LabelledScores
-from heldin.bounds.verdict import NO_CLAIM, Standing
+from heldin.bounds.verdict import NO_CLAIM, Standing, holm
 from heldin.defenses.accounting.joint import composed_epsilon
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
@@ -31,11 +30,11 @@ from heldin.record.sweep import (
 )
 from heldin.stages.run_config import RunConfig
 from heldin.stages.train.plan import mechanism_of
-from heldin.sweeps.cell_plan import PlacedCell, kept_hash, placed_cells, tries, tuning_cells
+from heldin.sweeps.cell_plan import kept_hash, placed_cells, tries, tuning_cells
 from heldin.sweeps.finished import Finished, finished_cells
 from heldin.sweeps.running import CellState
 from heldin.sweeps.shipping import shipping
-from heldin.sweeps.sweep_config import Sweep
+from heldin.sweeps.sweep_config import PlacedCell, Sweep
 from heldin.sweeps.variants import variant_results
 
 JOINT_RULE = "one-run f-DP"

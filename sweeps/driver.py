@@ -12,8 +12,7 @@ import fsspec
 
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import one_process_at_a_time
-from heldin.base.log_file import logged
-from heldin.base.progress import Reporter
+from heldin.base.progress import Reporter, logged
 from heldin.record.document import without_names
 from heldin.record.sweep import FILE, TUNING, SweepResult, write_sweep
 from heldin.sweeps.cell_plan import placed_cells, take_sweep, tries, with_choices

@@ -15,7 +15,7 @@ from heldin.jobs.user_scores import leading_scores
 from heldin.record.document import Record, masked, read_record
 from heldin.stages.measures.losses import read_losses
 from heldin.stages.run_config import RunConfig
-from heldin.sweeps.cell_plan import PlacedCell
+from heldin.sweeps.sweep_config import PlacedCell
 
 
 @dataclass(frozen=True, eq=False)

@@ -84,7 +84,6 @@ def shared(batch: Batch, task: Task, slot: Slot, number: int) -> tuple[Ended, st
     """Make a part of what cells share in this machine's own cache, and say where.
 
     Args:
-        task: the part.
         number: of the published copy that it starts from; 0 if nothing is published yet.
 
     Raises:

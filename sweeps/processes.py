@@ -288,7 +288,6 @@ def why(progress: Path, code: int) -> str:
 
     Args:
         progress: what it said.
-        code: its exit code.
     """
     lines = _lines(progress)
     # Under torchrun others speak after the line that matters.

@@ -17,8 +17,8 @@ from heldin.base.files import is_held
 from heldin.base.progress import Reporter, WorkOverview
 from heldin.base.wording import counted
 from heldin.stages.run_config import RunConfig
-from heldin.sweeps.cell_plan import PlacedCell
 from heldin.sweeps.processes import FINE, CellPlace, Ended, Task, last_line, without_names
+from heldin.sweeps.sweep_config import PlacedCell
 
 STATE = "state.json"
 PROGRESS = "progress"  # what cells say while they work; removed when none does
@@ -80,7 +80,6 @@ def run_cells(cells: Sequence[PlacedCell], out: Path, place: CellPlace, reporter
     """Run the cells that have no result yet; how all stand, by name.
 
     Args:
-        cells: of the sweep.
         place: where they run.
 
     Raises:

@@ -4,13 +4,13 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, model_validator
 
 from heldin.audit.requirement import Measure, Requirement, RequirementConfig
-from heldin.base.arguments import FEW
-from heldin.base.section import Few, Section
+from heldin.base.section import FEW, Few, Section
 from heldin.stages.run_config import RunConfig
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # a folder of its own
@@ -145,3 +145,24 @@ class Sweep:
     def cells(self) -> Iterator[tuple[int, Variant]]:
         """Yield every block and variant, block by block."""
         return itertools.product(range(1, self.config.blocks + 1), self.variants)
+
+
+@dataclass(frozen=True)
+class PlacedCell:
+    """A cell and where it is.
+
+    Attributes:
+        block: number of its block, from 1.
+        config: its run's config.
+        folder: its run folder.
+    """
+
+    block: int
+    variant: Variant
+    config: RunConfig
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """Return block and variant, as the cell's folder is called."""
+        return f"{self.block}/{self.variant.name}"

@@ -7,7 +7,7 @@ import numpy as np
 from scipy import special
 
 from heldin.bounds import one_run
-from heldin.bounds.guessing import Guesses, attack_mu, guessed_out, paid_tries
+from heldin.bounds.one_run import Guesses, attack_mu, guessed_out, paid_tries
 
 DELTA, ALPHA = 1e-5, 0.05
 OLD_SHARES = (0.02, 0.05, 0.1, 0.2, 0.4, 1.0)  # of m, halves in and halves out, each at a sixth of the level

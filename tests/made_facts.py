@@ -3,15 +3,15 @@
 from heldin.audit.answer import DecisionFacts
 from heldin.audit.attack_results import AttackResult, Curve, Histogram, TprAt
 from heldin.audit.bootstrap import Estimate
-from heldin.audit.canary_groups import CanaryFacts
 from heldin.audit.decision import DecisionConfig, Evidence, RateEvidence, ScoreEvidence, decide
 from heldin.audit.headline import headline, notes
 from heldin.audit.randomisation import Law
+from heldin.audit.results import CanaryFacts
 from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
 from heldin.defenses.mechanism import Mechanism
 from heldin.record.document import Record
-from heldin.words import Code
 from heldin.words.people import USERS
+from heldin.words.statement import Code
 
 
 class Made(Code):

@@ -175,13 +175,11 @@ class watch_training(contextlib.AbstractContextManager["watch_training"]):
     The weights at the end of the block are logged. In several processes each gives its number.
 
     Args:
-        planted: see ``Watch``.
         model: see ``Watch.start``.
         tokenizer: see ``Watch.start``.
         step: see ``Watch.start``.
         process: see ``Watch.start``.
         processes: see ``Watch.start``.
-        log: see ``Watch``.
 
     Raises:
         InputError: see ``Watch``.

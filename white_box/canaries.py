@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from heldin.finetune.units import Gradients
+from heldin.models.loading import LanguageModel
 
 Directions = Literal["coordinate", "random"]
 Array = NDArray[np.float64]
@@ -85,3 +86,9 @@ class Canaries:
         if self.coordinates is not None:
             return stream.astype(np.float64)  # a coordinate's projection is itself
         return np.stack([stream @ self.direction(j) for j in range(self.count)], axis=1).astype(np.float64)
+
+
+def flat(base: LanguageModel) -> Array:
+    """All trainable parameters, shape (d,)."""
+    parts = [p.detach().reshape(-1).cpu().double() for p in base.model.parameters() if p.requires_grad]
+    return np.asarray(torch.cat(parts).numpy())

@@ -20,7 +20,7 @@ from heldin.bounds.roc import auroc
 from heldin.bounds.scores import LabelledScores
 from heldin.models.loading import LanguageModel
 from heldin.white_box import laws
-from heldin.white_box.canaries import Array
+from heldin.white_box.canaries import Array, flat
 from heldin.white_box.check import LEVEL, Check, silent, tested
 from heldin.white_box.oracle import contribution
 from heldin.white_box.stage import EMBEDDING, Stage, own_rows
@@ -161,12 +161,6 @@ def coin_checks(seen: Sequence[Observation], ceiling: float) -> list[Check]:
         _area("AUROC by where the weights went, at most", against, -moved, member, ceiling),  # descent goes against it
         _area("AUROC by how far the weights went, at most", less, -np.abs(moved), member, ceiling),
     ]
-
-
-def flat(base: LanguageModel) -> Array:
-    """All trainable parameters, shape (d,)."""
-    parts = [p.detach().reshape(-1).cpu().double() for p in base.model.parameters() if p.requires_grad]
-    return np.asarray(torch.cat(parts).numpy())
 
 
 def _joined(scores: LabelledScores) -> tuple[Array, NDArray[np.bool_]]:

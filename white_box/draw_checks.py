@@ -16,10 +16,9 @@ from heldin.white_box import laws
 from heldin.white_box.canaries import Array
 from heldin.white_box.check import LEVEL, Check, exact, silent, tested
 from heldin.white_box.laws import Found
-from heldin.white_box.runs import ObservedDraws, Run, changed, draws, readings
+from heldin.white_box.oracle import furthest
 from heldin.white_box.stage import Stage
-from heldin.white_box.step_checks import furthest
-from heldin.white_box.trainers import Trainer
+from heldin.white_box.trainers import ObservedDraws, Run, Trainer, changed, draws, readings
 
 DRAWN_CANARIES = 100  # most gradient canaries that are drawn
 _PER_UNIT = 8  # times that a unit is expected to be drawn under each key, in a short audit

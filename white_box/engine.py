@@ -17,8 +17,7 @@ from heldin.base.coins import keyed_digest
 from heldin.base.errors import InputError
 from heldin.base.tabular import Tabular
 from heldin.bounds.estimates import EpsilonEstimate, andrew_estimate
-from heldin.bounds.judgement import Judgement, evaluate
-from heldin.bounds.rules import RULES, gaussian_curve
+from heldin.bounds.judgement import RULES, Judgement, evaluate, gaussian_curve
 from heldin.bounds.verdict import Outcome
 from heldin.defenses.mechanism import Mechanism
 from heldin.white_box.canaries import Directions
@@ -39,7 +38,7 @@ from heldin.white_box.findings import (
 from heldin.white_box.noise_checks import noise_checks
 from heldin.white_box.outcome import UNSAFE_CODE, AlarmKind, TrainerOutcome
 from heldin.white_box.power import TrainerPower, claim_of, coin_design, quiet_places, trainer_power
-from heldin.white_box.process_checks import process_checks
+from heldin.white_box.processes import process_checks
 from heldin.white_box.stage import Stage, set_stage
 from heldin.white_box.stage_model import TIED_GPT_NEO, StageModel
 from heldin.white_box.step_checks import canary_checks, norms_of_units, text_checks, unlike_checks
@@ -221,7 +220,6 @@ def audit_trainer(
         processes: also run in two processes, for which the trainer must be importable; takes about 20 seconds.
         alpha: error probability of bounds and verdict.
         advance: called with 1 after each of the ``parts`` parts.
-        model: on which the trainer is audited.
         accepted: kinds of alarms that do not count towards the exit code.
 
     Raises:

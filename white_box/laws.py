@@ -216,8 +216,6 @@ def areas(measured: float, error: float, limit: float, number: int, level: float
     his Theorem 1 holds for it. ``smallest`` is an AUROC; NaN if none up to 1 would be seen.
 
     Args:
-        measured: the AUROC.
-        error: its standard error.
         limit: the largest AUROC allowed.
         number: size of the smaller group, n.
     """

@@ -119,13 +119,15 @@ def columns_of(base: LanguageModel, alike: Mapping[Texts, Sequence[str]], clip_n
 def alike_in(
     training: PrivateTraining, units: Sequence[SampledUnit], step: int, sequences: Sequence[Sequence[int]]
 ) -> dict[Texts, list[str]]:
-    """Names of the units with texts, by the token sequences that they contribute to a step.
-
-    Args:
-        units: units with texts.
-    """
+    """Names of the units with texts, by the token sequences that they contribute to a step."""
     names: dict[Texts, list[str]] = {}
     for unit in units:
         texts = tuple(tuple(text) for text in training.contribution(unit, step, sequences))
         names.setdefault(texts, []).append(unit.name)
     return names
+
+
+def furthest(readings: Sequence[Reading]) -> float:
+    """Largest distance of a step from what it should be, over the largest contribution; infinite if one is NaN."""
+    apart = [distance for each in readings for distance in (each.off, each.odd)]
+    return max((math.inf if math.isnan(distance) else distance for distance in apart), default=math.inf)

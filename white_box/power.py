@@ -9,10 +9,10 @@ import numpy as np
 from heldin.base.errors import InputError
 from heldin.bounds import one_run
 from heldin.bounds.design import Assignment, Design
-from heldin.bounds.guessing import Guesses, Try, attack_mu, simulated_rights
+from heldin.bounds.one_run import Guesses, Try, attack_mu, simulated_rights
 from heldin.bounds.verdict import Claim, curve_claim, max_certifiable_epsilon
-from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.events import PoissonGaussian, with_noise
+from heldin.defenses.accounting.guarantees import ceiling_of
 from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism

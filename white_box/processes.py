@@ -1,4 +1,6 @@
-"""Runs of a trainer in several processes that train together, as ``torchrun`` would start them, here on one machine.
+"""A trainer in two processes that train together, as ``torchrun`` would start them, here on one machine.
+
+The checks: noise added once, whole units clipped, one release for all processes.
 
 Each process is a new interpreter with torch.distributed's default group (gloo, connected through a file, so that no
 port is needed), and does every run. The trainer is pickled, so it must be importable: a function or a dataclass of a
@@ -14,16 +16,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
-from heldin.white_box.runs import Run, draws, readings, releases
+from heldin.white_box.check import ROUNDING, Check, exact, silent
+from heldin.white_box.coordinate_checks import checks_of_empty_steps, empty_runs, over_stated
+from heldin.white_box.draw_checks import DRAWN_CANARIES, checks_of_draws, drawing, steps_to_see_one_coin
+from heldin.white_box.oracle import furthest
 from heldin.white_box.stage import Stage
-from heldin.white_box.trainers import Trainer
+from heldin.white_box.step_checks import followed
+from heldin.white_box.trainers import Run, Trainer, draws, readings, releases
 
 PROCESSES = 2
 _PATIENCE = 300.0  # seconds
@@ -31,6 +38,11 @@ _JOINING = datetime.timedelta(seconds=120)
 
 How = Literal["releases", "readings", "draws"]
 _HOW: Mapping[How, Callable[[Stage, Trainer, Run], Any]] = {"releases": releases, "readings": readings, "draws": draws}
+Part = Literal["noise", "texts", "draws"]
+PARTS: tuple[Part, ...] = get_args(Part)
+
+_STEPS = 4  # read against one backward pass for each unit
+_TOGETHER = f"{PROCESSES} processes"
 
 
 @dataclass(frozen=True)
@@ -38,7 +50,7 @@ class Job:
     """One run and how it is observed.
 
     Attributes:
-        how: function of ``white_box.runs`` that observes it.
+        how: function of ``white_box.trainers`` that observes it.
     """
 
     how: How
@@ -120,6 +132,53 @@ def _take_part(folder: Path, rank: int) -> None:
     finally:
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
+
+
+def process_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tuple[Check, ...]:
+    """Run the trainer in two processes and compare, or say why that cannot be done."""
+    try:
+        seen = together([job for part in PARTS for job in jobs(part, stage, trainer, key, low)])
+    except NotRun as why:
+        return (silent(_TOGETHER, "processes", f"several processes: {why}"),)
+    return (
+        *checks_of("noise", stage, seen[:2]),
+        *checks_of("texts", stage, seen[2:4]),
+        *checks_of("draws", stage, seen[4:]),
+    )
+
+
+def jobs(part: Part, stage: Stage, trainer: Trainer, key: bytes, low: float) -> list[Job]:
+    """Return the jobs of the processes: empty steps under two keys; steps with all texts and with some; sampling."""
+    match part:
+        case "noise":
+            return [Job("releases", run, stage, trainer) for run in empty_runs(stage, key)]
+        case "texts":
+            # Everybody, so that it is known who should be there; and cohorts, which are read from what they release.
+            runs = followed(stage, key, low, rate=1.0, steps=1), followed(stage, key, low, rate=0.5, steps=_STEPS)
+            return [Job("readings", run, stage, trainer) for run in runs]
+        case "draws":
+            steps = steps_to_see_one_coin(stage.mechanism.sampler.rate, DRAWN_CANARIES)
+            there, run = drawing(stage, key, low, steps=steps)
+            return [Job("draws", run, there, trainer)]
+
+
+def checks_of(part: Part, stage: Stage, seen: Sequence[Sequence[Any]]) -> tuple[Check, ...]:
+    """Checks of what the processes saw of the part's jobs, shape (jobs, processes)."""
+    percent = f"{100 * ROUNDING:g} %"
+    match part:
+        case "noise":
+            # All processes must release the same: one that lacks the noise gives it away by comparison.
+            apart = max(float(np.abs(other - outputs[0]).max()) for outputs in seen for other in outputs[1:])
+            detects = f"releases of two processes that differ by {percent} of the sensitivity"
+            checks = [exact("releases, apart", "processes", apart, 0.0, detects)]
+            checks += checks_of_empty_steps(over_stated(stage, [outputs[0] for outputs in seen]))
+        case "texts":
+            off = max(furthest(of_one) for outputs in seen for of_one in outputs)
+            detects = f"what a unit with texts adds, {percent} of the largest contribution off"
+            checks = [exact("texts", "processes", off, 0.0, detects)]
+        case "draws":
+            checks = checks_of_draws([seen[0][0]], stage)  # as the first process saw them
+    return tuple(replace(check, name=f"{_TOGETHER}: {check.name}", subject="processes") for check in checks)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ Only who takes part is random here, and that is read from the step; a step is co
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,11 +13,10 @@ from heldin.finetune.sampled_units import SampledUnit
 from heldin.finetune.units import PrivateTraining
 from heldin.white_box.canaries import Array
 from heldin.white_box.check import ROUNDING, Check, exact
-from heldin.white_box.oracle import Reading, gradient
+from heldin.white_box.oracle import furthest, gradient
 from heldin.white_box.outcome import AlarmKind
-from heldin.white_box.runs import Run, changed, readings, releases
 from heldin.white_box.stage import Stage
-from heldin.white_box.trainers import Trainer
+from heldin.white_box.trainers import Run, Trainer, changed, readings, releases
 
 HUGE, HALF = 1000.0, 0.5  # norms of the canary, in clip norms
 FOLLOWED = 5  # steps of a short audit in which some units take part, read against the weights of each
@@ -158,12 +156,6 @@ def followed(stage: Stage, key: bytes, norm: float, *, rate: float, steps: int, 
         canaries=there.canaries.of_norm(norm),
     )
     return Run(training)
-
-
-def furthest(readings: Sequence[Reading]) -> float:
-    """Largest distance of a step from what it should be, over the largest contribution; infinite if one is NaN."""
-    apart = [distance for each in readings for distance in (each.off, each.odd)]
-    return max((math.inf if math.isnan(distance) else distance for distance in apart), default=math.inf)
 
 
 def _alone(stage: Stage, key: bytes) -> PrivateTraining:

@@ -1,6 +1,5 @@
 """Every sentence that a document states, in modules by subject. Nothing else stores, compares or parses English."""
 
-from heldin.words import answer, conditions, evidence, guarantee, split, texts
-from heldin.words.statement import Code, Statement, joined
+from heldin.words import answer, evidence, guarantee, split, texts
 
-__all__ = ["Code", "Statement", "answer", "conditions", "evidence", "guarantee", "joined", "split", "texts"]
+__all__ = ["answer", "evidence", "guarantee", "split", "texts"]

@@ -20,7 +20,7 @@ class WordsConfig(Section):
 
     def source(self) -> EntitySource:
         """Return the source. Raises InputError if there is no such file."""
-        from heldin.corpus.entities.word_list import WordList
+        from heldin.corpus.entities.recognisers import WordList
 
         return WordList(existing(self.path), self.category)
 
@@ -34,7 +34,7 @@ class PatternsConfig(Section):
 
     def source(self) -> EntitySource:
         """Return the source."""
-        from heldin.corpus.entities.patterns import Patterns
+        from heldin.corpus.entities.recognisers import Patterns
 
         return Patterns(self.which)
 
@@ -48,7 +48,7 @@ class SpacyConfig(Section):
 
     def source(self) -> EntitySource:
         """Return the source."""
-        from heldin.corpus.entities.pipelines import SpacyPipeline
+        from heldin.corpus.entities.recognisers import SpacyPipeline
 
         return SpacyPipeline(self.pipeline)
 

@@ -54,8 +54,6 @@ class EntityStatistics:
     """The people and things that a corpus names.
 
     Attributes:
-        records: of the corpus.
-        users: of the corpus.
         records_with_any: records that name any entity of the categories asked for.
         categories: counts, by category, without those that were not found.
         entities: different names, after aliases are joined.

@@ -15,10 +15,8 @@ from heldin.base.progress import Reporter
 from heldin.corpus.entities.exposure import EntityStatistics, entity_statistics
 from heldin.corpus.entities.gold import Gold
 from heldin.corpus.entities.mentions import Mentions, find_mentions
-from heldin.corpus.entities.patterns import Patterns
-from heldin.corpus.entities.pipelines import SpacyPipeline
+from heldin.corpus.entities.recognisers import Patterns, SpacyPipeline, WordList
 from heldin.corpus.entities.spans import CATEGORIES, PATTERNS, Category, EntitySource
-from heldin.corpus.entities.word_list import WordList
 from heldin.corpus.sources.iob import Iob
 from heldin.corpus.sources.rows import Source, existing
 from heldin.corpus.store import CorpusStore

@@ -57,11 +57,11 @@ def is_forwarded(subject: str, text: str) -> bool:
     return bool(FORWARDED_SUBJECT.match(subject) or FORWARDED_BODY.search(text))
 
 
-def repeats_ngram(text: str, tokens: Tokens, n: int = NGRAM) -> bool:
-    """Return whether some n-gram occurs in the text more than once."""
+def repeats_ngram(text: str, tokens: Tokens) -> bool:
+    """Return whether some sequence of ``NGRAM`` tokens occurs in the text more than once."""
     parts = tokens.split(text)
-    # A text of fewer than n tokens has no n-gram, and repeats none.
-    grams = [tuple(parts[i : i + n]) for i in range(len(parts) - n + 1)]
+    # A text of fewer tokens has no such sequence, and repeats none.
+    grams = [tuple(parts[i : i + NGRAM]) for i in range(len(parts) - NGRAM + 1)]
     return len(set(grams)) < len(grams)
 
 

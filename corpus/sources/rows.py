@@ -189,8 +189,6 @@ def require_columns(columns: Columns, present: list[str], where: str, *, to_name
     """Check that all named columns are there.
 
     Args:
-        columns: the columns that are named.
-        present: the columns that are there.
         where: place in the source, for the error.
         to_name: how a person names columns, for the error.
 

@@ -17,11 +17,7 @@ _LONGEST = 900_000  # characters that spaCy takes at once; a paragraph beyond it
 
 @dataclass(frozen=True)
 class Sentences:
-    """The sentences of another source's records, by spaCy's rules for English punctuation; no model is loaded.
-
-    Attributes:
-        source: of the records.
-    """
+    """The sentences of another source's records, by spaCy's rules for English punctuation; no model is loaded."""
 
     source: Source
 

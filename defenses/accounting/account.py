@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from heldin.base.arguments import MANY, numbers_named
+from heldin.base.arguments import numbers_named
 from heldin.base.errors import InputError
+from heldin.base.section import MANY
 from heldin.base.tabular import Tabular
 from heldin.defenses.accounting import guarantees as accounting
-from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.closed_forms import check_delta
 from heldin.defenses.accounting.comparison_accountants import black_box_epsilon, rdp_epsilon
 from heldin.defenses.accounting.events import (
@@ -22,6 +22,7 @@ from heldin.defenses.accounting.events import (
     UnamplifiedGaussian,
     check_count,
 )
+from heldin.defenses.accounting.guarantees import ceiling_of
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 

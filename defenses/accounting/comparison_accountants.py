@@ -1,4 +1,4 @@
-"""Looser accountants to compare with the exact one: black-box group privacy, Renyi DP, the moments accountant."""
+"""Looser accountants to compare with the exact one: black-box group privacy and Renyi DP."""
 
 import contextlib
 import logging
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 from dp_accounting import rdp
-from scipy import optimize, special, stats
+from scipy import optimize, special
 
-from heldin.base.arguments import MANY
 from heldin.base.errors import InputError
+from heldin.base.section import MANY
 from heldin.defenses.accounting.closed_forms import SMALLEST_DELTA, check_delta
 from heldin.defenses.accounting.events import (
     CappedPoissonGaussian,
@@ -20,8 +20,6 @@ from heldin.defenses.accounting.events import (
     TwoLevelGaussian,
     UnamplifiedGaussian,
     check_count,
-    check_noise,
-    check_rate,
 )
 from heldin.defenses.accounting.guarantees import epsilon, loss_distribution
 from heldin.defenses.accounting.loss_pmf import Array, LossPmf, deltas_on_grid, pair_delta, rounding_mass
@@ -30,7 +28,6 @@ from heldin.defenses.accounting.step_pld import mixture, to_dp_event
 # Orders a of the Renyi divergences that are tried. Fewer orders only loosen the bound.
 _ORDERS = np.concatenate([np.arange(1.05, 11.0, 0.05), np.arange(11.0, 64.0), [80.0, 96.0, 128.0, 192.0, 256.0]])
 _MOST_TILTS, _TILTS = 1e9, 2**22  # log-likelihood ratios: of all, and of one piece of the quadrature
-_MOMENTS = 64  # highest order of the classical moments accountant, as in its published implementations
 
 
 def black_box_epsilon(event: PoissonGaussian, group_size: int, steps: int, delta: float) -> float:
@@ -104,32 +101,6 @@ def rdp_epsilon(event: Event, steps: int, delta: float) -> float | None:
                 accountant = rdp.RdpAccountant()
                 accountant.compose(to_dp_event(event, steps))
                 return float(accountant.get_epsilon(delta))
-
-
-def moments_epsilon(noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
-    """Epsilon by the classical moments accountant: min over whole orders l <= 64 of (T alpha(l) - ln(delta)) / l.
-
-    alpha(l) = ln E_Q[(P / Q)^(l + 1)] is the larger log-moment of one Poisson-sampled Gaussian step (Abadi et al. 2016,
-    Theorem 2 and section 3.2). It is what Lai et al. claim their epsilons by; ``epsilon`` is tighter.
-
-    Args:
-        noise_multiplier: noise standard deviation over clip norm; 0 gives inf.
-        rate: probability of the unit in a step.
-        steps: T.
-    """
-    check_count("steps", steps)
-    check_delta(delta, 1)
-    check_rate(rate)
-    check_noise(noise_multiplier)
-    if noise_multiplier == 0.0:
-        return math.inf
-    order = np.arange(1, _MOMENTS + 1)[:, None]
-    k = np.arange(_MOMENTS + 2)[None, :]
-    # The binomial expansion of E_Q[(1 - p + p L)^(l + 1)], E_Q[L^k] = exp(k (k - 1) / (2 s^2)): shape (orders, k).
-    with np.errstate(divide="ignore", invalid="ignore"):
-        chance = stats.binom.logpmf(k, order + 1, rate)
-    alpha = special.logsumexp(chance + k * (k - 1) / (2.0 * noise_multiplier**2), axis=1)
-    return float(np.min((steps * alpha - math.log(delta)) / order[:, 0]))
 
 
 @contextlib.contextmanager

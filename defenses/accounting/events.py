@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from heldin.base.arguments import MANY, MOST
 from heldin.base.errors import InputError
+from heldin.base.section import MANY, MOST
 
 MOST_NOISE, LEAST_RATE = 1e9, 1e-15  # beyond these, losses are below what a double resolves
 
@@ -114,7 +114,6 @@ class UnamplifiedGaussian:
     Attributes:
         noise_multiplier: s, noise standard deviation over clip norm.
         participations: most steps in which the unit takes part.
-        adjacency: of the guarantee.
         group_size: members of the unit.
     """
 
@@ -177,7 +176,6 @@ def participations(population: int, cohort: int, steps: int, *, drop_incomplete:
     Args:
         population: public number of units.
         cohort: units in a step.
-        steps: of the run.
         drop_incomplete: whether each pass drops its incomplete last cohort.
     """
     check_count("population", population)

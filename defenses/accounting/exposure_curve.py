@@ -10,15 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from heldin.base.arguments import MANY
 from heldin.base.errors import InputError
+from heldin.base.section import MANY
 from heldin.base.tabular import Tabular
 from heldin.defenses.accounting import guarantees as accounting
-from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.closed_forms import check_delta
 from heldin.defenses.accounting.events import PoissonGaussian, check_count
-
-EXPOSED = (1, 2, 4, 8, 16, 32, 64)  # texts at which a curve is shown if nobody says where
+from heldin.defenses.accounting.guarantees import EXPOSED, ceiling_of
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,6 @@ class ExposurePoint:
 
     Attributes:
         exposed: m, texts that the person wrote or is named in.
-        epsilon: of the person.
         auroc_bound: AUROC that no attacker on such a person exceeds in expectation.
     """
 

@@ -1,13 +1,22 @@
-"""Epsilon and delta of a run, computed from its event; no other module turns a mechanism into these numbers.
+"""Epsilon, delta and the ceiling of attackers of a run, from its event; no other module computes them from a mechanism.
 
 Every number is an upper bound on the true value: discretisation, truncation and FFT rounding are all charged
 (loss_pmf.py, step_pld.py); composition.py chooses the grid.
+
+The ceiling of every attacker is the highest ROC curve. An attacker who decides between "in" and "out" has
+TPR <= ceiling(FPR) (docs/theory.md#attacker-ceilings), where the ceiling is the ROC of the dominating pair, the
+pointwise minimum over both add/remove directions. It bounds each user's attacker; it bounds the ROC pooled over users
+only if in or out was assigned at random.
 """
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal, TypeAlias
 
-from scipy import optimize
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize, special, stats
 
 from heldin.base.errors import InputError
 from heldin.defenses.accounting.closed_forms import SMALLEST_DELTA, check_delta, gaussian_delta, gaussian_epsilon
@@ -15,15 +24,27 @@ from heldin.defenses.accounting.composition import area_pair, grid_delta, grid_e
 from heldin.defenses.accounting.events import (
     Event,
     FilteredGaussian,
+    PoissonGaussian,
+    TwoLevelGaussian,
     UnamplifiedGaussian,
     check_count,
+    check_noise,
+    check_rate,
     with_noise,
 )
-from heldin.defenses.accounting.loss_pmf import LossPair, rounding_mass
-from heldin.words import Statement
+from heldin.defenses.accounting.loss_pmf import LossPair, LossPmf, rounding_mass
+from heldin.defenses.accounting.roc_ceiling import RocCeiling, epsilon_delta_ceiling
 from heldin.words.guarantee import PromiseCaution
+from heldin.words.statement import Statement
 
+Array = npt.NDArray[np.float64]
+Rule: TypeAlias = Literal["all", "any"]
+"""Which records a step may use: those of which all, or any, of the entities named are drawn."""
+HOLDERS = (1, 2, 4, 8, 16, 64)  # other users who name the entity, at which the bound is shown if nobody says where
+EXPOSED = (1, 2, 4, 8, 16, 32, 64)  # texts at which a curve is shown if nobody says where
 SMALLEST_NOISE, LARGEST_NOISE = 1e-2, 1e6  # range of noise multipliers that calibration searches
+_MOMENTS = 64  # highest order of the classical moments accountant, as in its published implementations
+_LOWEST_LOSS = -12.0  # below it, FFT noise times e^{-loss} would matter; the other direction covers that end
 
 
 def epsilon(event: Event, steps: int, delta: float) -> float:
@@ -93,7 +114,7 @@ def attack_distribution(event: Event, steps: int, delta: float, area: Callable[[
         event: one step; noise must be positive.
         steps: T.
         delta: at which epsilon is resolved.
-        area: under the ROC curve of a composed pair (defenses.accounting.ceiling).
+        area: under the ROC curve of a composed pair (``ceiling_of``).
     """
     pair = loss_distribution(event, steps, delta)
     assert not isinstance(event, FilteredGaussian)
@@ -157,3 +178,132 @@ def _noise_bracket(spent: Callable[[float], float], target: float) -> tuple[floa
             )
         low, high = max(smallest, low - math.log(2.0)), low
     return low, high
+
+
+def sensitive_epsilon(event: TwoLevelGaussian, steps: int, delta: float, rule: Rule) -> float:
+    """Epsilon of a user and a recognised entity (docs/theory.md#two-level-sampling).
+
+    Args:
+        event: one step; its entity rate is that of the coins.
+        rule: which records a step may use. Under "any" the holders change whatever the entity's own coin is.
+    """
+    return epsilon(event if rule == "all" else replace(event, entity_rate=1.0), steps, delta)
+
+
+def missed_epsilon(event: TwoLevelGaussian, steps: int, delta: float) -> float:
+    """Epsilon of a user and a name that stands in one other user's text and was not recognised there.
+
+    The text may name recognised entities too, whose coins others share: no coin of its own hides it.
+
+    Args:
+        event: one step; its entity rate and holders are ignored.
+    """
+    return epsilon(replace(event, entity_rate=1.0, holders=1), steps, delta)
+
+
+def two_level_epsilon(event: TwoLevelGaussian, steps: int, delta: float, rule: Rule) -> float:
+    """Epsilon of a user and an entity that up to ``event.holders`` other users name, recognised or missed in one text.
+
+    Without holders it is that of the user alone (docs/theory.md#two-level-sampling).
+
+    Args:
+        event: one step; its entity rate is that of the coins.
+        rule: which records a step may use.
+    """
+    if event.holders == 0:
+        return epsilon(PoissonGaussian(event.noise_multiplier, event.user_rate), steps, delta)
+    return max(missed_epsilon(event, steps, delta), sensitive_epsilon(event, steps, delta, rule))
+
+
+def ceiling_of(event: Event, steps: int, delta: float) -> RocCeiling:
+    """The ceiling of a run: its area is at most about 5e-4 above the exact ceiling's, never below it.
+
+    delta only sets how fine the loss grid is at least. Without noise any TPR can be reached.
+    """
+    if event.noise_multiplier == 0.0:
+        return RocCeiling(np.array([0.0, 1.0]), np.array([1.0, 1.0]))
+    if isinstance(event, FilteredGaussian):
+        return epsilon_delta_ceiling(epsilon(event, steps, delta), delta)
+    return pld_ceiling(attack_distribution(event, steps, delta, _area))
+
+
+def pld_ceiling(pair: LossPair) -> RocCeiling:
+    """Pointwise minimum of the two directions' ROC curves, exact between the vertices: never below the true ceiling."""
+    remove, add = _remove_roc(pair.remove), _add_roc(pair.add)
+    fpr = np.union1d(remove[0], add[0])
+    gap = np.interp(fpr, *remove) - np.interp(fpr, *add)
+    # The curves cross between vertices too: without these points the minimum would be cut short, below the ceiling.
+    crossing = np.flatnonzero(gap[:-1] * gap[1:] < 0.0)
+    share = gap[crossing] / (gap[crossing] - gap[crossing + 1])
+    fpr = np.union1d(fpr, fpr[crossing] + share * np.diff(fpr)[crossing])
+    return RocCeiling(fpr, np.minimum(np.interp(fpr, *remove), np.interp(fpr, *add)))
+
+
+def _area(pair: LossPair) -> float:
+    return pld_ceiling(pair).auroc
+
+
+def _remove_roc(pmf: LossPmf) -> tuple[Array, Array]:
+    """(FPR, TPR) vertices of calling "in" on the largest losses first; upper = in, lower = out."""
+    # Beyond the last loss kept, l, the curve is below its tangent of slope e^l, which reaches TPR 1 at
+    # FPR + (1 - TPR) e^-l.
+    losses, masses = _descending(pmf)
+    tpr = np.append(pmf.infinity, pmf.infinity + np.cumsum(masses))
+    fpr = np.append(0.0, np.cumsum(masses * np.exp(-losses)))
+    full = fpr[-1] + max(0.0, 1.0 - tpr[-1]) * math.exp(-float(losses[-1]))
+    return _ascending(np.append(fpr, full), np.append(tpr, 1.0))
+
+
+def _add_roc(pmf: LossPmf) -> tuple[Array, Array]:
+    """(FPR, TPR) vertices from the other end; upper = out.
+
+    Calling "out" on the largest losses, of masses U under out and L under in, leaves FPR = 1 - U and TPR = 1 - L.
+    Before the first vertex the curve is at most that vertex's TPR.
+    """
+    # 1 - U and 1 - L lose digits where they are small and the curve is steep, so every vertex moves up and to the left
+    # by the most that n additions may have rounded.
+    losses, masses = _descending(pmf)
+    rounding = (masses.size + 1) * 2.0**-52
+    upper = np.append(pmf.infinity, pmf.infinity + np.cumsum(masses))
+    lower = np.append(0.0, np.cumsum(masses * np.exp(-losses)))
+    fpr, tpr = 1.0 - upper[::-1] - rounding, 1.0 - lower[::-1] + rounding
+    return _ascending(np.append(fpr, 1.0), np.append(tpr, 1.0))
+
+
+def _descending(pmf: LossPmf) -> tuple[Array, Array]:
+    losses, masses = pmf.losses[::-1], pmf.masses[::-1]
+    kept = losses >= _LOWEST_LOSS
+    return losses[kept], masses[kept]
+
+
+def _ascending(fpr: Array, tpr: Array) -> tuple[Array, Array]:
+    """The vertices inside the unit square, from FPR 0 (at the first vertex's TPR) to (1, 1)."""
+    inside = (fpr >= 0.0) & (fpr <= 1.0)
+    fpr, tpr = fpr[inside], np.maximum.accumulate(np.clip(tpr[inside], 0.0, 1.0))
+    return np.concatenate([[0.0], fpr, [1.0]]), np.concatenate([tpr[:1], tpr, [1.0]])
+
+
+def moments_epsilon(noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
+    """Epsilon by the classical moments accountant: min over whole orders l <= 64 of (T alpha(l) - ln(delta)) / l.
+
+    alpha(l) = ln E_Q[(P / Q)^(l + 1)] is the larger log-moment of one Poisson-sampled Gaussian step (Abadi et al. 2016,
+    Theorem 2 and section 3.2). It is what Lai et al. claim their epsilons by; ``epsilon`` is tighter.
+
+    Args:
+        noise_multiplier: noise standard deviation over clip norm; 0 gives inf.
+        rate: probability of the unit in a step.
+        steps: T.
+    """
+    check_count("steps", steps)
+    check_delta(delta, 1)
+    check_rate(rate)
+    check_noise(noise_multiplier)
+    if noise_multiplier == 0.0:
+        return math.inf
+    order = np.arange(1, _MOMENTS + 1)[:, None]
+    k = np.arange(_MOMENTS + 2)[None, :]
+    # The binomial expansion of E_Q[(1 - p + p L)^(l + 1)], E_Q[L^k] = exp(k (k - 1) / (2 s^2)): shape (orders, k).
+    with np.errstate(divide="ignore", invalid="ignore"):
+        chance = stats.binom.logpmf(k, order + 1, rate)
+    alpha = special.logsumexp(chance + k * (k - 1) / (2.0 * noise_multiplier**2), axis=1)
+    return float(np.min((steps * alpha - math.log(delta)) / order[:, 0]))

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from heldin.base.arguments import MANY
 from heldin.base.errors import InputError
+from heldin.base.section import MANY
 from heldin.defenses.accounting.events import check_count
 
 

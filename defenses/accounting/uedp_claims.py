@@ -9,21 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from heldin.base.arguments import MANY
 from heldin.base.errors import InputError
+from heldin.base.section import MANY
 from heldin.base.tabular import Tabular
-from heldin.defenses.accounting import guarantees as accounting
-from heldin.defenses.accounting.comparison_accountants import moments_epsilon
-from heldin.defenses.accounting.events import PoissonGaussian, TwoLevelGaussian, check_count, check_noise
+from heldin.defenses.accounting.events import TwoLevelGaussian, check_count, check_noise
+from heldin.defenses.accounting.guarantees import HOLDERS, Rule, missed_epsilon, moments_epsilon, two_level_epsilon
 
-Rule: TypeAlias = Literal["all", "any"]
-"""Which records a step may use: those of which all, or any, of the entities named are drawn."""
 NoiseScale: TypeAlias = Literal["cohort", "clip-norm"]
 """Of what the noise is a multiple: the largest norm of a whole cohort's sum and one (Algorithm 1), or one clip norm."""
 
 RULES: tuple[Rule, ...] = ("all", "any")
 ASSUMED = "what holds assumes weights and divisors that are public constants: weights that count records void it"
-HOLDERS = (1, 2, 4, 8, 16, 64)  # other users who name the entity, at which the bound is shown if nobody says where
 
 
 @dataclass(frozen=True)
@@ -95,41 +91,6 @@ class UedpAccount(Tabular):
     def as_dict(self) -> dict[str, Any]:
         """The fields by name."""
         return dataclasses.asdict(self)
-
-
-def sensitive_epsilon(event: TwoLevelGaussian, steps: int, delta: float, rule: Rule) -> float:
-    """Epsilon of a user and a recognised entity (docs/theory.md#two-level-sampling).
-
-    Args:
-        event: one step; its entity rate is that of the coins.
-        rule: which records a step may use. Under "any" the holders change whatever the entity's own coin is.
-    """
-    return accounting.epsilon(event if rule == "all" else replace(event, entity_rate=1.0), steps, delta)
-
-
-def missed_epsilon(event: TwoLevelGaussian, steps: int, delta: float) -> float:
-    """Epsilon of a user and a name that stands in one other user's text and was not recognised there.
-
-    The text may name recognised entities too, whose coins others share: no coin of its own hides it.
-
-    Args:
-        event: one step; its entity rate and holders are ignored.
-    """
-    return accounting.epsilon(replace(event, entity_rate=1.0, holders=1), steps, delta)
-
-
-def two_level_epsilon(event: TwoLevelGaussian, steps: int, delta: float, rule: Rule) -> float:
-    """Epsilon of a user and an entity that up to ``event.holders`` other users name, recognised or missed in one text.
-
-    Without holders it is that of the user alone (docs/theory.md#two-level-sampling).
-
-    Args:
-        event: one step; its entity rate is that of the coins.
-        rule: which records a step may use.
-    """
-    if event.holders == 0:
-        return accounting.epsilon(PoissonGaussian(event.noise_multiplier, event.user_rate), steps, delta)
-    return max(missed_epsilon(event, steps, delta), sensitive_epsilon(event, steps, delta, rule))
 
 
 def account_uedp(

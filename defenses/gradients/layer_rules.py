@@ -57,7 +57,6 @@ class UnitBlock:
     Attributes:
         start: first record of the run in the batch.
         rows: records per unit.
-        first: first unit.
         last: end of the units (exclusive).
     """
 
@@ -184,7 +183,6 @@ def watch(
     """Report every use of the layer's trainable parameters to ``report`` during the backward pass.
 
     Args:
-        name: its name, for messages.
         trainable: its own parameters whose uses are reported, by their names in it.
         records: B.
         anchor: a scalar that requires a gradient, so that the graph begins at the first trainable layer.

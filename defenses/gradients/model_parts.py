@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from heldin.base.errors import InputError
 from heldin.defenses.gradients.layer_rules import LayerRule, RecordLayout, rule_of
@@ -161,3 +162,8 @@ def without_gradients(trainable: dict[str, nn.Parameter]) -> Iterator[None]:
     finally:
         for parameter in trainable.values():
             parameter.requires_grad_(True)
+
+
+def trainable(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
+    """The model's trainable parameters by name."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}

@@ -16,10 +16,14 @@ What always holds for ``clipped_gradient_sum``:
 | with a loss, gradient or squared norm that is not finite | zero, by masking; marked in ``masked`` |
 | whose gradient is zero | itself |
 
+The layer rules are checked on a model's first batch against plain autograd for one unit at a time.
+
 Clipping: Abadi et al. 2016; units of several records: Charles et al. 2024, Algorithm 2.
 """
 
 import itertools
+import math
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
@@ -31,16 +35,18 @@ from heldin.base.errors import InputError
 from heldin.defenses.choices import LEAST_CLIP_NORM
 from heldin.defenses.gradients.engine_choice import in_words, unit_by_unit
 from heldin.defenses.gradients.held_gradients import Deferred, Sums, UnitGradients, norm_of_all
-from heldin.defenses.gradients.layer_rules import RecordLayout, lay_out
-from heldin.defenses.gradients.model_parts import Parts, evaluating, take_apart
+from heldin.defenses.gradients.layer_rules import NoRule, RecordLayout, lay_out
+from heldin.defenses.gradients.model_parts import IGNORED, Parts, evaluating, take_apart, unit_losses
 from heldin.defenses.gradients.one_pass import Engine, one_pass, ways_of
-from heldin.defenses.gradients.rule_check import plain_gradient, why_not_rules
 from heldin.models.arithmetic import true_float32
-from heldin.models.devices import moved
+from heldin.models.devices import is_out_of_memory, moved
 
 # A ghost norm's square is off by about 4 * 2^-24 of the square of the summed norms of its tokens; below this share of
 # it, the norm may be off by 1e-4 and is computed again from the gradient itself.
 CANCELLATION = 1.2e-3
+PROBE_POSITIONS = 32  # of one record, so that the probe is cheap
+
+_CHECKED: "weakref.WeakKeyDictionary[nn.Module, dict[object, str | None]]" = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,6 @@ def clipped_gradient_sum(
     engine: Engine = "auto",
     memory_budget: int | None = None,
     most_records: int | None = None,
-    waits: bool = True,
     parts: Parts | None = None,
     onto: Sums | None = None,
 ) -> ClippedSum:
@@ -111,7 +116,6 @@ def clipped_gradient_sum(
 
     Args:
         model: a causal language model: model(input_ids=, use_cache=False).logits is (B, L, V).
-        units: the records.
         clip_norm: C: a gradient is multiplied by min(1, C / norm); ``math.inf`` for no clipping.
         engine: "auto": for each weight matrix the fastest way of ``engine_choice``; "materialise", "ghost": that way
             for all; "loop": one backward pass per unit, which "auto" takes too where ``unit_by_unit`` finds it faster.
@@ -120,8 +124,6 @@ def clipped_gradient_sum(
         memory_budget: bytes that kept gradients may take under "auto"; None: the default of ``choose_ways``.
         most_records: of one forward pass; if a unit has more, all units are taken one by one, in several passes each,
             whatever the engine. None: every unit fits.
-        waits: whether to look if a unit is masked, or a ghost norm is to be computed again, for which a GPU is waited
-            for. False: where ``masked`` marks a unit, it may be for either, and the gradients are not to be used.
         parts: ``take_apart(model)``, for several calls; None: it is taken apart here.
         onto: ``gradients`` of an earlier call, to which these are added, in place; None: there are none yet.
 
@@ -136,7 +138,7 @@ def clipped_gradient_sum(
     if not len(units.inputs):
         return _nothing(parts, units, onto)
     # From here on records stand unit by unit; ``_spread`` puts the results back in the caller's order.
-    device, clip = parts.device, _Clip(clip_norm, waits, onto)
+    device, clip = parts.device, _Clip(clip_norm, onto)
     layout = lay_out(units.unit, units.units, device)
     inputs, targets = units.inputs[layout.order], units.targets[layout.order]
     why: str | None = None
@@ -173,18 +175,17 @@ Found = tuple[Sums, Tensor, Tensor, Tensor]  # sums, norms (U,), losses (U,), ma
 
 @dataclass(frozen=True)
 class _Clip:
-    """To which norm, and with ``waits`` and ``onto`` of ``clipped_gradient_sum``."""
+    """To which norm, and ``onto`` of ``clipped_gradient_sum``."""
 
     norm: float
-    waits: bool
     onto: Sums | None
 
 
 def _clipped(gradients: Sequence[UnitGradients], losses: Tensor, clip: _Clip) -> Found:
-    norms, shaky = _norms(gradients, torch.zeros(len(losses), 0, device=losses.device), clip.waits)
+    norms = _norms(gradients, torch.zeros(len(losses), 0, device=losses.device))
     # In float32, as reported: a finite float64 norm that overflows there counts as not finite.
-    masked = ~(torch.isfinite(norms.float()) & torch.isfinite(losses)) | shaky
-    if clip.waits and bool(masked.any()):
+    masked = ~(torch.isfinite(norms.float()) & torch.isfinite(losses))
+    if bool(masked.any()):
         for gradient in gradients:
             gradient.discard(masked)  # a weight of zero would not do: zero times NaN is NaN
     weights = clip_factors(norms, masked, clip.norm)
@@ -192,27 +193,21 @@ def _clipped(gradients: Sequence[UnitGradients], losses: Tensor, clip: _Clip) ->
     return sums, norms.float(), losses, masked
 
 
-def _norms(gradients: Sequence[UnitGradients], none: Tensor, waits: bool) -> tuple[Tensor, Tensor]:
-    """(U,) norms over all parameters, float64, and which of them are not to be used; these are none if ``waits``.
-
-    ``none`` (U, 0) are the norms of no parameter.
-    """
+def _norms(gradients: Sequence[UnitGradients], none: Tensor) -> Tensor:
+    """(U,) norms over all parameters, float64; ``none`` (U, 0) are the norms of no parameter."""
     ghosts = [gradient for gradient in gradients if isinstance(gradient, Deferred) and gradient.ghost]
     others = [gradient.norms() for gradient in gradients if gradient not in ghosts]
     squares = torch.cat([*others, none], 1).double().square().sum(1)
-    shaky = torch.zeros_like(squares, dtype=torch.bool)
     if ghosts:
         estimates = [ghost.squares_and_bounds() for ghost in ghosts]
         of_ghosts, bounds = (torch.stack(column).sum(0) for column in zip(*estimates, strict=True))
         # A norm that is too small by cancellation would let a unit contribute more than C: these are computed again.
         shaky = squares + of_ghosts < CANCELLATION * bounds
-        # The answer waits until a GPU has done all that it was given.
-        if waits and bool(shaky.any()):
+        if bool(shaky.any()):
             exact = torch.stack([ghost.taken_again(shaky) for ghost in ghosts]).sum(0)
             of_ghosts = torch.where(shaky, exact, of_ghosts)
-        shaky = shaky & (not waits)
         squares = squares + of_ghosts
-    return squares.sqrt(), shaky
+    return squares.sqrt()
 
 
 def clip_factors(norms: Tensor, masked: Tensor, clip_norm: float) -> Tensor:
@@ -242,7 +237,7 @@ def _loop(
         norm = norm_of_all(gradients)
         masked = ~(torch.isfinite(norm.float()) & torch.isfinite(loss))
         factor = clip_factors(norm, masked, clip.norm)
-        if not (clip.waits and bool(masked)):  # a factor of zero would not do: NaN times zero is NaN
+        if not bool(masked):  # a factor of zero would not do: NaN times zero is NaN
             for name, gradient in zip(parts.trainable, gradients, strict=True):
                 total[name].addcmul_(gradient, factor)
         of_units.append(torch.stack([norm, loss.double(), masked.double()]))
@@ -264,3 +259,103 @@ def _zeros(parts: Parts) -> Sums:
 def _nothing(parts: Parts, units: UnitBatch, onto: Sums | None) -> ClippedSum:
     zeros = torch.zeros(units.units, device=parts.device)
     return ClippedSum(_zeros(parts) if onto is None else onto, zeros, zeros.clone(), zeros > 0, "no records")
+
+
+def plain_gradient(
+    parts: Parts, inputs: Tensor, targets: Tensor, most_records: int | None = None
+) -> tuple[Tensor, list[Tensor]]:
+    """Loss and float32 gradients of one unit, by plain autograd, on the model's device.
+
+    Args:
+        inputs: token ids of the unit's records, (R, L); on the CPU, or a GPU is waited for.
+        targets: token ids, (R, L), where the inputs are.
+        most_records: of a forward pass; the gradients of several add up. None: all.
+    """
+    # Without the padding that other units cause.
+    asked = (targets != IGNORED).any(0).nonzero()
+    longest = int(asked.max()) + 1 if len(asked) else 1
+    records, device = len(inputs), parts.device
+    inputs, targets = moved(inputs[:, :longest], device), moved(targets[:, :longest], device)
+    parameters = list(parts.trainable.values())
+    # Restored below: accumulated gradients of the caller are not this function's to change.
+    before = [p.grad for p in parameters]
+    try:
+        for parameter in parameters:
+            parameter.grad = None
+        loss = torch.zeros((), device=device)
+        for start in range(0, records, most_records or records):
+            some = slice(start, start + (most_records or records))
+            of_pass = inputs[some]
+            layout = lay_out(torch.zeros(len(of_pass), dtype=torch.long), 1, device)
+            with torch.enable_grad():
+                part = unit_losses(parts.model, of_pass, targets[some], layout)[0]
+                if len(of_pass) < records:
+                    # The mean over this pass's records counts as their share of the unit's.
+                    part = part * (len(of_pass) / records)
+                torch.autograd.backward(part)  # not autograd.grad, which reentrant checkpointing refuses
+            loss = loss + part.detach()
+        return loss, [torch.zeros(p.shape, device=p.device) if p.grad is None else p.grad.float() for p in parameters]
+    finally:
+        for parameter, gradient in zip(parameters, before, strict=True):
+            parameter.grad = gradient
+
+
+def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
+    """Why the one-pass engines cannot be used on this model, or None; checked once for each set of parameters.
+
+    Raises InputError if a record's loss depends on the other records of its batch.
+    """
+    # The rules are tried on two records, the first with weight one and the second with zero: the result must be plain
+    # autograd's gradient of the first record. That catches what no rule can see: a parameter that is used outside its
+    # layer, a layer that is not used as its type suggests, and records that influence each other.
+    device = parts.device
+    autocast = torch.is_autocast_enabled(device.type)
+    checkpointed = any(getattr(m, "gradient_checkpointing", False) for m in parts.modules)
+    key = (tuple((name, id(p)) for name, p in parts.trainable.items()), autocast, checkpointed)
+    # All that decides whether the rules hold, and not the batch, so that the price is paid once.
+    known = _CHECKED.setdefault(parts.model, {})
+    if key in known:
+        return known[key]
+    within = (targets[:, :PROBE_POSITIONS] != IGNORED).sum(1)
+    row = int(within.argmax())  # the record with the most targets there
+    # An encoder's one target stands at the end: then the whole record is tried.
+    shown = PROBE_POSITIONS if within[row] else inputs.shape[1]
+    inputs, targets = inputs[row, :shown], targets[row, :shown]
+    loss, expected = plain_gradient(parts, inputs[None], targets[None])
+    if not bool(torch.isfinite(loss)) or not any(bool(g.any()) for g in expected):
+        # Not remembered: the next batch may have one.
+        return "this batch has no record with a finite gradient that is not zero, to try the rules on"
+    half = autocast or any(p.dtype != torch.float32 for p in parts.trainable.values())
+    pair = lay_out(torch.arange(2), 2, device)
+    other = torch.where(inputs == inputs.flip(0), (inputs == 0).long(), inputs.flip(0))  # differs at every position
+    both, answers = moved(torch.stack([inputs, other]), device), moved(torch.stack([targets, targets]), device)
+    with torch.enable_grad():  # without it, reentrant checkpointing warns
+        beside = unit_losses(parts.model, both, answers, pair)[0].detach()
+    if abs(float(beside - loss)) > (3e-2 if half else 1e-3) * max(1.0, abs(float(loss))):
+        raise InputError("the model mixes the records of a batch, so that no user has a gradient of their own")
+    try:
+        gradients, _ = one_pass(parts, both, answers, pair, ways_of(parts, pair, len(inputs), "materialise", None))
+        first = torch.tensor([1.0, 0.0], device=device)
+        with torch.autocast(device.type, enabled=False):
+            for gradient in gradients:
+                gradient.norms()
+            sums = {
+                name: total for gradient in gradients for name, total in gradient.weighted_sums(first, None).items()
+            }
+            known[key] = _difference(expected, {name: sums[name] for name in parts.trainable}, half=half)
+    except (NoRule, RuntimeError) as error:  # from autograd, for instance if a layer writes into another's output
+        if is_out_of_memory(error):  # says nothing about the rules: the caller retries with fewer records
+            raise
+        known[key] = str(error).splitlines()[0]
+    return known[key]
+
+
+def _difference(expected: list[Tensor], sums: dict[str, Tensor], *, half: bool) -> str | None:
+    whole = math.sqrt(sum(float(g.double().square().sum()) for g in expected))
+    # Relative to the tensor's own norm, but not below a share of the whole gradient's: a tensor that hardly counts may
+    # consist of rounding.
+    share, floor = (1e-1, 1e-2) if half else (1e-3, 1e-4)
+    for (name, gradient), plain in zip(sums.items(), expected, strict=True):
+        if float((gradient - plain).norm()) > share * max(float(plain.norm()), floor * whole):
+            return f"the rules for '{name}' do not give the gradient that autograd gives"
+    return None

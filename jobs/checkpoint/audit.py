@@ -8,13 +8,11 @@ from typing import NoReturn
 from heldin.base.artefacts import INDEX
 from heldin.base.errors import InputError
 from heldin.base.files import write_text
-from heldin.base.log_file import logged
-from heldin.base.progress import Reporter
+from heldin.base.progress import Reporter, logged
 from heldin.corpus.names import missing_names_line
 from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
 from heldin.jobs.checkpoint.body import AuditMeasures, audit_body, scored_texts, subjects_of_audit
-from heldin.jobs.checkpoint.groups import opened_models, read_groups
-from heldin.jobs.checkpoint.job import CheckpointAudit, audit_job
+from heldin.jobs.checkpoint.job import CheckpointAudit, audit_job, opened_models, read_groups
 from heldin.jobs.environment import environment
 from heldin.models.loading import LanguageModel, same_tokens
 from heldin.models.model_names import require_model

@@ -12,8 +12,8 @@ from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS
 from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.base.config_errors import checked
 from heldin.base.section import Count, ExpandedName, ExpandedPath, Few, Many, NotNegative, Positive, Section, Seed
-from heldin.bounds.claims import parse_claim
 from heldin.bounds.design import Assignment
+from heldin.bounds.verdict import parse_claim
 from heldin.corpus.sources.rows import Columns
 from heldin.models.model_config import ScoringPrecision
 from heldin.record.release import Release

@@ -15,17 +15,16 @@ from heldin.base.files import text_sha256
 from heldin.base.progress import Reporter
 from heldin.bounds.design import Assignment
 from heldin.corpus.store import CorpusStore
-from heldin.jobs.checkpoint.groups import Groups, training_records
-from heldin.jobs.checkpoint.job import CheckpointAudit
+from heldin.jobs.checkpoint.job import CheckpointAudit, Groups, training_records
 from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Body
 from heldin.record.facts import LARGEST_DRIFT, CorpusFacts, ModelFacts, Overlaps, ScoredTexts, SplitFacts
 from heldin.record.overlaps import NOT_KNOWN, measured, texts_in, training_flaws
 from heldin.stages.measures.measure import Fingerprinted, Measure, MeasuredUsers, MeasureFolder
 from heldin.stages.measures.scores import Setting, TextScores, scoring_rule
-from heldin.words import Statement
 from heldin.words.answer import ComparisonFlaw
 from heldin.words.split import SplitReason
+from heldin.words.statement import Statement
 from heldin.words.texts import AtEndpoint
 
 if TYPE_CHECKING:

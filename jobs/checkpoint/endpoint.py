@@ -12,7 +12,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
 from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
-from heldin.jobs.checkpoint.groups import OpenedModels
+from heldin.jobs.checkpoint.job import OpenedModels
 from heldin.models.checks import PROBE
 from heldin.models.endpoint import (
     BYTES_PER_TOKEN,

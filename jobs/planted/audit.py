@@ -13,8 +13,7 @@ from heldin.audit.preregistration import Preregistration, Sides
 from heldin.audit.results import Results
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, private_directory, whole_directory
-from heldin.base.log_file import logged
-from heldin.base.progress import Reporter
+from heldin.base.progress import Reporter, logged
 from heldin.bounds.design import Assignment
 from heldin.bounds.plan_claims import UnitClaim, parse_claim_of
 from heldin.bounds.verdict import Claim
@@ -25,12 +24,12 @@ from heldin.jobs.planted.body import Described, counts_of_log, planted_body, pla
 from heldin.jobs.planted.condition_checks import LOG_FAULTS, PlantedEvidence, as_seen, conditions_of, found_changed
 from heldin.jobs.planted.control import Control, ControlSample, read_unseen
 from heldin.jobs.planted.looks import Look, look_at, note_change, write_look
-from heldin.jobs.planted.plant import fingerprints
 from heldin.jobs.planted.plant_config import PlantConfig
 from heldin.jobs.planted.plant_data import drawn_data
 from heldin.jobs.planted.plant_folder import (
     AUDITS,
     Manifest,
+    fingerprints,
     home_of,
     read_form,
     read_planted,
@@ -71,9 +70,9 @@ from heldin.stages.sides.panels import (
 )
 from heldin.watch.planted_files import LOG
 from heldin.watch.training_log import hashes_in_folder
-from heldin.words import Statement
 from heldin.words.answer import ComparisonFlaw
 from heldin.words.people import AUDITED, USERS
+from heldin.words.statement import Statement
 
 _LOOKED_AT = ("model", "claims", "endpoint", "precision")
 _MOST = 0.9  # of the tokens: a few bear no loss where rows are packed or end
@@ -113,7 +112,6 @@ class _Audit:
     """The state of an audit while it measures.
 
     Attributes:
-        config: the plan.
         run: the config of a run with the audit's attacks and precision.
         models: target, reference, and how others are loaded.
     """

@@ -65,7 +65,6 @@ def forecast_lines(config: PlantConfig, users: int, canaries: int, kinds: Collec
 
     Args:
         users: number of audited real users.
-        kinds: of them.
     """
     lines: list[str] = []
     sharing = config.looks * number_of_groups(len(kinds), canaries_alone=not users)
@@ -82,11 +81,7 @@ def forecast_lines(config: PlantConfig, users: int, canaries: int, kinds: Collec
 
 
 def control_lines(control: ControlSample, canaries: int) -> list[str]:
-    """Return what the positive control of the audit will be able to notice.
-
-    Args:
-        control: its sample.
-    """
+    """Return what the positive control of the audit will be able to notice."""
     if not canaries:
         return []
     trained, untrained = len(control.trained), len(control.untrained)

@@ -25,8 +25,8 @@ from heldin.stages.sides.panels import JudgedRun, canaries_alone
 from heldin.stages.sides.split_facts import split_facts
 from heldin.watch.given_rows import PlantedRow, count_given
 from heldin.watch.training_log import DamagedLogError, history_of, read_log
-from heldin.words import Statement
 from heldin.words.split import SplitReason
+from heldin.words.statement import Statement
 
 _ROWS_AT_ONCE = 1000
 

@@ -1,36 +1,42 @@
-"""``heldin plant``: draw coins, plant canary users, and write the training set that somebody else's trainer reads."""
+"""``heldin plant``: draw coins, plant canary users, and write the training set that somebody else's trainer reads.
 
+Rows are written under other names and ids, each with a key that places it.
+"""
+
+import functools
 import itertools
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats
 
-from heldin.attacks.config import NamedReference
 from heldin.attacks.joint import JointAttack
 from heldin.attacks.statistics import LikelihoodRatio, get_attack
 from heldin.audit.blind import text_separation
 from heldin.audit.headline import LENGTH_DROWNS
 from heldin.base.artefacts import require_not_purged
-from heldin.base.coins import keyed_order, seed_key
+from heldin.base.coins import keyed_digest, keyed_order, seed_key
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, whole_directory
 from heldin.base.progress import Reporter
+from heldin.canaries.kinds import Kind
 from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.split import Part
 from heldin.jobs.planted.beforehand import control_lines, said_beforehand
 from heldin.jobs.planted.control import ControlSample, unseen_rows, write_unseen
-from heldin.jobs.planted.parts import write_parts
 from heldin.jobs.planted.plant_config import PlantConfig, is_dataset
-from heldin.jobs.planted.plant_data import planted_data, run_of, taken_rows
+from heldin.jobs.planted.plant_data import canary_forms, planted_data, run_of, taken_rows, write_parts
 from heldin.jobs.planted.plant_folder import (
     CONFIG,
     SEAL,
     Manifest,
+    fingerprints,
+    further_references,
     plan_hash,
     read_plant_config,
     read_planted,
@@ -42,15 +48,13 @@ from heldin.jobs.planted.plant_folder import (
 from heldin.jobs.planted.records import Copied, copied, copy_records, telling_of
 from heldin.jobs.planted.row_text import Row
 from heldin.jobs.planted.training_set import TrainingSet, training_set
-from heldin.jobs.planted.written import planted_rows
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.logprobs import score_texts
-from heldin.models.model_names import fingerprint_of, require_model
+from heldin.models.model_names import require_model
 from heldin.models.token_scores import TokenScores
 from heldin.record.planted_facts import FormFacts
 from heldin.stages.config_files import first_difference
-from heldin.stages.run_measures import check_measures
-from heldin.stages.sides.data import RunData
+from heldin.stages.sides.data import RunData, check_measures
 from heldin.watch.planted_files import MANIFEST, TRAINING, content_sha256
 
 _FIRST = 2000  # rows from which texts are drawn
@@ -132,7 +136,7 @@ def require_readable(config: PlantConfig) -> None:
 def reference_model(config: PlantConfig) -> LanguageModel:
     """Load the leading reference model. Raises InputError if it or another one cannot do what the audit asks."""
     # What the audit will need of models is checked now: after a training it is too late. One at a time.
-    for name in _further(config):
+    for name in further_references(config):
         _require_scores_of(load_language_model(name, precision=config.attack.precision))
     base = load_language_model(config.reference, revision=config.revision)
     _require_scores_of(base)
@@ -185,17 +189,6 @@ def _write_training_set(source: TrainingSet, data: RunData, out: Path, kept: Cop
             if content_sha256(source.path) != kept.sha256:
                 raise InputError(f"'{source.path}' was changed while it was read: restore it, and call again")
     return sha256
-
-
-def fingerprints(config: PlantConfig) -> dict[str, str]:
-    """Fingerprints of all reference models by name, in float32, whatever the precision in which they score."""
-    leading = fingerprint_of(config.reference, revision=config.revision)
-    return {config.reference: leading} | {name: fingerprint_of(name) for name in _further(config)}
-
-
-def _further(config: PlantConfig) -> list[str]:
-    """Return the names of the reference models besides the leading one."""
-    return [reference.name for reference in config.attack.references if isinstance(reference, NamedReference)]
 
 
 def _require_scores_of(lm: LanguageModel) -> None:
@@ -296,3 +289,88 @@ def form_facts(config: PlantConfig, data: RunData) -> FormFacts | None:
 
 def _nothing(scores: TokenScores) -> TokenScores:
     return TokenScores(np.zeros_like(scores.logprobs))
+
+
+def planted_rows(source: TrainingSet, data: RunData, *, numbered: frozenset[str]) -> Iterator[tuple[bytes, Row]]:
+    """Key and columns of every row to be trained on: real ones as they were but for names, and canary users'.
+
+    Names of users and ids are replaced for all, and rows sorted by a keyed hash, so that neither tells a canary user.
+    What is written of a row depends on no coin: only whether it is written does (docs/theory.md#conditions-of-one-run).
+
+    Args:
+        numbered: columns of users and ids in which all values are whole numbers, and are numbers again.
+    """
+    corpus = data.corpus.store
+    names = _Names(data, source, numbered)
+    real = int(corpus.counts.sum())
+    rows = data.training_rows
+    of_canaries = rows[rows >= real].tolist()
+    trained = np.zeros(real, dtype=np.bool_)
+    trained[rows[rows < real]] = True
+    forms = canary_forms(data)
+    # A few thousand at most: rows of which canary rows take the other columns.
+    wanted, copied = {forms[row] for row in of_canaries}, dict[int, Row]()
+    seen: dict[str, int] = {}
+    for row_names, content in source.rows(BadRows(skip=True)):
+        user = str(row_names["user"])
+        number = seen.get(user, 0)
+        seen[user] = number + 1
+        row = corpus.rows(user)[number]
+        if row in wanted:
+            copied[row] = content
+        if trained[row]:
+            id_ = corpus.id(row)
+            yield names.key(id_), names.given(content, row, user, id_)
+    for row in of_canaries:
+        record = data.store.record(row)
+        content = copied[forms[row]]
+        if data.canaries[record.user].kind is not Kind.REAL_ROWS:
+            content = source.text.put(content, record.text)
+        yield names.key(record.id), names.given(content, row, record.user, record.id)
+
+
+@dataclass(frozen=True)
+class _Names:
+    """Names and ids that are written: keyed hashes, or numbers where the column has nothing but numbers.
+
+    Attributes:
+        data: users and the key of the coins.
+        numbered: see ``planted_rows``.
+    """
+
+    data: RunData
+    source: TrainingSet
+    numbered: frozenset[str]
+
+    def key(self, record: str) -> bytes:
+        """Return the place of a row, from the row's id."""
+        return self._digest("order of rows", record)
+
+    def given(self, content: Row, row: int, user: str, record: str) -> Row:
+        """Return the content of a row under another user and id."""
+        columns = self.source.columns
+        new: Row = {**content} if columns.user is None else {**content, columns.user: self._users[user]}
+        if columns.id is not None and columns.id in self.numbered:
+            rows, places = self._places
+            new[columns.id] = int(places[np.searchsorted(rows, row)]) + 1
+        elif columns.id is not None:
+            new[columns.id] = self._digest("written id", record).hex()[:24]
+        return new
+
+    @functools.cached_property
+    def _users(self) -> dict[str, str | int]:
+        hashed = {user: self._digest("written user", user).hex()[:16] for user in self.data.store.users}
+        if self.source.columns.user not in self.numbered:
+            return dict(hashed)
+        return {user: number for number, user in enumerate(sorted(hashed, key=lambda user: hashed[user]), start=1)}
+
+    @functools.cached_property
+    def _places(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return all rows, sorted, and the place of each among all, so that no id depends on who else is held in."""
+        store = self.data.store
+        rows = np.array(sorted(row for user in store.users for row in store.rows(user)), dtype=np.int64)
+        keys = [int.from_bytes(self.key(store.id(row))[:8], "big") for row in rows.tolist()]
+        return rows, np.argsort(np.argsort(np.array(keys, dtype=np.uint64)))
+
+    def _digest(self, purpose: str, identity: str) -> bytes:
+        return keyed_digest(self.data.ledger.coins_key, purpose, identity)

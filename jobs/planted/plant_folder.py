@@ -8,11 +8,13 @@ from typing import Any
 
 import yaml
 
+from heldin.attacks.config import NamedReference
 from heldin.base.artefacts import read_document, require_not_purged, stamped, unstamped, write_document
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, kept_text, private_directory, text_sha256, whole_file, write_text
 from heldin.base.yaml_files import read_yaml
 from heldin.jobs.planted.plant_config import PlantConfig, parse_plant
+from heldin.models.model_names import fingerprint_of
 from heldin.record.planted_facts import FormFacts
 from heldin.watch.planted_files import MANIFEST
 
@@ -180,3 +182,14 @@ def _write_seal(out: Path, content: dict[str, Any]) -> None:
 
 def _read_seal(out: Path) -> dict[str, Any]:
     return read_document(out / "ledger" / SEAL, "plant in a new folder")
+
+
+def fingerprints(config: PlantConfig) -> dict[str, str]:
+    """Fingerprints of all reference models by name, in float32, whatever the precision in which they score."""
+    leading = fingerprint_of(config.reference, revision=config.revision)
+    return {config.reference: leading} | {name: fingerprint_of(name) for name in further_references(config)}
+
+
+def further_references(config: PlantConfig) -> list[str]:
+    """Return the names of the reference models besides the leading one."""
+    return [reference.name for reference in config.attack.references if isinstance(reference, NamedReference)]

@@ -23,8 +23,7 @@ from heldin.base.artefacts import read_document, require_not_purged, write_docum
 from heldin.base.coins import KEY_BYTES, new_key
 from heldin.base.errors import InputError
 from heldin.base.files import kept_text, one_process_at_a_time, private_directory, text_sha256, write_text
-from heldin.base.log_file import logged
-from heldin.base.progress import Reporter
+from heldin.base.progress import Reporter, logged
 from heldin.bounds.plan_claims import claims_of
 from heldin.bounds.trainings import forecast, reach_line
 from heldin.bounds.verdict import Claim, stated_claim

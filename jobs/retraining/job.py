@@ -24,7 +24,7 @@ from heldin.defenses.config import (
     UserEntityDefense,
 )
 from heldin.finetune.batches import encode
-from heldin.finetune.clipping import PlainClipping
+from heldin.finetune.holding import PlainClipping
 from heldin.finetune.units import PrivateRecords
 from heldin.jobs.retraining.runs import TrainingJob
 from heldin.models.loading import LanguageModel

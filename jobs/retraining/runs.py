@@ -29,7 +29,7 @@ from heldin.base.files import private_directory, text_sha256
 from heldin.base.machine import start_worker
 from heldin.defenses.choices import NoiseGenerator
 from heldin.defenses.mechanism import Mechanism
-from heldin.finetune.clipping import PlainClipping
+from heldin.finetune.holding import PlainClipping
 from heldin.finetune.loop import train
 from heldin.finetune.recipe import Recipe
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
@@ -96,7 +96,6 @@ class Training:
     """A finished training.
 
     Attributes:
-        number: which training of the audit.
         held_in: whether the worst-case user took part.
         score: higher means more likely with the worst-case user.
     """
@@ -118,7 +117,6 @@ def train_one(job: TrainingJob, number: int, work: Path) -> Training:
 
     Args:
         job: what all trainings share.
-        number: which training.
         work: an empty folder for this training; the caller removes it.
     """
     started = time.monotonic()

@@ -26,7 +26,7 @@ from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.texts.data_side import TrainingRecord, apply_defenses
 from heldin.finetune.batches import Asked, collate
-from heldin.finetune.clipping import PlainClipping
+from heldin.finetune.holding import PlainClipping
 from heldin.finetune.loop import train
 from heldin.finetune.recipe import Recipe, Select
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
@@ -36,7 +36,7 @@ from heldin.models.loading import LanguageModel
 from heldin.stages.run_config import ModelConfig, PretrainConfig, RunConfig
 from heldin.stages.sides.slots import Slots, find_slots
 from heldin.stages.train.plan import mechanism_of
-from heldin.words import Code
+from heldin.words.statement import Code
 from replication.classification.config import ClassificationConfig, Contender
 from replication.classification.deal import Deal, deal
 from replication.classification.encoder import encoder_tokenizer, load_classifier, new_masked_model

@@ -18,7 +18,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, text_sha256
 from heldin.base.progress import Reporter
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded
-from heldin.words import Statement
+from heldin.words.statement import Statement
 from heldin.words.texts import ScoredTokens, ScoringRule
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ class Setting:
     """One of the attacker's dials set otherwise than for the leading score.
 
     Attributes:
-        dial: the dial and its setting.
-        texts: the texts that are scored.
         reference: loads the reference model, or trains it; None: the leading one.
     """
 

@@ -1,7 +1,7 @@
 """The data side of a run: store, public users, ledger, and the rows and texts that each stage may see."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from heldin.finetune.sampled_units import MadeSequence, Writers
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 from heldin.record.facts import CellFacts
+from heldin.stages.measures.measure import MeasuredUsers
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData, read_corpus
 from heldin.stages.sides.layout import laid_out
@@ -230,7 +231,6 @@ def curve_texts(data: RunData, *, validation_texts: int, users: int, per_user: i
         validation_texts: maximum number of validation texts per side.
         users: maximum number of users whose texts are attacked.
         per_user: maximum number of attacker texts per user.
-        seed: seed of the samples.
     """
     held_in, held_out = (data.real(data.ledger.users(role)) for role in (Role.HELD_IN, Role.HELD_OUT))
     # Chosen before anybody asks who is held in.
@@ -320,3 +320,34 @@ def rows_digest(rows: npt.NDArray[np.integer]) -> str:
     for first in range(0, rows.size, ROWS_HASHED):
         hashed.update(rows[first : first + ROWS_HASHED].astype(np.int64).tobytes())
     return hashed.hexdigest()
+
+
+def subjects_of_run(config: RunConfig, data: RunData) -> MeasuredUsers:
+    """Return what a measure may see of the users of a run; draws follow from the key of the coins."""
+    users = data.ledger.scored_users()
+    return MeasuredUsers(
+        texts_under_attack(config, data),
+        # As their authors wrote them, of held-out users too: they are the control.
+        lambda limit: data.known_training_texts(users, limit, config.seed),
+        data.ledger.coins_key,
+        config.finetune.sequence_length,
+        lambda: _training_texts(data),
+        data.public_texts,
+        data.canaries,
+    )
+
+
+def check_measures(config: RunConfig, data: RunData, base: LanguageModel) -> None:
+    """Check before training that the wanted measurements can be made. Raises InputError if not."""
+    subjects = subjects_of_run(config, data)
+    for options in config.measures().values():
+        options.check(subjects, base)
+
+
+def _training_texts(data: RunData) -> Iterator[tuple[Collection[str], str]]:
+    """Yield the owners of every training text, and the text."""
+    owners = data.ledger.owners()
+    for row in data.training_rows.tolist():
+        record = data.store.record(row)
+        # As written, also where de-identification changed it: equal texts are changed alike.
+        yield {record.user, owners.get(row, record.user)}, record.text

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,9 @@ from heldin.corpus.split import Part, Role, SplitRule, assign, assign_canaries, 
 from heldin.record.facts import CellFacts
 from heldin.stages.config_files import first_difference
 from heldin.stages.run_config import RunConfig, SplitConfig
-from heldin.stages.sides.layout import Layout
+
+if TYPE_CHECKING:
+    from heldin.stages.sides.layout import Layout
 
 CELL_FILE = "cell.json"
 ROWS = "rows"  # folder of the ledger that says what each row is for
@@ -149,7 +151,6 @@ class Keys:
     """The secret keys of a run.
 
     Attributes:
-        coins: key of the coins.
         run: key of cohorts and noise, which no other run has.
     """
 
@@ -157,13 +158,12 @@ class Keys:
     run: bytes
 
 
-def draw_ledger(layout: Layout, split: SplitConfig, *, seed: int, keys: Keys) -> Ledger:
+def draw_ledger(layout: "Layout", split: SplitConfig, *, seed: int, keys: Keys) -> Ledger:
     """Draw the coins under their secret key.
 
     Args:
         split: how membership is decided; canary users are always flipped, each by its own fair coin.
         seed: public seed of the layout.
-        keys: secret keys.
 
     Raises:
         InputError: see ``assign``.
@@ -246,7 +246,7 @@ def load_ledger(folder: Path) -> Ledger | None:
 
 
 def ledger_of_run(
-    folder: Path, layout: Layout, split: SplitConfig, *, seed: int, kept: Ledger | None, coins: bytes | None = None
+    folder: Path, layout: "Layout", split: SplitConfig, *, seed: int, kept: Ledger | None, coins: bytes | None = None
 ) -> Ledger:
     """Return the run's ledger: drawn under the keys of the one that is kept, else under fresh ones and saved.
 

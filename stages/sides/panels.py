@@ -27,9 +27,9 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.texts.data_side import TrainingRecord
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.data import RunData, writers
-from heldin.words import Statement
 from heldin.words.evidence import REAL_USERS, Subjects
 from heldin.words.people import AUDITED
+from heldin.words.statement import Statement
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,7 @@ def planted_users(data: RunData) -> PlantedUsers:
 
 
 def preregistered(config: RunConfig, data: RunData, plan: Mechanism) -> Preregistration:
-    """Return what a run fixes before any score: the claims are those of the plan.
-
-    Args:
-        plan: the mechanism of the plan.
-    """
+    """Return what a run fixes before any score: the claims are those of the plan."""
     panels = kind_panels(data, claims_by_kind(plan, data.canaries))
     return Preregistration(
         config.attack,

@@ -137,7 +137,6 @@ class _Maker:
         corpus: the corpus without canary users.
         left: audited users whom no section before has taken.
         base: the model before fine-tuning.
-        number: number of the section.
         forms: see ``plant``.
         spoken: tokens of unseen-token users who were made before, where some are to share none.
     """
@@ -345,7 +344,6 @@ def rare_pool(
 
     Args:
         spec: a section of the config.
-        sections: all of them.
         corpus: the corpus without canary users.
         left: audited users whom no section before has taken.
         spoken: see ``spoken_tokens``, of the sections before.
@@ -372,7 +370,6 @@ def spoken_tokens(
     """Return tokens of marks that no other pool has; none if no section asks for disjoint pools.
 
     Args:
-        sections: of the config.
         marks: of unseen-token users.
     """
     return frozenset(token_counts(tokenizer, list(marks))) if _disjoint(sections) else frozenset()

@@ -17,8 +17,8 @@ from heldin.record.facts import Overlaps, SplitFacts
 from heldin.record.overlaps import measured
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.data import RunData
-from heldin.words import Statement
 from heldin.words.split import SplitReason
+from heldin.words.statement import Statement
 
 _TRAINED, _SCORED, _HELD_OUT, _LEFT_OUT, _AUDITED = 1, 2, 4, 8, 16
 _HASHED = pa.schema({"text": pa.large_string(), "owner": pa.int32(), "use": pa.uint8()})

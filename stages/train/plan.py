@@ -46,8 +46,8 @@ from heldin.defenses.plan_file import read_plan, write_plan
 from heldin.defenses.texts.data_side import DeIdentify, declared
 from heldin.finetune.recipe import Select
 from heldin.stages.run_config import RunConfig, parse_config
-from heldin.words import Statement
 from heldin.words.guarantee import Assumption
+from heldin.words.statement import Statement
 
 if TYPE_CHECKING:
     from heldin.stages.sides.data import RunData

@@ -17,7 +17,7 @@ from heldin.defenses.config import ClippingDefense, FilterDefense, NoDefense, Sa
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.batches import encoded
 from heldin.finetune.checkpoints import finished_state
-from heldin.finetune.clipping import PlainClipping
+from heldin.finetune.holding import PlainClipping
 from heldin.finetune.loop import TrainingResult, train
 from heldin.finetune.ranks import first_process_first, rank
 from heldin.finetune.recipe import Select

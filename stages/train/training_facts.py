@@ -13,7 +13,7 @@ from heldin.base.coins import keyed_order, seed_key
 from heldin.base.files import finite
 from heldin.corpus.entities.spans import Text
 from heldin.corpus.split import Part
-from heldin.defenses.accounting.ceiling import ceiling_of
+from heldin.defenses.accounting.guarantees import ceiling_of
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.texts.data_side import as_trained

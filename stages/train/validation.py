@@ -30,11 +30,8 @@ class CurveTexts:
     """Texts for the curves.
 
     Attributes:
-        held_in_validation: validation texts of held-in users.
-        held_out_validation: validation texts of held-out users.
         held_in_attack: the attacker's texts by held-in user.
         held_out_attack: the attacker's texts by held-out user.
-        public_validation: validation texts of public users.
     """
 
     held_in_validation: Sequence[str]

@@ -10,11 +10,9 @@ import pytest
 
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.protocol import REFERENCE_ALONE, TextStatistic
-from heldin.audit.assessment import results_of
 from heldin.audit.canary_groups import PlantedUsers, kinds_of
 from heldin.audit.decision import AuditConfig, DecisionConfig
-from heldin.audit.judge import judge
-from heldin.audit.panels import judge_panels
+from heldin.audit.panels import judge, judge_panels, results_of
 from heldin.audit.preregistration import COINS, Panel, Preregistration
 from heldin.audit.scored_users import scored_users
 from heldin.base.coins import fair_coin
@@ -31,9 +29,8 @@ from heldin.corpus.split import Part, Role, records_to_train_on, set_aside_sizes
 from heldin.corpus.split import SplitRule as Split
 from heldin.corpus.user_filter import Selection
 from heldin.stages.run_config import SplitConfig, parse_config
-from heldin.stages.sides.audit_pool import pool_of_users
 from heldin.stages.sides.corpus import CorpusData
-from heldin.stages.sides.layout import Layout, parts_of
+from heldin.stages.sides.layout import Layout, parts_of, pool_of_users
 from heldin.stages.sides.ledger import Keys, draw_ledger, ledger_of_run, load_ledger
 from heldin.stages.sides.planting import plant
 from heldin.stages.train.plan import mechanism_of

@@ -8,7 +8,7 @@ import pytest
 from heldin.attacks.config import AttackConfig
 from heldin.audit.blind import Blind
 from heldin.audit.decision import AuditConfig, DecisionConfig
-from heldin.audit.judge import judge
+from heldin.audit.panels import judge
 from heldin.audit.preregistration import COINS, Panel, Preregistration, Sides
 from heldin.base.errors import InputError
 from heldin.bounds.design import Assignment

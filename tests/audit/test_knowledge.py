@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from heldin.attacks.protocol import TextStatistic
-from heldin.audit.knowledge import attacker_knowledge
+from heldin.audit.attack_results import attacker_knowledge
 from heldin.audit.scored_users import scored_users
 from heldin.bounds.roc import auroc
 

@@ -6,8 +6,7 @@ import shutil
 import pytest
 
 from heldin.base.errors import ResumableError
-from heldin.base.log_file import LOG, LoggedReporter, log_line, logged
-from heldin.base.progress import LineReporter
+from heldin.base.progress import LOG, LineReporter, LoggedReporter, log_line, logged
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.stages.run_config import load_config
 from heldin.stages.run_folder import take_new_folder

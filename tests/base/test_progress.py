@@ -7,8 +7,7 @@ import time
 from rich.console import Console
 
 import heldin.base.progress as progress
-from heldin.base.log_file import logged
-from heldin.base.progress import LineReporter, SilentReporter, TerminalReporter, WorkOverview
+from heldin.base.progress import LineReporter, SilentReporter, TerminalReporter, WorkOverview, logged
 
 
 def standing(rows):

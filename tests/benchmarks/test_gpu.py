@@ -64,7 +64,7 @@ def test_part_2_times_steps(checkpointing):
 
 def test_a_timed_step_holds_no_sum_of_the_one_before(monkeypatch):
     sums, alive = [], []
-    real = steps.over_passes
+    real = steps.clipped_sum
 
     def watched(*args, **kwargs):
         alive.append(sum(its() is not None for its in sums))
@@ -72,12 +72,12 @@ def test_a_timed_step_holds_no_sum_of_the_one_before(monkeypatch):
         sums.extend(map(weakref.ref, found.gradients.values()))
         return found
 
-    monkeypatch.setattr(steps, "over_passes", watched)
+    monkeypatch.setattr(steps, "clipped_sum", watched)
     steps.steps(steps.Case("tiny", 3, 2, 12, 2), TINY, CPU)
     assert alive == [0] * steps.STEPS
 
 
-@pytest.mark.parametrize(("name", "fails"), [("_plain_gradient", "plain"), ("over_passes", "auto")])
+@pytest.mark.parametrize(("name", "fails"), [("_plain_gradient", "plain"), ("clipped_sum", "auto")])
 def test_steps_that_do_not_fit_fail_their_figure(monkeypatch, name, fails):
     def full(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory")

@@ -9,9 +9,9 @@ from scipy import special
 from heldin.base.errors import InputError
 from heldin.bounds import bands
 from heldin.bounds.scores import labelled
-from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.closed_forms import gaussian_epsilon
 from heldin.defenses.accounting.events import UnamplifiedGaussian
+from heldin.defenses.accounting.guarantees import ceiling_of
 from heldin.defenses.accounting.roc_ceiling import epsilon_delta_ceiling
 from tests.drawn_scores import gaussian_scores
 from tests.oracles import bounds as slow

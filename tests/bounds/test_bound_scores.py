@@ -10,18 +10,15 @@ from sklearn.metrics import roc_auc_score
 
 from heldin.base.errors import InputError
 from heldin.bounds import judgement as engine
-from heldin.bounds.claims import parse_claim
 from heldin.bounds.csv_scores import bound_scores, read_scores
 from heldin.bounds.design import Design, assignment_named
-from heldin.bounds.judgement import Judgement
+from heldin.bounds.judgement import PLAN_FAMILY, Judgement
 from heldin.bounds.plan_claims import mechanism_claim, parse_claim_of, plan_claim
-from heldin.bounds.rules import PLAN_FAMILY
 from heldin.bounds.scores import LabelledScores
-from heldin.bounds.verdict import Outcome, Standing
+from heldin.bounds.verdict import Outcome, Standing, parse_claim
 from heldin.defenses.accounting.account import account_example
-from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.events import PoissonGaussian
-from heldin.defenses.accounting.guarantees import epsilon
+from heldin.defenses.accounting.guarantees import ceiling_of, epsilon
 from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler, ShuffledSampler
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import write_plan

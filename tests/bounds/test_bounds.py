@@ -12,9 +12,9 @@ from heldin.bounds import thresholds as bounds
 from heldin.bounds.one_run import Guesses, one_run_p_value
 from heldin.bounds.scores import LabelledScores, join
 from heldin.bounds.thresholds import Counts, clopper_pearson, gaussian_conversion
-from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.closed_forms import gaussian_epsilon
 from heldin.defenses.accounting.events import UnamplifiedGaussian
+from heldin.defenses.accounting.guarantees import ceiling_of
 from tests.drawn_scores import gaussian_scores
 from tests.oracles import bounds as slow
 from tests.theory_tables import numbers

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heldin.base.errors import InputError
-from heldin.bounds import guessing, one_run
-from heldin.bounds.guessing import Guesses, Try, centre, guess, guessed_out, paid_tries
+from heldin.bounds import one_run
+from heldin.bounds.one_run import Guesses, Try, centre, guess, guessed_out, paid_tries
 from heldin.bounds.scores import LabelledScores
 from tests import hindsight
 
@@ -159,6 +159,6 @@ def test_the_middle_half_against_other_rules():
     drawn = list(hindsight.ranked_runs(exposed, 1000, 100, seed=3))
     medians = [
         np.median([hindsight.new_bound(s, m, rule) for s, m in drawn])
-        for rule in (guessing.guessed_out, hindsight.two_gaussians, hindsight.halves)
+        for rule in (one_run.guessed_out, hindsight.two_gaussians, hindsight.halves)
     ]
     assert medians[0] > 2.0 * max(medians[1:])

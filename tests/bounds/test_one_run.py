@@ -9,9 +9,9 @@ from scipy import special, stats
 from heldin.bounds import one_run
 from heldin.bounds.one_run import Guesses, fdp_epsilon, fdp_mu, fdp_rejects, one_run_epsilon, one_run_p_value
 from heldin.bounds.scores import LabelledScores
-from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.closed_forms import gaussian_epsilon
 from heldin.defenses.accounting.events import PoissonGaussian, UnamplifiedGaussian
+from heldin.defenses.accounting.guarantees import ceiling_of
 from tests.drawn_scores import coin_scores
 from tests.oracles import bounds as slow
 from tests.theory_tables import numbers

@@ -9,11 +9,10 @@ from scipy import stats
 from heldin.bounds import one_run
 from heldin.bounds.design import Assignment, Design
 from heldin.bounds.one_run import Guesses
-from heldin.bounds.p_values import holm, p_value
 from heldin.bounds.scores import LabelledScores
-from heldin.bounds.verdict import curve_claim, decide, stated_claim
-from heldin.defenses.accounting.ceiling import ceiling_of
+from heldin.bounds.verdict import curve_claim, decide, holm, p_value, stated_claim
 from heldin.defenses.accounting.events import UnamplifiedGaussian
+from heldin.defenses.accounting.guarantees import ceiling_of
 
 DESIGN = Design(Assignment.COIN)
 FEW = Design(Assignment.COIN, guesses=40)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from heldin.base.errors import InputError
-from heldin.bounds import guessing, one_run, power
+from heldin.bounds import one_run, power
 from heldin.bounds.one_run import Guesses
 from heldin.bounds.verdict import curve_claim, stated_claim
-from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.closed_forms import gaussian_epsilon
 from heldin.defenses.accounting.events import PoissonGaussian
+from heldin.defenses.accounting.guarantees import ceiling_of
 from tests.oracles.ceilings import gaussian_auroc
 from tests.theory_tables import numbers
 
@@ -24,10 +24,10 @@ LARGEST = {int(row[0]): row for row in numbers("table-of-largest-certifiable-eps
 @pytest.mark.parametrize(("auroc", "truth", "m", "steinke", "gaussian"), MEDIANS)
 def test_median_lower_bounds(auroc, truth, m, steinke, gaussian):
     """The best r of medians; the table's own r and simulations are unknown, so within a seventh, or 0.2 at m = 100."""
-    mu, m = guessing.attack_mu(auroc), int(m)
+    mu, m = one_run.attack_mu(auroc), int(m)
     assert gaussian_epsilon(mu, 1e-5) == pytest.approx(truth, rel=0.02)
     tries = tuple(sorted({int(m * s) for s in np.geomspace(0.02, 1.0, 12) if m * s >= 5}))
-    medians = np.median(guessing.simulated_rights(m, mu, tries, 1)[:100], axis=0)
+    medians = np.median(one_run.simulated_rights(m, mu, tries, 1)[:100], axis=0)
     games = [Guesses(m, r, int(v)) for r, v in zip(tries, medians, strict=True)]
     best = max(one_run.one_run_epsilon(game, 1e-5) for game in games)
     assert best == pytest.approx(steinke, rel=0.14, abs=0.2 if m == 100 else 0.05)
@@ -56,20 +56,20 @@ def test_independent_trainings():
 
 
 def test_typical_rights_are_those_of_simulated_runs():
-    mu = guessing.attack_mu(0.75)
+    mu = one_run.attack_mu(0.75)
     tries = (20, 101, 1000)
-    simulated = guessing.simulated_rights(1000, mu, tries, 0)
+    simulated = one_run.simulated_rights(1000, mu, tries, 0)
     for i, r in enumerate(tries):
-        assert abs(guessing.typical_rights(1000, r, mu) - simulated[:, i].mean()) < 4.0
+        assert abs(one_run.typical_rights(1000, r, mu) - simulated[:, i].mean()) < 4.0
     assert gaussian_auroc(mu) == pytest.approx(0.75)
 
 
 def test_many_users():
     """From LARGEST_SIMULATED on binomial draws: the same law, and seconds up to the limit."""
-    mu = guessing.attack_mu(0.75)
+    mu = one_run.attack_mu(0.75)
     tries = (1000, 7000)
-    exact = guessing.simulated_rights(guessing.LARGEST_SIMULATED, mu, tries, 0)
-    drawn = guessing.simulated_rights(guessing.LARGEST_SIMULATED + 1, mu, tries, 0)
+    exact = one_run.simulated_rights(one_run.LARGEST_SIMULATED, mu, tries, 0)
+    drawn = one_run.simulated_rights(one_run.LARGEST_SIMULATED + 1, mu, tries, 0)
     np.testing.assert_allclose(drawn.mean(axis=0), exact.mean(axis=0), rtol=4e-3)
     np.testing.assert_allclose(drawn.std(axis=0), exact.std(axis=0), rtol=0.2)
     began = time.perf_counter()
@@ -112,8 +112,8 @@ def test_falsifying_uls_at_epsilon_4():
     assert weak.probability == 0.0
     assert weak.users_at_auroc is None or weak.users_at_auroc > 10_000
     registered = (20, 25, 30, 35, 40, 44, 50)
-    mu = guessing.attack_mu(0.88)
-    right = np.concatenate([guessing.simulated_rights(100, mu, registered, s) for s in range(5)])
+    mu = one_run.attack_mu(0.88)
+    right = np.concatenate([one_run.simulated_rights(100, mu, registered, s) for s in range(5)])
     rejects = [[claim.rejected_by(Guesses(100, r, v), 0.05) for v in range(r + 1)] for r in registered]
     shares = [np.take(row, right[:, i]).mean() for i, row in enumerate(rejects)]
     assert 0.3 < min(shares) < 0.45 < 0.55 < max(shares) < 0.7

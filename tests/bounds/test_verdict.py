@@ -11,8 +11,8 @@ from heldin.bounds import verdict
 from heldin.bounds.design import Assignment, Design, evenness
 from heldin.bounds.scores import LabelledScores, labelled
 from heldin.bounds.verdict import Outcome, Standing, Verdict, curve_claim, decide, stated_claim
-from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.events import PoissonGaussian, UnamplifiedGaussian
+from heldin.defenses.accounting.guarantees import ceiling_of
 from tests.made_facts import stated
 
 COIN, FIXED, UNKNOWN = Design(Assignment.COIN), Design(Assignment.FIXED), Design(Assignment.UNKNOWN)

@@ -7,8 +7,8 @@ from heldin.bounds.plan_claims import claims_of, exposed_claims
 from heldin.canaries.kinds import Kind
 from heldin.canaries.people import made_up_name, named_people
 from heldin.corpus.entities.spans import canonical
-from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.events import PoissonGaussian
+from heldin.defenses.accounting.guarantees import ceiling_of
 from heldin.stages.sides.panels import claims_by_kind
 from tests.defenses.test_text_sampling import text_sampling, uncapped
 from tests.made_mechanisms import els, uls

@@ -10,9 +10,9 @@ import typer
 from pydantic import TypeAdapter
 
 import heldin
-from heldin.base.arguments import FEW, MANY, MOST, number_in, whole_number_in
+from heldin.base.arguments import number_in, whole_number_in
 from heldin.base.errors import InputError
-from heldin.base.section import DATACLASS_SECTION, Section
+from heldin.base.section import DATACLASS_SECTION, FEW, MANY, MOST, Section
 from heldin.commands.cli import app
 from heldin.defenses.accounting.account import account_els
 from heldin.defenses.accounting.events import PoissonGaussian, check_count

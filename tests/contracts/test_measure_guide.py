@@ -14,8 +14,7 @@ from heldin.models.loading import load_language_model
 from heldin.models.logprobs import score_texts
 from heldin.stages.measures.measure import MeasuredUsers, MeasureFolder
 from heldin.stages.run_config import load_config
-from heldin.stages.run_measures import subjects_of_run
-from heldin.stages.sides.data import prepare_data
+from heldin.stages.sides.data import prepare_data, subjects_of_run
 
 GUIDE = Path(__file__).parents[2] / "docs" / "contributing.md"
 QUIET = LineReporter(lambda line: None)

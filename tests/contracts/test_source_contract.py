@@ -13,8 +13,8 @@ import pytest
 
 from heldin.base.errors import InputError
 from heldin.corpus.build import build_store
+from heldin.corpus.config import Markov, Synthetic
 from heldin.corpus.made_up.markov import MarkovCorpus
-from heldin.corpus.made_up.sources import Markov, Synthetic
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.open import open_source

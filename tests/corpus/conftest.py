@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from heldin.corpus.build import build_store
-from heldin.corpus.entities.word_list import WordList
+from heldin.corpus.entities.recognisers import WordList
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import JsonLines
 

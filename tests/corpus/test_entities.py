@@ -8,11 +8,9 @@ import pytest
 
 from heldin.base.errors import InputError
 from heldin.corpus.entities.gold import Gold, tagged_spans
-from heldin.corpus.entities.patterns import Patterns
-from heldin.corpus.entities.pipelines import Function, SpacyPipeline
+from heldin.corpus.entities.recognisers import Function, Patterns, SpacyPipeline, WordList
 from heldin.corpus.entities.spans import CATEGORIES, PATTERNS, Span, Text, canonical, category_named, without_overlaps
 from heldin.corpus.entities.study import chosen_source, known_categories
-from heldin.corpus.entities.word_list import WordList
 from heldin.corpus.sources.iob import Iob, Sentence
 from heldin.corpus.sources.text_files import JsonLines
 from tests.corpus.conftest import CONLL

@@ -8,7 +8,7 @@ from heldin.corpus.entities.exposure import entity_statistics
 from heldin.corpus.entities.gold import Gold
 from heldin.corpus.entities.incidence import incidence
 from heldin.corpus.entities.mentions import find_mentions
-from heldin.corpus.entities.pipelines import Function
+from heldin.corpus.entities.recognisers import Function
 from heldin.corpus.entities.spans import Span, Text
 from heldin.corpus.entities.study import agreement
 from heldin.corpus.sources.iob import Iob

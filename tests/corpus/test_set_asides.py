@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from heldin.base.coins import keyed_digest, keyed_digests, seed_key
 from heldin.base.errors import InputError
-from heldin.corpus import set_asides as module
-from heldin.corpus.row_parts import RowParts, saved_parts
-from heldin.corpus.set_asides import set_asides
+from heldin.corpus import row_parts as module
+from heldin.corpus.row_parts import RowParts, saved_parts, set_asides
 from heldin.corpus.split import Part
 from tests.oracles.set_aside import naive_set_aside
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from heldin.base.errors import InputError
-from heldin.corpus.made_up.sources import Synthetic
+from heldin.corpus.config import Synthetic
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.rows import BadRows

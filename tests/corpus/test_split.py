@@ -13,7 +13,7 @@ from heldin.corpus.sources.text_files import JsonLines
 from heldin.corpus.split import Role, SplitRule, assign
 from heldin.corpus.user_filter import UserFilter, select_users
 from heldin.stages.run_config import SplitConfig
-from heldin.stages.sides.audit_pool import pool_of_users
+from heldin.stages.sides.layout import pool_of_users
 
 USERS = [f"user{i}" for i in range(400)]
 COIN_ALARM = 1e-6

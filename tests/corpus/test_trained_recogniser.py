@@ -8,7 +8,7 @@ import pytest
 from heldin.base.progress import SilentReporter
 from heldin.corpus.build import build_store
 from heldin.corpus.entities.gold import tagged_spans
-from heldin.corpus.entities.pipelines import SpacyPipeline
+from heldin.corpus.entities.recognisers import SpacyPipeline
 from heldin.corpus.entities.study import study_entities
 from heldin.corpus.sources.iob import Iob, sentences
 

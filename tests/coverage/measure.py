@@ -17,9 +17,9 @@ from scipy import special, stats
 from heldin.bounds import bands, estimates, one_run, verdict
 from heldin.bounds import thresholds as bounds
 from heldin.bounds.design import Assignment, Design
+from heldin.bounds.judgement import PLAN_FAMILY
 from heldin.bounds.noise_family import family_bound
 from heldin.bounds.one_run import Guesses
-from heldin.bounds.rules import PLAN_FAMILY
 from heldin.bounds.scores import LabelledScores
 from tests.coverage.mechanisms import DELTA, Known, gaussian, mechanisms, randomised_response
 

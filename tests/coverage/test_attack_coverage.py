@@ -14,7 +14,7 @@ from heldin.attacks.joint import JointAttack
 from heldin.attacks.protocol import Uses, lift_to_users
 from heldin.attacks.statistics import ATTACKS
 from heldin.audit.decision import AuditConfig, DecisionConfig
-from heldin.audit.judge import judge
+from heldin.audit.panels import judge
 from heldin.audit.preregistration import Preregistration, Sides
 from heldin.bounds import one_run
 from heldin.bounds.design import Assignment

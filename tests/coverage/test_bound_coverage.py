@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from heldin.bounds import one_run
-from heldin.bounds.rules import RULES, plan_rule
+from heldin.bounds.judgement import RULES, plan_rule
 from heldin.bounds.scores import LabelledScores
 from tests.coverage import measure
 from tests.coverage.measure import DOCUMENT, Row, most_wrong

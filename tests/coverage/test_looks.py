@@ -6,7 +6,7 @@ from scipy import stats
 
 from heldin.attacks.config import AttackConfig
 from heldin.audit.decision import AuditConfig, DecisionConfig
-from heldin.audit.judge import judge
+from heldin.audit.panels import judge
 from heldin.audit.preregistration import Preregistration, Sides
 from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import stated_claim

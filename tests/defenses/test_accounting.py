@@ -271,7 +271,7 @@ def test_grid_error_rule_predicts_the_bias():
 def test_imports_stay_light():
     code = (
         "import sys; from heldin.defenses import mechanism, plan_file; "
-        "from heldin.defenses.accounting import account, ceiling, comparison_accountants, guarantees, heuristics; "
+        "from heldin.defenses.accounting import account, comparison_accountants, guarantees, heuristics; "
         "heavy = {'torch', 'matplotlib', 'pandas', 'transformers', 'sklearn'} & set(sys.modules); "
         "assert not heavy, heavy"
     )

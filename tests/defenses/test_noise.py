@@ -10,8 +10,7 @@ from scipy import stats
 from heldin.base.coins import seed_key
 from heldin.defenses import noise
 from heldin.defenses.choices import NoiseGenerator
-from heldin.defenses.noise import NoiseSource, gaussian
-from heldin.defenses.noise_blocks import BLOCK
+from heldin.defenses.noise import BLOCK, NoiseSource, gaussian
 
 KEY = seed_key(5)
 CPU = torch.device("cpu")
@@ -43,7 +42,7 @@ def test_steps_names_and_keys_give_independent_noise_and_repeating_gives_the_sam
 def test_no_bits_of_the_hash_give_an_infinite_number(monkeypatch):
     for byte in (b"\x00", b"\xff"):
         constant = SimpleNamespace(shake_256=lambda _, byte=byte: SimpleNamespace(digest=lambda size: byte * size))
-        monkeypatch.setattr("heldin.defenses.noise_blocks.hashlib", constant)
+        monkeypatch.setattr("heldin.defenses.noise.hashlib", constant)
         assert abs(_draw(NoiseGenerator.SECURE, deviation=1.0, count=1)[0]) == pytest.approx(8.2, abs=0.1)
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from heldin.base.errors import InputError
 from heldin.defenses.choices import FlatClip, NormalisedClip
-from heldin.defenses.gradients import layer_rules, per_unit_gradients, rule_check
+from heldin.defenses.gradients import layer_rules, per_unit_gradients
 from heldin.defenses.gradients.engine_choice import choose_ways
 from heldin.defenses.gradients.held_gradients import norm_of_all
 from heldin.defenses.gradients.layer_rules import lay_out
@@ -250,7 +250,7 @@ def test_a_rule_that_leaves_a_use_out_is_caught_twice(plant, monkeypatch):
     norms = [norm_of(g) for _, g in oracle]
     plant(monkeypatch)
     with monkeypatch.context() as unchecked:
-        unchecked.setattr(rule_check, "_difference", lambda *_args, **_kw: None)
+        unchecked.setattr(per_unit_gradients, "_difference", lambda *_args, **_kw: None)
         found = run(new_model(), batch(units), "materialise", clip_norm=1e9)
     expected, _ = clipped_sum(oracle, 1e9)
     assert worst_error(found.gradients, expected, norm_of(expected)) > 1e-2

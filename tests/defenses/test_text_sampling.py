@@ -7,9 +7,8 @@ import pytest
 from heldin.base.errors import InputError
 from heldin.bounds.plan_claims import claims_of, mechanism_claim
 from heldin.defenses.accounting.account import account_plan
-from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.events import PoissonGaussian
-from heldin.defenses.accounting.guarantees import epsilon
+from heldin.defenses.accounting.guarantees import ceiling_of, epsilon
 from heldin.defenses.choices import DataStep, PoissonSampler, ShuffledSampler
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.plan_file import read_plan, write_plan

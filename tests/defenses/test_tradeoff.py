@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from heldin.base.errors import InputError
-from heldin.defenses.accounting import ceiling as tradeoff
 from heldin.defenses.accounting import composition
-from heldin.defenses.accounting.ceiling import ceiling_of, pld_ceiling
+from heldin.defenses.accounting import guarantees as tradeoff
 from heldin.defenses.accounting.closed_forms import gaussian_delta, gaussian_mu
 from heldin.defenses.accounting.composition import AREA_PRECISION
 from heldin.defenses.accounting.events import PoissonGaussian, UnamplifiedGaussian
-from heldin.defenses.accounting.guarantees import epsilon, loss_distribution
+from heldin.defenses.accounting.guarantees import ceiling_of, epsilon, loss_distribution, pld_ceiling
 from heldin.defenses.accounting.loss_pmf import LossPair, compose_pair
 from heldin.defenses.accounting.roc_ceiling import RocCeiling, symmetrised
 from heldin.defenses.accounting.step_pld import Mixture, mixture_step

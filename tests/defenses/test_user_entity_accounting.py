@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from heldin.base.errors import InputError
 from heldin.commands.cli import app
-from heldin.defenses.accounting.comparison_accountants import moments_epsilon, rdp_epsilon
+from heldin.defenses.accounting.comparison_accountants import rdp_epsilon
 from heldin.defenses.accounting.events import PoissonGaussian, TwoLevelGaussian
 from heldin.defenses.accounting.exposure_curve import account_user_entity
-from heldin.defenses.accounting.guarantees import epsilon
-from heldin.defenses.accounting.uedp_claims import account_uedp, missed_epsilon, sensitive_epsilon
+from heldin.defenses.accounting.guarantees import epsilon, missed_epsilon, moments_epsilon, sensitive_epsilon
+from heldin.defenses.accounting.uedp_claims import account_uedp
 from tests.oracles import contour_accountant
 from tests.theory_tables import numbers
 

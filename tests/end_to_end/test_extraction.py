@@ -25,11 +25,10 @@ from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 from heldin.record.document import read_record
-from heldin.reports.attacks import NEITHER
+from heldin.reports.extraction import NEITHER
 from heldin.reports.record_report import write_report
 from heldin.stages.run_config import load_config
-from heldin.stages.run_measures import subjects_of_run
-from heldin.stages.sides.data import prepare_data
+from heldin.stages.sides.data import prepare_data, subjects_of_run
 from heldin.stages.sides.ledger import load_ledger
 from tests.drafts import typesetting
 from tests.pdf_pages import pages, squashed

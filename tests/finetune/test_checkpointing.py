@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from heldin.base.errors import InputError
-from heldin.finetune.clipping import PlainClipping
+from heldin.finetune.holding import PlainClipping
 from heldin.finetune.loop import train
 from heldin.finetune.preparation import use_checkpointing
 from heldin.finetune.recipe import Lora, Precision, Recipe, Select

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from heldin.base.errors import InputError
-from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
+from heldin.finetune.holding import PlainClipping, clipped_batch_gradient
 from heldin.finetune.loop import train
 from heldin.finetune.passes import Passes
 from heldin.finetune.recipe import Optimizer, Recipe, Select

@@ -21,15 +21,23 @@ from transformers import (
 
 from heldin.defenses.choices import LocalUpdates
 from heldin.finetune.batches import plain_batch_gradient
-from heldin.finetune.clipped_sums import clipped_sum, put_gradient
-from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
-from heldin.finetune.local_updates import LocalWork, clipped_difference_sum
-from heldin.finetune.memory import EVALUATION, Step, arithmetic_on, fitting_peak, scoring_peak, training_peak
-from heldin.finetune.passes import Passes
+from heldin.finetune.holding import PlainClipping, clipped_batch_gradient
+from heldin.finetune.local_updates import clipped_difference_sum
+from heldin.finetune.memory import (
+    EVALUATION,
+    Rehearsal,
+    Step,
+    arithmetic_on,
+    fitting_peak,
+    scoring_peak,
+    tensors_in,
+    training_peak,
+)
+from heldin.finetune.passes import Passes, clipped_sum, put_gradient
 from heldin.finetune.precision import autocast
 from heldin.finetune.preparation import optimizer_of, with_adapters
 from heldin.finetune.recipe import Lora, Optimizer, Precision, Recipe
-from heldin.finetune.rehearsal import Rehearsal, tensors_in
+from heldin.finetune.sampled_units import LocalWork
 from heldin.finetune.sharded_gradients import clipped_shards, put_shards, sharded_batch_gradient
 from heldin.finetune.sharding import local, shards, spread
 from heldin.models.attention import use_exact_attention

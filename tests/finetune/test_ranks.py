@@ -20,7 +20,7 @@ import torch
 from heldin.base.coins import seed_key
 from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator, PoissonSampler
 from heldin.defenses.mechanism import Mechanism
-from heldin.finetune.clipping import PlainClipping
+from heldin.finetune.holding import PlainClipping
 from heldin.finetune.loop import train
 from heldin.finetune.ranks import first_process_first, joined
 from heldin.finetune.recipe import Recipe, Select

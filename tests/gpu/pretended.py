@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from heldin.finetune.rehearsal import AutocastOfGpu, tensors_in
+from heldin.finetune.memory import AutocastOfGpu, tensors_in
 
 MEMORY = 80 * 10**9
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)

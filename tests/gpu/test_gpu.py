@@ -15,15 +15,11 @@ from safetensors.torch import load_file
 from heldin.defenses.choices import NoiseGenerator
 from heldin.defenses.gradients import engine_choice, per_unit_gradients, products
 from heldin.defenses.gradients.per_unit_gradients import UnitBatch, clipped_gradient_sum
-from heldin.defenses.noise import gaussian
-from heldin.defenses.noise_blocks import BLOCK
-from heldin.finetune import private
+from heldin.defenses.noise import BLOCK, gaussian
 from heldin.finetune.batches import encode
-from heldin.finetune.clipped_sums import clipped_sum as clipped_sum_of
-from heldin.finetune.clipped_sums import over_passes
 from heldin.finetune.loop import train
 from heldin.finetune.passes import Passes
-from heldin.finetune.precision import autocast
+from heldin.finetune.passes import clipped_sum as clipped_sum_of
 from heldin.finetune.private import private_gradient
 from heldin.finetune.recipe import Lora, Precision, Recipe, Select
 from heldin.models import logprobs
@@ -98,70 +94,18 @@ def test_oracle(gpu, name, engine):
     assert max(alone) <= bound * (1 + 1e-4)
 
 
-@pytest.mark.parametrize("name", ["gpt-neo", "gpt-neo untied", "gpt2", "llama", "lora"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("memory", [2**30, 0], ids=["kept", "streamed"])
-def test_a_pass_does_not_wait_for_the_gpu(gpu, name, precision, memory, monkeypatch):
-    """It is given the next one meanwhile. The first pass waits: in it the rules are tried."""
-    monkeypatch.setattr(engine_choice, "GRAM", 1e9)
-    model, passes = new_model(name), Passes(100, budget=memory)
-    if name.startswith("gpt-neo"):
-        use_exact_attention(model)
-    model.to(gpu)
-    sequences = [[inputs[:1] + targets for inputs, targets in unit if min(targets) >= 0] for unit in people()]
-    runs = [sequences[:3], sequences[3:]]
-
-    def sums():
-        with autocast(precision, gpu):
-            return over_passes(model, runs, 0.05, passes, asks=False)
-
-    expected = sums()
-    with refusing_to_wait():
-        found = sums()
-    assert ("materialise" if memory else "stream") in found.engine
-    assert "ghost" not in found.engine
-    assert found.norms.tolist() == pytest.approx(expected.norms.tolist())
-    assert all(torch.allclose(found.gradients[n], its, atol=1e-7) for n, its in expected.gradients.items())
-
-
-@pytest.mark.parametrize("ghosts", [False, True])
-def test_a_private_step_asks_the_gpu_once_when_all_is_given(gpu, ghosts, monkeypatch):
-    """Noise included; whether a unit was not finite is all that it is asked."""
-    if not ghosts:
-        monkeypatch.setattr(engine_choice, "GRAM", 1e9)
-    model, training, sequences = _step_of_users()
-    private_gradient(model.to(gpu), training, 1, sequences)
-    expected = {name: p.grad.clone() for name, p in model.named_parameters()}
-    model.zero_grad(set_to_none=True)
-    with refusing_to_wait(), pytest.raises(RuntimeError, match=r"wait|synchroni"):
-        private_gradient(model, training, 1, sequences)
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize("noise", NoiseGenerator)
-def test_a_private_step_is_taken_again_where_a_unit_is_not_finite(gpu, noise, monkeypatch):
-    """With the same noise, once: as a step that asks in each pass, before any noise."""
+def test_a_private_step_leaves_out_a_unit_that_is_not_finite(gpu, noise):
     model, training, sequences = _step_of_users(noise=noise)
     first, *others = training.drawn(1)
     assert others
     for row in first.rows:
         sequences[row][1] = 60
     model.transformer.wte.weight.data[60] = torch.nan
-    model.to(gpu)
-    seen = []
-    watched = replace(training, watch=lambda step, gradients: seen.append((step, set(gradients))))
-    loss = private_gradient(model, watched, 1, sequences)
-    found = {name: p.grad.cpu() for name, p in model.named_parameters()}
-    assert seen == [(1, set(found))]
-    model.zero_grad(set_to_none=True)
-    monkeypatch.setattr(private, "kind_of", lambda _: "cpu")
-    assert private_gradient(model, training, 1, sequences) == pytest.approx(loss, rel=1e-6)
+    loss = private_gradient(model.to(gpu), training, 1, sequences)
     assert math.isfinite(loss)
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(found[name], parameter.grad.cpu(), rtol=1e-4, atol=1e-6)
     # Of the size of its noise: 0.8 times the clip norm of 0.5, over a divisor of 4.
-    every = torch.cat([its.flatten() for its in found.values()])
+    every = torch.cat([p.grad.cpu().flatten() for p in model.parameters()])
     assert float(every.std()) == pytest.approx(0.1, rel=0.1)
 
 
@@ -175,7 +119,6 @@ def _step_of_users(**changes):
 
 
 def test_a_unit_that_is_not_finite_is_left_out_of_the_sum(gpu):
-    """The GPU is asked once, after all passes; where there is such a unit they are run again."""
     model, (first, second) = new_model("gpt-neo untied"), ([[1, 2, 3], [4, 5]], [[5, 6, 7, 8]])
     model.transformer.wte.weight.data[60] = torch.nan
     expected = clipped_sum_of(model, [[first], [second]], 0.05, Passes(100))
@@ -185,12 +128,11 @@ def test_a_unit_that_is_not_finite_is_left_out_of_the_sum(gpu):
     assert found.norms.tolist()[::2] == pytest.approx(expected.norms.tolist(), rel=1e-4)
 
 
-def test_ghost_norms_in_doubt_are_computed_again_once_all_is_given(gpu, monkeypatch):
+def test_ghost_norms_in_doubt_are_computed_again(gpu, monkeypatch):
     model, runs = new_model("gpt-neo untied"), [[[[1, 2, 3], [4, 5]]], [[[5, 6, 7, 8]]]]
     expected = clipped_sum_of(model, runs, 0.05, Passes(100))
     monkeypatch.setattr(per_unit_gradients, "CANCELLATION", 10.0)  # of every unit it may be that its tokens cancel
     model.to(gpu)
-    assert over_passes(model, runs, 0.05, Passes(100), asks=False).masked.tolist() == [True, True]
     found = clipped_sum_of(model, runs, 0.05, Passes(100))
     assert "ghost" in found.engine
     assert found.masked.tolist() == [False, False]

@@ -98,7 +98,7 @@ def test_half_products_with_float32_results_are_there_on_a_gpu_alone(gpu):
 def test_parts_of_the_noise_are_those_of_the_whole(gpu, monkeypatch):
     """Blocks are drawn into their place, or beside it where a part is wanted."""
     monkeypatch.setattr("heldin.defenses.noise.BLOCK", 8)
-    monkeypatch.setattr("heldin.defenses.noise_blocks.BLOCK", 8)
+    monkeypatch.setattr("heldin.defenses.noise.BLOCK", 8)
     source = NoiseSource(NoiseGenerator.PHILOX, bytes(32))
     shape = torch.Size([5, 5])
     whole = source.gaussian(3, "w", shape, 2.0, gpu)

@@ -35,8 +35,8 @@ from heldin.reports.claims import tabulate_conditions
 from heldin.reports.findings import findings
 from heldin.reports.record_report import list_facts
 from heldin.stages.sides.ledger import load_ledger
-from heldin.words.conditions import ConditionStated
 from heldin.words.evidence import REAL_USERS, ClaimLabel, Flaw, Subjects
+from heldin.words.split import ConditionStated
 from tests.planted_sets import memorable_lm, memorable_rows, plan, read_lines, save_base, train, write_lines
 
 QUIET = LineReporter(lambda line: None)

@@ -19,8 +19,8 @@ from heldin.corpus.split import Audited, Part, Role
 from heldin.defenses.choices import NoiseGenerator
 from heldin.finetune.units import PrivateRecords, plan_private_training
 from heldin.stages.run_config import SplitConfig, load_config
-from heldin.stages.sides.audit_pool import PREFIX, pool_of_entities
 from heldin.stages.sides.data import defended, prepare_data
+from heldin.stages.sides.layout import PREFIX, pool_of_entities
 from heldin.stages.sides.ledger import load_ledger
 from heldin.stages.sides.panels import claims_on
 from heldin.stages.train.plan import mechanism_of

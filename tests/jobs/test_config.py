@@ -8,7 +8,7 @@ import yaml
 
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, write_text
-from heldin.corpus.made_up.sources import Markov, Synthetic
+from heldin.corpus.config import Markov, Synthetic
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
 from heldin.jobs.checkpoint.audit_config import parse_checkpoint

@@ -12,10 +12,10 @@ import yaml
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.protocol import Dial, TextStatistic
 from heldin.attacks.statistics import ATTACKS, get_attack, per_text
-from heldin.audit.assessment import results_of
 from heldin.audit.attack_results import dial_settings
 from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.audit.family import family_of
+from heldin.audit.panels import results_of
 from heldin.audit.preregistration import COINS, Preregistration
 from heldin.audit.scored_users import scored_users
 from heldin.base.artefacts import INDEX, read_table, write_table

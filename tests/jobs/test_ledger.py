@@ -16,8 +16,7 @@ from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import JsonLines
 from heldin.corpus.split import Part, Role, SplitRule
 from heldin.stages.run_config import SplitConfig
-from heldin.stages.sides.audit_pool import pool_of_users
-from heldin.stages.sides.layout import Layout, parts_of
+from heldin.stages.sides.layout import Layout, parts_of, pool_of_users
 from heldin.stages.sides.ledger import Keys, draw_ledger, ledger_of_run, load_ledger, save_ledger
 
 

@@ -18,11 +18,10 @@ from heldin.canaries.form import LONGEST, Forms, formed
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted import plant as engine
 from heldin.jobs.planted.beforehand import said_beforehand
-from heldin.jobs.planted.plant import plant
+from heldin.jobs.planted.plant import plant, planted_rows
 from heldin.jobs.planted.plant_data import canary_forms, planted_data, rows_to_train_on
 from heldin.jobs.planted.records import copied
 from heldin.jobs.planted.training_set import training_set
-from heldin.jobs.planted.written import planted_rows
 from heldin.models.loading import load_language_model
 from heldin.stages.sides.ledger import load_ledger
 from tests.planted_sets import base, made_rows, plan, read_lines, write_lines

@@ -40,14 +40,13 @@ from heldin.models.loading import LanguageModel
 from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 from heldin.white_box import engine as white_box
-from heldin.white_box.canaries import Array
+from heldin.white_box.canaries import Array, flat
 from heldin.white_box.check import Check, exact
-from heldin.white_box.coins import flat, observe
+from heldin.white_box.coins import observe
 from heldin.white_box.engine import SECTIONS, clip_norms
 from heldin.white_box.power import claim_of, quiet_places, trainer_mechanism
-from heldin.white_box.process_checks import Part, jobs
-from heldin.white_box.process_checks import checks_of as checks_of_part
-from heldin.white_box.processes import together
+from heldin.white_box.processes import Part, jobs, together
+from heldin.white_box.processes import checks_of as checks_of_part
 from heldin.white_box.stage import Stage, set_stage
 from heldin.white_box.trainers import PrivateStep, Trainer, stepwise
 from tests.planted_bugs.trainers import by_sgd, changed, noise_times

@@ -20,11 +20,11 @@ from heldin.finetune.recipe import Recipe
 from heldin.finetune.training import job_name
 from heldin.stages.train.training import _bind_key
 from heldin.white_box import draw_checks
+from heldin.white_box.canaries import flat
 from heldin.white_box.check import alarms
-from heldin.white_box.coins import flat
 from heldin.white_box.engine import SECTIONS
 from heldin.white_box.outcome import TrainerOutcome
-from heldin.white_box.process_checks import PARTS
+from heldin.white_box.processes import PARTS
 from heldin.white_box.trainers import loop_trainer, stepwise
 from tests.planted_bugs import checks, trainers, wrong_draws
 from tests.planted_bugs.bugs import ONE_PERSON, correct

@@ -7,7 +7,7 @@ from tests.made_facts import canary_facts
 
 
 def test_canary_groups_weigh_alike_and_their_mean_has_the_limits_of_a_mean(finished):
-    from heldin.audit.canary_groups import CanaryGroup
+    from heldin.audit.results import CanaryGroup
     from heldin.record.document import read_record
 
     record = read_record(finished / "record.json")

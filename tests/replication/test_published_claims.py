@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from heldin.defenses.accounting.comparison_accountants import moments_epsilon
+from heldin.defenses.accounting.guarantees import moments_epsilon
 from replication.published_claims import DELTA, published_claims
 
 

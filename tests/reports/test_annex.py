@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from heldin.audit.canary_groups import CanaryGroup
-from heldin.audit.results import TrainingsFacts
+from heldin.audit.results import CanaryGroup, TrainingsFacts
 from heldin.record.document import read_record, write_record
 from heldin.record.facts import CellFacts
 from heldin.record.planted_facts import Condition, Known, PlantedFacts

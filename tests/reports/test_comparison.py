@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from heldin.audit.canary_groups import CanaryGroup
+from heldin.audit.results import CanaryGroup
 from heldin.record.compare import compare
 from heldin.record.document import read_record, write_record
 from heldin.reports.comparison import STYLES, comparison_figure

@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from heldin.bounds.judgement import Bound
-from heldin.bounds.rules import PLAN_FAMILY
+from heldin.bounds.judgement import PLAN_FAMILY, Bound
 from heldin.bounds.verdict import Standing
 from heldin.record.document import read_record
 from heldin.reports.findings import findings

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import heldin.reports.figures
-from heldin.audit.canary_groups import CanaryGroup
-from heldin.audit.results import TrainingsFacts
+from heldin.audit.results import CanaryGroup, TrainingsFacts
 from heldin.record.document import read_record, write_record
 from heldin.record.facts import Ceiling, GradientNorms
 from heldin.reports.claims import summarise

@@ -12,7 +12,8 @@ from heldin.record.document import read_record
 from heldin.record.facts import ByExposure, Ceiling
 from heldin.record.planted_facts import Condition, Known, PlantedFacts
 from heldin.reports import annex
-from heldin.reports.attacks import most_left, tabulate_attacks, tabulate_rates, written_out
+from heldin.reports.attacks import tabulate_attacks, tabulate_rates
+from heldin.reports.extraction import most_left, written_out
 from heldin.reports.findings import ATTACKER, BEFORE_FIGURE, NEXT, RECOMMENDED, findings
 from heldin.reports.people import (
     count_people,

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import pytest
 import typst
 
-from heldin.audit.canary_groups import CanaryGroup
+from heldin.audit.results import CanaryGroup
 from heldin.bounds.verdict import Outcome, Standing, Verdict
 from heldin.record.document import read_record, write_record
 from heldin.reports.findings import BOUNDS, HOW_WELL, answer_line, findings

@@ -10,9 +10,8 @@ import pytest
 import heldin.sweeps.processes as processes
 from heldin.audit.limits import auroc_difference
 from heldin.bounds.one_run import fdp_bound
-from heldin.bounds.p_values import holm
 from heldin.bounds.scores import LabelledScores
-from heldin.bounds.verdict import Standing
+from heldin.bounds.verdict import Standing, holm
 from heldin.jobs.purge import purge
 from heldin.jobs.user_scores import leading_scores
 from heldin.record.document import read_record, write_record

@@ -11,12 +11,12 @@ from scipy import stats
 
 from heldin.base.coins import seed_key
 from heldin.base.errors import InputError
-from heldin.bounds import guessing, one_run, power
+from heldin.bounds import one_run, power
 from heldin.bounds.estimates import andrew_estimate
 from heldin.bounds.judgement import evaluate
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import Standing, rejects
-from heldin.defenses.accounting.ceiling import ceiling_of
+from heldin.defenses.accounting.guarantees import ceiling_of
 from heldin.defenses.choices import FlatClip, NormalisedClip, PoissonSampler, ShuffledSampler
 from heldin.defenses.plan_file import write_plan
 from heldin.finetune.private import private_gradient
@@ -244,7 +244,7 @@ def test_the_stated_power_is_how_often_the_verdict_s_own_test_rejects():
     mechanism, canaries, audits = _mechanism(rate=0.2), 1000, 2000
     claim, _ = claim_of(mechanism)
     weak = next(its for its in trainer_power(mechanism, canaries).weaker if 0.2 < its.probability < 0.9)
-    rng, mu = np.random.default_rng(9), guessing.attack_mu(weak.auroc)
+    rng, mu = np.random.default_rng(9), one_run.attack_mu(weak.auroc)
     rejected = 0
     for _ in range(audits):
         member = rng.random(canaries) < 0.5

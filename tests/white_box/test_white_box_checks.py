@@ -18,19 +18,37 @@ from heldin.finetune.private import private_gradient
 from heldin.finetune.units import plan_private_training
 from heldin.white_box import findings, oracle
 from heldin.white_box.check import LEVEL, SUBJECTS, TOTAL_LEVEL, alarms, exact, silent
-from heldin.white_box.cohorts import EMPTY_STEPS, SMALL_STEPS, empty_runs, lone_canary, lone_units, small_cohorts
 from heldin.white_box.coins import coin_checks, observe
-from heldin.white_box.coordinate_checks import _most_deviant_part, _most_deviant_step, checks_of_empty_steps
+from heldin.white_box.coordinate_checks import (
+    EMPTY_STEPS,
+    SMALL_STEPS,
+    _most_deviant_part,
+    _most_deviant_step,
+    checks_of_empty_steps,
+    empty_runs,
+    lone_canary,
+    lone_units,
+    small_cohorts,
+)
 from heldin.white_box.draw_checks import checks_of_draws, drawing, steps_to_see_one_coin
 from heldin.white_box.engine import SECTIONS, audit_trainer, clip_norms, parts
 from heldin.white_box.laws import SEEN
 from heldin.white_box.outcome import AlarmKind, TrainerOutcome
 from heldin.white_box.power import claim_of, trainer_mechanism
 from heldin.white_box.processes import Job, NotRun, together
-from heldin.white_box.runs import ObservedDraws, Run, changed, draws, readings, releases
 from heldin.white_box.stage import set_stage
 from heldin.white_box.step_checks import norms_of_units, unlike_checks
-from heldin.white_box.trainers import loop_trainer, stepwise, watched
+from heldin.white_box.trainers import (
+    ObservedDraws,
+    Run,
+    changed,
+    draws,
+    loop_trainer,
+    readings,
+    releases,
+    stepwise,
+    watched,
+)
 from tests.oracles.private_step import naive_private_gradient
 from tests.planted_bugs.plain import Plain
 from tests.planted_bugs.wrong_texts import not_finite_summed, step_lost_to_one_unit, unclipped_texts
