@@ -86,7 +86,8 @@ def _values(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
 
 
 def _refusal(problem: str, node: yaml.Node | yaml.Event) -> yaml.constructor.ConstructorError:
-    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+    mark: Any = node.start_mark  # libyaml's own class, which is no subclass of PyYAML's
+    return yaml.constructor.ConstructorError(None, None, problem, mark)
 
 
 def read_yaml(path: Path) -> Any:

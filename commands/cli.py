@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 
 import typer
 
-from heldin.base.arguments import require_within
 from heldin.base.errors import InputError, ResumableError
 from heldin.commands.finish import Interrupted
 from heldin.commands.options import BAD_INPUT, beginning
@@ -111,6 +110,8 @@ def _limited(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def call(**options: Any) -> None:
+        from heldin.base.arguments import require_within  # pydantic, which no help needs
+
         for name, value in options.items():
             for number in value if isinstance(value, list | tuple) else (value,):
                 if isinstance(number, int | float):
