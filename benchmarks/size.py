@@ -7,16 +7,20 @@ depth is the number of modules on the longest chain of imports at the top level 
 """
 
 import ast
+import re
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = {"tests", "docs", "benchmarks", "examples", "src", "replication"}
+# Tests of the words themselves, and of contracts whose subject is a text.
+ABOUT_WORDS = {"words", "golden", "contracts"}
+_PHRASE = re.compile(r"(?<![\w./-])[a-z]{2,}(?: [a-z]{2,}){2,}(?![\w/-])")
 NAMES = ("its", "one", "found", "said", "told", "of", "what")
 
 
@@ -119,6 +123,67 @@ def uses_of_names(paths: list[Path]) -> Counter[str]:
     return uses
 
 
+def _texts(node: ast.AST) -> Iterator[str]:
+    """Yield the texts that are written in an expression, without what it hands to functions."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.Call):
+        # What is searched for in a text, as in ``err.count("phrase")``; other arguments are a test's input.
+        searched = isinstance(node.func, ast.Attribute) and node.func.attr in {"count", "startswith", "endswith"}
+        for argument in node.args if searched else ():
+            yield from _texts(argument)
+        if isinstance(node.func, ast.Attribute):
+            yield from _texts(node.func.value)
+    else:
+        for part in ast.iter_child_nodes(node):
+            yield from _texts(part)
+
+
+def _compared_texts(test: ast.FunctionDef) -> Iterator[str]:
+    """Yield the texts that a test function compares something with."""
+    compared = set()
+    for node in ast.walk(test):
+        if isinstance(node, ast.Assert):
+            yield from _texts(node.test)
+        elif isinstance(node, ast.keyword) and node.arg == "match":
+            yield from _texts(node.value)
+        else:
+            continue
+        compared |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    for decorator in test.decorator_list:
+        if not (isinstance(decorator, ast.Call) and ast.unparse(decorator.func).endswith("parametrize")):
+            continue
+        named = decorator.args[0]
+        columns = ast.literal_eval(named) if not isinstance(named, ast.Name) else ()
+        columns = [name.strip() for name in columns.split(",")] if isinstance(columns, str) else list(columns)
+        rows = decorator.args[1].elts if isinstance(decorator.args[1], ast.List | ast.Tuple) else []
+        for row in rows:
+            values = row.args if isinstance(row, ast.Call) else getattr(row, "elts", []) if len(columns) > 1 else [row]
+            for name, value in zip(columns, values, strict=False):
+                if name in compared:
+                    yield from _texts(value)
+
+
+def tests_tied_to_wording() -> list[str]:
+    """Return the test functions, as file::name, that a change of a sentence of heldin may break.
+
+    These are test functions outside of ``ABOUT_WORDS`` that compare with a phrase: three or more lowercase words in
+    a row within a text that is asserted, given to ``match=``, or a parameter whose name is asserted or matched.
+    A text that is handed to a function is a test's input and no comparison.
+    """
+    tied = []
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        name = path.relative_to(ROOT)
+        if name.parts[1] in ABOUT_WORDS:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.FunctionDef) and node.name.startswith("test_")):
+                continue
+            if any(_PHRASE.search(re.sub(r"\\.", "", text)) for text in _compared_texts(node)):
+                tied.append(f"{name}::{node.name}")
+    return tied
+
+
 def main() -> None:
     """Print the figures."""
     files = product_files()
@@ -127,6 +192,7 @@ def main() -> None:
     print(f"import depth                         {import_depth():>8,}")
     uses = uses_of_names(files)
     print("uses of names that say nothing       " + ", ".join(f"{name} {uses[name]}" for name in NAMES))
+    print(f"tests tied to wording                {len(tests_tied_to_wording()):>8,}")
     modules = [path for name in audit_modules() if (path := file_of(name)) is not None]
     print(f"lines that `heldin audit` loads      {lines_of(modules):>8,} in {len(modules)} modules")
     replication = sorted((ROOT / "replication").rglob("*.py"))
