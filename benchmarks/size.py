@@ -150,18 +150,26 @@ def _compared_texts(test: ast.FunctionDef) -> Iterator[str]:
         else:
             continue
         compared |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-    for decorator in test.decorator_list:
-        if not (isinstance(decorator, ast.Call) and ast.unparse(decorator.func).endswith("parametrize")):
-            continue
-        named = decorator.args[0]
-        columns = ast.literal_eval(named) if not isinstance(named, ast.Name) else ()
-        columns = [name.strip() for name in columns.split(",")] if isinstance(columns, str) else list(columns)
-        rows = decorator.args[1].elts if isinstance(decorator.args[1], ast.List | ast.Tuple) else []
+    for names, rows in _literal_tables(test):
+        columns = names.split(",") if isinstance(names, str) else names
         for row in rows:
             values = row.args if isinstance(row, ast.Call) else getattr(row, "elts", []) if len(columns) > 1 else [row]
             for name, value in zip(columns, values, strict=False):
-                if name in compared:
+                if name.strip() in compared:
                     yield from _texts(value)
+
+
+def _literal_tables(test: ast.FunctionDef) -> Iterator[tuple[str | list[str], list[ast.expr]]]:
+    """Yield the names and rows of the tables that parametrize a test or that it goes through."""
+    for call in test.decorator_list:
+        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("parametrize"):
+            yield ast.literal_eval(call.args[0]), getattr(call.args[1], "elts", [])
+    for loop in ast.walk(test):
+        if isinstance(loop, ast.For):
+            yield (
+                [ast.unparse(name) for name in getattr(loop.target, "elts", [loop.target])],
+                getattr(loop.iter, "elts", []),
+            )
 
 
 def tests_tied_to_wording() -> list[str]:

@@ -70,9 +70,12 @@ def raising_place(error: BaseException) -> tuple[CodeType, int] | None:
 
 
 def refusing_functions(error: BaseException) -> list[str]:
-    """Return the qualified names of the functions that raised an error and the errors it was made from."""
+    """Return the qualified names of the functions that raised an error and the errors it was made from.
+
+    A function within another has its name alone.
+    """
     places = [place for each in _errors_behind(error) if (place := raising_place(each)) is not None]
-    return [_INNER.sub("", code.co_qualname) for code, _ in places]
+    return [_INNER.sub("", code.co_qualname).rpartition("<locals>.")[2] for code, _ in places]
 
 
 @contextmanager
