@@ -81,7 +81,7 @@ def refusing_functions(error: BaseException) -> list[str]:
 @contextmanager
 def refused(
     by: Callable[..., object] | str | None = None,
-    naming: str | tuple[object, ...] = (),
+    naming: object = (),
     kind: type[BaseException] = InputError,
 ) -> Generator[pytest.ExceptionInfo[BaseException], None, None]:
     """Check that a block ends with an error of this kind, raised by this function, that names these data.
@@ -91,7 +91,7 @@ def refused(
     ``by`` is the function, the class whose method it is, or its qualified name. It may be left out where the data
     alone make clear which check refused.
     """
-    data = (naming,) if isinstance(naming, str) else naming
+    data = naming if isinstance(naming, tuple) else (naming,)
     assert by is not None or data, "a test of a refusal names the function that refuses, or the data"
     with pytest.raises(kind) as caught:
         yield caught
@@ -108,6 +108,6 @@ def refused(
 
 
 def raised_apart(*caught: pytest.ExceptionInfo[BaseException]) -> bool:
-    """Return whether these errors were raised by different statements: refusals that name the same data."""
-    places = [raising_place(error.value) for error in caught]
-    return None not in places and len(set(places)) == len(places)
+    """Return whether these errors were raised by different statements, where they name the same data."""
+    places = [tuple(raising_place(each) for each in _errors_behind(error.value)) for error in caught]
+    return len(set(places)) == len(places)
