@@ -123,40 +123,40 @@ def uses_of_names(paths: list[Path]) -> Counter[str]:
     return uses
 
 
-def _texts(node: ast.AST) -> Iterator[str]:
-    """Yield the texts that are written in an expression, without what it hands to functions."""
+def _compared_parts(node: ast.AST) -> Iterator[str | ast.Name]:
+    """Yield the texts and names in an expression, without what it hands to functions."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
+    elif isinstance(node, ast.Name):
+        yield node
     elif isinstance(node, ast.Call):
         # What is searched for in a text, as in ``err.count("phrase")``; other arguments are a test's input.
-        searched = isinstance(node.func, ast.Attribute) and node.func.attr in {"count", "startswith", "endswith"}
-        for argument in node.args if searched else ():
-            yield from _texts(argument)
         if isinstance(node.func, ast.Attribute):
-            yield from _texts(node.func.value)
+            searched = node.args if node.func.attr in {"count", "startswith", "endswith"} else []
+            for part in (node.func.value, *searched):
+                yield from _compared_parts(part)
     else:
         for part in ast.iter_child_nodes(node):
-            yield from _texts(part)
+            yield from _compared_parts(part)
 
 
 def _compared_texts(test: ast.FunctionDef) -> Iterator[str]:
     """Yield the texts that a test function compares something with."""
-    compared = set()
+    parts: list[str | ast.Name] = []
     for node in ast.walk(test):
         if isinstance(node, ast.Assert):
-            yield from _texts(node.test)
+            parts += _compared_parts(node.test)
         elif isinstance(node, ast.keyword) and node.arg == "match":
-            yield from _texts(node.value)
-        else:
-            continue
-        compared |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            parts += _compared_parts(node.value)
+    compared = {part.id for part in parts if isinstance(part, ast.Name)}
     for names, rows in _literal_tables(test):
         columns = names.split(",") if isinstance(names, str) else names
         for row in rows:
             values = row.args if isinstance(row, ast.Call) else getattr(row, "elts", []) if len(columns) > 1 else [row]
             for name, value in zip(columns, values, strict=False):
                 if name.strip() in compared:
-                    yield from _texts(value)
+                    parts += _compared_parts(value)
+    yield from (part for part in parts if isinstance(part, str))
 
 
 def _literal_tables(test: ast.FunctionDef) -> Iterator[tuple[str | list[str], list[ast.expr]]]:
