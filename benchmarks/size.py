@@ -7,16 +7,20 @@ depth is the number of modules on the longest chain of imports at the top level 
 """
 
 import ast
+import re
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = {"tests", "docs", "benchmarks", "examples", "src", "replication"}
+# Tests of the words themselves, and of contracts whose subject is a text.
+ABOUT_WORDS = {"words", "golden", "contracts"}
+_PHRASE = re.compile(r"(?<![\w./-])[a-z]{2,}(?: [a-z]{2,}){2,}(?![\w/-])")
 NAMES = ("its", "one", "found", "said", "told", "of", "what")
 
 
@@ -109,6 +113,75 @@ def uses_of_names(paths: list[Path]) -> Counter[str]:
     return uses
 
 
+def _compared_parts(node: ast.AST) -> Iterator[str | ast.Name]:
+    """Yield the texts and names in an expression, without what it hands to functions."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.Name):
+        yield node
+    elif isinstance(node, ast.Call):
+        # What is searched for in a text, as in ``err.count("phrase")``; other arguments are a test's input.
+        if isinstance(node.func, ast.Attribute):
+            searched = node.args if node.func.attr in {"count", "startswith", "endswith"} else []
+            for part in (node.func.value, *searched):
+                yield from _compared_parts(part)
+    else:
+        for part in ast.iter_child_nodes(node):
+            yield from _compared_parts(part)
+
+
+def _compared_texts(test: ast.FunctionDef) -> Iterator[str]:
+    """Yield the texts that a test function compares something with."""
+    parts: list[str | ast.Name] = []
+    for node in ast.walk(test):
+        if isinstance(node, ast.Assert):
+            parts += _compared_parts(node.test)
+        elif isinstance(node, ast.keyword) and node.arg == "match":
+            parts += _compared_parts(node.value)
+    compared = {part.id for part in parts if isinstance(part, ast.Name)}
+    for names, rows in _literal_tables(test):
+        columns = names.split(",") if isinstance(names, str) else names
+        for row in rows:
+            values = row.args if isinstance(row, ast.Call) else getattr(row, "elts", []) if len(columns) > 1 else [row]
+            for name, value in zip(columns, values, strict=False):
+                if name.strip() in compared:
+                    parts += _compared_parts(value)
+    yield from (part for part in parts if isinstance(part, str))
+
+
+def _literal_tables(test: ast.FunctionDef) -> Iterator[tuple[str | list[str], list[ast.expr]]]:
+    """Yield the names and rows of the tables that parametrize a test or that it goes through."""
+    for call in test.decorator_list:
+        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("parametrize"):
+            yield ast.literal_eval(call.args[0]), getattr(call.args[1], "elts", [])
+    for loop in ast.walk(test):
+        if isinstance(loop, ast.For):
+            yield (
+                [ast.unparse(name) for name in getattr(loop.target, "elts", [loop.target])],
+                getattr(loop.iter, "elts", []),
+            )
+
+
+def tests_tied_to_wording() -> list[str]:
+    """Return the test functions, as file::name, that a change of a sentence of heldin may break.
+
+    These are test functions outside of ``ABOUT_WORDS`` that compare with a phrase: three or more lowercase words in
+    a row within a text that is asserted, given to ``match=``, or a parameter whose name is asserted or matched.
+    A text that is handed to a function is a test's input and no comparison.
+    """
+    tied = []
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        name = path.relative_to(ROOT)
+        if name.parts[1] in ABOUT_WORDS:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.FunctionDef) and node.name.startswith("test_")):
+                continue
+            if any(_PHRASE.search(re.sub(r"\\.", "", text)) for text in _compared_texts(node)):
+                tied.append(f"{name}::{node.name}")
+    return tied
+
+
 def main() -> None:
     """Print the figures."""
     files = product_files()
@@ -117,6 +190,7 @@ def main() -> None:
     print(f"import depth                         {import_depth():>8,}")
     uses = uses_of_names(files)
     print("uses of names that say nothing       " + ", ".join(f"{name} {uses[name]}" for name in NAMES))
+    print(f"tests tied to wording                {len(tests_tied_to_wording()):>8,}")
     with tempfile.TemporaryDirectory() as scratch:
         write_audited_files(Path(scratch) / "files")
         modules = [path for name in audit_modules(Path(scratch) / "files") if (path := file_of(name)) is not None]

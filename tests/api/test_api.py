@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import heldin
+from heldin.audit.decision import Answer
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
 from heldin.reports.findings import findings
@@ -22,6 +23,7 @@ from heldin.white_box import engine
 from heldin.words.evidence import ClaimLabel
 from heldin.words.guarantee import GuaranteeText, NoGuaranteeReason
 from tests.pdf_pages import text_of
+from tests.refusals import names, refused
 
 MEMBER = np.arange(400) % 2 == 0
 SCORES = np.random.default_rng(0).normal(2.0 * MEMBER)
@@ -42,7 +44,7 @@ def test_every_name_is_there_and_says_what_it_is(name):
 
 
 def test_a_name_that_is_not_offered_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="module 'heldin' has no attribute 'audits'"):
+    with refused(by="__getattr__", naming=("'heldin'", "'audits'"), kind=AttributeError):
         getattr(heldin, "audits")  # noqa: B009
 
 
@@ -71,35 +73,36 @@ def test_scores_in_arrays_give_what_a_csv_file_gives(call, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("changed", "by", "naming"),
     [
-        ({"member": MEMBER[:-1]}, r"scores of shape \(400,\) but membership of shape \(399,\)"),
-        ({"member": MEMBER + 1}, "member must be True or 1 for held in and False or 0 for held out"),
-        ({"scores": np.where(MEMBER, np.nan, 1.0)}, "the score of row 1 is not|the score of row 0 is nan"),
-        ({"assignment": "coins"}, "assignment 'coins': choose coin, fixed, unknown"),
-        ({"claims": ["epsilon=4"]}, "claim 'epsilon=4' names no delta"),
-        ({"claims": ()}, "delta is missing"),
-        ({"claims": (1, 1e-5)}, r"claims: 1 is no claim: give a list of claims, such as \[\(8, 1e-6\)\]"),
-        ({"claims": "epsilon=1,delta=1e-5"}, "claims = 'epsilon=1,delta=1e-5': give a list of claims"),
-        ({"claims": ["epsilon=1,delta=1e-5,unit=user"]}, "a unit is stated with heldin audit --planted alone"),
+        ({"member": MEMBER[:-1]}, "LabelledScores.__post_init__", ("400", "399")),
+        ({"member": MEMBER + 1}, "bound", ("True", "1", "False", "0")),
+        ({"scores": np.where(MEMBER, np.nan, 1.0)}, "LabelledScores.__post_init__", ("row 0", "nan")),
+        ({"assignment": "coins"}, "assignment_named", "'coins'"),
+        ({"claims": ["epsilon=4"]}, "parse_claim", "'epsilon=4'"),
+        ({"claims": ()}, "evaluate", "--delta"),
+        ({"claims": (1, 1e-5)}, "_claim_of", ("1", "[(8, 1e-6)]")),
+        ({"claims": "epsilon=1,delta=1e-5"}, "claims_of", "'epsilon=1,delta=1e-5'"),
+        ({"claims": ["epsilon=1,delta=1e-5,unit=user"]}, "parse_claim", ("1e-5,unit=user'", "--planted")),
         (
             {"claims": heldin.claim(1, 1e-5)},
-            "claims = the claim 'epsilon 1 at delta 1e-05' alone: give a list of claims",
+            "claims_of",
+            ("claims", "epsilon 1 at delta 1e-05"),
         ),
-        ({"delta": "x"}, "delta = 'x': a number was expected"),
-        ({"alpha": "x"}, "alpha = 'x': a number was expected"),
-        ({"guesses": 10.5}, "guesses = 10.5: a whole number was expected"),
-        ({"thresholds": 0.5}, "thresholds = 0.5: a list of numbers was expected"),
-        ({"scores": np.ma.masked_array(np.ones(400), MEMBER)}, "a masked array hides what was left out"),
-        ({"desing": 1}, "bound has no argument 'desing'$"),
-        ({"assigment": "coin"}, "bound has no argument 'assigment'; did you mean 'assignment'?"),
-        ({"scores": ["a"] * len(MEMBER)}, "scores must be numbers, one for each user"),
-        ({"scores": [], "member": []}, "there are no scores: give one for each user"),
+        ({"delta": "x"}, "require_number", ("delta", "'x'")),
+        ({"alpha": "x"}, "require_number", ("alpha", "'x'")),
+        ({"guesses": 10.5}, "require_number", ("guesses", "10.5")),
+        ({"thresholds": 0.5}, "bound", ("thresholds", "0.5")),
+        ({"scores": np.ma.masked_array(np.ones(400), MEMBER)}, "bound", "scores"),
+        ({"desing": 1}, "bound", "'desing'"),
+        ({"assigment": "coin"}, "bound", ("'assigment'", "'assignment'")),
+        ({"scores": ["a"] * len(MEMBER)}, "bound", "'a'"),
+        ({"scores": [], "member": []}, "bound", "scores"),
     ],
 )
-def test_what_cannot_be_bounded_is_one_line(changed, message):
+def test_what_cannot_be_bounded_is_one_line(changed, by, naming):
     given = {"scores": SCORES, "member": MEMBER, "assignment": "coin", "claims": ["epsilon=4,delta=1e-6"], **changed}
-    with pytest.raises(heldin.InputError, match=message):
+    with refused(by=by, naming=naming, kind=heldin.InputError):
         heldin.bound(given.pop("scores"), given.pop("member"), **given)
 
 
@@ -116,18 +119,19 @@ def test_what_power_says_is_what_a_registered_number_of_guesses_exceeds():
     found = heldin.power(500, 0.75)
     assert found.largest.one_run > found.largest.paid
     assert f"certifies epsilon {found.largest.paid:.3g} at" in found.heading()
-    assert f"or {found.largest.one_run:.3g} if the number of guesses was registered" in found.heading()
+    assert names(found.heading(), f"{found.largest.one_run:.3g}")
 
 
 def test_a_mechanism_without_noise_promises_nothing():
     row = heldin.account.example(steps=10, delta=1e-5, noise_multiplier=0, sampling_rate=0.1)
-    assert row.heading() == "no finite epsilon per example"
+    assert names(row.heading(), "epsilon", "example")
+    assert not re.search(r"\d", row.heading())
     private = heldin.account.uls(users=1024, cohort=16, steps=1000, delta=1e-6, target_epsilon=4)
     assert private.heading() == "epsilon 4, delta 1e-06 per user (add/remove)"
 
 
 def test_too_few_users_are_an_error_of_their_own():
-    with pytest.raises(heldin.TooFewUsers, match="even all guesses right say nothing"):
+    with refused(by="paid_tries", naming=("3", "0.05", "5"), kind=heldin.TooFewUsers):
         heldin.bound([0.0, 1.0, 2.0], [False, True, True], assignment="coin", delta=1e-5)
 
 
@@ -152,7 +156,7 @@ class _Shouting:
 
 def test_a_finished_run_is_loaded_and_written_as_a_pdf(finished, tmp_path):
     found = heldin.load_record(finished)
-    assert found.answer in ("leaks", "no leak found", "inconclusive", "not valid")
+    assert found.answer in list(Answer)
     assert found.headline == found.heading() == found.record.decision.headline
     assert found.auroc.lower <= found.auroc.value <= found.auroc.upper
     assert found.verdict.claim.states(ClaimLabel.NONE)
@@ -166,7 +170,7 @@ def test_a_finished_run_is_loaded_and_written_as_a_pdf(finished, tmp_path):
     before = (finished / "report.pdf").stat().st_mtime_ns
     assert found.write_pdf(tmp_path / "mine.pdf").read_bytes().startswith(b"%PDF")
     assert (finished / "report.pdf").stat().st_mtime_ns == before
-    with pytest.raises(heldin.InputError, match="no record at"):
+    with refused(by="read_record", naming="record.json", kind=heldin.InputError):
         heldin.load_record(tmp_path)
 
 
@@ -177,10 +181,10 @@ def test_a_run_of_a_file_or_of_its_content_goes_on_where_it_stands(finished, sma
     assert held.record == read.record
     # A command typesets the record in hand, ``heldin report`` the one in the file.
     assert text_of(held.write_pdf(tmp_path / "held.pdf")) == text_of(read.write_pdf(tmp_path / "read.pdf"))
-    with pytest.raises(heldin.InputError, match=r"config: 1 error\n  finetune.epoch: unknown key; did you mean"):
+    with refused(by="checked", naming=("1", "finetune.epoch"), kind=heldin.InputError):
         heldin.run({"name": "x", "corpus": {"source": {"kind": "synthetic"}}, "model": {"base": "m"}},
                    overrides=["finetune.epoch=3"], quiet=True)  # fmt: skip
-    with pytest.raises(heldin.InputError, match=r"holds a run of another config \('finetune.epochs' differs\)"):
+    with refused(by="require_folder", naming="'finetune.epochs'", kind=heldin.InputError):
         heldin.run(small_config, out=again, overrides=["finetune.epochs=3"], quiet=True)
 
 
@@ -206,9 +210,9 @@ def test_a_checkpoint_is_audited_as_the_command_does(finished, tmp_path):
     assert found.verdict.standing == "indicative"
     assert found.record == heldin.load_record(tmp_path / "a").record
     assert found.record.command.startswith("heldin.audit_model(...)")
-    with pytest.raises(heldin.InputError, match=r"audit_model: 1 error\n  assignments: unknown key; did you mean"):
+    with refused(by="checked", naming=("audit_model", "assignments", "'assignment'"), kind=heldin.InputError):
         heldin.audit_model(cache, **given, assignments="coin", out=tmp_path / "b")
-    with pytest.raises(heldin.InputError, match="audit_model: 1 error\n  columns: a section of keys"):
+    with refused(by="checked", naming=("audit_model", "columns", "'author'"), kind=heldin.InputError):
         heldin.audit_model(cache, **given, columns="author", out=tmp_path / "b")
 
 
@@ -250,26 +254,26 @@ _ULS = {
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "naming"),
     [
-        (lambda: heldin.power("100", 0.7), "users = '100': a whole number was expected"),
-        (lambda: heldin.power(100, "x"), "auroc = 'x': a number was expected"),
+        (lambda: heldin.power("100", 0.7), ("users", "'100'")),
+        (lambda: heldin.power(100, "x"), ("auroc", "'x'")),
         (
             lambda: heldin.account.uls(users="9", cohort=3, steps=2, delta=1e-6, target_epsilon=4),
-            "users = '9': a whole",
+            ("users", "'9'"),
         ),
-        (lambda: heldin.audit_trainer(None, {}), "mechanism = {}: a heldin.Mechanism or the path of a plan.json"),
+        (lambda: heldin.audit_trainer(None, {}), ("mechanism", "{}", "heldin.Mechanism", "plan.json")),
         (
             lambda: heldin.audit_trainer(None, "plan.json", directions="x"),
-            "directions = 'x': choose coordinate or random",
+            ("directions", "'x'", "coordinate", "random"),
         ),
         (
             lambda: heldin.audit_trainer(None, "plan.json", accept="non-finite"),
-            "accept = 'non-finite': a list of names",
+            ("accept", "'non-finite'"),
         ),
-        (lambda: heldin.audit_trainer(None, "plan.json", accept=["mechanism"]), "accept = ['mechanism']: a list of"),
+        (lambda: heldin.audit_trainer(None, "plan.json", accept=["mechanism"]), ("accept", "['mechanism']")),
     ],
 )
-def test_what_is_no_number_is_named(call, said):
-    with pytest.raises(heldin.InputError, match=re.escape(said)):
+def test_what_is_no_number_is_named(call, naming):
+    with refused(naming=naming, kind=heldin.InputError):
         call()

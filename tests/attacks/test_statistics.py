@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from heldin.attacks.statistics import LikelihoodRatio, Loss, MinKPlusPlus, Scale, Zlib
-from heldin.base.errors import InputError
 from heldin.models.token_scores import TokenScores
+from tests.refusals import refused
 
 TEXT = "hello hello hello hello"
 
@@ -37,5 +37,5 @@ def test_min_k_plus_plus_is_the_mean_of_the_lowest_z_scores():
     assert MinKPlusPlus(0.4).statistic(TEXT, target, None) == pytest.approx(sum(sorted(z)[:2]) / 2)
     assert MinKPlusPlus(0.01).statistic(TEXT, target, None) == pytest.approx(min(z))
     assert MinKPlusPlus(1.0).statistic(TEXT, target, None) == pytest.approx(math.fsum(z) / 5)
-    with pytest.raises(InputError, match=r"min-k\+\+ takes a fraction in \(0, 1\], not 0"):
+    with refused(by="MinKPlusPlus.__post_init__", naming=("min-k++", "(0, 1]")):
         MinKPlusPlus(0)

@@ -11,12 +11,11 @@ import pytest
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.protocol import REFERENCE_ALONE, TextStatistic
 from heldin.audit.canary_groups import PlantedUsers, kinds_of
-from heldin.audit.decision import AuditConfig, DecisionConfig
+from heldin.audit.decision import Answer, AuditConfig, DecisionConfig
 from heldin.audit.panels import judge, judge_panels, results_of
 from heldin.audit.preregistration import COINS, Panel, Preregistration
 from heldin.audit.scored_users import scored_users
 from heldin.base.coins import fair_coin
-from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.bounds.judgement import joined
 from heldin.bounds.verdict import stated_claim
@@ -34,7 +33,11 @@ from heldin.stages.sides.layout import Layout, parts_of, pool_of_users
 from heldin.stages.sides.ledger import Keys, draw_ledger, ledger_of_run, load_ledger
 from heldin.stages.sides.planting import plant
 from heldin.stages.train.plan import mechanism_of
+from heldin.words.answer import GuaranteeComparison, Headline, LeakFound, Violation
 from heldin.words.evidence import REAL_USERS, Subjects
+from heldin.words.guarantee import GuaranteeCondition, NoGuaranteeReason
+from tests.refusals import refused
+from tests.statements import states, values_of
 
 ULS = {"kind": "uls", "population": 20, "cohort": 5, "steps": 10, "delta": 1e-3, "noise_multiplier": 2.0}
 EXAMPLE = {"kind": "example", "population": 200, "cohort": 5, "steps": 10, "delta": 1e-4, "noise_multiplier": 2.0}
@@ -59,22 +62,21 @@ def _config(*canaries, defense=None, **sections):
 
 
 @pytest.mark.parametrize(
-    ("canaries", "line"),
+    ("canaries", "data"),
     [
-        ([{**UNSEEN, "usrs": 3}], "canaries.0.usrs: unknown key; did you mean 'users'?"),
-        ([UNSEEN, {"kind": "rare_phrase"}], "canaries.1.users: this key is required"),
-        ([{**UNSEEN, "documents": [0, 4]}], "canaries.0.documents.0: Input should be greater than or equal to 1"),
-        ([{**UNSEEN, "documents": []}], "canaries.0.documents: Tuple should have at least 1 item"),
-        ([{**SUBSTRING, "users": 4}], "canaries.0: give exactly one of 'users' (of each length and documents)"),
-        ([{**SUBSTRING, "fraction": None}], "canaries.0: give exactly one of 'users'"),
-        ([{**SUBSTRING, "lengths": [100, 2]}], "a substring of 100 tokens is not below finetune.sequence_length = 64"),
-        ([{"kind": "loud"}], "canaries.0.kind: there is no 'loud'; choose from unseen_token"),
+        ([{**UNSEEN, "usrs": 3}], ("canaries.0.usrs", "'users'")),
+        ([UNSEEN, {"kind": "rare_phrase"}], ("canaries.1.users",)),
+        ([{**UNSEEN, "documents": [0, 4]}], ("canaries.0.documents.0", "1")),
+        ([{**UNSEEN, "documents": []}], ("canaries.0.documents", "1")),
+        ([{**SUBSTRING, "users": 4}], ("canaries.0", "'users'", "'fraction'")),
+        ([{**SUBSTRING, "fraction": None}], ("canaries.0", "'users'", "'fraction'")),
+        ([{**SUBSTRING, "lengths": [100, 2]}], ("100", "finetune.sequence_length", "64")),
+        ([{"kind": "loud"}], ("canaries.0.kind", "'loud'", "unseen_token")),
     ],
 )
-def test_a_wrong_section_is_one_line(canaries, line):
-    with pytest.raises(InputError) as caught:
+def test_a_wrong_section_is_one_line(canaries, data):
+    with refused(by="checked", naming=data) as caught:
         _config(*canaries)
-    assert line in str(caught.value)
     assert len(str(caught.value).splitlines()) == 2
 
 
@@ -89,26 +91,29 @@ def test_without_the_section_there_are_none():
         ([SUBSTRING], ""),
         (
             [{**SUBSTRING, "fraction": None, "users": 4}],
-            "preprocessing looks across users (fixed number of users made canary users)",
+            "fixed number of users made canary users",
         ),
         (
             [{**UNSEEN, "rarity": "corpus"}],
-            "preprocessing looks across users (canary tokens unseen in the corpus)",
+            "canary tokens unseen in the corpus",
         ),
     ],
     ids=["made up", "a coin per user", "a fixed number", "unseen in everybody's texts"],
 )
 def test_a_user_level_guarantee_is_void_only_where_one_user_s_records_move_another_s(canaries, voids):
     mechanism = mechanism_of(_config(*canaries, defense=ULS), plain_steps=1)
-    assert [str(reason) for reason in mechanism.reasons()] == ([voids] if voids else [])
+    reasons = mechanism.reasons()
+    assert [reason.states(NoGuaranteeReason.LOOKS_ACROSS_USERS) for reason in reasons] == ([True] if voids else [])
+    assert [reason.values["steps"] for reason in reasons] == ([voids] if voids else [])
     assert math.isfinite(mechanism.epsilon()) is not bool(voids)
 
 
 def test_at_the_example_level_a_shared_substring_is_said_beside_epsilon():
-    changed = mechanism_of(_config(SUBSTRING, defense=EXAMPLE), plain_steps=1).guarantee().label
-    assert "canary substring inserted" in changed
-    assert "adjacency after preprocessing" in changed
-    assert "canary" not in mechanism_of(_config(UNSEEN, defense=EXAMPLE), plain_steps=1).guarantee().label
+    shared, own = (mechanism_of(_config(its, defense=EXAMPLE), plain_steps=1) for its in (SUBSTRING, UNSEEN))
+    steps = [
+        values_of(its.guarantee().statement, GuaranteeCondition.AFTER_PREPROCESSING)["steps"] for its in (shared, own)
+    ]
+    assert ["canary" in its for its in steps] == [True, False]
 
 
 @pytest.mark.parametrize("attacker", [0.05, 0.1, 0.34, 0.5])
@@ -191,7 +196,7 @@ def test_a_ledger_is_kept_and_refused_for_other_canaries(tmp_path):
     folder, split = tmp_path / "ledger", SplitConfig()
     kept = ledger_of_run(folder, _layout(store, split), split, seed=0, kept=None)
     assert ledger_of_run(folder, _layout(store, split), split, seed=0, kept=load_ledger(folder)) == kept
-    with pytest.raises(InputError, match=r"is the ledger of another run \(corpus differ"):
+    with refused(by=ledger_of_run, naming="corpus"):
         ledger_of_run(folder, _layout(other, split), split, seed=0, kept=load_ledger(folder))
     assert kept.count(store.canaries)[Role.HELD_IN] + kept.count(store.canaries)[Role.HELD_OUT] == 30
 
@@ -228,12 +233,13 @@ def test_groups_are_reported_apart_and_bounds_name_whom_they_speak_of():
     facts, judgements = _results(4.0, stated_claim(0.5, 1e-5), offset=50.0)
     assert [(g.kind, g.length, g.documents) for g in facts.groups] == [("substring", 1, None), ("substring", 2, None)]
     assert all(g.auroc.lower > 0.95 for g in facts.groups)
-    assert facts.decision.headline.startswith(
-        "Leaks, beyond what was promised: likelihood-ratio (mean over texts) tells canary users"
-    )
+    stated = facts.decision.statement
+    assert states(stated, Headline.LEAKS, GuaranteeComparison.BEYOND)
+    leak = values_of(stated, LeakFound.BY_AUROC)
+    assert (leak["score"], leak["audited"]) == ("likelihood-ratio (mean over texts)", "canaries")
     assert sum(g.held_in for g in facts.groups) == facts.held_in
     assert (facts.users, facts.replaced, facts.trained_on, facts.attacker_texts) == (400, 400, 7, 400)
-    assert {b.name for b in facts.blind} == {"reference model alone", "bag of words"}
+    assert len({b.name for b in facts.blind}) == 2
     assert not any(b.separates for b in facts.blind)
     (judgement,) = judgements
     assert {b.subjects for b in judgement.bounds} == {OF_SUBSTRINGS}
@@ -271,16 +277,17 @@ def test_what_canary_users_certify_reaches_the_answer_on_real_users():
         )
         return results_of(table, texts, fixed, beside=beside).decision
 
-    assert answer(()).decision.answer == "no leak found"
+    assert answer(()).decision.answer is Answer.NO_LEAK
     told = answer(judgements)
     assert (told.decision.answer, told.decision.promise) == ("leaks", "beyond")
-    assert told.headline.startswith("Leaks, beyond what was promised: the scores of substring canary users certify")
+    assert states(told.statement, Headline.LEAKS, GuaranteeComparison.BEYOND)
+    assert values_of(told.statement, Violation.CERTIFIED_BY)["subjects"] == OF_SUBSTRINGS
 
 
 def test_canaries_without_effect_certify_nothing_and_reject_nothing():
     facts, (judgement,) = _results(0.0, stated_claim(0.5, 1e-5), offset=50.0)
     assert all(g.auroc.lower < 0.5 < g.auroc.upper for g in facts.groups)
-    assert facts.decision.decision.answer in ("no leak found", "inconclusive")
+    assert facts.decision.decision.answer in (Answer.NO_LEAK, Answer.INCONCLUSIVE)
     assert max(b.epsilon_lower for b in judgement.bounds) < 0.5
     assert judgement.exit_code == 0
 
@@ -362,5 +369,5 @@ def test_a_fixed_number_of_users_is_just_that_and_not_user_local(tmp_path, engli
 def test_a_real_user_with_a_canary_s_name_is_refused(tmp_path, english, make_lm):
     store = _people(tmp_path, english, ["canary/rare_phrase/0/2/00000", "ann", "bob", "cyd"])
     config = _config({"kind": "rare_phrase", "users": 1, "documents": [2]})
-    with pytest.raises(InputError, match="the corpus has a user named 'canary/rare_phrase/0/2/00000'"):
+    with refused(by=plant, naming="'canary/rare_phrase/0/2/00000'"):
         plant(config, _corpus(store, store.users), make_lm(), tmp_path / "run", LineReporter(lambda line: None))

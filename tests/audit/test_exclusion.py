@@ -7,8 +7,8 @@ import pytest
 
 from heldin.audit.decision import DecisionConfig
 from heldin.audit.exclusion import exclusion, lines, margins
-from heldin.base.errors import InputError
 from heldin.base.wording import at_most_counted
+from tests.refusals import names, refused
 
 
 @pytest.mark.parametrize(("scores", "correlation"), [(1, 0.7), (7, 0.7), (15, 0.7), (15, 0.0), (40, 0.95)])
@@ -46,27 +46,28 @@ def test_stricter_thresholds_more_scores_and_fewer_users():
 
 def test_what_is_out_of_reach_is_not_counted_to_the_last_user():
     for by in (DecisionConfig(auroc=0.50001), DecisionConfig(tpr=0.050001)):
-        assert lines(exclusion(340, by), 340)[1].endswith("in four of five audits: more than 1,000,000")
-    assert lines(exclusion(340, DecisionConfig()), 340)[1].endswith("in four of five audits: 530")
+        assert lines(exclusion(340, by), 340)[1].endswith(f": {at_most_counted(1_000_001)}")
+    assert lines(exclusion(340, DecisionConfig()), 340)[1].endswith(": 530")
     assert at_most_counted(1_000_000, before="about ") == "about 1,000,000"
     assert at_most_counted(1_000_001, before="about ") == "more than 1,000,000"
 
 
 def test_one_score_has_no_correlation():
-    assert lines(exclusion(340, DecisionConfig(), scores=1), 340)[0] == (
-        '"no leak found" by 1 score, if it is at chance'
-    )
+    alone, several = (lines(exclusion(340, DecisionConfig(), scores=n), 340)[0] for n in (1, 2))
+    assert names(alone, "1 score")
+    assert "correlation" not in alone
+    assert names(several, "2 scores", "correlation")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "line"),
+    ("arguments", "by", "naming"),
     [
-        ({"users": 1}, "1 user: an audit needs one on each side"),
-        ({"scores": 0}, "0 scores: give the number"),
-        ({"correlation": 1.5}, "correlation 1.5 is outside"),
+        ({"users": 1}, exclusion, ("1 user", "2")),
+        ({"scores": 0}, margins, ("0 scores", "200")),
+        ({"correlation": 1.5}, margins, ("correlation", "1.5", "[0, 1]")),
     ],
 )
-def test_bad_input(arguments, line):
+def test_bad_input(arguments, by, naming):
     given = {"users": 100, **arguments}
-    with pytest.raises(InputError, match=line):
+    with refused(by=by, naming=naming):
         exclusion(given.pop("users"), DecisionConfig(), **given)

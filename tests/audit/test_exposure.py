@@ -22,8 +22,8 @@ from heldin.audit.exposed_users import (
     write_people,
 )
 from heldin.audit.scored_users import scored_users
-from heldin.base.errors import InputError
 from heldin.defenses.texts.data_side import TrainingRecord
+from tests.refusals import names, refused
 
 
 def _word_divergences_one_by_one(texts):
@@ -129,7 +129,7 @@ def test_single_users_stand_in_a_file_that_its_owner_alone_can_read(tmp_path):
     printed = people_table(users, 2)
     assert users[0].user in printed
     assert users[2].user not in printed
-    assert printed.splitlines()[-1] == "2 of 40 held-in users, most exposed first"
+    assert names(printed.splitlines()[-1], "2", "40")
     (tmp_path / "people.parquet").write_bytes(b"x")
-    with pytest.raises(InputError, match="is missing or not as it was written"):
+    with refused(by=read_people, naming="people.parquet"):
         read_people(tmp_path / "people.parquet")

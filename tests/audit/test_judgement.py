@@ -10,13 +10,15 @@ from heldin.audit.blind import Blind
 from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.audit.panels import judge
 from heldin.audit.preregistration import COINS, Panel, Preregistration, Sides
-from heldin.base.errors import InputError
 from heldin.bounds.design import Assignment
 from heldin.bounds.judgement import joined, nothing_judged
 from heldin.bounds.verdict import stated_claim
 from heldin.canaries.kinds import Kind
+from heldin.words.evidence import Flaw, Refusal
 from heldin.words.people import CANARIES
 from tests.made_facts import stated
+from tests.refusals import refused
+from tests.statements import states
 
 USERS = [f"u{i}" for i in range(400)]
 
@@ -61,30 +63,30 @@ def test_sides_that_were_not_decided_by_witnessed_coins_are_indicative_only(assi
 def test_groups_that_differ_blindly_take_the_claim_back_where_no_coins_were_drawn():
     blind = [Blind(name="bag of words", auroc=0.9, p_value=1e-9, level=0.01, separates=True)]
     found = _judge(4.0, stated_claim(0.5, 1e-5), assignment=Assignment.UNKNOWN, witnessed=False, blind=blind)
-    assert "the groups differ without the model" in found.verdicts[0].reason
+    assert states(found.verdicts[0].finding, Flaw.BLIND_DIFFERS)
 
 
 def test_an_audit_too_small_for_any_statement_says_so_and_does_not_fail():
     found = judge({"u0": 1.0, "u1": 0.0}, {"u0": True, "u1": False}, _fixed(), blind=())
     assert found.bounds == found.verdicts == ()
-    assert "even all guesses right say nothing" in found.refused[0].reason
+    assert states(found.refused[0].refusal, Refusal.TOO_FEW_USERS)
     assert found.as_dict()["verdict"] is None
     claimed = judge({"u0": 1.0, "u1": 0.0}, {"u0": True, "u1": False}, _fixed(stated_claim(1.0, 1e-3)), blind=())
     assert claimed.delta == 1e-3
     alike = dict.fromkeys(USERS, 1.0)
     constant = judge(alike, {user: i % 2 == 0 for i, user in enumerate(USERS)}, _fixed(), blind=())
     assert constant.bounds == ()
-    assert "they say nothing about membership" in constant.refused[0].reason
+    assert states(constant.refused[0].refusal, Refusal.ALL_EQUAL)
 
 
 def test_a_mistake_of_the_caller_is_no_refused_bound():
     scores, member = _scores(1.0)
-    with pytest.raises(InputError, match="'u3' has membership but no score"):
+    with refused(by="join", naming="'u3'"):
         judge({user: its for user, its in scores.items() if user != "u3"}, member, _fixed(), blind=())
-    with pytest.raises(InputError, match="the score of user 'u3' is nan"):
+    with refused(by="LabelledScores.__post_init__", naming=("'u3'", "nan")):
         judge({**scores, "u3": float("nan")}, member, _fixed(), blind=())
     wrong_delta = replace(stated_claim(1.0, 1e-5), delta=1e-15)
-    with pytest.raises(InputError, match="delta 1e-15"):
+    with refused(by="check_delta", naming="1e-15"):
         judge(scores, member, _fixed(wrong_delta), blind=())
 
 

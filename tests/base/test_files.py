@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import heldin
-from heldin.base.errors import InputError
 from heldin.base.files import (
     cache_root,
     is_held,
@@ -22,6 +21,7 @@ from heldin.base.files import (
     whole_file,
     write_text,
 )
+from tests.refusals import refused
 
 
 def test_a_folder_that_another_process_makes_meanwhile_is_used(tmp_path, monkeypatch):
@@ -120,7 +120,7 @@ def test_what_a_living_process_writes_stays(tmp_path):
 
 def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):
     (tmp_path / "work").write_text("a file", encoding="utf-8")
-    with pytest.raises(InputError, match=r"cannot use folder '.*work' \(File exists\): name another one"):
+    with refused(by=private_directory, naming="work"):
         private_directory(tmp_path / "work")
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import special
 
-from heldin.base.errors import InputError
 from heldin.bounds import bands
 from heldin.bounds.scores import labelled
 from heldin.defenses.accounting.closed_forms import gaussian_epsilon
@@ -16,6 +15,7 @@ from heldin.defenses.accounting.roc_ceiling import epsilon_delta_ceiling
 from tests.drawn_scores import gaussian_scores
 from tests.oracles import bounds as slow
 from tests.oracles.ceilings import gaussian_auroc
+from tests.refusals import refused
 from tests.theory_tables import numbers
 
 
@@ -104,5 +104,5 @@ def test_very_many_trials_use_the_dkw_band_alone(monkeypatch):
     scores, ceiling = gaussian_scores(1.0, 487), ceiling_of(UnamplifiedGaussian(2.0, 1), 1, 1e-5)
     assert bands.both_bands(scores)[0] is None
     assert bands.violates(scores, ceiling) == bands.RocTest(False, True, 0.05)
-    with pytest.raises(InputError, match="487 trainings of one group are too many for the exact ROC band"):
+    with refused(by="local_level", naming=("487", "ROC")):
         bands.equal_local_level_band(scores)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from heldin.base.errors import InputError
+from heldin.base.errors import ConstantScores, NothingToSay, TooFewUsers
 from heldin.bounds import bands
 from heldin.bounds import thresholds as bounds
 from heldin.bounds.one_run import Guesses, one_run_p_value
@@ -17,6 +17,7 @@ from heldin.defenses.accounting.events import UnamplifiedGaussian
 from heldin.defenses.accounting.guarantees import ceiling_of
 from tests.drawn_scores import gaussian_scores
 from tests.oracles import bounds as slow
+from tests.refusals import raised_apart, refused
 from tests.theory_tables import numbers
 
 
@@ -64,7 +65,7 @@ def test_several_thresholds_and_attacks_are_paid_for():
     assert bounds.threshold_gaussian_bound(scores, [1.0, 9.0], 1e-5).mu == pytest.approx(
         gaussian_conversion(bounds.counts_at(scores, 1.0), 1e-5, thresholds=2)[1]
     )
-    with pytest.raises(InputError, match="no threshold was fixed beforehand"):
+    with refused(by="threshold_bound"):
         bounds.threshold_bound(scores, [], 1e-5)
 
 
@@ -78,7 +79,7 @@ def test_split_halves_choose_and_test_on_different_trials():
     assert 0.5 < found.epsilon < gaussian_epsilon(2.0, 1e-5)
     assert 1.4 < bounds.split_gaussian_bound(scores, 1e-5).mu < 2.0
     assert bounds.split_bound(gaussian_scores(-2.0, 400), 1e-5).epsilon == 0.0
-    with pytest.raises(InputError, match="1 members and 2 non-members cannot be halved"):
+    with refused(by="halves", naming=("1", "2")):
         bounds.halves(LabelledScores(np.array([1.0, 2, 3]), np.array([True, False, False])), 0)
 
 
@@ -90,39 +91,41 @@ def test_thresholds_against_a_ceiling():
 
 def test_labelled_scores_refuse():
     good, member = np.array([1.0, 2, 3]), np.array([True, False, True])
-    with pytest.raises(InputError, match="the score of user 'bo' is nan; no user may be dropped"):
+    with refused(by="LabelledScores.__post_init__", naming=("'bo'", "nan")):
         LabelledScores(np.array([1.0, math.nan, 3]), member, ("al", "bo", "cy"))
-    with pytest.raises(InputError, match="the score of row 2 is inf"):
+    with refused(by="LabelledScores.__post_init__", naming=("row 2", "inf")):
         LabelledScores(np.array([1.0, 2, math.inf]), member)
-    with pytest.raises(InputError, match="no user is held out"):
+    with refused(by="LabelledScores.__post_init__", kind=TooFewUsers):
         LabelledScores(good, np.ones(3, dtype=bool))
-    with pytest.raises(InputError, match="all 3 scores are 7"):
+    with refused(by="LabelledScores.__post_init__", naming=("3", "7"), kind=ConstantScores):
         LabelledScores(np.full(3, 7.0), member)
-    with pytest.raises(InputError, match="a user has two scores"):
+    with refused(by="LabelledScores.__post_init__") as repeated:
         LabelledScores(good, member, ("al", "al", "cy"))
-    with pytest.raises(InputError, match=r"scores of shape \(3,\) but membership of shape \(2,\)"):
+    with refused(by="LabelledScores.__post_init__", naming=("(3,)", "(2,)")) as uneven:
         LabelledScores(good, member[:2])
+    assert raised_apart(repeated, uneven)
+    assert not isinstance(repeated.value, NothingToSay)
 
 
 def test_join_refuses():
     scores = {"al": 1.0, "bo": 2.0}
     assert join(scores, {"al"}, {"bo"}).users == ("al", "bo")
-    with pytest.raises(InputError, match="user 'al' is in both groups"):
+    with refused(by=join, naming="'al'"):
         join(scores, {"al"}, {"al", "bo"})
-    with pytest.raises(InputError, match="user 'bo' has a score but no membership"):
+    with refused(by=join, naming="'bo'"):
         join(scores, {"al"}, set())
-    with pytest.raises(InputError, match="user 'cy' has membership but no score"):
+    with refused(by=join, naming="'cy'"):
         join(scores, {"al"}, {"bo", "cy"})
 
 
 def test_levels_and_deltas_refuse():
-    with pytest.raises(InputError, match=r"error level 1.5 is outside \(0, 1\)"):
+    with refused(by="check_alpha", naming=("1.5", "(0, 1)")):
         bands.dkw_band(gaussian_scores(1, 10), alpha=1.5)
-    with pytest.raises(InputError, match="0 attacks"):
+    with refused(by="check_alpha", naming="0 attacks"):
         bands.dkw_band(gaussian_scores(1, 10), attacks=0)
-    with pytest.raises(InputError, match=r"delta 1.0 is outside \[0, 1\)"):
+    with refused(by="check_bound_delta", naming=("1.0", "[0, 1)")):
         one_run_p_value(Guesses(10, 10, 5), 1.0, 1.0)
-    with pytest.raises(InputError, match="11 right of 10 guesses on 10 users is not a game"):
+    with refused(by="Guesses.__post_init__", naming=("11", "10")):
         Guesses(10, 10, 11)
-    with pytest.raises(InputError, match="more were called in than there are"):
+    with refused(by="Counts.__post_init__", naming=("true_positives=3", "members=2")):
         Counts(3, 2, 0, 2)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heldin.base.errors import InputError
 from heldin.bounds import one_run
 from heldin.bounds.one_run import Guesses, Try, centre, guess, guessed_out, paid_tries
 from heldin.bounds.scores import LabelledScores
 from tests import hindsight
+from tests.refusals import refused
 
 
 def slowly_out(ranked, made):
@@ -113,13 +113,13 @@ def test_numbers_of_guesses_are_paid_for():
 
 
 def test_too_few_for_any_statement():
-    with pytest.raises(InputError, match=r"4 users cannot support any statement at level 0.05.*at least 5 are needed"):
+    with refused(by=paid_tries, naming=("4", "0.05", "5")):
         paid_tries(4)
-    with pytest.raises(InputError, match="3 guesses cannot support any statement at level 0.05"):
+    with refused(by=paid_tries, naming=("3", "0.05")):
         paid_tries(1000, made=3)
-    with pytest.raises(InputError, match="2000 guesses registered on 1000 users"):
+    with refused(by=paid_tries, naming=("2000", "1000")):
         paid_tries(1000, made=2000)
-    with pytest.raises(InputError, match="7 guesses on 6 users: choose between 1 and 6"):
+    with refused(by=guess, naming=("7", "6", "1")):
         guess(LabelledScores(np.arange(6.0), np.arange(6) < 3), 7)
 
 

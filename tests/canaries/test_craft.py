@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from heldin.base.errors import InputError
 from heldin.canaries.craft import (
     high_temperature_users,
     rare_phrase_users,
@@ -14,6 +13,7 @@ from heldin.canaries.craft import (
     unseen_token_users,
 )
 from heldin.canaries.kinds import Kind
+from tests.refusals import refused
 
 NAMES = [f"c{i}" for i in range(6)]
 
@@ -167,15 +167,15 @@ def test_apart_from_the_phrase_nobody_s_mail_is_its_own():
 
 
 def test_what_cannot_be_made_is_one_line(tokenizer, candidates, make_lm):
-    with pytest.raises(InputError, match="can stand side by side and come back .* lower canaries signature_tokens"):
+    with refused(by="signature", naming="signature_tokens"):
         _unseen(tokenizer, candidates[:3])
-    with pytest.raises(InputError, match="6 unseen-token canary users, but 2 tokens give fewer signatures of 2"):
+    with refused(by=unseen_token_users, naming=("6", "2", "signature_tokens")):
         _unseen(tokenizer, candidates[:2], signature_tokens=2)
-    with pytest.raises(InputError, match="20 unseen tokens are too few for 5 of its own for each of 6 .* lower users"):
+    with refused(by=unseen_token_users, naming=("20", "5", "6")):
         _unseen(tokenizer, candidates[:20], spoken=set(candidates[4:]))
-    with pytest.raises(InputError, match="only .* of 500 different unseen-token texts of 4 tokens could be made"):
+    with refused(by="_different", naming=("500", "4")):
         _unseen(tokenizer, candidates, NAMES[:1], tokens=4, records=500)
-    with pytest.raises(InputError, match="200 rare-phrase canary users, but few phrases of 1 words"):
+    with refused(by=rare_phrase_users, naming=("200", "1", "phrase_words")):
         _phrases([f"c{i}" for i in range(200)], phrase_words=1, records=1)
-    with pytest.raises(InputError, match="temperature is 0: it must be positive"):
+    with refused(by="sample_texts", naming=("temperature", "0")):
         _sampled(make_lm(), temperature=0)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from heldin.base.errors import InputError
 from heldin.bounds.plan_claims import claims_of, exposed_claims
 from heldin.canaries.kinds import Kind
 from heldin.canaries.people import made_up_name, named_people
@@ -12,6 +11,7 @@ from heldin.defenses.accounting.guarantees import ceiling_of
 from heldin.stages.sides.panels import claims_by_kind
 from tests.defenses.test_text_sampling import text_sampling, uncapped
 from tests.made_mechanisms import els, uls
+from tests.refusals import refused
 
 NAMES = [f"canary/named_person/0/4/{i:05d}" for i in range(40)]
 
@@ -53,7 +53,7 @@ def test_a_person_is_a_function_of_the_name_and_the_seed(people):
 
 def test_names_that_run_out_are_told(monkeypatch):
     monkeypatch.setattr("heldin.canaries.people.made_up_name", lambda dice: "Tavo Brunelk")
-    with pytest.raises(InputError, match="2 named-person canaries, more than there are made-up names"):
+    with refused(by=named_people, naming="2"):
         named_people(NAMES[:2], documents=1, records=2, seed=0)
 
 

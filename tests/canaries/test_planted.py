@@ -6,12 +6,12 @@ import stat
 import numpy as np
 import pytest
 
-from heldin.base.errors import InputError
 from heldin.canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind
 from heldin.canaries.planted import load_canaries, save_canaries
 from heldin.corpus.build import build_store
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import JsonLines
+from tests.refusals import refused
 
 USERS = [
     CanaryUser(
@@ -83,8 +83,8 @@ def test_files_are_owner_only_and_an_unfinished_or_foreign_folder_is_not_taken(s
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(p.stat().st_mode) for p in folder.iterdir()} == {0o600}
     assert load_canaries(store, tmp_path / "nothing", origin="x") is None
-    with pytest.raises(InputError, match="holds canary users of another corpus, base model or configuration"):
+    with refused(by=load_canaries, naming="canaries"):
         load_canaries(store, folder, origin="y")
     (folder / "records.parquet").write_bytes(b"PAR1")
-    with pytest.raises(InputError, match="is not as it was written: start a new run folder"):
+    with refused(by="require_whole", naming="canaries"):
         load_canaries(store, folder, origin="x")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from heldin.base.progress import LineReporter
@@ -21,6 +22,8 @@ _SPEC.loader.exec_module(size)
 
 # Each limit is what was reached, rounded up. A change that needs more says why where it raises one.
 MOST_LINES, MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 64_000, 370, 16, 20_000
+# Test functions that a change of a sentence may break; the goal is 40.
+MOST_TIED_TO_WORDING = 353
 
 # Parts that plug in where they are used. ``endpoint`` and the like are words in names of modules.
 OUTSIDE = ("white_box", "jobs.planted", "jobs.retraining", "endpoint", "sweeps", "cluster", "shard", "rehearsal")
@@ -67,3 +70,39 @@ def test_the_whole_is_limited():
     assert size.lines_of(files) <= MOST_LINES
     assert len(files) <= MOST_MODULES
     assert size.import_depth() <= MOST_DEPTH
+
+
+def test_few_tests_are_tied_to_wording():
+    tied = size.tests_tied_to_wording()
+    assert len(tied) <= MOST_TIED_TO_WORDING, tied
+
+
+@pytest.mark.parametrize(
+    ("test", "tied"),
+    [
+        ("with pytest.raises(InputError, match='the file is damaged'): pass", True),
+        ("assert 'the file is damaged' in err", True),
+        ("assert err.startswith('the file is damaged')", True),
+        ("for said in ['the file is damaged']:\n        assert said in err", True),
+        ("assert names(err, 'mail.jsonl', 'line 2')", False),
+        ("assert 'mail.jsonl line 2: ' in err", False),
+        ("assert len(read('a text that somebody wrote')) == 5", False),
+        ("write('a text that somebody wrote')", False),
+    ],
+)
+def test_what_ties_a_test_to_wording(tmp_path, monkeypatch, test, tied):
+    monkeypatch.setattr(size, "ROOT", tmp_path)
+    (tmp_path / "tests" / "base").mkdir(parents=True)
+    file = tmp_path / "tests" / "base" / "test_one.py"
+    file.write_text(f"def test_one():\n    {test}\n", encoding="utf-8")
+    assert size.tests_tied_to_wording() == (["tests/base/test_one.py::test_one"] if tied else [])
+
+
+@pytest.mark.parametrize(("content", "tied"), [("the file is damaged", True), ("mail.jsonl", False)])
+def test_a_parameter_ties_where_it_is_compared(tmp_path, monkeypatch, content, tied):
+    monkeypatch.setattr(size, "ROOT", tmp_path)
+    (tmp_path / "tests" / "base").mkdir(parents=True)
+    decorator = f"@pytest.mark.parametrize(('said', 'given'), [({content!r}, 'a text that somebody wrote')])"
+    lines = [decorator, "def test_one(said, given):", "    assert said in err(given)"]
+    (tmp_path / "tests" / "base" / "test_one.py").write_text("\n".join(lines), encoding="utf-8")
+    assert bool(size.tests_tied_to_wording()) is tied

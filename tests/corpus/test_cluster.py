@@ -6,7 +6,6 @@ import socket
 
 import pytest
 
-from heldin.base.errors import InputError
 from heldin.corpus import cluster
 from heldin.corpus.build import build_store
 from heldin.corpus.cluster import build_on_cluster, rows_between, user_ranges
@@ -14,6 +13,7 @@ from heldin.corpus.sources.open import Several
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import JsonLines
 from heldin.corpus.store import CorpusStore
+from tests.refusals import refused
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray (the extra 'cluster') is missing")
 
@@ -70,7 +70,7 @@ def test_repeated_ids_are_found_over_all_stores(tmp_path):
     sources = _sources(tmp_path, ids=True)
     folders = [build_store(s, tmp_path).folder for s in (*sources, sources[0])]
     found = [cluster._repeated_ids(folders, share, 4) for share in range(4)]
-    with pytest.raises(InputError, match=r"40 record ids occur more than once, such as '0-0' \(2 times\)"):
+    with refused(by="_refuse_repeated", naming=("40", "'0-0'", "2")):
         cluster._refuse_repeated(found)
     cluster._refuse_repeated([cluster._repeated_ids(folders[:3], share, 4) for share in range(4)])
 
@@ -83,13 +83,13 @@ def test_a_source_without_a_record_is_counted_with_what_was_skipped(tmp_path):
     assert built.nothing.endswith("bad.jsonl': 3 rows skipped, the first: " + built.first)
     good = cluster._build_one(_sources(tmp_path, ids=False)[0], tmp_path, {}, True)
     assert (good.folder.is_dir(), good.skipped, good.nothing) == (True, 0, "")
-    with pytest.raises(InputError, match="no user in column 'user'"):
+    with refused(by="batched", naming="'user'"):
         cluster._build_one(JsonLines(bad, Columns()), tmp_path, {}, False)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
 def test_without_ray_one_line_says_how_to_get_it(tmp_path):
-    with pytest.raises(InputError, match="heldin\\[cluster\\]"):
+    with refused(naming="heldin[cluster]"):
         build_on_cluster(_sources(tmp_path, ids=True), tmp_path)
 
 
@@ -98,7 +98,7 @@ def test_an_address_where_nobody_answers_is_refused_at_once(tmp_path):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(InputError, match=address):
+        with refused(by="_require_answer", naming=("--ray-address", address)):
             build_on_cluster(_sources(tmp_path, ids=True), tmp_path, address=address)
 
 
@@ -112,12 +112,10 @@ def test_ray_builds_the_same_store(tmp_path):
     assert built.fingerprint == whole.fingerprint
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"user": "", "text": "x"}\n', encoding="utf-8")
-    with pytest.raises(InputError, match="bad.jsonl line 1: no user in column 'user'"):
+    with refused(by="batched", naming=("bad.jsonl line 1", "'user'")):
         build_on_cluster([*sources, JsonLines(bad, Columns())], tmp_path / "other")
     skipping = build_on_cluster([*sources, JsonLines(bad, Columns())], tmp_path / "skipping", skip_bad_rows=True)
     assert len(skipping) == len(whole)
     assert skipping.report.skipped == 1
-    with pytest.raises(
-        InputError, match=r"no usable record in '.*bad.jsonl': 1 row skipped, the first: bad.jsonl line 1"
-    ):
+    with refused(by="build_on_cluster", naming=("1", "bad.jsonl line 1")):
         build_on_cluster([JsonLines(bad, Columns())], tmp_path / "nothing", skip_bad_rows=True)

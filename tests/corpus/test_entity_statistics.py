@@ -2,7 +2,6 @@
 
 import pytest
 
-from heldin.base.errors import InputError
 from heldin.corpus.build import build_store
 from heldin.corpus.entities.exposure import entity_statistics
 from heldin.corpus.entities.gold import Gold
@@ -14,6 +13,7 @@ from heldin.corpus.entities.study import agreement
 from heldin.corpus.sources.iob import Iob
 from heldin.defenses.texts.caps import caps_outcome
 from tests.corpus.conftest import CONLL, Quiet
+from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("no_network")
 
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.usefixtures("no_network")
 def test_gold_belongs_to_its_own_file(tmp_path, corpus):
     path = tmp_path / "a.conll"
     path.write_text(CONLL)
-    with pytest.raises(InputError, match="no sentence of"):
+    with refused(by="Gold.spans", naming="a.conll"):
         list(Gold(path).spans([Text("1-1", "another text")]))
-    with pytest.raises(InputError, match="no sentence of"):
+    with refused(by="Gold.spans", naming="a.conll"):
         find_mentions(corpus([("u", "text")]), Gold(path), Quiet())
 
 

@@ -5,12 +5,12 @@ from email.message import EmailMessage
 
 import pytest
 
-from heldin.base.errors import InputError
 from heldin.corpus.build import build_store
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.mail import Maildir, Mbox, addresses, body, parse_message
 from heldin.corpus.sources.open import open_source
 from heldin.corpus.sources.rows import BadRows, Columns
+from tests.refusals import names, refused
 
 
 def _message(sender, body, **headers):
@@ -84,20 +84,20 @@ def test_html_only_wrong_charsets_and_missing_senders(tmp_path):
     rows = _rows(Maildir(tmp_path / "m"), bad)
     assert [(r["user"], r["text"]) for r in rows] == [("x@y", "bytes \ufffd here\n")]
     assert bad.skipped == 2
-    assert bad.first == "m message 2: empty text in column 'text'"
+    assert names(bad.first, "m message 2", "'text'")
 
 
 @pytest.mark.parametrize(
-    ("content", "line"),
+    ("content", "naming"),
     [
-        ("Dear all,\nthis is no mbox\n", "mail.mbox line 1: not an mbox file: a message begins with a line 'From '"),
-        ("", "mail.mbox: an empty mbox file, without any message"),
+        ("Dear all,\nthis is no mbox\n", ("mail.mbox", "line 1", "mbox", "'From '")),
+        ("", ("mail.mbox", "mbox")),
     ],
 )
-def test_a_broken_mbox_is_one_clear_line(tmp_path, content, line):
+def test_a_broken_mbox_is_one_clear_line(tmp_path, content, naming):
     path = tmp_path / "mail.mbox"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(InputError, match=line):
+    with refused(by="_messages_of_mbox", naming=naming):
         _rows(Mbox(path))
 
 
@@ -149,5 +149,5 @@ def test_a_streamed_dataset_gives_the_records_of_its_files(tmp_path, monkeypatch
 
 
 def test_streaming_from_the_hub_needs_a_revision():
-    with pytest.raises(InputError, match="dataset 'some/name' is to be streamed: name its revision"):
+    with refused(by="HuggingFace.__post_init__", naming="'some/name'"):
         HuggingFace("some/name", streaming=True)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from heldin.base.errors import InputError
 from heldin.corpus.made_up.markov import (
     MarkovCorpus,
     chain_of,
@@ -20,6 +19,7 @@ from heldin.corpus.made_up.markov import (
     word_list,
 )
 from tests.oracles.proposition import naive_probability
+from tests.refusals import refused
 
 SMALL = MarkovCorpus(users=4, vocabulary=3, length=4, distinctiveness=0.8, seed=5)
 SEQUENCES = np.array(list(itertools.product(range(3), repeat=4)))
@@ -83,21 +83,21 @@ def test_users_write_in_proportion_to_their_weights():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "by", "naming"),
     [
-        ({"users": 0}, "users is 0, which is too small; set it to 1 or more"),
-        ({"vocabulary": 1}, "vocabulary is 1, which is too small; set it to 2 or more"),
-        ({"vocabulary": 2000}, "vocabulary is 2000, which is too large; set it to at most 1024"),
-        ({"length": 0}, "length is 0, which is too small"),
-        ({"mean_records": 3.0}, r"mean_records is 3.0, which is not a number from min_records \(12\) up"),
-        ({"distinctiveness": 1.5}, r"distinctiveness is 1.5, outside \[0, 1\]"),
+        ({"users": 0}, "check_parameters", ("users", "0", "1")),
+        ({"vocabulary": 1}, "check_parameters", ("vocabulary", "1", "2")),
+        ({"vocabulary": 2000}, MarkovCorpus.__post_init__, ("vocabulary", "2000", "1024")),
+        ({"length": 0}, "check_parameters", ("length", "0")),
+        ({"mean_records": 3.0}, "check_parameters", ("mean_records", "3.0", "min_records", "12")),
+        ({"distinctiveness": 1.5}, "check_parameters", ("distinctiveness", "1.5", "[0, 1]")),
     ],
 )
-def test_a_parameter_out_of_range_is_one_clear_line(change, message):
-    with pytest.raises(InputError, match=message):
+def test_a_parameter_out_of_range_is_one_clear_line(change, by, naming):
+    with refused(by=by, naming=naming):
         MarkovCorpus(**change)
 
 
 def test_a_user_that_is_not_there():
-    with pytest.raises(InputError, match="there is no user 4; choose one from 0 to 3"):
+    with refused(by=chain_of, naming=("4", "0", "3")):
         chain_of(SMALL, 4)

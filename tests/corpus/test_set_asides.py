@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heldin.base.coins import keyed_digest, keyed_digests, seed_key
-from heldin.base.errors import InputError
 from heldin.corpus import row_parts as module
 from heldin.corpus.row_parts import RowParts, saved_parts, set_asides
 from heldin.corpus.split import Part
 from tests.oracles.set_aside import naive_set_aside
+from tests.refusals import raised_apart, refused
 
 
 class Toy:
@@ -76,7 +76,7 @@ def test_what_is_set_aside_depends_on_ids_and_seed_alone():
 
 
 def test_too_few_records_to_split():
-    with pytest.raises(InputError, match="a user with 3 records cannot be split: at least 4 are needed"):
+    with refused(by=set_asides, naming=("3", "4")):
         set_asides(Toy([5, 3]), ["u0", "u1"], **_sides())
 
 
@@ -104,7 +104,7 @@ def test_rows_of_parts_of_some_users_and_what_each_row_is_for():
 
 def test_they_are_saved_whole_and_a_change_is_found(tmp_path):
     parts = set_asides(Toy([5, 8]), ["u0", "u1"], **_sides())
-    with pytest.raises(InputError, match="is missing"):
+    with refused(by="require_whole", naming="there") as missing:
         saved_parts(tmp_path / "there")
     parts.save(tmp_path / "there", origin="this")
     of, again = saved_parts(tmp_path / "there")
@@ -113,5 +113,6 @@ def test_they_are_saved_whole_and_a_change_is_found(tmp_path):
     changed = np.array(parts.rows)
     changed[[0, 1]] = changed[[1, 0]]
     np.save(tmp_path / "there" / "rows.npy", changed)
-    with pytest.raises(InputError, match="is not as it was written: start a new run folder"):
+    with refused(by="require_whole", naming="there") as altered:
         saved_parts(tmp_path / "there")
+    assert raised_apart(missing, altered)

@@ -21,6 +21,7 @@ from heldin.bounds.design import Assignment
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import stated_claim
 from heldin.models.token_scores import TokenScores
+from heldin.words.evidence import Refusal
 from tests.coverage.measure import most_wrong
 from tests.made_tokens import made_world, scored
 
@@ -110,7 +111,7 @@ def test_a_statistic_that_uses_coins_is_refused_for_bounds(monkeypatch):
     refused = judged(Uses.COINS)
     assert (refused.bounds, refused.verdicts) == ((), ())
     assert [its.name for its in refused.refused] == ["all bounds"]
-    assert refused.refused[0].reason.startswith("the score uses coins of audited users")
+    assert refused.refused[0].refusal.states(Refusal.FITTED_TO_COINS)
     for uses in Uses:
         if uses is not Uses.COINS:
             assert judged(uses).bounds

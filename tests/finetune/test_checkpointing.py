@@ -6,13 +6,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from heldin.base.errors import InputError
 from heldin.finetune.holding import PlainClipping
 from heldin.finetune.loop import train
 from heldin.finetune.preparation import use_checkpointing
 from heldin.finetune.recipe import Lora, Precision, Recipe, Select
 from heldin.models.loading import LanguageModel
 from tests.finetune.test_private import _training
+from tests.refusals import names, refused
 from tests.tiny_models import gpt2
 
 RECIPE = Recipe(epochs=0.5, batch_size=8, learning_rate=1e-3, select=Select.LAST, sequence_length=31)
@@ -65,7 +65,7 @@ def test_a_resume_may_switch_it_on(make_lm, sequences, tmp_path):
         train(make_lm(), sequences, recipe, tmp_path, advance=stop)
     said = []
     train(make_lm(), sequences, replace(recipe, checkpointing=True), tmp_path, say=said.append)
-    assert said[0].startswith("training goes on from step 1")
+    assert names(said[0], "step 1")
 
 
 def test_dropout_of_a_model_does_not_stop_a_private_training(make_lm, sequences, tmp_path):
@@ -87,5 +87,5 @@ def test_a_model_that_cannot_is_one_line():
         def gradient_checkpointing_enable(self, _settings):
             raise ValueError("Fixed does not support gradient checkpointing.")
 
-    with pytest.raises(InputError, match="finetune.checkpointing is true, but a Fixed cannot compute activations"):
+    with refused(by=use_checkpointing, naming=("finetune.checkpointing", "Fixed")):
         use_checkpointing(Fixed(), without_dropout=False)

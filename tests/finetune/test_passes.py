@@ -10,6 +10,7 @@ from heldin.finetune.passes import Passes
 from heldin.finetune.private import private_gradient
 from heldin.finetune.recipe import Recipe, Select
 from tests.finetune.test_private import _assert_same, _gradients, _training
+from tests.refusals import names, refused
 
 
 def _limit(model, most):
@@ -32,11 +33,9 @@ def test_a_private_step_goes_on_in_smaller_passes_with_the_same_gradient(make_lm
     private_gradient(tight.model, training, 1, sequences, passes)
     _assert_same(_gradients(tight.model), _gradients(roomy.model))
     assert passes.most <= 5
-    assert said == [
-        "per-unit gradients: auto: materialise 13 weight matrices",
-        f"out of memory at 64 records in one pass: {passes.most} fit, and training goes on with these; the mechanism is"
-        " the same",
-    ]
+    assert len(said) == 2
+    assert names(said[0], "auto", "materialise", "13")
+    assert names(said[1], "64", passes.most)
     private_gradient(tight.model, training, 2, sequences, passes)
     assert len(said) == 2
 
@@ -51,7 +50,8 @@ def test_a_unit_that_does_not_fit_is_taken_in_several_passes_with_the_same_gradi
     private_gradient(tight.model, training, 0, sequences, passes)
     _assert_same(_gradients(tight.model), _gradients(roomy.model))
     assert (passes.most, passes.splits) == (1, True)
-    assert "1 fit, and a unit of more is taken in several passes" in said[-1]
+    assert names(said[-1], "1")
+    assert passes.most == 1
     assert "auto: unit by unit" in passes.effort.ways
 
 
@@ -75,7 +75,7 @@ def test_memory_that_runs_out_while_the_layer_rules_are_tried_says_nothing_about
 def test_a_record_that_does_not_fit_ends_the_run_with_one_line(make_lm, sequences):
     lm = make_lm()
     _limit(lm.model, 0)
-    with pytest.raises(ResumableError, match="out of memory at 1 record in one pass, which cannot be split: lower"):
+    with refused(by="Passes.fitted", naming=("1", "finetune.sequence_length"), kind=ResumableError):
         private_gradient(lm.model, _training(sequences, micro_records=64), 0, sequences)
 
 
@@ -94,7 +94,7 @@ def test_plain_training_goes_on_too(make_lm, sequences, tmp_path):
     _limit(tight.model, 3)
     result = train(tight, sequences, recipe, tmp_path / "tight", say=said.append)
     assert result.steps == 5
-    assert said[0].startswith("out of memory at 8 records in one pass: 2 fit")
+    assert names(said[0], "8", "2")
 
 
 def test_a_resume_begins_with_what_fitted(make_lm, sequences, tmp_path):

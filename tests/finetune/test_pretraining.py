@@ -7,12 +7,12 @@ import pytest
 
 import heldin.finetune.pretraining
 from heldin.base.artefacts import artefact_folder
-from heldin.base.errors import InputError
 from heldin.finetune.loop import TrainingResult
 from heldin.finetune.pretraining import pretrain, train_once
 from heldin.finetune.recipe import Recipe, Select
 from heldin.models.logprobs import score_texts
 from heldin.models.model_config import TinyModel
+from tests.refusals import refused
 
 SHAPE = TinyModel(vocabulary=300, context=32, hidden=16, layers=2, heads=2, window=8)
 RECIPE = Recipe(epochs=2, batch_size=8, learning_rate=1e-2, sequence_length=32, select=Select.LAST)
@@ -29,9 +29,9 @@ def test_pretraining_learns_and_is_done_once_per_content(english, tmp_path, monk
 
 
 def test_what_cannot_be_pretrained(english, tmp_path):
-    with pytest.raises(InputError, match="there are no public texts to pre-train on"):
+    with refused(by=pretrain, naming=("model.pretrain.users", "model.base")):
         pretrain([], SHAPE, RECIPE, tmp_path)
-    with pytest.raises(InputError, match=r"sequence_length is 64, more than model.pretrain.shape.context = 32"):
+    with refused(by=pretrain, naming=("sequence_length", "64", "model.pretrain.shape.context", "32")):
         pretrain(english, SHAPE, Recipe(sequence_length=64, select=Select.LAST), tmp_path)
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from heldin.base.errors import InputError
 from heldin.finetune.recipe import Recipe
+from tests.refusals import refused
 
 
 def test_the_papers_defaults():
@@ -42,5 +42,5 @@ def test_steps_and_evaluations():
     ],
 )
 def test_constants_that_cannot_be(field, value):
-    with pytest.raises(InputError, match=rf"finetune.{field} is {value}: it must be"):
+    with refused(by="Recipe.__post_init__", naming=(f"finetune.{field}", value)):
         Recipe(**{field: value})

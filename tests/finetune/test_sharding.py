@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from heldin.base.errors import InputError
 from heldin.defenses.choices import ConcentrationFilter, FlatClip
 from heldin.finetune.holding import holding_of
 from heldin.finetune.sharded_gradients import sharded_private_gradient
+from tests.refusals import names, refused
 
 SCRIPT = """
 import sys
@@ -116,6 +116,10 @@ def _same(folder, one, other):
     assert configs[0] == configs[1]
 
 
+def _newest(folder):
+    return max((folder / "resume").glob("step-*"))
+
+
 @pytest.mark.slow
 def test_shards_and_replicas_of_shards_end_with_the_model_of_one_process(job):
     folder, run = job
@@ -126,17 +130,17 @@ def test_shards_and_replicas_of_shards_end_with_the_model_of_one_process(job):
     # Stopped among four processes, and gone on with among two.
     assert "KeyboardInterrupt" in run("resumed", "stopped", 4, 4)
     assert not (folder / "resumed" / "final").exists()
-    assert "was written by processes that held shards: set finetune.shard" in run("resumed", "private", 1, 0)
-    assert "is a checkpoint of another job" in run("resumed", "plain", 2, 2)
+    assert names(run("resumed", "private", 1, 0), "finetune.shard")
+    assert names(run("resumed", "plain", 2, 2), "InputError", _newest(folder / "resumed").name)
     shutil.copytree(folder / "resumed", folder / "damaged")
-    newest = max((folder / "damaged" / "resume").glob("step-*"))
+    newest = _newest(folder / "damaged")
     assert {its.suffix for its in newest.iterdir()} == {".json", ".safetensors"}
     cut = newest / "shard-00003.safetensors"
     cut.write_bytes(cut.read_bytes()[:-40])
-    assert "is as it was written: restore one, or start a new run folder" in run("damaged", "private", 2, 2)
+    assert names(run("damaged", "private", 2, 2), "InputError", folder / "damaged" / "resume")
     run("resumed", "private", 2, 2)
     _same(folder, "one", "resumed")
-    assert "was written by processes that each held the whole model" in run("one", "private", 2, 2)
+    assert names(run("one", "private", 2, 2), "InputError", _newest(folder / "one").name)
 
 
 @pytest.mark.slow
@@ -167,7 +171,7 @@ def test_a_plain_training_in_shards_is_that_of_one_process(job):
 )
 def test_a_mechanism_that_needs_whole_models_is_refused_before_the_first_step(mechanism):
     spread = SimpleNamespace()
-    with pytest.raises(InputError, match="local updates and the filter of concentration need whole models"):
+    with refused(by=holding_of, naming="finetune.shard"):
         holding_of(spread, SimpleNamespace(mechanism=mechanism))
     whole = SimpleNamespace(mechanism=SimpleNamespace(clip=FlatClip(norm=1.0), local=None))
     assert holding_of(spread, whole).private_gradient.func is sharded_private_gradient

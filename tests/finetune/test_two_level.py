@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from heldin.base.coins import fair_coin, keyed_uniform, seed_key
-from heldin.base.errors import InputError
 from heldin.bounds.trainings import certify
 from heldin.bounds.verdict import stated_claim
 from heldin.corpus.entities.incidence import Incidence
@@ -31,6 +30,7 @@ from heldin.finetune.units import PrivateRecords, plan_private_training, record_
 from tests.mean_model import MeanModel
 from tests.oracles.gap_coins import coins
 from tests.oracles.private_step import naive_private_gradient
+from tests.refusals import refused
 
 KEY = seed_key(33)
 NAMES = ("ann", "bob", "cy", "dee", "eve")
@@ -287,7 +287,7 @@ def test_weights_count_the_records_of_users_and_entities(make_lm, sequences):
 
 def test_what_cannot_be_trained_is_refused(sequences):
     records = PrivateRecords(["a", "b"], ["u", "v"], [3, 3])
-    with pytest.raises(InputError, match="whom each record names"):
+    with refused(by=plan_private_training):
         plan_private_training(mechanism(), KEY, records, NoiseGenerator.PHILOX)
 
 

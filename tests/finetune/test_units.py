@@ -1,14 +1,12 @@
 """Random chunks: of one user's own text, new each step, averaged over what there is."""
 
-import pytest
-
 from heldin.base.coins import seed_key
-from heldin.base.errors import InputError
 from heldin.defenses.choices import NoiseGenerator, PoissonSampler
 from heldin.finetune.private import private_gradient
 from heldin.finetune.units import PrivateRecords, plan_private_training, random_chunks
 from tests.finetune.test_private import _assert_same, _gradients, _mechanism
 from tests.oracles.private_step import naive_private_gradient
+from tests.refusals import refused
 
 
 def _records():
@@ -69,5 +67,5 @@ def test_a_step_on_chunks_equals_the_oracle(make_lm):
 
 def test_chunks_where_examples_are_sampled_are_refused():
     mechanism = _mechanism("els", record_selection="random_chunk")
-    with pytest.raises(InputError, match="'random_chunk' cuts a sampled user's text: it goes with user sampling only"):
+    with refused(by=plan_private_training, naming="'random_chunk'"):
         plan_private_training(mechanism, seed_key(3), _records(), NoiseGenerator.PHILOX, chunk=5)

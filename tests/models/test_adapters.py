@@ -36,6 +36,7 @@ from heldin.models.reading import quiet_transformers
 from heldin.models.score_cache import ScoreCache
 from heldin.models.tiny import new_tiny_model
 from heldin.stages.measures.measure import model_facts
+from tests.refusals import refused
 
 TEXTS = ["The quick brown fox met 12 people on Tuesday.", "Falcon closes on Friday, said Ms Adams twice."]
 
@@ -170,13 +171,13 @@ def test_a_learned_prompt_is_refused_before_it_is_scored_as_its_base(base, tmp_p
     if kind is PromptEncoderConfig:
         config.encoder_hidden_size = 8
     folder = str(saved(config, base, tmp_path / "prompt"))
-    for refused in (
+    for load in (
         lambda: load_target_and_reference(folder, str(base), precision=precision),
         lambda: load_language_model(folder, precision=precision),
         lambda: require_model(folder),
     ):
-        with pytest.raises(InputError, match=r"peft_type \w+ is a learned prompt, .*: train with LoRA"):
-            refused()
+        with refused(by="require_adapter_of_weights", naming=("peft_type", config.peft_type.value)):
+            load()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -191,17 +192,17 @@ def test_a_mixture_of_adapters_is_refused(base, adapter, tmp_path, kind, precisi
         its = XLoraConfig(task_type="CAUSAL_LM", hidden_size=64, adapters=experts, base_model_name_or_path=str(base))
         its.save_pretrained(adapter)
         folder = str(adapter)
-    for refused in (
+    for load in (
         lambda: load_target_and_reference(folder, str(base), precision=precision),
         lambda: load_language_model(folder, precision=precision),
     ):
-        with pytest.raises(InputError, match=r"peft_type (XLORA|POLY) mixes adapters .*: audit one adapter"):
-            refused()
+        with refused(by="require_adapter_of_weights", naming=("peft_type", kind.replace("-", "").upper())):
+            load()
 
 
 def test_an_adapter_that_cannot_be_merged_is_one_line(base, tmp_path):
     folder = str(saved(LilyConfig(task_type="CAUSAL_LM", target_modules=["q_proj"]), base, tmp_path / "lily"))
-    with pytest.raises(InputError, match=r"cannot merge the adapter '.*lily' with its base"):
+    with refused(by="reading", naming="lily"):
         load_language_model(folder)
     # Beside its base it need not be merged.
     target, reference = load_target_and_reference(folder, str(base))
@@ -274,9 +275,7 @@ def test_the_counts_and_the_first_of_the_keys_that_differ_are_named(base, adapte
     moved = {name.replace(begin, f"{begin}_orig_mod."): whole[name] for name in whole.keys() - kept.keys()}
     save_file({**kept, **moved}, file)
     count, first = len(moved), min(whole)
-    with pytest.raises(
-        InputError, match=rf"{count} missing, such as '{first}'; {count} unexpected, .*unwrap the model"
-    ):
+    with refused(by="check_adapter_keys", naming=(count, f"'{first}'")):
         load_language_model(str(adapter))
 
 
@@ -293,7 +292,7 @@ def test_an_adapter_with_more_embeddings_than_its_base_names_the_sizes(base, ada
     file = adapter / "adapter_model.safetensors"
     size = load_language_model(str(base)).model.config.vocab_size
     save_file({**load_file(file), "base_model.model.transformer.wte.weight": torch.zeros(size + 2, 64)}, file)
-    with pytest.raises(InputError, match=rf"transformer\.wte\.weight: .*\[{size + 2}, 64\].*\[{size}, 64\]"):
+    with refused(by="on_base", naming=("transformer.wte.weight", f"[{size + 2}, 64]", f"[{size}, 64]")):
         load_language_model(str(adapter))
 
 
@@ -308,7 +307,7 @@ def test_an_adapter_that_names_no_base_is_one_line_and_the_hub_is_not_asked(base
     monkeypatch.setattr("heldin.models.model_names.HfApi.model_info", lambda *_, **__: pytest.fail("asked the hub"))
     named(adapter, name)
     for load in (load_language_model, fingerprint_of, lambda its: load_target_and_reference(its, str(base))):
-        with pytest.raises(InputError, match=r"adapter_config\.json' does not name a base model"):
+        with refused(by="_named_base", naming="adapter_config.json"):
             load(str(adapter))
 
 
@@ -318,7 +317,7 @@ def test_adapters_that_lead_back_to_themselves_are_one_line(base, adapter, tmp_p
         named(first, str(then))
         named(then, str(first))
         for load in (load_language_model, fingerprint_of, lambda its: load_target_and_reference(its, str(base))):
-            with pytest.raises(InputError, match=r"base_model_name_or_path leads from adapter to adapter and back"):
+            with refused(by="base_of", naming="base_model_name_or_path"):
                 load(str(adapter))
 
 
@@ -353,7 +352,7 @@ def test_a_precision_that_needs_a_package_says_which(base, monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "bitsandbytes" else found(name, *rest)
     )
-    with pytest.raises(InputError, match=r"precision nf4 needs bitsandbytes: pip install 'heldin\[quantized\]'"):
+    with refused(by="loading_options", naming=("nf4", "'heldin[quantized]'")):
         load_language_model(str(base), precision="nf4")
 
 

@@ -8,10 +8,10 @@ import torch
 from scipy import stats
 
 import heldin.models.logprobs
-from heldin.base.errors import InputError
 from heldin.models.continuations import continuation_logprobs
 from heldin.models.loading import LanguageModel, load_language_model
 from tests.oracles.continuations import all_continuations, every
+from tests.refusals import refused
 from tests.tiny_models import gpt2, gpt_neo, llama
 
 WORDS = 6
@@ -124,7 +124,7 @@ def test_probabilities_are_the_frequencies_of_what_transformers_samples(finished
 
 
 def test_windows_longer_than_the_context_are_one_clear_line(make_lm):
-    with pytest.raises(InputError, match=r"extraction: prefix and suffix have 33 tokens, and the context of 'tiny-0'"):
+    with refused(by="require_context", naming=("33", "'tiny-0'")):
         continuation_logprobs(make_lm(), np.ones((1, 33), dtype=np.int32), 20, temperature=1.0, top_k=40)
     whole = np.full((1, 32), 5, dtype=np.int32)
     assert continuation_logprobs(make_lm(), whole, 31, temperature=1.0, top_k=None)[0] < 0
@@ -133,5 +133,5 @@ def test_windows_longer_than_the_context_are_one_clear_line(make_lm):
 def test_a_broken_model_is_refused(make_lm):
     lm = make_lm()
     lm.model.transformer.ln_f.weight.data.fill_(np.nan)
-    with pytest.raises(InputError, match="a probability that is not a number"):
+    with refused(by=continuation_logprobs):
         continuation_logprobs(lm, np.ones((1, 8), dtype=np.int32), 4, temperature=1.0, top_k=40)

@@ -19,6 +19,7 @@ from heldin.models.model_config import TinyModel
 from heldin.models.model_names import fingerprint_folder, require_model
 from heldin.models.reading import quiet_transformers
 from heldin.models.tiny import new_tiny_model, train_tokenizer
+from tests.refusals import raised_apart, refused
 
 TEXT = ["The river opens the letter."]
 
@@ -85,21 +86,21 @@ def test_a_fingerprint_covers_the_chat_template_and_is_as_before_without_one(fol
 
 
 def test_folders_that_cannot_be_used(folder, tmp_path):
-    with pytest.raises(InputError, match="no such model folder: '/no/such/folder'"):
+    with refused(by="require_hub_name", naming=("model", "'/no/such/folder'")):
         load_language_model("/no/such/folder")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="holds no config.json: it is not a model folder"):
+    with refused(by="_require_safe_weights", naming="config.json"):
         load_language_model(str(tmp_path / "empty"))
     weights = folder / "model.safetensors"
     kept = weights.read_bytes()
     weights.unlink()
-    with pytest.raises(InputError, match="holds no weights: a model.safetensors is expected"):
+    with refused(by="_require_safe_weights", naming="model.safetensors"):
         load_language_model(str(folder))
     (folder / "pytorch_model.bin").write_bytes(b"\x80pickle")
-    with pytest.raises(InputError, match=r"holds pickled weights only \(pytorch_model.bin\), which can run code"):
+    with refused(by="_require_safe_weights", naming="pytorch_model.bin"):
         load_language_model(str(folder))
     weights.write_bytes(kept[: len(kept) // 2])
-    with pytest.raises(InputError, match=r"cannot load model '.*': [^\n]+$"):
+    with refused(by="reading", naming="model.safetensors"):
         load_language_model(str(folder))
 
 
@@ -167,12 +168,12 @@ def test_a_model_that_needs_code_of_its_own_says_so(folder):
     auto = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "own", "auto_map": auto}))
     for load in (require_model, load_language_model):
-        with pytest.raises(InputError, match=r"cannot load model '.*': it needs Python code that comes with it"):
+        with refused(by="reading", naming="model.safetensors"):
             load(str(folder))
 
 
 def test_a_hub_name_that_cannot_be_reached_is_one_line():
-    with pytest.raises(InputError, match="cannot load model 'nobody/no-such-model': [^\n]+$"):
+    with refused(by="reading", naming="'nobody/no-such-model'"):
         load_language_model("nobody/no-such-model")
 
 
@@ -184,9 +185,9 @@ def test_the_hub_is_asked_for_a_mistyped_name_once_and_nothing_is_tried_again(mo
         raise httpx2.ConnectError("no route")
 
     monkeypatch.setattr("heldin.models.model_names.HfApi.model_info", gone)
-    with pytest.raises(InputError, match="there is no model 'ckk/final': no such folder, and the hub gives none"):
+    with refused(by="require_on_hub", naming=("model", "'ckk/final'")):
         require_model("ckk/final")
-    with pytest.raises(InputError, match="there is no tokenizer 'ckk/tokens': no such folder, and the hub gives none"):
+    with refused(by="require_on_hub", naming=("tokenizer", "'ckk/tokens'")):
         load_tokenizer("ckk/tokens")
     assert asked == [("ckk/final", 10.0), ("ckk/tokens", 10.0)]
 
@@ -197,7 +198,7 @@ def test_weights_that_are_incomplete_are_not_filled_with_random_numbers(folder):
     tensors = load_file(folder / "model.safetensors")
     tensors.pop("transformer.h.1.mlp.c_fc.weight")
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(InputError, match=r"incomplete or of another shape, such as 'transformer.h.1.mlp.c_fc.weight'"):
+    with refused(by=load_language_model, naming="'transformer.h.1.mlp.c_fc.weight'"):
         load_language_model(str(folder))
 
 
@@ -205,20 +206,19 @@ def test_weights_of_another_shape_are_refused(folder):
     config = json.loads((folder / "config.json").read_text())
     config["intermediate_size"] = 64
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match=r"(incomplete or of another shape|cannot load model)"):
+    with refused(by=load_language_model, naming="transformer.h.0.mlp.c_fc.bias"):
         load_language_model(str(folder))
 
 
 def test_a_folder_without_a_tokenizer_or_with_one_that_does_not_match(folder, english):
     for file in folder.glob("tokenizer*"):
         file.unlink()
-    with pytest.raises(InputError, match=r"(cannot load the tokenizer|the tokenizer) of '.*model'"):
+    with refused(by="check_tokenizer", naming="model") as empty:
         load_language_model(str(folder))
     train_tokenizer([*english, *(chr(i) * 2 for i in range(0x4E00, 0x5000))], 900).save_pretrained(folder)
-    with pytest.raises(
-        InputError, match=r"does not match the model: token ids go up to \d+, the model has \d+ embeddings"
-    ):
+    with refused(by="check_tokenizer", naming=("model", "899", "356")) as another:
         load_language_model(str(folder))
+    assert raised_apart(empty, another)
 
 
 def test_the_empty_tokenizer_that_transformers_builds_from_files_is_refused(data_dir, tmp_path):
@@ -229,9 +229,7 @@ def test_the_empty_tokenizer_that_transformers_builds_from_files_is_refused(data
     GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=50257)).save_pretrained(folder)
     empty = GPT2Tokenizer(vocab_file=str(tmp_path / "vocab.json"), merges_file=str(tmp_path / "merges.txt"))
     empty.save_pretrained(folder)
-    with pytest.raises(
-        InputError, match=r"makes (no tokens|only unknown tokens) of plain English: its vocabulary is empty"
-    ):
+    with refused(by="check_tokenizer", naming="gpt2"):
         load_language_model(str(folder))
     for file in folder.glob("*token*"):
         file.unlink()
@@ -247,7 +245,7 @@ def test_a_tokenizer_without_a_start_token_is_refused(make_lm):
     saved = tokenizer.bos_token, tokenizer.eos_token
     try:
         tokenizer.bos_token = tokenizer.eos_token = None
-        with pytest.raises(InputError, match="the tokenizer of 'x' has neither a beginning- nor an end-of-text token"):
+        with refused(by=start_token, naming="'x'"):
             start_token(tokenizer, "x")
     finally:
         tokenizer.bos_token, tokenizer.eos_token = saved
@@ -261,7 +259,7 @@ def test_the_tiny_model_is_a_tied_gpt_neo_of_both_attentions_from_its_seed(engli
     assert model.lm_head.weight is model.transformer.wte.weight
     assert torch.equal(model.lm_head.weight, new_tiny_model(shape, tokenizer, seed=3).lm_head.weight)
     assert not torch.equal(model.lm_head.weight, new_tiny_model(shape, tokenizer, seed=4).lm_head.weight)
-    with pytest.raises(InputError, match="vocabulary is 100: byte-level BPE needs at least 257"):
+    with refused(by=train_tokenizer, naming=("100", "BPE", "257")):
         train_tokenizer(english, 100)
 
 
@@ -280,9 +278,9 @@ def test_sampling_follows_the_models_distribution_and_its_seed(make_lm):
     lm.model.lm_head.bias = torch.nn.Parameter(bias)
     first = lm.tokenizer.decode(lm.tokenizer("river", add_special_tokens=False)["input_ids"][:1])
     assert sample_texts(lm, 2, seed=0, max_tokens=3) == [first * 3] * 2
-    with pytest.raises(InputError, match="temperature is 0: it must be positive"):
+    with refused(by=sample_texts, naming="0"):
         sample_texts(lm, 1, seed=0, temperature=0)
-    with pytest.raises(InputError, match=r"the prompt has \d+ tokens and the context of 'tiny-0' is 32: shorten it"):
+    with refused(by=sample_texts, naming=("'tiny-0'", "32")):
         sample_texts(lm, 1, seed=0, prompt="The river opens the letter. " * 9)
 
 
@@ -304,8 +302,7 @@ def test_a_model_that_looks_ahead_is_refused_and_its_causal_twin_is_not(make_lm,
     if decoder:
         assert load_language_model(str(tmp_path), precision=precision).context == 32
         return
-    said = r"is not a causal language model: changing the last token of a text moved an earlier prediction by"
-    with pytest.raises(InputError, match=said):
+    with refused(by="check_causal", naming=model.__name__):
         load_language_model(str(tmp_path), precision=precision)
 
 
@@ -387,7 +384,7 @@ def save_tokenizer(make_lm, folder):
 def test_a_model_that_states_no_context_is_loaded_with_its_users(make_lm, tmp_path, english, kind):
     name = saved_model(kind, make_lm, tmp_path)
     silent = load_language_model(name)
-    with pytest.raises(InputError, match=r"does not state how many tokens it takes, .*: say it with --context"):
+    with refused(by="LanguageModel.context", naming="--context"):
         score_texts(silent, TEXT)
     lm = load_language_model(name, context=12)
     assert (lm.context, lm.fingerprint != silent.fingerprint) == (12, True)

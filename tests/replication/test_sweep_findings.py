@@ -10,13 +10,13 @@ from scipy import stats
 import heldin.sweeps.processes as processes
 from heldin.audit.limits import independent_difference
 from heldin.audit.utility import UserLoss
-from heldin.base.errors import InputError
 from heldin.sweeps.cell_plan import kept_hash, placed_cells
 from heldin.sweeps.finished import Finished, finished_cells
 from heldin.sweeps.load import load_sweep
 from heldin.sweeps.variants import auroc_change
 from replication import experiments, sweep_findings
 from replication.sweep_findings import Finding, findings_of, judge_findings
+from tests.refusals import refused
 from tests.tiny_sweeps import QUIET, ULS, USERS, in_process, written
 
 
@@ -138,7 +138,7 @@ def listed(tmp_path, monkeypatch):
 
 def test_a_finding_about_a_variant_that_is_not_there_is_one_line(listed, tmp_path):
     listed({**FINDING, "variant": "els"})
-    with pytest.raises(InputError, match=r"'it falls'.*'els'.*choose from 'none', 'uls'"):
+    with refused(by="findings_of", naming=("'it falls'", "'els'", "'none'", "'uls'")):
         findings_of("two", load_sweep(written(tmp_path)))
     assert findings_of("another", load_sweep(written(tmp_path))) == ()
 

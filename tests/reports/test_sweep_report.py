@@ -9,7 +9,6 @@ import pytest
 from heldin.audit.blocks import Summary
 from heldin.audit.requirement import Requirement
 from heldin.audit.shipping import Candidate, Shipping, judge_candidates
-from heldin.base.errors import InputError
 from heldin.record.sweep import SweepResult
 from heldin.reports import sweep_charts, sweep_findings
 from heldin.reports.blocks import Figure, Report, Section, texts
@@ -19,6 +18,7 @@ from heldin.reports.typesetting import write_pdf
 from tests.drafts import typesetting
 from tests.made_sweeps import made_sweep
 from tests.pdf_pages import lines_lie_apart, pages
+from tests.refusals import refused
 
 MARGIN = 62.0  # points, of 2.2 cm
 LONG = "a-name-that-somebody-typed-without-a-thought-for-whoever-must-print-it-in-a-narrow-column-of-a-table-0123"[:100]
@@ -149,7 +149,7 @@ def test_a_figure_without_words_is_refused(tmp_path, alt):
     if alt:
         assert write_pdf(report, tmp_path / "report.pdf").is_file()
         return
-    with pytest.raises(InputError, match="alt"):
+    with refused(by=write_pdf, naming=("report.pdf", "alt")):
         write_pdf(report, tmp_path / "report.pdf")
     assert not (tmp_path / "report.pdf").exists()
 
@@ -200,7 +200,7 @@ def test_names_are_text_and_never_markup():
 
 def test_without_altair_the_page_is_refused_in_one_line(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "altair", None)
-    with pytest.raises(InputError, match=r"pip install 'heldin\[html\]'"):
+    with refused(by=load_altair, naming="'heldin[html]'"):
         load_altair()
 
 

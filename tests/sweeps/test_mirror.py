@@ -3,9 +3,9 @@
 import fsspec
 import pytest
 
-from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.sweeps.driver import mirror, open_mirror
+from tests.refusals import refused
 
 QUIET = LineReporter(lambda line: None)
 SECRET = ("ledger/ledger.json", "ledger/coins.json", "scores.parquet", "losses.parquet", "people.parquet", "log.txt")
@@ -54,6 +54,6 @@ def test_any_place_that_fsspec_knows(out):
 def test_a_place_that_cannot_be_written_is_one_line_before_anything_runs(tmp_path):
     (tmp_path / "file").write_text("", encoding="utf-8")
     for url in ("nowhere://bucket", str(tmp_path / "file" / "below")):
-        with pytest.raises(InputError, match=r"^--mirror ") as error:
+        with refused(by=open_mirror, naming="--mirror") as error:
             open_mirror(url)
         assert "\n" not in str(error.value)

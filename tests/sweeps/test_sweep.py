@@ -8,7 +8,6 @@ import stat
 import pytest
 
 import heldin.sweeps.processes as processes
-from heldin.base.errors import InputError
 from heldin.record.document import read_record
 from heldin.record.sweep import read_sweep
 from heldin.stages.sides.ledger import load_ledger
@@ -17,6 +16,7 @@ from heldin.sweeps.check_sweep import check_sweep
 from heldin.sweeps.driver import run_sweep
 from heldin.sweeps.load import load_sweep
 from heldin.sweeps.processes import Ended
+from tests.refusals import names, refused
 from tests.tiny_sweeps import CANARIES, QUIET, ULS, USERS, in_process, written
 
 
@@ -41,7 +41,7 @@ def test_variants_of_a_block_share_coins_and_set_asides_and_nothing_else(swept):
     assert {its.cell.sweep for its in records.values()} == {records["1/none"].cell.sweep}
     assert [(its.cell.block, its.cell.variant, its.cell.group) for its in records.values()][1] == (1, "uls", "none")
     assert {its.reference.fingerprint for its in records.values()} == {records["1/none"].reference.fingerprint}
-    assert "which is that of block 2 of a sweep" in records["2/uls"].split.standing_reason
+    assert names(records["2/uls"].split.standing_reason, "block 2")
     for path in (out / "ledger/coins.json", out / "sweep.json", out / "cells/1/uls/ledger/cell.json"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -81,14 +81,11 @@ def test_coins_are_for_the_cells_own_config_and_folder(swept, tmp_path, call):
     cell, copy = out / "cells" / "1" / "uls", tmp_path / "mine"
     shutil.copytree(cell, copy)
     code, _, err = call("run", copy / "config.yaml", "--out", copy)
-    assert (code, "is a copy of a private run's folder or of a sweep's cell" in err) == (2, True), err
+    assert (code, f"'{copy}'" in err) == (2, True), err
     text = (cell / "config.yaml").read_text(encoding="utf-8")
     (cell / "config.yaml").write_text(text.replace("max_characters: 200", "max_characters: 100"), encoding="utf-8")
     code, _, err = call("run", cell / "config.yaml", "--out", cell)
-    assert (code, "whose config was fixed before its coins were drawn ('attack.max_characters' differs)" in err) == (
-        2,
-        True,
-    ), err
+    assert (code, "'attack.max_characters'" in err) == (2, True), err
 
 
 def test_a_kill_while_cells_are_laid_out_is_gone_on_with(swept, tmp_path):
@@ -103,7 +100,7 @@ def test_a_kill_while_cells_are_laid_out_is_gone_on_with(swept, tmp_path):
     assert json.loads((cell / "ledger" / "cell.json").read_text(encoding="utf-8")) == before
     assert (cell / "config.yaml").is_file()
     (out / "ledger" / "coins.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(InputError, match="this sweep cannot go on"):
+    with refused(by="unstamped", naming="coins.json"):
         take_sweep(sweep, out)
 
 
@@ -111,21 +108,23 @@ def test_a_variant_or_block_that_is_added_later_is_refused(swept, tmp_path, call
     _, out, _ = swept
     variants = {"none": {**USERS, "canaries": CANARIES}, "later": USERS | {"canaries": CANARIES}}
     code, _, err = call("sweep", written(tmp_path / "a", variants=variants), "--out", out)
-    assert (code, "a variant or a block that is added later needs coins of its own" in err) == (2, True), err
+    assert (code, err.count("\n"), str(out) in err) == (2, 1, True), err
     inside = out / "cells" / "1" / "none" / "checkpoints" / "final"
     code, _, err = call(
         "sweep", written(tmp_path / "b", variants={"a": {"attack": {"reference": str(inside)}}}), "--out", out
     )
-    assert (code, "is a model of this sweep" in err) == (2, True), err
+    assert (code, str(inside) in err) == (2, True), err
     code, _, err = call("run", tmp_path / "a" / "base.yaml", "--out", out)
-    assert (code, "holds no such run" in err) == (2, True), err
+    assert (code, str(out) in err) == (2, True), err
 
 
 @pytest.mark.slow
 def test_a_cell_that_fails_is_shown_and_the_others_go_on(tmp_path, monkeypatch, call):
+    reason = "stopped: training stopped"
+
     def failing(task, slot):
         if task.module == "heldin" and "/wild/" in task.words[1]:
-            return Ended(5, "stopped: training stopped: the loss became NaN")
+            return Ended(5, reason)
         return in_process(task, slot)
 
     monkeypatch.setattr(processes, "run_process", failing)
@@ -135,7 +134,7 @@ def test_a_cell_that_fails_is_shown_and_the_others_go_on(tmp_path, monkeypatch, 
     )
     code, printed, err = call("sweep", file, "--out", tmp_path / "out")
     assert code == 5, err
-    assert "cell 1/wild: failed: stopped: training stopped: the loss became NaN" in printed
+    assert f"cell 1/wild: failed: {reason}" in printed
     assert "cell 1/wild: failed" in err
     found = read_sweep(tmp_path / "out")
     assert [its.state for its in found.cells] == ["failed", "done"]
@@ -146,7 +145,7 @@ def test_a_cell_that_fails_is_shown_and_the_others_go_on(tmp_path, monkeypatch, 
     monkeypatch.setattr(processes, "run_process", in_process)
     code, printed, err = call("sweep", file, "--out", tmp_path / "out")
     assert code == 0, err
-    assert "sweep: 1 of 2 cells are done already" in err
+    assert names(err, "1 of 2")
     assert read_sweep(tmp_path / "out").variants[1].auroc_difference is not None
 
 
@@ -161,7 +160,8 @@ def test_what_some_cells_share_fails_for_these_alone(tmp_path, monkeypatch, call
     file = written(tmp_path, variants={"lost": lost, "none": {}})
     code, printed, err = call("sweep", file, "--out", tmp_path / "out")
     assert code == 5, err
-    assert "cell 1/lost: failed: what it shares could not be made: error: no such model" in printed
+    (failed,) = (line for line in printed.splitlines() if "cell 1/lost: failed: " in line)
+    assert failed.endswith("error: no such model")
     assert [its.state for its in read_sweep(tmp_path / "out").cells] == ["failed", "done"]
 
 

@@ -6,9 +6,9 @@ import time
 import pytest
 import yaml
 
-from heldin.base.errors import InputError
 from heldin.record.sweep import read_sweep
 from heldin.sweeps.load import load_sweep
+from tests.refusals import names, refused
 from tests.tiny_sweeps import CANARIES, ROOT, ULS, written
 
 
@@ -45,11 +45,12 @@ def test_axes_multiply_and_groups_follow_from_users_and_set_asides(tmp_path):
 def test_the_files_of_a_run_and_of_a_sweep_are_not_taken_for_each_other(call, tmp_path):
     file = written(tmp_path, variants={"none": None})
     code, _, err = call("run", file, "--check")
-    assert (code, err) == (2, f"error: {file}: it has variants, and so is the file of a sweep: heldin sweep {file}\n")
+    assert (code, err.count("\n")) == (2, 1)
+    assert names(err, f"error: {file}: ", f"heldin sweep {file}")
     base = file.parent / yaml.safe_load(file.read_text(encoding="utf-8"))["base"]
     code, _, err = call("sweep", base, "--check")
     assert (code, len(err.splitlines())) == (2, 1)
-    assert f"it is the config of a run: heldin run {base}" in err
+    assert f"heldin run {base}" in err
 
 
 SHIPPED = ROOT.glob("configs/sweeps/*.yaml")
@@ -81,16 +82,15 @@ def test_a_scale_changes_the_file_section_by_section_and_null_takes_a_key_out(tm
     assert [its.variants[1].config.defense.steps for its in (full, tiny)] == [6, 2]
     assert [its.variants[1].config.finetune.epochs for its in (full, tiny)] == [3, 2]
     assert tiny.variants[1].config.defense.population == 30
-    for scale, said in (("large", "no scale 'large'; it has tiny"),):
-        with pytest.raises(InputError, match=said):
-            load_sweep(path, (), scale)
-    with pytest.raises(InputError, match="no scale 'tiny'; it has none"):
+    with refused(by=load_sweep, naming=("'large'", "tiny")):
+        load_sweep(path, (), "large")
+    with refused(by=load_sweep, naming="'tiny'"):
         load_sweep(written(tmp_path / "bare"), (), "tiny")
 
 
 def test_a_scale_that_is_no_section_is_one_line(tmp_path):
     for value in (5, [1], "small", True):
-        with pytest.raises(InputError, match="scales"):
+        with refused(by=load_sweep, naming=("sweep.yaml", "scales.tiny")):
             load_sweep(written(tmp_path, scales={"tiny": value}), (), "tiny")
 
 
@@ -104,23 +104,23 @@ SUBSTRINGS = [{"kind": "substring", "users": 2, "lengths": [3]}]
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "data"),
     [
-        ({"variants": {}}, "variants"),
-        ({"base": "nothing.yaml"}, "no such config"),
-        ({"blocks": 0}, "blocks"),
-        ({"variant": {}}, "did you mean 'variants'"),
-        ({"variants": {"a b": {}}}, "variants"),
-        ({"variants": {"..": {}}}, "variants"),
-        ({"variants": {"a": {}, "A": {}}}, "variants: two are called 'A'"),
-        ({"variants": {"a" * 101: {}}}, "variants"),
-        ({"axes": {"uls": {"defense.steps": []}}}, "axes.uls.defense.steps"),
-        ({"axes": {"uls": {"name": ["2020-01-01"], "defense.steps": ["x" * 99]}}}, "a name has at most 100 letters"),
-        ({"axes": {"other": {"seed": [1]}}}, "axes.other: no such variant"),
-        ({"axes": {"uls": {"defense.target_epsilom": [1]}}}, "did you mean 'target_epsilon'"),
-        ({"axes": {"none": {"seed": [1, 1]}}}, "variants: two are called 'none-seed-1'"),
-        ({"variants": {"a": {"seed": -1}, "b": {"name": {}, "finetune": {"epoch": 1}}}}, "2 problems"),
-        ({"variants": {"a": {}, "b": {"canaries": CANARIES}}}, "variants.b: its canary users are not those of 'a'"),
+        ({"variants": {}}, ("variants",)),
+        ({"base": "nothing.yaml"}, ("nothing.yaml",)),
+        ({"blocks": 0}, ("blocks",)),
+        ({"variant": {}}, ("variant:", "'variants'")),
+        ({"variants": {"a b": {}}}, ("variants",)),
+        ({"variants": {"..": {}}}, ("variants",)),
+        ({"variants": {"a": {}, "A": {}}}, ("variants", "'A'")),
+        ({"variants": {"a" * 101: {}}}, ("variants",)),
+        ({"axes": {"uls": {"defense.steps": []}}}, ("axes.uls.defense.steps",)),
+        ({"axes": {"uls": {"name": ["2020-01-01"], "defense.steps": ["x" * 99]}}}, ("100",)),
+        ({"axes": {"other": {"seed": [1]}}}, ("axes.other",)),
+        ({"axes": {"uls": {"defense.target_epsilom": [1]}}}, ("target_epsilom", "'target_epsilon'")),
+        ({"axes": {"none": {"seed": [1, 1]}}}, ("variants", "'none-seed-1'")),
+        ({"variants": {"a": {"seed": -1}, "b": {"name": {}, "finetune": {"epoch": 1}}}}, ("2 problems",)),
+        ({"variants": {"a": {}, "b": {"canaries": CANARIES}}}, ("variants.b", "'a'")),
         (
             {
                 "variants": {
@@ -128,13 +128,14 @@ SUBSTRINGS = [{"kind": "substring", "users": 2, "lengths": [3]}]
                     "b": {"canaries": SUBSTRINGS, "finetune": {"sequence_length": 24}},
                 }
             },
-            "variants.b: its canary users are not those of 'a'",
+            ("variants.b", "'a'"),
         ),
     ],
 )
-def test_a_file_that_cannot_be_is_refused_with_every_problem(tmp_path, call, content, said):
+def test_a_file_that_cannot_be_is_refused_with_every_problem(tmp_path, call, content, data):
     code, _, err = call("sweep", written(tmp_path, **content), "--out", tmp_path / "out")
-    assert (code, said in err) == (2, True), err
+    assert code == 2, err
+    assert names(err, *data)
     assert not (tmp_path / "out").exists()
 
 
@@ -150,16 +151,15 @@ def test_check_lists_every_variant_with_its_promise_and_gradients(tmp_path, call
     code, printed, err = call("sweep", path, "--check", "--out", tmp_path / "out")
     assert code == 0, err
     assert printed.startswith("2 variants in 5 blocks: 10 cells, 1 at a time")
-    assert "not at equal compute" in printed
     code, printed, _ = call("sweep", path, "--check", "--json", "--out", tmp_path / "out")
     rows = json.loads(printed)["variants"]
     assert [row["variant"] for row in rows] == ["none", "uls"]
     assert "gradients" in rows[1]["gradients"]
     assert not (tmp_path / "out").exists()
-    assert "have the same config" not in printed
+    assert "note: none and " not in printed
     twice = written(tmp_path, variants={"none": {}, "cap": {"data_defenses": [{"kind": "cap", "records": 9}]}, "b": {}})
     code, printed, _ = call("sweep", twice, "--check", "--out", tmp_path / "out")
-    assert (code, "note: none and b have the same config" in printed) == (0, True)
+    assert (code, "note: none and b " in printed) == (0, True)
     broken = {"a": {"attack": {"reference": "/no/such/model"}}, "b": {"model": {"base": "/no", "pretrain": None}}}
     code, _, err = call("sweep", written(tmp_path, variants=broken), "--check", "--out", tmp_path / "out")
     assert code == 2
@@ -169,9 +169,9 @@ def test_check_lists_every_variant_with_its_promise_and_gradients(tmp_path, call
 
 def test_a_damaged_document_is_one_line(tmp_path):
     (tmp_path / "comparison.json").write_text('{"schema_version": 1}', encoding="utf-8")
-    with pytest.raises(InputError, match="is not as it was written: run heldin sweep again"):
+    with refused(by="read_document", naming="comparison.json"):
         read_sweep(tmp_path)
-    with pytest.raises(InputError, match="is damaged"):
+    with refused(by="read_document", naming="comparison.json"):
         read_sweep(tmp_path / "nowhere")
 
 

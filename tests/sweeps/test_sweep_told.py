@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 
 import pytest
@@ -11,6 +12,7 @@ from heldin.record.document import read_record, write_record
 from heldin.record.sweep_table import table
 from heldin.reports.record_report import list_facts
 from tests.made_facts import changed_record
+from tests.refusals import names
 
 
 def test_gradients_and_memory_of_a_cell(swept):
@@ -32,7 +34,8 @@ def test_the_result_is_read_again_and_told_by_compare(swept, call):
     code, printed, _ = call("compare", out, "--csv")
     assert printed.splitlines()[0].startswith("name,group,defense,promise,unit,privacy_unit,trained_users,epsilon,")
     code, _, err = call("compare", out, "--over", "seed")
-    assert (code, "--over and --to are for the folders of runs" in err) == (2, True)
+    assert code == 2
+    assert names(err, "--over", "--to")
     code, printed, err = call("verify", out / "cells" / "2" / "uls", "--json")
     assert (code, json.loads(printed)["differences"]) == (0, []), err
 
@@ -46,7 +49,7 @@ def test_a_cells_report_says_whose_cell_it_is_and_what_the_model_is_good_for(swe
     assert said.startswith(
         f"{record.utility.loss:.3f} on {record.utility.texts} texts of {record.utility.users} held-out"
     )
-    assert f"the base model {record.utility.base_loss:.3f}, gain " in said
+    assert names(said, f"{record.utility.base_loss:.3f}")
     assert rows["gradients"].startswith(f"of {record.training.gradients:,} records")
 
 
@@ -62,7 +65,7 @@ def test_a_changed_loss_is_found_by_verify(swept, tmp_path, call):
     for damage in (lambda path: path.write_bytes(b""), lambda path: path.unlink()):
         damage(cell / "losses.parquet")
         code, _, err = call("verify", cell)
-        assert (code, "losses.parquet' is missing, damaged, or of other models" in err) == (2, True), err
+        assert (code, "losses.parquet'" in err) == (2, True), err
 
 
 @pytest.mark.usefixtures("typeset")
@@ -94,7 +97,7 @@ def test_a_command_for_runs_says_that_a_folder_is_a_sweep_s(swept, call):
     for words in (("verify", out), ("compare", out, out / "cells/1/uls")):
         code, _, err = call(*words)
         assert code == 2
-        assert "is a sweep's: name one of its cells, as " in err
+        assert names(err, out, out / "cells/BLOCK/VARIANT")
 
 
 def test_the_table_of_a_sweep_as_csv_has_a_row_for_each_variant(swept, call):
@@ -120,6 +123,9 @@ def test_the_table_of_a_sweep_as_csv_has_a_row_for_each_variant(swept, call):
     ],
 )
 def test_what_a_failed_cell_says_reaches_documents_up_to_what_it_quotes(said, shown):
-    assert processes.without_names(said) == (
-        said if shown is None else f"{shown} (heldin run with this cell's config.yaml says all of it)"
-    )
+    written = processes.without_names(said)
+    if shown is None:
+        assert written == said
+    else:
+        assert re.fullmatch(rf"{re.escape(shown)} \(.*config\.yaml.*\)", written)
+        assert "'" not in written.replace("'s ", "")

@@ -8,7 +8,7 @@ import pytest
 
 import heldin.sweeps.driver as driver
 import heldin.sweeps.processes as processes
-from heldin.base.errors import InputError, ResumableError
+from heldin.base.errors import ResumableError
 from heldin.jobs.purge import purge
 from heldin.record.document import read_record
 from heldin.record.sweep import read_sweep
@@ -20,6 +20,7 @@ from heldin.sweeps.driver import run_sweep
 from heldin.sweeps.load import load_sweep
 from heldin.sweeps.processes import Ended
 from tests.conftest import SMALL
+from tests.refusals import refused
 from tests.tiny_sweeps import QUIET, ULS, in_process, written
 
 pytestmark = pytest.mark.slow  # a statistical suite, or whole runs: minutes
@@ -85,7 +86,7 @@ def test_what_tuning_cost_is_composed_with_the_rest(tuned):
     assert (composed.private, composed.others) == (1, 3)
     assert composed.epsilon == pytest.approx(result.variants[1].epsilon, rel=0.01)
     # None of them is example DP, and so it is not named.
-    assert any("3 trainings without an epsilon per user may have seen the same users" in n for n in result.notes)
+    assert any(note.startswith("3 trainings ") for note in result.notes)
 
 
 def test_a_second_call_chooses_the_same_and_a_missing_try_is_told(tuned, monkeypatch):
@@ -97,7 +98,7 @@ def test_a_second_call_chooses_the_same_and_a_missing_try_is_told(tuned, monkeyp
     record = tuning_cells(sweep, out)[0].folder / "record.json"
     kept = record.read_bytes()
     record.unlink()
-    with pytest.raises(ResumableError, match=r"tuning: cell 1/none-learning_rate-1e-06 has no result"):
+    with refused(naming=("tuning", "cell 1/none-learning_rate-1e-06"), kind=ResumableError):
         tries(sweep, out)
     record.write_bytes(kept)
 
@@ -108,7 +109,7 @@ def test_a_try_that_fails_stops_the_sweep_before_any_coin_of_its_blocks(tmp_path
 
     monkeypatch.setattr(processes, "run_process", failing)
     sweep = load_sweep(written(tmp_path, variants={"none": USERS}, tune=TUNE))
-    with pytest.raises(ResumableError, match=r"tuning: cell 1/none-learning_rate-1e-06: no memory"):
+    with refused(naming=("tuning", "cell 1/none-learning_rate-1e-06", "no memory"), kind=ResumableError):
         run_sweep(sweep, tmp_path / "out", QUIET, command="heldin sweep")
     assert not (tmp_path / "out" / "ledger").exists()
 
@@ -143,16 +144,16 @@ def test_of_equal_losses_the_first_is_chosen_and_means_over_blocks_decide(tuned,
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "naming"),
     [
-        ({"tune": {"over": {"els": {"finetune.epochs": [1]}}}}, "tune.over.els: no such variant"),
-        ({"tune": {"over": {"none": {"split.seed": [1, 2]}}}}, "'split.seed' cannot be tuned"),
-        ({"tune": TUNE, "variants": {"none": None}}, "has no corpus.public_validation"),
-        ({"tune": {"over": {"none": {"finetune.epoch": [1]}}}}, "finetune.epoch: unknown key"),
+        ({"tune": {"over": {"els": {"finetune.epochs": [1]}}}}, "tune.over.els"),
+        ({"tune": {"over": {"none": {"split.seed": [1, 2]}}}}, "'split.seed'"),
+        ({"tune": TUNE, "variants": {"none": None}}, "corpus.public_validation"),
+        ({"tune": {"over": {"none": {"finetune.epoch": [1]}}}}, "finetune.epoch"),
     ],
 )
-def test_what_cannot_be_tuned_is_told_before_anything_runs(tmp_path, content, said):
-    with pytest.raises(InputError, match=said):
+def test_what_cannot_be_tuned_is_told_before_anything_runs(tmp_path, content, naming):
+    with refused(naming=naming):
         load_sweep(written(tmp_path, **{"variants": {"none": USERS}, **content}))
 
 
@@ -193,7 +194,7 @@ def test_check_knows_what_was_chosen_and_looks_at_every_try(tuned, tmp_path):
     assert not check_sweep(sweep, out).problems
     uls = {**USERS, "defense": ULS}
     grid = {"over": {"uls": {"attack.reference": ["/no/such/model"]}}}
-    with pytest.raises(InputError, match="cannot be tuned"):
+    with refused(naming="'attack.reference'"):
         load_sweep(written(tmp_path, variants={"uls": uls}, tune=grid))
     grid = {"over": {"uls": {"defense.cohort": [8, 40]}}}
     problems = check_sweep(load_sweep(written(tmp_path, variants={"uls": uls}, tune=grid)), tmp_path / "out").problems
@@ -207,12 +208,12 @@ def test_the_grid_is_part_of_the_plan(tuned):
     # Without it the cells would be the same, and what tuning cost would be forgotten.
     without = with_choices(sweep, tries(sweep, out))
     without = dataclasses.replace(without, config=sweep.config.model_copy(update={"tune": None}), tuning=None)
-    with pytest.raises(InputError, match="holds another sweep"):
+    with refused(by=require_sweep, naming=out):
         require_sweep(plan_of(without), out)
 
 
 def test_a_value_that_stands_twice_in_a_grid_is_one_line(tmp_path):
-    with pytest.raises(InputError, match="a value stands twice in a grid"):
+    with refused(naming=("tune.over", "none")):
         load_sweep(written(tmp_path, variants={"none": USERS}, tune={"over": {"none": {"finetune.epochs": [1, 1]}}}))
-    with pytest.raises(InputError, match="tune.over.none"):
+    with refused(naming="tune.over.none"):
         load_sweep(written(tmp_path, variants={"none": USERS}, tune={"over": {"none": {}}}))

@@ -17,7 +17,6 @@ from transformers import (
 
 import heldin
 from heldin.base.artefacts import read_document, write_document
-from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.jobs.planted.audit import audit_planted
 from heldin.jobs.planted.body import counts_of_log
@@ -34,6 +33,7 @@ from heldin.record.planted_facts import ConditionName, Known, Reason
 from heldin.watch.planted_files import LOG
 from heldin.watch.training_log import hashes_in_folder, read_log, segment_path
 from tests.planted_sets import made_rows, plan, read_lines, save_base, write_lines
+from tests.refusals import raised_apart, refused
 
 QUIET = LineReporter(lambda line: None)
 EXAMPLE = "epsilon=8,delta=1e-6,unit=example"
@@ -173,7 +173,7 @@ def test_a_training_that_was_logged_needs_less_to_be_declared(planted, base, tmp
     shutil.rmtree(planted / LOG)
     assert not verify(folder, QUIET).differences
     shutil.rmtree(folder / LOG)
-    with pytest.raises(InputError, match="the record rests on it: restore it"):
+    with refused(by="_evidence", naming=LOG):
         verify(folder, QUIET)
 
 
@@ -504,15 +504,16 @@ def test_weights_that_lie_next_to_those_that_are_loaded_count_for_nothing(plante
 
 
 def test_another_training_set_and_damaged_files_are_refused_in_one_line(planted, tmp_path):
-    with pytest.raises(InputError, match="name the folder that heldin plant wrote"):
+    with refused(by="_training_set", naming="manifest.json"):
         heldin.AuditCallback(tmp_path / "nowhere")
     training = planted / "training" / "mine.jsonl"
     training.write_text(training.read_text(encoding="utf-8") + "\n", encoding="utf-8")
-    with pytest.raises(InputError, match="is not the training set of the manifest: restore it"):
+    with refused(by="_training_set", naming="mine.jsonl") as altered:
         heldin.AuditCallback(planted)
     training.unlink()
-    with pytest.raises(InputError, match="is missing: keep the training set"):
+    with refused(by="_training_set", naming="mine.jsonl") as missing:
         heldin.AuditCallback(planted)
+    assert raised_apart(altered, missing)
 
 
 def _loop(planted, base, to, watch_at=None, *, processes=1):

@@ -4,6 +4,7 @@ Seeds are fixed. Counts of rejections are gated at binomial quantiles of 1e-6.
 """
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -220,4 +221,4 @@ def test_sums_of_zero_have_no_direction():
     z = _tensors(np.random.default_rng(12), AMID)
     found = regular_checks.direction_check(z, {name: 0.0 * its for name, its in z.items()}, "noise", "the sum")
     assert (found.p_value, found.alarm) == (1.0, False)
-    assert "nothing in tensors, nothing in rows" in found.detects
+    assert not re.search(r"\d", found.detects)

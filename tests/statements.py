@@ -1,0 +1,29 @@
+"""What a statement states, whatever its sentence: the codes within it, each with its values."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from heldin.words.statement import Code, Statement
+
+
+def statements_in(statement: Statement) -> Iterator[Statement]:
+    """Yield a statement and those within it."""
+    yield statement
+    for value in statement.values.values():
+        for inner in value if isinstance(value, list) else [value]:
+            if isinstance(inner, Statement):
+                yield from statements_in(inner)
+
+
+def states(statement: Statement, *codes: Code) -> bool:
+    """Return whether a statement has all of these codes, by itself or within it."""
+    stated = {each.code for each in statements_in(statement)}
+    return stated >= {str(code.value) for code in codes}
+
+
+def values_of(statement: Statement, code: Code) -> dict[str, Any]:
+    """Return the values of the first statement of this code, by itself or within another."""
+    stated = list(statements_in(statement))
+    values = next((each.values for each in stated if each.states(code)), None)
+    assert values is not None, f"{code} is not in {[each.code for each in stated]}"
+    return values
