@@ -168,7 +168,7 @@ def test_a_model_that_needs_code_of_its_own_says_so(folder):
     auto = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "own", "auto_map": auto}))
     for load in (require_model, load_language_model):
-        with refused(by="reading", naming="model.safetensors"):
+        with refused(by="reading", naming=("auto_map", "config.json")):
             load(str(folder))
 
 
