@@ -96,7 +96,7 @@ def test_held_in_users_are_ranked_with_their_properties():
 @pytest.mark.parametrize("share_matters", [True, False])
 def test_correlations_are_found_where_they_are(share_matters):
     found = {c.name: c for c in correlations(_run(share_matters)[0])}
-    assert (found["share of training"].p_value < 1e-6) == share_matters
+    assert (found[PROPERTIES["share"]].p_value < 1e-6) == share_matters
     assert set(found) == set(PROPERTIES.values())
     assert found["reference divergence"].rho is not None
 
@@ -118,7 +118,7 @@ def test_too_few_users_have_no_correlation():
     users, _ = _run(share_matters=True)
     assert {c.rho for c in correlations(users[: LEAST_IN_GROUP - 1])} == {None}
     same = [type(u)(**{**asdict(u), "share": 0.5}) for u in users]
-    assert {c.name: c.rho for c in correlations(same)}["share of training"] is None
+    assert {c.name: c.rho for c in correlations(same)}[PROPERTIES["share"]] is None
 
 
 def test_single_users_stand_in_a_file_that_its_owner_alone_can_read(tmp_path):

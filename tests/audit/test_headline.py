@@ -28,7 +28,7 @@ LEAK = score(0.64, adjusted_p=0.001, tpr=0.2)
 FLAW = "a flaw"
 
 
-RATIO = "likelihood-ratio (mean over texts)"
+RATIO, LOSS = "likelihood-ratio (mean over texts)", "loss (mean over texts)"
 PLAIN = {Headline.LEAKS: {"promise": None, "standing": None}}
 INTERVAL = {"auroc": 0.64, "lower": 0.59, "upper": 0.69}
 
@@ -138,12 +138,12 @@ def test_the_headline_states_the_evidence(its, answer, expected):
 
 def test_a_leak_at_low_false_positive_rates_alone_is_a_leak_and_said_as_such():
     rate = RateEvidence(0.05, 0.3, 0.2, 0.4, 0.38, 0.002)
-    loss = ScoreEvidence("loss (mean over texts)", 0.53, 0.48, 0.58, 0.58, 0.5, (rate,), 0.002)
+    loss = ScoreEvidence(LOSS, 0.53, 0.48, 0.58, 0.58, 0.5, (rate,), 0.002)
     its = evidence(loss, tpr_p=0.002)
     decided = decide(its, BY)
     assert (decided.answer, decided.strongest) == (Answer.LEAKS, 0)
     statement = headline(its, decided, BY)
-    assert values_of(statement, LeakFound.BY_RATES)["score"] == "loss (mean over texts)"
+    assert values_of(statement, LeakFound.BY_RATES)["score"] == LOSS
     assert values_of(statement, AurocInterval.ALONE) == {"auroc": 0.53, "lower": 0.48, "upper": 0.58}
 
 
@@ -234,9 +234,9 @@ def test_what_is_open_is_decided_by_the_limits_as_they_are_not_as_they_are_round
 def test_the_attack_that_disagrees_is_the_one_that_the_headline_names():
     rate = RateEvidence(0.05, 0.3, 0.2, 0.4, 0.38, 0.002)
     by_rate = ScoreEvidence("zlib (mean over texts)", 0.66, 0.55, 0.7, 0.7, 0.5, (rate,), 0.002)
-    its = evidence(score(0.51), score(0.64, name="loss (mean over texts)", adjusted_p=0.03), by_rate)
-    assert values_of(headline(its, decide(its, BY), BY), LeakFound.BY_AUROC)["score"] == "loss (mean over texts)"
-    assert values_of(notes(its, BY, [None] * 3)[0], Note.DISAGREE)["score"] == "loss (mean over texts)"
+    its = evidence(score(0.51), score(0.64, name=LOSS, adjusted_p=0.03), by_rate)
+    assert values_of(headline(its, decide(its, BY), BY), LeakFound.BY_AUROC)["score"] == LOSS
+    assert values_of(notes(its, BY, [None] * 3)[0], Note.DISAGREE)["score"] == LOSS
 
 
 def test_attacks_that_disagree_are_said_first_with_length_where_it_is_the_cause():

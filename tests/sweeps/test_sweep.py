@@ -150,9 +150,11 @@ def test_a_cell_that_fails_is_shown_and_the_others_go_on(tmp_path, monkeypatch, 
 
 
 def test_what_some_cells_share_fails_for_these_alone(tmp_path, monkeypatch, call):
+    reason = "error: no such model"
+
     def failing(task, slot):
         if task.module != "heldin" and task.words[0].endswith("/lost"):
-            return Ended(1, "error: no such model")
+            return Ended(1, reason)
         return in_process(task, slot)
 
     monkeypatch.setattr(processes, "run_process", failing)
@@ -161,7 +163,7 @@ def test_what_some_cells_share_fails_for_these_alone(tmp_path, monkeypatch, call
     code, printed, err = call("sweep", file, "--out", tmp_path / "out")
     assert code == 5, err
     (failed,) = (line for line in printed.splitlines() if "cell 1/lost: failed: " in line)
-    assert failed.endswith("error: no such model")
+    assert failed.endswith(reason)
     assert [its.state for its in read_sweep(tmp_path / "out").cells] == ["failed", "done"]
 
 
@@ -170,9 +172,8 @@ def test_gradients_are_counted_as_they_are_computed(tmp_path):
     local = {**uls, "local": {"learning_rate": 0.1, "epochs": 5}}
     sweep = load_sweep(written(tmp_path, variants={"a": {"defense": uls}, "b": {"defense": local}}))
     rows = check_sweep(sweep, tmp_path / "out").variants
-    assert [row["gradients"] for row in rows] == [
-        f"{n:,} gradients, expected at most" for n in (6 * 8 * 3, 6 * 8 * 3 * 5)
-    ]
+    assert len(rows) == 2
+    assert all(names(row["gradients"], f"{n:,} gradients") for row, n in zip(rows, (144, 720), strict=True))
 
 
 @pytest.mark.parametrize(("threads", "of_shared"), [(1, 1), (None, len(os.sched_getaffinity(0)))])

@@ -163,7 +163,6 @@ def test_an_interrupt_stops_cells_where_they_can_resume(file, tmp_path, way):
     (os.killpg if way == "Ctrl-C" else os.kill)(sweep.pid, signal.SIGINT if way == "Ctrl-C" else signal.SIGTERM)
     _, said = sweep.communicate(timeout=PATIENCE)
     assert sweep.returncode == 130, said
-    assert "the same command resumes" in said
     assert cell_process(out, "1/uls") is None
     assert cell_process(out, "1/none") is None
     _, said = (sweep := started(file, out)).communicate(timeout=PATIENCE)
@@ -180,7 +179,7 @@ def test_an_interrupted_or_killed_sweep_is_gone_within_ten_seconds(file, tmp_pat
     if way == "Ctrl-C":
         os.killpg(sweep.pid, signal.SIGINT)
         _, said = sweep.communicate(timeout=PATIENCE)
-        assert (sweep.returncode, "the same command resumes" in said) == (130, True), said
+        assert sweep.returncode == 130, said
     else:
         # The driver alone: what it started learns of it by itself.
         os.kill(sweep.pid, signal.SIGKILL)

@@ -86,7 +86,7 @@ def test_what_tuning_cost_is_composed_with_the_rest(tuned):
     assert (composed.private, composed.others) == (1, 3)
     assert composed.epsilon == pytest.approx(result.variants[1].epsilon, rel=0.01)
     # None of them is example DP, and so it is not named.
-    assert any(note.startswith("3 trainings ") for note in result.notes)
+    assert any("3 trainings" in note for note in result.notes)
 
 
 def test_a_second_call_chooses_the_same_and_a_missing_try_is_told(tuned, monkeypatch):
@@ -186,7 +186,8 @@ def test_a_violation_among_the_tries_is_told_and_decides_the_exit_code(tuned, tm
     monkeypatch.setattr(driver, "VIOLATED", 0)  # as if the sweep that tunes had ended so
     again = run_sweep(sweep, tmp_path / "out", QUIET, command="heldin sweep")
     assert (result.exit_code, again.exit_code) == (0, 3)
-    assert again.notes[0].startswith("a claim is violated in")
+    assert again.notes[0] not in result.notes
+    assert again.notes[1:] == result.notes
 
 
 def test_check_knows_what_was_chosen_and_looks_at_every_try(tuned, tmp_path):
