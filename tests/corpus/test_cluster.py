@@ -112,7 +112,7 @@ def test_ray_builds_the_same_store(tmp_path):
     assert built.fingerprint == whole.fingerprint
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"user": "", "text": "x"}\n', encoding="utf-8")
-    with refused(by="batched", naming=("bad.jsonl line 1", "'user'")):
+    with refused(naming=("bad.jsonl line 1", "'user'")):
         build_on_cluster([*sources, JsonLines(bad, Columns())], tmp_path / "other")
     skipping = build_on_cluster([*sources, JsonLines(bad, Columns())], tmp_path / "skipping", skip_bad_rows=True)
     assert len(skipping) == len(whole)
