@@ -75,7 +75,7 @@ def test_an_audit_of_entities_speaks_of_entities_from_check_to_report(call, writ
     # Some of the training records name whom the coins left out.
     assert 0 < parts["trained on"] < parts["train"]
     assert split.overlaps.held_out_users_in_training.count == 0
-    assert {v.subjects for v in record.judgement.verdicts} == {"entities"}
+    assert {v.subjects for v in record.judgement.verdicts} == {Subjects.ENTITIES()}
     groups = [record.extraction.of(side) for side in ("held in", "held out")]
     assert [its.users for its in groups] == [split.held_in, split.held_out]
     # Each record names one entity, and so is a text of one of them, if it is audited.
@@ -215,6 +215,6 @@ def test_text_sampling_keeps_what_it_promises_to_real_people_who_are_named(call,
     promised = next(p.epsilon for p in record.training.by_exposure.curve if p.exposed == 4)
     (verdict,) = record.judgement.verdicts
     assert f"epsilon {promised:.4g}" in str(verdict.claim)
-    assert (verdict.outcome, verdict.standing, verdict.subjects) == ("consistent", "certified", "entities")
+    assert (verdict.outcome, verdict.standing, verdict.subjects) == ("consistent", "certified", Subjects.ENTITIES())
     assert verdict.max_certifiable_epsilon > 2 * promised
     assert record.primary().auroc.value < 0.65
