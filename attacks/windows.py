@@ -1,4 +1,4 @@
-"""One window of each text, by a key, and whether its words also stand in texts of others.
+"""One window of each text, by a key, and whether its words also occur in texts of others.
 
 The offset depends on the key, the user's name and the text, and so on no coin.
 """

@@ -218,7 +218,7 @@ class LoggedReporter:
             log_line(self._folder, f"{title}: {done}/{total} {unit} in {time.monotonic() - started:,.1f} s")
 
     def follow(self, look: Callable[[], WorkOverview]) -> contextlib.AbstractContextManager[None]:
-        """Pass it on: how work stands in between is not logged."""
+        """Pass it on: progress within the work is not logged."""
         return self._reporter.follow(look)
 
 

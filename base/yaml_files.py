@@ -15,7 +15,7 @@ _REPEATED, _AT_LEAST = 10, 100_000  # values for each one that is written, and i
 _BITS = 64  # of a whole number
 
 
-class _UniqueKeys(yaml.CSafeLoader):
+class _UniqueKeys(yaml.SafeLoader):
     """Refuses a mapping that repeats a key, what is nested too deeply, and aliases that expand to too much."""
 
     def get_single_node(self) -> yaml.Node | None:
@@ -52,15 +52,6 @@ class _UniqueKeys(yaml.CSafeLoader):
 _UniqueKeys.add_constructor("tag:yaml.org,2002:int", _UniqueKeys.construct_yaml_int)
 
 
-def _require_shallow(text: str) -> None:
-    """Raise for a text of too many levels: the loader, which is written in C, would crash."""
-    depth = 0
-    for event in yaml.parse(text, yaml.CSafeLoader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST:
-            raise _refusal("nested too deeply", event)
-
-
 def _values(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
     """Return how many values a node holds where every alias is written out, itself included.
 
@@ -77,6 +68,8 @@ def _values(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
     if size is None:
         sizes[id(node)] = 0
         size = 1
+        if isinstance(node, yaml.ScalarNode) and any("\ud800" <= letter <= "\udfff" for letter in node.value):
+            raise _refusal("a text holds a lone surrogate, which is not Unicode text", node)
         if isinstance(node, yaml.CollectionNode):
             pairs = isinstance(node, yaml.MappingNode)
             parts = [part for pair in node.value for part in pair] if pairs else node.value
@@ -85,9 +78,8 @@ def _values(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
     return size
 
 
-def _refusal(problem: str, node: yaml.Node | yaml.Event) -> yaml.constructor.ConstructorError:
-    mark: Any = node.start_mark  # libyaml's own class, which is no subclass of PyYAML's
-    return yaml.constructor.ConstructorError(None, None, problem, mark)
+def _refusal(problem: str, node: yaml.Node) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
 def read_yaml(path: Path) -> Any:
@@ -104,7 +96,6 @@ def parse_yaml(text: str) -> Any:
     """The content of a YAML text. Raises InputError like ``read_yaml``, without a file's name."""
     try:
         # A subclass of the safe loader: a tag in the file can build no Python object.
-        _require_shallow(text)
         return yaml.load(text, _UniqueKeys)
     # First, because it is a kind of ``YAMLError``; its line number counts from 0.
     except yaml.constructor.ConstructorError as error:

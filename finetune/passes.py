@@ -168,7 +168,7 @@ def put_gradient(
     """
     parameters = trainable(model)
     sums = [total[name] for name in parameters]
-    # In place: three more copies of the largest tensor would stand in memory at the step's peak.
+    # In place: three more copies of the largest tensor would be in memory at the step's peak.
     torch._foreach_mul_(sums, scale)
     for name, summed in zip(parameters, sums, strict=True):
         if noise is not None:

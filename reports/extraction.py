@@ -123,11 +123,11 @@ def _extraction_note(record: Record, facts: ExtractionFacts) -> str:
     ):
         if None not in counts:
             sentences.append(
-                f"Of {counted(texts, 'text')}, the words of {sum(count or 0 for count in counts):,} also stand in"
+                f"Of {counted(texts, 'text')}, the words of {sum(count or 0 for count in counts):,} also occur in"
                 f" {name}."
             )
         else:
-            sentences.append(f"Whether words also stand in {name} is not known.")
+            sentences.append(f"Whether words also occur in {name} is not known.")
     sentences.append(
         "Only these very words after these very prefixes are counted: other prefixes, paraphrase and near copies were"
         " not tested."

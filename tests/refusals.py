@@ -56,7 +56,7 @@ def _errors_behind(error: BaseException) -> Iterator[BaseException]:
 def raising_place(error: BaseException) -> tuple[CodeType, int] | None:
     """Return the innermost function of heldin that an error passed, with the line; None where it passed none.
 
-    A function that only reports what another found stands for that other.
+    Functions in ``_REPORTING`` are passed over: they raise the error that their caller found.
     """
     innermost = None
     trace = error.__traceback__

@@ -191,7 +191,7 @@ def sensitive_epsilon(event: TwoLevelGaussian, steps: int, delta: float, rule: R
 
 
 def missed_epsilon(event: TwoLevelGaussian, steps: int, delta: float) -> float:
-    """Epsilon of a user and a name that stands in one other user's text and was not recognised there.
+    """Epsilon of a user and a name that occurs in one other user's text and was not recognised there.
 
     The text may name recognised entities too, whose coins others share: no coin of its own hides it.
 

@@ -237,7 +237,7 @@ def _require_disjoint(held_in: CorpusStore, held_out: CorpusStore, *, ids_are_gi
         ids = {held_in.id(row) for row in range(len(held_in))}
         shared = next((held_out.id(row) for row in range(len(held_out)) if held_out.id(row) in ids), None)
         if shared is not None:
-            raise InputError(f"record id '{shared}' stands in both files: a record is on one side only")
+            raise InputError(f"record id '{shared}' is in both files: a record is on one side only")
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,8 @@ def pool_of_entities(
         taken[asked] = True
         return True
 
-    # Entities and users by turns: an entity's records are of several users, who would leave room for few entities.
+    # Entities and users by turns: an entity's records are of several users, and if these were taken first, few entities
+    # would be left.
     key = seed_key(seed)
     turns: list[Iterator[str]] = [filter(free, keyed_order(key, "audited entities", list(number)))]
     if split.audited is Audited.BOTH:

@@ -15,6 +15,7 @@ from heldin.record.document import read_record
 from heldin.reports.findings import findings
 from heldin.stages.sides.ledger import load_ledger
 from heldin.words.evidence import ClaimLabel
+from tests.refusals import names
 from tests.relisted import relist
 
 
@@ -264,7 +265,7 @@ def test_a_user_or_a_record_on_both_sides_is_refused(call, finished, files, tmp_
     held_out.write_text(kept + json.dumps({**first, "author": "new"}) + "\n", encoding="utf-8")
     code, _, err = call(*_arguments(finished, files, tmp_path / "b"))
     assert code == 2
-    assert f"error: record id '{first['mail']}' stands in both files: a record is on one side only" in err
+    assert names(err, f"'{first['mail']}'")
 
 
 def test_one_user_and_the_same_model_twice_are_refused(call, finished, files, tmp_path):
