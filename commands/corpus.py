@@ -67,7 +67,7 @@ def build(
 ) -> None:
     """Build the store of a corpus out of core, or reuse it from the cache, and print where it is.
 
-    With --ray the cache ($HELDIN_CACHE_DIR) must be on a file system that all machines share.
+    With --ray-address the cache ($HELDIN_CACHE_DIR) must be on a file system that all machines share.
     """
     from heldin.corpus.store import require_writable, write_corpus
 
