@@ -66,9 +66,9 @@ class AuditResult(Tabular):
 
     def notes(self) -> Sequence[str]:
         """Return what a reader must know before the answer, as terminal and report print it."""
-        from heldin.reports.findings import findings
+        from heldin.reports.findings import warn
 
-        return findings(self.record).warnings
+        return warn(self.record)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the attacks, the leading one first.

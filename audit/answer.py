@@ -7,6 +7,7 @@ from heldin.audit.coarse import brief
 from heldin.audit.decision import Decision, DecisionConfig, Evidence, decide
 from heldin.audit.family import Family
 from heldin.audit.headline import headline, notes
+from heldin.audit.limits import AurocDifference
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.randomisation import Law
 from heldin.base.section import Facts
@@ -58,6 +59,7 @@ def decision_facts(
     judgements: Sequence[Judgement] = (),
     beside: Sequence[Statement] = (),
     wording: Wording | None = None,
+    gain: AurocDifference | None = None,
 ) -> DecisionFacts:
     """Decide, and state the answer for the record.
 
@@ -68,6 +70,7 @@ def decision_facts(
         judgements: verdicts on the claims, those about the scored users first.
         beside: remarks that do not follow from the evidence.
         wording: the words for what the scores separate, if not ``fixed.wording``: canary users or trainings.
+        gain: the model's gain on held-out users over the reference; None where it was not measured.
     """
     wording = wording or fixed.wording
     test, member, by = family.test, family.member, fixed.decision
@@ -93,6 +96,7 @@ def decision_facts(
         # And only if no more was looked at, and no other text trained on, than was said.
         exact=fixed.sides.witnessed and not fixed.sides.unmet,
         unmet=bool(fixed.sides.unmet),
+        learned=None if gain is None else gain.lower > 0.0,
         flaws=tuple(flaws),
         # All claims are promised at once, so the lowest ceiling is what is allowed.
         ceiling=min((ceiling.auroc for ceiling in ceilings), default=None),

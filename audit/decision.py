@@ -4,7 +4,7 @@
 |---|---|
 | not valid | sides are asserted and the groups differ by themselves, or the scores compare nothing |
 | leaks | the randomisation test of either family rejects (audit/randomisation.py), or a claim is violated |
-| no leak found | neither rejects, nothing points the wrong way, and every score's upper limit is below the thresholds |
+| no leak found | neither rejects, nothing points the wrong way, every upper limit is below the thresholds, it learned |
 | inconclusive | none of these |
 
 The sections of a config that state what is measured and by which thresholds stand here too.
@@ -45,10 +45,6 @@ class AuditConfig(Section):
     many others."""
     curve_texts_per_user: Count = 5
     """Largest number of each user's attacker texts that an evaluation scores, for the AUROC during training."""
-
-
-NAMED_AT = (0.01, 0.05, 0.1)  # false-positive rates at which the headline counts people
-ENOUGH_ERRORS = 5  # held-out users wrongly named at a rate, before a count of named people is worth reading
 
 
 class Answer(StrEnum):
@@ -169,6 +165,7 @@ class Evidence:
         violated: standing of the gravest verdict that rejects a claim; None where none does.
         violated_by: whom that verdict is about, if not the users whose scores these are.
         unmet: whether a condition of a certified statement, other than who drew the assignment, is not met.
+        learned: whether the model's gain on held-out users is above zero; None where it was not measured.
     """
 
     users: int
@@ -186,6 +183,7 @@ class Evidence:
     violated: str | None = None
     violated_by: Statement | None = None
     unmet: bool = False
+    learned: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -220,6 +218,7 @@ class Decision:
         users_needed: users that would exclude the decision's thresholds in four of five audits if all scores were at
             chance.
         reversed: whether some score separates the sides the wrong way round.
+        unlearned: whether a leak would be excluded, if only the model had learned something.
         flaws: see ``Evidence``.
     """
 
@@ -232,6 +231,7 @@ class Decision:
     excluded_tpr: float | None
     users_needed: int
     reversed: bool
+    unlearned: bool
     flaws: tuple[Statement, ...]
 
 
@@ -251,11 +251,13 @@ def decide(evidence: Evidence, by: DecisionConfig) -> Decision:
     leads = strongest(evidence, by) if leaks and not void else None
     # A score below chance has low upper limits, yet it tells the sides apart: it may not pass for "no leak found".
     backwards = evidence.reversed_p <= by.auroc_level
+    small = not backwards and excluded_auroc < by.auroc and excluded_tpr is not None and excluded_tpr < by.tpr
     if void:
         answer = Answer.NOT_VALID
     elif leaks:
         answer = Answer.LEAKS
-    elif not backwards and excluded_auroc < by.auroc and excluded_tpr is not None and excluded_tpr < by.tpr:
+    # A model that learned nothing leaks nothing, which says nothing of its defense.
+    elif small and evidence.learned is not False:
         answer = Answer.NO_LEAK
     else:
         answer = Answer.INCONCLUSIVE
@@ -269,6 +271,7 @@ def decide(evidence: Evidence, by: DecisionConfig) -> Decision:
         excluded_tpr=excluded_tpr,
         users_needed=users_needed(by, evidence.auroc_margin, evidence.tpr_margin),
         reversed=backwards,
+        unlearned=small and answer is Answer.INCONCLUSIVE,
         flaws=evidence.flaws,
     )
 
@@ -324,15 +327,15 @@ def _named_by(evidence: Evidence, strongest: int | None, by: DecisionConfig) -> 
     # A violated claim alone names nobody: the score beside it did not pass.
     if strongest is None or not passes(evidence.scores[strongest], by):
         return None
-    return _named(evidence.scores[strongest], evidence.held_out)
+    return _named(evidence.scores[strongest], by)
 
 
-def _named(score: ScoreEvidence, held_out: int) -> Named | None:
-    """People named at the lowest rate with enough wrongly named held-out users, else at the highest shown."""
-    shown = [rate for f in NAMED_AT if (rate := score.at(f)) is not None]
-    if not shown:
+def _named(score: ScoreEvidence, by: DecisionConfig) -> Named | None:
+    """People named at the stated false-positive rate, or at the lowest larger one that can be shown."""
+    rates = [rate for rate in score.rates if rate.fpr > by.fpr or math.isclose(rate.fpr, by.fpr)]
+    rate = min(rates, key=lambda each: each.fpr, default=None)
+    if rate is None:
         return None
-    rate = next((rate for rate in shown if rate.fpr * held_out >= ENOUGH_ERRORS), shown[-1])
     return Named(rate.fpr, 1000 * rate.value, 1000 * rate.lower, 1000 * rate.upper)
 
 
@@ -346,7 +349,7 @@ def _promise(evidence: Evidence, strongest: int | None, by: DecisionConfig) -> P
     allowed = dict(evidence.ceiling_rates)
     # every score that passes, not the strongest alone: another may be above the ceiling at a low FPR
     for score in evidence.scores:
-        named = _named(score, evidence.held_out) if passes(score, by) else None
+        named = _named(score, by) if passes(score, by) else None
         # By the estimates, not their limits, which is why it is called not certified.
         if named is not None and named.of_1000 > 1000 * allowed.get(named.fpr, 1.0):
             return Promise.ABOVE

@@ -15,7 +15,7 @@ from heldin.attacks.protocol import AGGREGATIONS, NO_ATTACKS, Dial
 from heldin.attacks.statistics import how_aggregated, is_of_users
 from heldin.audit.bootstrap import BootstrapResult, bootstrap_each
 from heldin.audit.coarse import LEAST_IN_GROUP, ScoreGroups, brief, grouped
-from heldin.audit.decision import NAMED_AT, RateEvidence, ScoreEvidence
+from heldin.audit.decision import RateEvidence, ScoreEvidence
 from heldin.audit.limits import auroc_limits, tpr_at_most
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.randomisation import FamilyTest, randomisation_test
@@ -23,6 +23,7 @@ from heldin.audit.scored_users import ScoredUsers
 from heldin.base.errors import InputError
 
 Array = NDArray[np.float64]
+_LOW_FPRS = (0.01, 0.05, 0.1)  # at which identifying a person means something
 
 
 @dataclass(frozen=True)
@@ -132,14 +133,14 @@ def evaluate_family(
     """
     step, audit, decision = advance or (lambda _: None), fixed.audit, fixed.decision
     table = np.array(list(scored.values()), dtype=np.float64)  # (K, n)
-    # The second family: low rates, where naming a person means something, and the rate of the decision.
-    low = sorted({*(f for f in audit.fprs if f <= max(NAMED_AT)), decision.fpr})
+    # The second family: low rates, and the rate of the decision.
+    low = sorted({*(f for f in audit.fprs if f <= max(_LOW_FPRS)), decision.fpr})
     # All scores at once, before any is looked at by itself: p-values are adjusted for the whole family.
     test = randomisation_test(table, member, law=fixed.sides.law, fprs=low, redraws=decision.redraws, seed=fixed.seed)
     step(1)
     limits = auroc_limits(table[:, member], table[:, ~member])
-    # Intervals also at the rates of the headline, whatever the config reports.
-    rates = sorted({*audit.fprs, *low, *NAMED_AT})
+    # Intervals also at these rates, whatever the config reports.
+    rates = sorted({*audit.fprs, *low, *_LOW_FPRS})
     intervals = bootstrap_each(
         table[:, member], table[:, ~member], rates, resamples=audit.resamples, seed=fixed.seed, advance=advance
     )

@@ -12,7 +12,6 @@ from heldin.audit.decision import (
     Decision,
     DecisionConfig,
     Evidence,
-    Promise,
     ScoreEvidence,
     disagreement,
     passes,
@@ -21,7 +20,6 @@ from heldin.audit.decision import (
 from heldin.base.wording import MANY
 from heldin.words.answer import (
     AurocInterval,
-    GuaranteeComparison,
     Headline,
     IndicativeReason,
     LeakFound,
@@ -88,25 +86,9 @@ def _leaks(evidence: Evidence, decision: Decision, by: DecisionConfig, wording: 
     if not decision.exact:
         standing = (IndicativeReason.CONDITION_UNMET if evidence.unmet else IndicativeReason.SIDES_ASSERTED)()
     return Headline.LEAKS(
-        promise=_promised(evidence, decision),
         standing=standing,
         finding=_leak_found(score, evidence, by, wording),
-        named=_named(decision, wording),
     )
-
-
-def _promised(evidence: Evidence, decision: Decision) -> Statement | None:
-    match decision.promise:
-        case None:
-            return None
-        case Promise.WITHIN:
-            return GuaranteeComparison.WITHIN()
-        case Promise.ABOVE:
-            return GuaranteeComparison.ABOVE()
-        case Promise.BEYOND:
-            # Where the whole answer is indicative, its standing says so.
-            certified = evidence.violated == "certified" or not decision.exact
-            return (GuaranteeComparison.BEYOND if certified else GuaranteeComparison.BEYOND_INDICATIVE)()
 
 
 def _leak_found(score: ScoreEvidence, evidence: Evidence, by: DecisionConfig, wording: Wording) -> Statement:
@@ -116,19 +98,6 @@ def _leak_found(score: ScoreEvidence, evidence: Evidence, by: DecisionConfig, wo
         return LeakFound.BY_CLAIM(violation=_violation(evidence), **values)
     # It passes by its rates alone: its AUROC is shown, but is not what tells of the leak.
     return (LeakFound.BY_RATES if score.adjusted_p > by.auroc_level else LeakFound.BY_AUROC)(**values)
-
-
-def _named(decision: Decision, wording: Wording) -> Statement | None:
-    named = decision.named
-    if named is None:
-        return None
-    return LeakFound.NAMED(
-        count=round(named.of_1000),
-        lower=round(named.lower),
-        upper=round(named.upper),
-        fpr_percent=100 * named.fpr,
-        audited=wording.audited,
-    )
 
 
 def _violation(evidence: Evidence) -> Statement:
@@ -143,6 +112,8 @@ def _inconclusive(evidence: Evidence, decision: Decision, by: DecisionConfig, wo
     if decision.reversed:
         lowest = min(evidence.scores, key=lambda score: score.auroc)
         return Headline.REVERSED(score=lowest.name, auroc=brief(lowest.auroc, 2), audited=wording.audited)
+    if decision.unlearned:
+        return Headline.UNLEARNED()
     return Headline.INCONCLUSIVE(left=_left(decision, by, wording), needed=_needed(evidence, decision, wording))
 
 

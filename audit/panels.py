@@ -25,6 +25,7 @@ from heldin.audit.family import Family, family_of, variants_of
 from heldin.audit.preregistration import Panel, Preregistration
 from heldin.audit.results import Results
 from heldin.audit.scored_users import ScoredUsers, scored_users
+from heldin.audit.utility import Gain, gain_of
 from heldin.base.errors import ConstantScores, TooFewUsers
 from heldin.base.progress import Reporter
 from heldin.bounds.design import Design
@@ -90,6 +91,7 @@ def results_of(
     *,
     beside: Sequence[Judgement] = (),
     flaws: Sequence[Statement] = (),
+    gain: Gain | None = None,
     advance: Callable[[int], object] | None = None,
 ) -> Results:
     """Evaluate and test every attack, run the blind baselines, judge the claims by the leading attack, and decide.
@@ -98,6 +100,7 @@ def results_of(
         table: scores and membership; the reference alone is one of the attacks.
         beside: verdicts from other people in the same training (canary users), which the answer must take into account.
         flaws: reasons known beforehand why the comparison is not valid.
+        gain: the model's gain on held-out users; None where it was not measured.
         advance: called with 1 after each of the ``parts_of`` parts.
     """
     step = advance or (lambda _: None)
@@ -129,6 +132,7 @@ def results_of(
     decided = decision_facts(
         family,
         fixed,
+        gain=gain,
         flaws=flawed,
         judgements=judgements,
         # Where heldin drew the sides a blind alarm is a note; where somebody asserts them it is a flaw, above.
@@ -141,6 +145,7 @@ def results_of(
         judgement=joined(judgements),
         knowledge=knowledge,
         dials=dial_settings(family, attack),
+        gain=gain,
     )
 
 
@@ -207,6 +212,8 @@ def judge_panels(
             fixed,
             beside=judgements,
             flaws=flaws,
+            # Canary users' texts are unlike any others: on them no gain is expected of a model that learned.
+            gain=None if alone else gain_of(table),
             advance=advance,
         )
     return results.model_copy(update={"canaries": facts}), table

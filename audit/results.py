@@ -9,6 +9,7 @@ from heldin.audit.attack_results import AttackResult, DialSetting, Knowledge
 from heldin.audit.blind import Blind
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.exposure import ExposureFacts
+from heldin.audit.utility import Gain
 from heldin.base.section import Facts
 from heldin.bounds.judgement import Judgement
 
@@ -103,6 +104,7 @@ class Results(Facts):
         canaries: results for canary users, separate from the real ones; null if there are none.
         exposure: what correlates with a high score among held-in users; null if the training data is unknown.
         trainings: results of many independent trainings; null otherwise.
+        gain: the model's gain over the reference model on held-out users' scored texts; null where it was not measured.
     """
 
     decision: DecisionFacts
@@ -114,3 +116,4 @@ class Results(Facts):
     canaries: CanaryFacts | None = None
     exposure: ExposureFacts | None = None
     trainings: TrainingsFacts | None = None
+    gain: Gain | None = None

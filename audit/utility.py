@@ -2,16 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from scipy import stats
 
 from heldin.audit.coarse import LEAST_IN_GROUP
 from heldin.audit.limits import AurocDifference
+from heldin.audit.scored_users import ScoredUsers
 from heldin.base.section import Facts
 from heldin.bounds.roc import Scores
 
 DIGITS = 4  # as in the curves of training
+_RATIO, _RATIO_PER_TOKEN = "likelihood-ratio", "likelihood-ratio-per-token"
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,27 @@ class Utility(Facts):
     loss: float
     base_loss: float
     gain: AurocDifference | None
+
+
+class Gain(AurocDifference):
+    """How much likelier the audited model makes held-out users' scored texts than the reference does; mean over users.
+
+    Attributes:
+        per: what the nats are counted per: a token, or a whole text where the models' tokenizers may differ.
+    """
+
+    per: Literal["token", "text"]
+
+
+def gain_of(table: ScoredUsers) -> Gain | None:
+    """Return the gain with its 95 % interval; None for fewer than ten held-out users, or without a likelihood ratio."""
+    per: Literal["token", "text"] = "token" if table.has(_RATIO_PER_TOKEN) else "text"
+    attack = _RATIO_PER_TOKEN if per == "token" else _RATIO
+    if int((~table.member).sum()) < LEAST_IN_GROUP or not table.has(attack):
+        return None
+    ratios = table.scores(attack)[~table.member]
+    gain = mean_difference(np.zeros_like(ratios), ratios)
+    return None if gain is None else Gain(**gain.brief(DIGITS).model_dump(exclude={"label"}), per=per)
 
 
 def utility_of(losses: Mapping[str, UserLoss]) -> Utility | None:

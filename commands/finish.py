@@ -1,8 +1,10 @@
 """The end of a command that makes a record: report, findings and exit code; and the handling of Ctrl-C."""
 
 import shlex
+import shutil
 import signal
 import sys
+import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +19,8 @@ from heldin.commands.options import json_text
 if TYPE_CHECKING:
     from heldin.record.document import Record
 
+_LABEL = 16  # width of the column of labels in a terminal
+
 
 def finish(record: "Record", folder: Path, *, json: bool = False, verbose: bool = False) -> NoReturn:
     """Write the report, print the findings (``json``: as one JSON object) and exit with the verdict's code."""
@@ -28,58 +32,54 @@ def finish(record: "Record", folder: Path, *, json: bool = False, verbose: bool 
 
 
 def tell(record: "Record", folder: Path, *, verbose: bool = False) -> None:
-    """Write the report and print the findings; ``verbose``: of a planted audit every condition and count as well."""
-    from heldin.reports.attacks import marks_line
-    from heldin.reports.extraction import extraction_line
-    from heldin.reports.findings import BOUNDS, CANARY_USERS, HOW_WELL, NEXT, RECOMMENDED, findings
+    """Write the report and print page one as labelled lines; ``verbose``: with the statistics and conditions."""
+    from heldin.reports.findings import explain_further
+    from heldin.reports.page_one import summary_lines
 
-    rendered, answered, code = findings(record), _answered(record, folder), record.judgement.exit_code
-    paragraphs = dict(rendered.paragraphs)
+    _log_answer(record, folder)
     # The words come before the report is typeset, so that they are read even if that fails.
-    typer.echo(rendered.headline)
-    for warning in rendered.warnings:
-        typer.echo(f"note: {warning}")
-    # By the organisation's own limits; without any there is nothing to print here.
-    limits = [RECOMMENDED] if record.decision.by.require else []
-    planted = [CANARY_USERS] if CANARY_USERS in paragraphs else []
-    for title in (HOW_WELL, *planted, BOUNDS, *limits, NEXT):
-        typer.echo(f"{title}: {paragraphs[title]}")
-    if emitted := extraction_line(record):
-        typer.echo(f"Extraction: {emitted}")
-    if exposed := marks_line(record):
-        typer.echo(f"Exposure: {exposed}")
-    if record.planted is not None:
-        from heldin.record.condition_words import condition_lines, declared_line
+    for label, text in summary_lines(record):
+        typer.echo(labelled(label, text))
+    for label, text in explain_further(record) if verbose else ():
+        typer.echo(labelled(label, text))
+    if record.planted is not None and verbose:
+        from heldin.record.condition_words import condition_lines
 
-        if declared := declared_line(record.planted):
-            typer.echo(f"Conditions: {declared}")
-        for line in condition_lines(record.planted, every=True) if verbose else ():
-            typer.echo(line)
-    typer.echo(f"report: {_report(record, folder) or 'none'}")
-    # Last, where scripts and people look for it.
-    typer.echo(f"answer: {answered}" + (f" (exit code {code})" if code else ""))
+        for line in condition_lines(record.planted, every=True):
+            typer.echo(labelled("condition", line))
+    if code := record.judgement.exit_code:
+        typer.echo(labelled("exit code", str(code)))
+    typer.echo(labelled("report", _report(record, folder) or "none"))
+
+
+def labelled(label: str, text: str) -> str:
+    """Return ``label: text``, wrapped at the width of the terminal with the text in a column of its own."""
+    width = max(60, shutil.get_terminal_size().columns)
+    return textwrap.fill(
+        f"{label + ':':<{_LABEL}}{text}",
+        width,
+        subsequent_indent=" " * _LABEL,
+        # A path or an option is copied whole.
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def findings_as_json(record: "Record", folder: Path) -> dict[str, Any]:
-    """Write the report; the findings as JSON has them."""
-    from heldin.reports.findings import NEXT, RECOMMENDED, findings
+    """Write the report; the findings as JSON has them: answer, people and recommendation first, then the facts."""
+    from heldin.reports.page_one import summary_facts
 
-    rendered, answered = findings(record), _answered(record, folder)
-    paragraphs = dict(rendered.paragraphs)
-    words = {"answer": answered, "headline": rendered.headline, "notes": list(rendered.warnings)}
-    words |= {"recommendation": paragraphs[RECOMMENDED], "next": paragraphs[NEXT]}
+    _log_answer(record, folder)
+    summary = summary_facts(record)
     report = _report(record, folder)
-    return {**words, **_facts(record), "folder": str(folder), "report": report}
+    return {**summary, **_facts(record), "folder": str(folder), "report": report}
 
 
-def _answered(record: "Record", folder: Path) -> str:
-    """Return the answer in words, which the log holds before a report is typeset: it stands even if that fails."""
+def _log_answer(record: "Record", folder: Path) -> None:
+    """Write the answer to the log before a report is typeset: it is kept even if that fails."""
     from heldin.base.progress import log_line
-    from heldin.reports.findings import answer_line
 
-    answered = answer_line(record.decision)
-    log_line(folder, f"answer: {answered}")
-    return answered
+    log_line(folder, f"answer: {record.decision.decision.answer.value}")
 
 
 def _report(record: "Record", folder: Path) -> str | None:

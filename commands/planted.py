@@ -166,8 +166,6 @@ def _finish_all(looks: "Iterator[tuple[Record, Path]]", *, json: bool, verbose: 
 
 
 def _look_line(record: "Record") -> str:
-    from heldin.reports.findings import answer_line
-
     assert record.planted is not None
     auroc = record.primary().auroc
     training = record.planted.training
@@ -175,7 +173,7 @@ def _look_line(record: "Record") -> str:
     at = "" if training is None else f", step {training.steps}{epochs}"
     return (
         f"look {record.planted.look} of {record.planted.looks}{at}: AUROC {auroc.value:.3f}"
-        f" ({auroc.lower:.3f} to {auroc.upper:.3f}), {answer_line(record.decision)}: {record.target.name}"
+        f" ({auroc.lower:.3f} to {auroc.upper:.3f}), {record.decision.decision.answer.value}: {record.target.name}"
     )
 
 

@@ -87,9 +87,7 @@ def _run(
     from heldin.sweeps.processes import Machine
     from heldin.sweeps.ray_cluster import Cluster
 
-    # Now, and not after hours: whether a page can be made, and whether the mirror can be written.
-    if html:
-        require_html()
+    # Now, and not after hours: whether the mirror can be written.
     if mirror is not None:
         driver.open_mirror(mirror)
     reporter = reporter_for_this_terminal()
@@ -116,13 +114,6 @@ def write_reports(result: "SweepResult", folder: Path, *, html: bool) -> list[Pa
 
     report = report_sweep(result)
     return [write_pdf(report, folder / "report.pdf"), *([write_page(report, folder / "report.html")] if html else [])]
-
-
-def require_html() -> None:
-    """Raise InputError unless a web page can be made."""
-    from heldin.reports.html import load_altair
-
-    load_altair()
 
 
 def print_sweep(result: "SweepResult", *, json: bool, csv: bool) -> None:

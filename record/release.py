@@ -18,6 +18,10 @@ class Release(Section):
     they send; or "text" that it writes, and nothing else."""
     rate_limit: Count | str | None = None
     """How much they can ask: queries a day, or in words; null: no limit is stated."""
+    owner: str | None = None
+    """Who is responsible for the model, for page one of the report; null: not stated."""
+    purpose: str | None = None
+    """What the model is for, in words; null: not stated."""
     who: str | None = None
     """Who gets it, in words, such as "the staff of one hospital"; null: not stated."""
 

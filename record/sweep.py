@@ -149,6 +149,7 @@ class CellResult(Facts):
         gradients: number of records' gradients; null unless done.
         peak_memory: bytes; null unless done.
         answer: the audit's answer; null unless done.
+        canaries_leak: whether canary users leak, where others are audited; null without an answer on canary users.
         verdicts: of the cell.
         epsilon_at_least: lower bound on the epsilon of those audited that holds for all cells at once with 95 %; null
             unless it is certified.
@@ -171,6 +172,7 @@ class CellResult(Facts):
     gradients: int | None = None
     peak_memory: int | None = None
     answer: str | None = None
+    canaries_leak: bool | None = None
     verdicts: list[JointVerdict] = Field(default_factory=list)
     epsilon_at_least: float | None = None
     held_in: int | None = None

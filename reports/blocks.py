@@ -6,7 +6,7 @@ lay sections out: ``typesetting`` as a PDF, ``html`` as a web page. They know th
 section, so a new section is one function and its entry; only a new kind of block needs both back ends.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
@@ -15,9 +15,14 @@ Rows = Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The answer of the report, in a frame."""
+class Banner:
+    """The answer of the report, which stands out by colour and by an icon, and one sentence.
 
+    Attributes:
+        answer: value of ``audit.decision.Answer``; decides colour and icon.
+    """
+
+    answer: str
     text: str
 
 
@@ -84,7 +89,6 @@ class Figure:
         draw: returns the figure as SVG.
         alt: what it shows, for readers who cannot see it.
         width: in percent of the page's width.
-        chart: returns the Vega-Lite specification of an interactive figure that a web page shows in place of the SVG.
     """
 
     name: str
@@ -92,7 +96,6 @@ class Figure:
     alt: str
     caption: str = ""
     width: int = 100
-    chart: Callable[[], Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ class Verbatim:
     text: str
 
 
-Block = Answer | Note | Paragraph | Small | Table | Facts | Remarks | Figure | Reference | Blanks | Signature | Verbatim
+Block = Banner | Note | Paragraph | Small | Table | Facts | Remarks | Figure | Reference | Blanks | Signature | Verbatim
 B = TypeVar("B", bound=Block)
 S = TypeVar("S")
 
@@ -236,7 +239,7 @@ def texts(content: Any) -> Iterator[str]:
         case list() | tuple():
             for part in content:
                 yield from texts(part)
-        case Answer() | Note() | Paragraph() | Small() | Table() | Facts() | Remarks() | Figure() | Reference():
+        case Banner() | Note() | Paragraph() | Small() | Table() | Facts() | Remarks() | Figure() | Reference():
             yield from texts([getattr(content, field.name) for field in fields(content) if field.name != "name"])
         case Blanks() | Signature() | Verbatim():
             yield from texts([getattr(content, field.name) for field in fields(content)])

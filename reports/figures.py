@@ -23,6 +23,7 @@ from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.record.facts import GradientNorms
 from heldin.reports.blocks import Figure
+from heldin.reports.page_one import flagged_people
 from heldin.reports.wording import audited_by, over_texts
 from heldin.words.people import Wording
 
@@ -32,8 +33,6 @@ STYLE: Any = {  # matplotlib types its several hundred keys as literals
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
-    # Letters as outlines: whoever shows the file needs none of the fonts.
-    "svg.fonttype": "path",
     "svg.hashsalt": "heldin",  # equal figures are equal files
     "lines.linewidth": 1.4,
     "hatch.linewidth": 0.5,
@@ -84,8 +83,49 @@ def two_sides(axes: Axes, histogram: Histogram, held_in: str, held_out: str) -> 
 _CURVES = (("-", BLUE), ("--", ORANGE))
 
 
+def plot_people(record: Record) -> Figure | None:
+    """Return the picture of page one: 100 members and 100 non-members, flagged ones filled, and both groups' scores.
+
+    None where no people can be counted.
+    """
+    people = flagged_people(record)
+    if people is None:
+        return None
+    flagged, wrongly = round(people.members), round(people.others)
+    alt = (
+        f"Two blocks of 100 dots: {flagged} of 100 members are flagged, and {wrongly} of 100 non-members. Next to"
+        " them two histograms of scores, of members and of non-members."
+    )
+    return Figure("people", partial(_draw_people, record.named(), flagged, wrongly), alt)
+
+
+_DOTS = 10  # of a row
+
+
+def _draw_people(result: AttackResult, flagged: int, wrongly: int) -> str:
+    assert result.curve is not None
+    with figure(6.6, 1.75) as (drawn, saved):
+        members, others, scores = drawn.subplots(1, 3, width_ratios=(1, 1, 2.1))
+        for axes, number, colour, title in (
+            (members, flagged, BLUE, f"{flagged} of 100 members\nflagged"),
+            (others, wrongly, ORANGE, f"{wrongly} of 100 non-members\nwrongly flagged"),
+        ):
+            x, y = np.arange(100) % _DOTS, -(np.arange(100) // _DOTS)
+            filled = np.arange(100) < number
+            axes.scatter(x[filled], y[filled], s=14, color=colour, linewidths=0.6)
+            axes.scatter(x[~filled], y[~filled], s=14, facecolors="none", edgecolors=GREY, linewidths=0.5)
+            axes.set_title(title, fontsize=8)
+            axes.set_aspect("equal")
+            axes.set_axis_off()
+        two_sides(scores, result.curve.histogram, "members", "non-members")
+        label(scores, "score of the attack (higher: more like a member)", "share of the group")
+        scores.set_yticks([])
+        above(scores)
+    return saved[0]
+
+
 def plot_histogram(record: Record) -> Figure:
-    """Return the histogram of the attack that the headline names: it stands beneath the headline."""
+    """Return the histogram of the attack that page one is about."""
     words = audited_by(record)
     if record.trainings is not None:
         draw = partial(trainings_histogram, record)

@@ -1,61 +1,32 @@
-"""The first pages of a report: the answer, what to do, what was audited, how well attacks did.
+"""The pages behind page one: what decided the answer, what was audited, how well attacks did.
 
 No number is computed here.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from heldin.attacks.statistics import FOR_TRAINING_DOCUMENTS, how_aggregated
-from heldin.audit.answer import DecisionFacts
 from heldin.audit.decision import Answer as AnswerCode
-from heldin.audit.decision import Promise
 from heldin.audit.results import TrainingsFacts
 from heldin.base.wording import counted
 from heldin.bounds.verdict import NO_CLAIM
 from heldin.record.document import Record
 from heldin.record.planted_facts import ConditionName, Known, PlantedFacts
-from heldin.reports.blocks import Answer, Block, Entry, Note, Place, Small, assemble
+from heldin.reports.attacks import marks_line
+from heldin.reports.blocks import Block, Entry, Note, Paragraph, Place, Small
 from heldin.reports.claims import describe_verdicts
-from heldin.reports.people import describe_attacker, explain_groups
-from heldin.reports.recommendation import next_step, recommendation
-from heldin.reports.wording import audited_by, group_name, interval, of_real_rows, percent, sentence
-from heldin.words.answer import GuaranteeComparison
+from heldin.reports.extraction import extraction_line
+from heldin.reports.people import describe_attacker, describe_people, explain_groups
+from heldin.reports.recommendation import propose_limits
+from heldin.reports.wording import audited_by, group_name, interval, of_real_rows, sentence
 from heldin.words.texts import AtEndpoint
 
-ATTACKER = "Who attacks"
-HOW_WELL = "How well the attacks did"
-CANARY_USERS = "Canary users"
-AUDITED = "What was audited"
-BOUNDS = "Bounds and verdict"
-NEXT = "What to do next"
-RECOMMENDED = "Recommendation"
-LIMITS = "What this does not say"
 
-
-@dataclass(frozen=True)
-class Findings:
-    """The first pages as a terminal prints them.
-
-    Attributes:
-        headline: the answer, as the record has it.
-        warnings: what a reader must know before the answer; may be empty.
-        paragraphs: (title, text) of the sections below.
-    """
-
-    headline: str
-    warnings: tuple[str, ...]
-    paragraphs: tuple[tuple[str, str], ...]
-
-
-def findings(record: Record) -> Findings:
-    """Return the findings of a record in sentences."""
-    paragraphs = tuple((section.title, section.text) for section in assemble(record, (*BEFORE_FIGURE, *AFTER_FIGURE)))
-    return Findings(record.decision.headline, tuple(warn(record)), paragraphs)
-
-
-def state_answer(record: Record) -> list[Block]:
-    """Return the answer, and what must be read before."""
-    return [Answer(record.decision.headline), Small(explain_groups(record)), *map(Note, warn(record))]
+def explain_answer(record: Record) -> list[Block]:
+    """Return the statistics behind the answer, and what must be read with them."""
+    limits = propose_limits(record)
+    blocks: list[Block] = [Paragraph(record.decision.headline), Small(explain_groups(record)), *map(Note, warn(record))]
+    return [*blocks, *([Paragraph(limits)] if limits else [])]
 
 
 def warn(record: Record) -> list[str]:
@@ -120,18 +91,12 @@ def describe_success(record: Record) -> str:
     """Return how well the attacks did."""
     if record.trainings:
         return _separate_trainings(record, record.trainings)
-    result, facts, words = record.primary(), record.decision, audited_by(record)
+    result, facts = record.primary(), record.decision
     how = "redrawing the coins" if facts.law.value.endswith("coins") else "redrawing the two groups"
     text = (
         f"The leading attack, {result.attack} ({how_aggregated(result.attack, result.aggregation)}), reached an AUROC"
         f" of {interval(result.auroc)}; 0.5 is guessing, 1 is certainty."
     )
-    shown = [t for t in record.curve().tpr_at if t.estimate is not None]
-    if shown and shown[0].estimate is not None:
-        text += (
-            f" When {percent(shown[0].fpr)} of {words.other} may be named wrongly, it names"
-            f" {percent(shown[0].estimate.value)} of the {words.member}."
-        )
     # The highest of many is too high by selection: quoted with the interval that holds for all scores at once, and with
     # its adjusted p-value (docs/theory.md#randomisation-test).
     best = max(record.attacks, key=lambda a: a.auroc.value)
@@ -348,26 +313,6 @@ def _separate_trainings(record: Record, facts: TrainingsFacts) -> str:
     )
 
 
-def advise(record: Record) -> str:
-    """Return what to do next; for trainings by the gravest outcome."""
-    if not record.trainings:
-        return next_step(record)
-    outcomes = {v.outcome for v in record.judgement.verdicts if v.claim != NO_CLAIM}
-    # The gravest outcome first: several claims may have several.
-    if "violated" in outcomes:
-        return (
-            "The training does not keep what is claimed: a mistake in its code, or a claim for another training. Do not"
-            " release its models; check noise, clipping, sampling and keys, in this order."
-        )
-    # Of every claim: one that no result could have rejected is inconclusive, and says nothing for the training.
-    if outcomes == {"consistent"}:
-        return "Nothing speaks against the claim; this many trainings, if all were separated, would have."
-    return (
-        "The bounds are what is known. Where a claim was tested, not even perfect separation of this many trainings"
-        " would have falsified it: more trainings, or a white-box audit of the trainer, would say more."
-    )
-
-
 def _limit_trainings(record: Record, facts: TrainingsFacts) -> str:
     t = record.training
     assert t is not None
@@ -382,29 +327,29 @@ def _limit_trainings(record: Record, facts: TrainingsFacts) -> str:
     )
 
 
-def answer_line(facts: DecisionFacts) -> str:
-    """Return the answer in a few words, as the last line of a command."""
-    promise = facts.decision.promise
-    return f"{facts.decision.answer.value}{'' if promise is None else _PROMISED[promise]()}"
+def explain_further(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield (label, text) of what a terminal prints after page one if it is asked for more."""
+    yield "statistics", record.decision.headline
+    for warning in warn(record):
+        yield "note", warning
+    yield "attacks", describe_success(record)
+    if canaries := describe_canaries(record):
+        yield "canaries", canaries
+    yield "bounds", describe_verdicts(record)
+    if emitted := extraction_line(record):
+        yield "extraction", emitted
+    if exposed := marks_line(record):
+        yield "exposure", exposed
 
 
-_PROMISED = {
-    Promise.WITHIN: GuaranteeComparison.WITHIN,
-    Promise.ABOVE: GuaranteeComparison.ABOVE,
-    Promise.BEYOND: GuaranteeComparison.BEYOND,
-}
-
-
-# The sections of ``findings``, around the first figure of a report.
-BEFORE_FIGURE: tuple[Entry[Record], ...] = (
-    Entry("recommended", RECOMMENDED, recommendation, place=Place.FRONT),
-    Entry("next", NEXT, advise, place=Place.FRONT),
-    Entry("attacker", ATTACKER, describe_attacker, place=Place.FRONT),
-)
-AFTER_FIGURE: tuple[Entry[Record], ...] = (
-    Entry("success", HOW_WELL, describe_success, place=Place.FRONT),
-    Entry("canary-users", CANARY_USERS, describe_canaries, place=Place.FRONT),
-    Entry("audited", AUDITED, describe_audited, place=Place.FRONT),
-    Entry("verdicts", BOUNDS, describe_verdicts, place=Place.FRONT),
-    Entry("limits", LIMITS, state_limits, place=Place.FRONT),
+# The sections behind page one.
+SECTIONS: tuple[Entry[Record], ...] = (
+    Entry("decision", "What decided the answer", explain_answer, place=Place.PAGE),
+    Entry("people", "In people, in detail", describe_people),
+    Entry("attacker", "Who attacks", describe_attacker),
+    Entry("success", "How well the attacks did", describe_success),
+    Entry("canary-users", "Canary users", describe_canaries),
+    Entry("audited", "What was audited", describe_audited),
+    Entry("verdicts", "Bounds and verdict", describe_verdicts),
+    Entry("limits", "What this does not show", state_limits),
 )

@@ -1,147 +1,59 @@
-"""The web page of a report: one file that needs no network. Every text is escaped.
+"""The web page of a report: one file that needs no network, laid out by ``page.html``, which escapes every text.
 
-Figures are SVG. Only those that have an interactive chart use scripts, which vl-convert puts into the page (the extra
-``html``).
+Figures are inline SVG with text. The only script sorts tables.
 """
 
-import base64
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from html import escape
+import re
+import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import Any
 
-from heldin.base.errors import InputError
+import matplotlib as mpl
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
 from heldin.base.files import write_text
-from heldin.reports import blocks
-from heldin.reports.blocks import Block, Figure, Place, Report, Section
-from heldin.reports.wording import breakable
+from heldin.reports.blocks import Figure, Report
+from heldin.reports.typesetting import as_data
 
-STYLE = """
-body { font-family: Georgia, serif; max-width: 64em; margin: 2em auto; padding: 0 1em; color: #111; }
-.answer { border-left: 4px solid #0072B2; background: #f2f6f9; padding: .7em 1em; font-size: 1.2em; font-weight: bold; }
-.note { border-left: 4px solid #000; background: #f0f0f0; padding: .4em 1em; margin: .4em 0; }
-table { border-collapse: collapse; font-size: .85em; margin: .6em 0; }
-td, th { text-align: left; vertical-align: top; padding: .2em .6em; }
-thead { border-bottom: 1px solid; border-top: 1px solid; } tbody { border-bottom: 1px solid; }
-.terms th { font-weight: normal; color: #5a5a5a; width: 33%; } .terms tbody { border: 0; }
-small, figcaption { color: #5a5a5a; } figure { margin: 1em 0; } img { max-width: 100%; }
-.line { border-bottom: 1px solid; display: inline-block; min-width: 15em; }
-.lines div { border-bottom: 1px solid; height: 2em; } .sign { display: flex; gap: 1em; margin-top: 2.5em; }
-.sign div { border-top: 1px solid; flex: 1; color: #5a5a5a; }
-pre { white-space: pre-wrap; font-size: .8em; }
-@media print { .page { page-break-before: always; } }
-"""
-_NOT_STATED = '<span>not stated:</span> <span class="line"></span>'
+TEMPLATE = Path(__file__).with_name("page.html")
+ICONS = {"leaks": "!", "no leak found": "✓", "inconclusive": "?", "not valid": "×"}
+_SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+_REFERENCE = re.compile(r"^#|(?<=url\()#")  # to another element, and no colour
 
 
 def write_page(report: Report, path: Path) -> Path:
-    """Write the page to ``path``, whole or not at all, and return the path.
-
-    Raises:
-        InputError: it has charts, and Altair or vl-convert is not installed.
-    """
+    """Write the page to ``path``, whole or not at all, and return the path."""
     write_text(path, render(report))
     return path
 
 
 def render(report: Report) -> str:
-    """Return the page. Raises InputError if it has charts and Altair or vl-convert is not installed."""
-    top = [
-        _small(f"heldin · {report.created} · {report.notice}"),
-        f"<h1>{escape(report.title)}</h1>",
-        f"<p>{escape(breakable(report.subject))}</p>",
-    ]
-    charts = {name: figure for name, figure in report.figures.items() if figure.chart}
-    body = "\n".join([*top, *map(_section, report.sections), *([_scripts(charts)] if charts else [])])
-    head = f'<meta charset="UTF-8"><title>heldin report: {escape(report.subject)}</title><style>{STYLE}</style>'
-    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body><main>{body}</main></body></html>\n'
+    """Return the page."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATE.parent), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    drawings = {name: _inline(figure) for name, figure in report.figures.items()}
+    return environment.get_template(TEMPLATE.name).render(report=as_data(report), drawings=drawings, icons=ICONS)
 
 
-def load_altair() -> Any:
-    """Return Altair. Raises InputError if it or vl-convert is not installed."""
-    try:
-        import altair
-        import vl_convert  # noqa: F401  # needed when the page is written
-    except ImportError as error:
-        raise InputError("a web page needs Altair and vl-convert: pip install 'heldin[html]'") from error
-    return altair
-
-
-def _section(section: Section) -> str:
-    level = section.level + 1
-    heading = f"<h{level}>{escape(section.title)}</h{level}>" if section.title else ""
-    kind = ' class="page"' if section.place is Place.PAGE else ""
-    return f'<section id="{section.key}"{kind}>{heading}{"".join(map(_block, section.blocks))}</section>'
-
-
-def _block(block: Block) -> str:
-    match block:
-        case blocks.Answer(text):
-            return f'<p class="answer">{escape(text)}</p>'
-        case blocks.Note(text):
-            return f'<p class="note">Note. {escape(text)}</p>'
-        case blocks.Paragraph(text, lead):
-            return f"<p>{f'<b>{escape(lead)}</b> ' if lead else ''}{escape(text)}</p>"
-        case blocks.Small(text):
-            return _small(text)
-        case blocks.Table(head, rows, note):
-            return _table(head, rows) + (_small(note) if note else "")
-        case blocks.Facts(pairs):
-            return f'<table class="terms"><tbody>{"".join(map(_pair, pairs))}</tbody></table>'
-        case blocks.Remarks(lines):
-            return f"<ul>{_each('li', lines)}</ul>"
-        case Figure():
-            return _figure(block)
-        case blocks.Reference(text):
-            return f"<p>{escape(text)}.</p>"
-        case blocks.Blanks(label):
-            return f'<div class="lines"><small>{escape(label)}:</small><div></div><div></div></div>'
-        case blocks.Signature(basis):
-            places = _each("div", ("decision", "name", "date"))
-            return f'{_small(f"Read and decided, on the strength of {basis}:")}<div class="sign">{places}</div>'
-        case blocks.Verbatim(text):
-            return f"<pre>{escape(text)}</pre>"
-
-
-def _small(text: str) -> str:
-    return f"<p><small>{escape(text)}</small></p>"
-
-
-def _each(tag: str, texts: Iterable[str]) -> str:
-    return "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts)
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    names = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    body = "".join(f"<tr>{_each('td', row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _pair(pair: Sequence[str]) -> str:
-    name, value = pair
-    return f'<tr><th scope="row">{escape(name)}</th><td>{escape(value) if value else _NOT_STATED}</td></tr>'
-
-
-def _figure(figure: Figure) -> str:
-    caption = f"<figcaption>{escape(figure.caption)}</figcaption>" if figure.caption else ""
-    if figure.chart:
-        return f'<figure><div id="chart-{figure.name}"></div>{caption}</figure>'
-    data = base64.b64encode(figure.draw().encode()).decode()
-    return f'<figure><img alt="{escape(figure.alt)}" src="data:image/svg+xml;base64,{data}">{caption}</figure>'
-
-
-def _scripts(charts: Mapping[str, Figure]) -> str:
-    """Return the scripts that draw the interactive charts."""
-    altair = load_altair()
-    import vl_convert
-
-    drawn = []
-    for name, figure in charts.items():
-        # Vega gives the drawing to screen readers as an image with this description.
-        specification = {**(figure.chart() if figure.chart else {}), "description": figure.alt}
-        # In a script "<" could end it.
-        data = json.dumps(specification).replace("<", "\\u003c")
-        drawn.append(f'vegaEmbed("#chart-{name}", {data}, {{"actions": false}});')
-    bundle = vl_convert.javascript_bundle(vl_version="_".join(altair.SCHEMA_VERSION.split(".")[:2]))
-    return f"<script>{bundle}</script><script>{''.join(drawn)}</script>"
+def _inline(figure: Figure) -> Markup:
+    """Return a figure's SVG as a part of a page: read out by its alternative text, with names of its own."""
+    # Letters stay letters, which a reader can select and a screen reader can read.
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        drawing = ET.fromstring(figure.draw())
+    for unused in drawing.findall(f"{{{_SVG}}}metadata"):
+        drawing.remove(unused)
+    prefix = f"{figure.name}-"
+    for element in drawing.iter():
+        for name in ("id", f"{{{_LINK}}}href", "clip-path", "style"):
+            value = element.get(name)
+            if value is not None:
+                element.set(name, prefix + value if name == "id" else _REFERENCE.sub(f"#{prefix}", value))
+    drawing.set("role", "img")
+    title = ET.Element(f"{{{_SVG}}}title")
+    title.text = figure.alt
+    drawing.insert(0, title)
+    ET.register_namespace("", _SVG)
+    ET.register_namespace("xlink", _LINK)
+    # ElementTree escapes every text and attribute of what it writes.
+    return Markup(ET.tostring(drawing, encoding="unicode"))

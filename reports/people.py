@@ -1,9 +1,6 @@
-"""The result of an audit in people, for page one: how many are named, the worst-affected, and who attacks."""
+"""The result of an audit in people, in detail: flagged people, the worst-affected, and the attacker."""
 
 import math
-from dataclasses import dataclass
-
-import numpy as np
 
 from heldin.attacks.protocol import Uses
 from heldin.attacks.statistics import ATTACKS, asks_for_vocabulary, how_aggregated
@@ -12,9 +9,10 @@ from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.record.release import release_of
 from heldin.record.requirements import epsilon_per_entity, epsilon_per_user
-from heldin.reports.blocks import Block, Paragraph, Table
+from heldin.reports.blocks import Block, Paragraph
 from heldin.reports.claims import summarise
 from heldin.reports.extraction import written_out
+from heldin.reports.page_one import flagged_people, names_a_dial
 from heldin.reports.wording import audited_by, of_real_rows, percent, texts_of
 from heldin.words.guarantee import GuaranteeText
 
@@ -29,72 +27,14 @@ _FURTHER = {
 }
 
 
-@dataclass(frozen=True)
-class NamedPeople:
-    """People named by the attack that the headline names, of 1,000 on each side.
-
-    Attributes:
-        rightly: held-in ones.
-        wrongly: held-out ones.
-        lower: lower end of the 95 % interval of ``rightly``.
-        upper: upper end of it.
-        allowed: most held-in ones that the promise lets any attack name in expectation; None without a promise to them.
-    """
-
-    rightly: float
-    wrongly: float
-    lower: float
-    upper: float
-    allowed: float | None
-
-
-def named_people(record: Record) -> NamedPeople | None:
-    """Return the people named at the rate ``decision.fpr`` of wrongly named ones, or the lowest larger one.
-
-    None for trainings, which are no people; where the comparison is not valid; and where too few are held out to see
-    any such rate.
-    """
-    curve = record.named().curve
-    if record.trainings is not None or record.decision.decision.answer is Answer.NOT_VALID or curve is None:
-        return None
-    stated = record.decision.by.fpr
-    seen = {rate.fpr: rate.estimate for rate in curve.tpr_at if rate.estimate is not None}
-    fpr = next((f for f in sorted(seen) if f > stated or math.isclose(f, stated)), None)
-    if fpr is None:
-        return None
-    ceiling, rate = record.ceiling(), seen[fpr]
-    allowed = None if ceiling is None else 1000 * float(np.interp(fpr, ceiling.fpr, ceiling.tpr))
-    return NamedPeople(1000 * rate.value, 1000 * fpr, 1000 * rate.lower, 1000 * rate.upper, allowed)
-
-
 def describe_people(record: Record) -> list[Block]:
-    """Return the answer of page one, counted in people."""
-    words, blocks = audited_by(record), list[Block]()
-    if rows := count_people(record):
-        head = ("", f"of 1,000 {words.member}", f"of 1,000 {words.other}")
-        blocks.append(Table(head, rows, widths=(1.4, 1, 1)))
-    blocks += [
+    """Return the result counted in people, in detail."""
+    return [
         Paragraph(explain_people(record)),
         Paragraph(summarise(record), lead="Claims and bounds."),
-        Paragraph(describe_worst_off(record), lead="Whoever is hit hardest."),
-        Paragraph(written_out(record), lead="What the model would write out."),
+        Paragraph(describe_worst_off(record), lead="Worst-affected people."),
+        Paragraph(written_out(record), lead="Texts that the model would write."),
     ]
-    return blocks
-
-
-def count_people(record: Record) -> list[list[str]]:
-    """Return (who names, held-in of 1,000, held-out of 1,000) rows; none if nobody can be counted."""
-    people = named_people(record)
-    if people is None:
-        return []
-    wrongly, rightly = f"{people.wrongly:,.0f}", f"{people.rightly:,.0f} ({people.lower:,.0f} to {people.upper:,.0f})"
-    rows = [
-        ["named by the attack", f"{rightly}, rightly", f"{wrongly}, wrongly"],
-        ["named by guessing", wrongly, wrongly],
-    ]
-    if people.allowed is not None:
-        rows.append(["expected at most, if the promise holds", f"{people.allowed:,.0f}", wrongly])
-    return rows
 
 
 def explain_groups(record: Record) -> str:
@@ -112,32 +52,21 @@ def explain_groups(record: Record) -> str:
 
 
 def explain_people(record: Record) -> str:
-    """Return how the rows are to be read, or why there are none."""
-    people = named_people(record)
-    if record.trainings is not None:
-        return (
-            "No number of people follows: the audit is about one user, made to be found, who was put into"
-            f" {record.trainings.with_user:,} of {counted(record.trainings.runs, 'training')}."
-        )
-    if record.decision.decision.answer is Answer.NOT_VALID:
-        return "How many could be named cannot be said: the comparison is not valid."
-    if people is None:
-        return f"How many could be named cannot be said: {_why_not_stated(record)}."
-    right = 100 * people.rightly / (people.rightly + people.wrongly)
+    """Return how the number of flagged people is to be read."""
+    people = flagged_people(record)
+    if people is None or people.members + people.others == 0.0:
+        return ""
+    right = 100 * people.members / (people.members + people.others)
     text = (
-        f"Of those named, {right:.0f} of 100 were held in, if as many people of each side are asked about; where most"
-        " people were never in training, fewer."
+        f"If half of the people tested are members, {right:.0f} of every 100 flagged people are. If members are rarer,"
+        " fewer are."
     )
-    if not math.isclose(people.wrongly, 1000 * record.decision.by.fpr):
-        text += f" Counted is the next rate, {percent(people.wrongly / 1000)}: {_why_not_stated(record)}."
-    if headline_of_a_dial(record):
-        text += (
-            " The headline is of a stronger score, with another setting of a dial; whom that one names stands there."
-        )
-    if people.upper < people.wrongly:
-        text += " It names fewer than guessing would."
-    elif people.lower <= people.wrongly:
-        text += " The interval includes what guessing reaches."
+    if not math.isclose(people.others, 100 * record.decision.by.fpr):
+        text += f" Page one uses the next rate, {percent(people.others / 100)}: {_why_not_stated(record)}."
+    if people.upper < people.others:
+        text += " The attack flags fewer members than guessing would."
+    elif people.lower <= people.others:
+        text += " The interval includes the rate of guessing."
     if record.split.audited == "canaries":
         made = "have a few rows each" if of_real_rows(record) else "are made to be found"
         text += f" Canary users {made}: these are not numbers of real people."
@@ -158,12 +87,6 @@ def _attack(record: Record) -> str:
     """Return the attack whose people are counted."""
     result = record.named()
     return f"{result.attack} ({how_aggregated(result.attack, result.aggregation)})"
-
-
-def headline_of_a_dial(record: Record) -> bool:
-    """Return whether the headline names a score without a curve: a setting of a dial that does not lead."""
-    strongest = record.decision.decision.strongest
-    return strongest is not None and (strongest >= len(record.attacks) or record.attacks[strongest].curve is None)
 
 
 def describe_worst_off(record: Record) -> str:
@@ -303,7 +226,7 @@ def describe_attacker(record: Record) -> str:
             f" {counted(texts, 'text')} of each {words.singular}, {texts_of(record.scored_texts.kind)}. The attack is"
             f" {_attack(record)}; {_uses(result.attack)}."
         )
-        if headline_of_a_dial(record):
+        if names_a_dial(record):
             text += " The score of the headline has one setting more, which the headline names."
     if release is None:
         return f"{text} To whom the model will be given is not stated (release)."

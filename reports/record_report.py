@@ -8,9 +8,8 @@ from heldin.audit.results import CanaryFacts, TrainingsFacts
 from heldin.base.wording import counted
 from heldin.record.document import EffortFacts, Record, read_record
 from heldin.record.facts import Count, Overlaps
-from heldin.reports import annex, attacks, claims, extraction, figures, findings
-from heldin.reports.blocks import Block, Entry, Facts, Paragraph, Place, Reference, Report, Verbatim, assemble
-from heldin.reports.people import describe_people
+from heldin.reports import annex, attacks, claims, extraction, figures, findings, page_one
+from heldin.reports.blocks import Block, Entry, Facts, Paragraph, Place, Report, Verbatim, assemble
 from heldin.reports.typesetting import write_pdf
 from heldin.reports.wording import audited_by, breakable, explain_terms
 from heldin.words.people import Wording
@@ -213,12 +212,6 @@ def _count(count: Count) -> str:
     return "not known" if count.count is None else f"{count.count:,}"
 
 
-def refer_to_annex(_record: Record) -> Reference:
-    """Return the sentence that points to the annex."""
-    text = "What was tested and what was not, for which release, and the lines to sign stand in the annex"
-    return Reference(text, "annex")
-
-
 def explain_repeat(record: Record) -> list[Block]:
     """Return how to repeat the audit."""
     secrets = {
@@ -239,12 +232,11 @@ def show_configuration(record: Record) -> Verbatim:
 
 # The table of contents. The glossary of their words comes between the two.
 SECTIONS: tuple[Entry[Record], ...] = (
-    Entry("answer", "", findings.state_answer, place=Place.FRONT),
-    Entry("people", "In people", describe_people, place=Place.FRONT),
-    *findings.BEFORE_FIGURE,
-    Entry("histogram", "", figures.plot_histogram, place=Place.FRONT),
-    *findings.AFTER_FIGURE,
-    Entry("annex-reference", "", refer_to_annex, place=Place.FRONT),
+    Entry("answer", "", page_one.show_answer, place=Place.FRONT),
+    Entry("picture", "", figures.plot_people, place=Place.FRONT),
+    Entry("lines", "", page_one.show_lines, place=Place.FRONT),
+    *findings.SECTIONS,
+    Entry("histogram", "", figures.plot_histogram),
     Entry("conditions", "What certified statements rest on", claims.tabulate_conditions, whole=True),
     Entry("roc", "How well the attacks separate the groups", figures.plot_roc),
     Entry("attacks", "", attacks.tabulate_attacks, whole=True),

@@ -6,11 +6,11 @@ from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.text import Annotation
 
 from heldin.audit.blocks import Summary
 from heldin.base.wording import counted
 from heldin.record.sweep import CanaryPoint, RocPoints, SweepResult, VariantResult
-from heldin.reports import sweep_charts
 from heldin.reports.blocks import Figure
 from heldin.reports.figures import BLUE, GREY, ORANGE, figure, label
 from heldin.reports.wording import assign_letters, describe_intervals, format_promise
@@ -20,7 +20,6 @@ _LOG_FROM = 0.01  # smallest rate of the ROC curves' axes
 _STYLES = ("-", "--", ":", "-.")
 _COLOURS = (BLUE, ORANGE, "black", GREY)
 _OFFSET = "offset points"
-_NEAR = (0.06, 0.08)  # of each axis: nearer points would hide each other's marks
 _THIRDS = (("v", ORANGE, "lowest third"), ("o", "black", "middle"), ("^", BLUE, "highest"))
 _SORTED_BY = {"records": "by records in training", "word divergence": "by unlikeness of words"}
 Measure = Callable[[VariantResult], "Summary | float | None"]
@@ -47,7 +46,6 @@ def plot_frontier(result: SweepResult) -> Figure | None:
         partial(_draw_frontier, done, assign_letters(result.variants)),
         f"Scatter plots of promise, AUROC, utility and compute. {points}.",
         f"{caption} Pale marks are beaten by another variant.",
-        chart=partial(sweep_charts.chart_frontier, result),
     )
 
 
@@ -55,6 +53,97 @@ def _describe_point(variant: VariantResult) -> str:
     gain = "not measured" if variant.gain is None else f"{variant.gain.value:+.3f}"
     area = "-" if variant.auroc is None else f"{variant.auroc.value:.2f}"
     return f"{variant.name}: {format_promise(variant)}, AUROC {area}, gain {gain}"
+
+
+def plot_defenses(result: SweepResult) -> Figure | None:
+    """Return the picture of page one: leakage against utility, a labelled point for each defense.
+
+    None if no variant has both.
+    """
+    done = [variant for variant in _done(result) if variant.auroc is not None and variant.gain is not None]
+    if not done:
+        return None
+    accepted = {} if result.rule is None else _accepted(result.rule.require)
+    alt = f"Scatter plot of leakage against utility. {'; '.join(map(_describe_point, done))}."
+    caption = "Lower is less leakage, further right is more learned; bars are 95 % intervals."
+    if accepted:
+        caption += " Shaded: what the limits of the decision rule accept."
+    return Figure("defenses", partial(_draw_defenses, done, accepted), alt, caption)
+
+
+def _accepted(requirements: Sequence[str]) -> dict[str, float]:
+    """Return the limits of the rule on the two axes, by measure."""
+    asked = (words.split(" ") for words in requirements)
+    return {words[0]: float(words[-1]) for words in asked if words[0] in ("auroc", "loss_gain_over_base")}
+
+
+def _draw_defenses(variants: Sequence[VariantResult], accepted: Mapping[str, float]) -> str:
+    with figure(6.6, 2.3) as (drawn, saved):
+        axes = drawn.subplots()
+        points = []
+        for variant in variants:
+            assert variant.auroc is not None
+            assert variant.gain is not None
+            across, up = variant.gain, variant.auroc
+            points.append((*_draw_point(axes, across, up, BLUE), _short(variant.name, 24)))
+        axes.margins(0.18)
+        axes.axhline(0.5, color=GREY, linewidth=0.6)
+        axes.set_ylim(min(0.45, axes.get_ylim()[0]), max(0.65, axes.get_ylim()[1]))
+        if accepted:
+            (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+            start = max(left, min(right, accepted.get("loss_gain_over_base", left)))
+            height = max(bottom, min(top, accepted.get("auroc", top)))
+            axes.fill_between([start, right], bottom, height, color=GREY, alpha=0.18, linewidth=0)
+            axes.set(xlim=(left, right), ylim=(bottom, top))
+        label(axes, "utility: loss gained over the base model, nats per token", "leakage: AUROC (0.5: guessing)")
+        place_labels(axes, points)
+    return saved[0]
+
+
+def place_labels(axes: Axes, points: Sequence[tuple[float, float, str]]) -> list[Annotation]:
+    """Write a name near each point where it overlaps no other name, no point, no interval and no edge of the axes.
+
+    Args:
+        points: (x, y, name), in the units of the axes.
+    """
+    # Only a drawing with its layout made knows where things are.
+    drawing = axes.get_figure(root=True)
+    assert drawing is not None
+    drawing.draw_without_rendering()
+    taken = [container.get_window_extent() for container in (*axes.collections, *axes.lines) if container.get_visible()]
+    frame, placed = axes.get_window_extent(), list[Annotation]()
+    for x, y, name in points:
+        best = None
+        for distance in (5, 11, 18, 26, 36):
+            for across, up in ((1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1)):
+                sides = {1: "left", -1: "right", 0: "center"}
+                note = axes.annotate(
+                    name,
+                    (x, y),
+                    (across * distance, up * distance),
+                    textcoords=_OFFSET,
+                    fontsize=7,
+                    ha=sides[across],
+                    va="bottom" if up > 0 else "top",
+                    arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.4} if distance > 11 else None,
+                )
+                box = note.get_window_extent()
+                inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
+                overlaps = sum(box.overlaps(other) for other in taken) + (not inside)
+                if best is None or overlaps < best[0]:
+                    if best is not None:
+                        best[1].remove()
+                    best = (overlaps, note, box)
+                else:
+                    note.remove()
+                if best[0] == 0:
+                    break
+            if best is not None and best[0] == 0:
+                break
+        assert best is not None
+        taken.append(best[2])
+        placed.append(best[1])
+    return placed
 
 
 def plot_rocs(result: SweepResult) -> list[Figure]:
@@ -69,7 +158,6 @@ def plot_rocs(result: SweepResult) -> list[Figure]:
             "ROC curves of the leading attack, one for each block, between groups of ten users or more, on logarithmic"
             " axes. The thin grey line is guessing; the shaded part lies above what a promise leaves to any attack in"
             " expectation.",
-            chart=partial(sweep_charts.chart_rocs, result, [variant.name for variant in part]),
         )
         for number, part in enumerate(parts, start=1)
     ]
@@ -87,7 +175,6 @@ def plot_canaries(result: SweepResult) -> Figure | None:
         "AUROC of canary users by substring length for each variant; the table below has the same numbers.",
         "Canary users, each held in by its own fair coin: AUROC of the leading attack, means over blocks.",
         width=100 if len(panels) > 1 else 55,
-        chart=partial(sweep_charts.chart_canaries, result),
     )
 
 
@@ -109,7 +196,6 @@ def plot_exposure(result: SweepResult) -> Figure | None:
         " variant trains on, and by how far their words are from everybody else's. The axis: the mean share of held-out"
         " users who score lower; half is what chance gives. They are sorted by what they wrote and not by score, so"
         " that nothing was selected; differences may still be chance.",
-        chart=partial(sweep_charts.chart_exposure, result),
     )
 
 
@@ -134,7 +220,8 @@ def _draw_frontier(variants: Sequence[VariantResult], marks: Mapping[str, str]) 
     planted = any(variant.canaries for variant in variants)
     with figure(7.0, 5.0 if planted else 2.7) as (drawn, saved):
         promises, two, three, *more = drawn.subplots(2, 2).flat if planted else drawn.subplots(1, 3)
-        _scatter(promises, variants, marks, x=_promise_of, y=lambda variant: variant.auroc)
+        marked = {}
+        marked[promises] = _scatter(promises, variants, marks, x=_promise_of, y=lambda variant: variant.auroc)
         for variant in variants:
             if variant.ceiling is not None and variant.epsilon_per_user is not None:
                 promises.plot([_promise_of(variant)], [variant.ceiling.auroc], "_", color="black", markersize=12)
@@ -145,10 +232,12 @@ def _draw_frontier(variants: Sequence[VariantResult], marks: Mapping[str, str]) 
         ticks = [tick for tick in (0.5, 1, 2, 4, 8, 16, 32, 64) if tick < infinite / 1.5]
         promises.set_xticks([*ticks, infinite], [*(f"{tick:g}" for tick in ticks), "none"])
         promises.minorticks_off()
-        _scatter(two, variants, marks, x=lambda variant: variant.gain, y=lambda variant: variant.auroc)
+        marked[two] = _scatter(two, variants, marks, x=lambda variant: variant.gain, y=lambda variant: variant.auroc)
         two.axhline(0.5, color=GREY, linewidth=0.6)
         label(two, "loss gained over the base, nats a token", "AUROC of the leading attack")
-        _scatter(three, variants, marks, x=lambda variant: variant.gradients, y=lambda variant: variant.gain)
+        marked[three] = _scatter(
+            three, variants, marks, x=lambda variant: variant.gradients, y=lambda variant: variant.gain
+        )
         counts = [variant.gradients for variant in variants if variant.gradients]
         if counts and max(counts) > 10 * min(counts):
             three.set_xscale("log")
@@ -156,9 +245,12 @@ def _draw_frontier(variants: Sequence[VariantResult], marks: Mapping[str, str]) 
             three.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k")
         label(three, "gradients computed", "loss gained over the base, nats a token")
         for axes in more:
-            _scatter(axes, variants, marks, x=lambda variant: variant.gain, y=_best_canaries)
+            marked[axes] = _scatter(axes, variants, marks, x=lambda variant: variant.gain, y=_best_canaries)
             axes.axhline(0.5, color=GREY, linewidth=0.6)
             label(axes, "loss gained over the base, nats a token", "AUROC of the canary users found best")
+        # Last, when every axis has its limits.
+        for axes, points in marked.items():
+            place_labels(axes, points)
     return saved[0]
 
 
@@ -176,7 +268,8 @@ def _without_promise(variants: Sequence[VariantResult]) -> float:
 
 def _scatter(
     axes: Axes, variants: Sequence[VariantResult], marks: Mapping[str, str], *, x: Measure, y: Measure
-) -> None:
+) -> list[tuple[float, float, str]]:
+    """Draw a point with intervals for each variant, and return the points with their marks."""
     infinite = _without_promise(variants)
     points = []
     for variant in variants:
@@ -184,20 +277,25 @@ def _scatter(
         if across is None or up is None:
             continue
         colour, fill = (GREY, "white") if variant.dominated_by else (BLUE, BLUE)
-        axes.errorbar(
-            [across.value],
-            [up.value],
-            xerr=_reach(across),
-            yerr=_reach(up),
-            fmt="o",
-            color=colour,
-            markerfacecolor=fill,
-            markersize=3,
-            linewidth=0.7,
-        )
-        points.append((across.value, up.value, marks[variant.name]))
-    _annotate(axes, points)
+        points.append((*_draw_point(axes, across, up, colour, fill), marks[variant.name]))
     axes.margins(0.12)
+    return points
+
+
+def _draw_point(axes: Axes, across: Summary, up: Summary, colour: str, fill: str | None = None) -> tuple[float, float]:
+    """Draw a point with its intervals, and return where it is."""
+    axes.errorbar(
+        [across.value],
+        [up.value],
+        xerr=_reach(across),
+        yerr=_reach(up),
+        fmt="o",
+        color=colour,
+        markerfacecolor=fill or colour,
+        markersize=3.5,
+        linewidth=0.7,
+    )
+    return across.value, up.value
 
 
 def _placed(value: "Summary | float | None", infinite: float) -> Summary | None:
@@ -206,23 +304,6 @@ def _placed(value: "Summary | float | None", infinite: float) -> Summary | None:
         return value
     finite = value if math.isfinite(value) else infinite
     return Summary(value=finite, lower=None, upper=None, over="users")
-
-
-def _annotate(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
-    """A mark beside each point; those of points that all but coincide stand in a row beside the first of them."""
-    if not points:
-        return
-    spans = (np.ptp(axes.get_xlim()), np.ptp(axes.get_ylim()))
-    near = [share * float(span) for share, span in zip(_NEAR, spans, strict=True)]
-    rows: list[tuple[float, float, list[str]]] = []
-    for x, y, mark in points:
-        row = next((row for row in rows if abs(row[0] - x) <= near[0] and abs(row[1] - y) <= near[1]), None)
-        if row is None:
-            rows.append((x, y, [mark]))
-        else:
-            row[2].append(mark)
-    for x, y, marks in rows:
-        axes.annotate(" ".join(marks), (x, y), (3, 3), textcoords=_OFFSET, fontsize=7)
 
 
 def _promise_of(variant: VariantResult) -> float:

@@ -1,11 +1,17 @@
-"""The first page of a sweep's report: the answer, the rule, a row for each variant, the attacker, what to do next."""
+"""Page one of a sweep's report: the answer, the picture, a row for each defense, and what to do next."""
+
+from collections.abc import Iterator
 
 from heldin.attacks.statistics import how_aggregated
-from heldin.audit.blocks import LEAST_BLOCKS
+from heldin.audit.blocks import LEAST_BLOCKS, Summary
+from heldin.audit.decision import Answer
+from heldin.audit.shipping import LEAST_BLOCKS as LEAST_OF_RULE
 from heldin.audit.shipping import CandidateResult, Shipping, Tested
 from heldin.base.wording import counted
+from heldin.record.release import release_of
 from heldin.record.sweep import SweepResult, VariantResult
-from heldin.reports.blocks import Answer, Block, Note, Paragraph, Reference, Signature, Table
+from heldin.reports.blocks import Banner, Block, Facts, Note, Paragraph, Signature, Table
+from heldin.reports.page_one import describe_release, written, written_date
 from heldin.reports.people import attacker_asks
 from heldin.reports.wording import (
     MEASURES,
@@ -20,37 +26,263 @@ from heldin.reports.wording import (
     sentence,
     texts_of,
 )
+from heldin.words.page_one import NotTested
 from heldin.words.people import AUDITED
+from heldin.words.statement import Statement
+from heldin.words.sweep_page import Chosen, Compared, SweepAdvice, SweepLabel
 
 _PREFERRED = {**MEASURES, "auroc": "the largest AUROC of any attack"}
-_MOST_NAMED = 4  # violations on page one
+_MOST_NAMED = 4  # violations, and defenses that are compared in people
+_GRAVEST = (Answer.LEAKS, Answer.NOT_VALID, Answer.INCONCLUSIVE, Answer.NO_LEAK)
+
+
+def answer_of(result: SweepResult, variant: str) -> Answer | None:
+    """Return the answer for a variant over its repetitions; None before any is done.
+
+    It leaks if more than half of its repetitions leak, so that a false alarm of one of several does not decide; and no
+    leak is found if none is found in any.
+    """
+    answers = [Answer(cell.answer) for cell in result.cells if cell.variant == variant and cell.answer is not None]
+    if not answers:
+        return None
+    if Answer.NOT_VALID in answers:
+        return Answer.NOT_VALID
+    if 2 * answers.count(Answer.LEAKS) > len(answers):
+        return Answer.LEAKS
+    return Answer.NO_LEAK if set(answers) == {Answer.NO_LEAK} else Answer.INCONCLUSIVE
+
+
+def answer_of_sweep(result: SweepResult) -> Answer | None:
+    """Return the answer for the selected variant, or the gravest of all variants where none is selected."""
+    if result.shipping is not None and result.shipping.variant is not None:
+        return answer_of(result, result.shipping.variant)
+    answers = {answer_of(result, variant.name) for variant in result.variants}
+    return next((answer for answer in _GRAVEST if answer in answers), None)
 
 
 def show_answer(result: SweepResult) -> list[Block]:
-    """Return the answer, and what must be read before."""
-    notes = list_notes(result)
-    return [Answer(state_answer(result)), *([Note(" ".join(notes))] if notes else [])]
-
-
-def state_answer(result: SweepResult) -> str:
-    """Return the answer in a sentence."""
-    if result.shipping is not None:
-        return sentence(result.shipping.said)
-    measured = [variant for variant in result.variants if variant.cells]
-    beaten = [variant.name for variant in measured if variant.dominated_by]
-    text = f"No variant is named: the sweep's file has no rule. {counted(len(measured), 'variant')} were measured"
-    if result.blocks < LEAST_BLOCKS:
-        return f"{text}, in {counted(result.blocks, 'block')}: what differs, differs between these models."
-    if not beaten:
-        return f"{text}, and none is shown to be beaten by another."
-    return (
-        f"{text}; {', '.join(beaten)} {'is' if len(beaten) == 1 else 'are'} beaten by another, which is better in AUROC"
-        " or loss and in nothing worse as measured."
+    """Return what was compared, and the answer in its banner."""
+    done = sum(cell.state == "done" for cell in result.cells)
+    release = release_of(result.config)
+    facts = Facts(
+        [
+            (
+                "Compared",
+                f"{counted(len(result.variants), 'defense')}, {done} of {len(result.cells)} training runs done",
+            ),
+            (
+                "Owner, purpose",
+                f"{(release and release.owner) or 'not stated'}; {(release and release.purpose) or 'not stated'}",
+            ),
+            ("Intended release", describe_release(release)),
+            ("Sweep", f"{written_date(result.created)}, sweep {result.sweep[:12]}"),
+        ]
     )
+    answer = answer_of_sweep(result) or Answer.INCONCLUSIVE
+    return [facts, Banner(answer.value, str(state_answer(result)))]
 
 
-def list_notes(result: SweepResult) -> list[str]:
-    """Return what a reader must know first: violations, then what the comparison rests on."""
+def state_answer(result: SweepResult) -> Statement:
+    """Return what the decision rule selects."""
+    shipping = result.shipping
+    if not any(variant.cells for variant in result.variants):
+        return Chosen.NOTHING_DONE()
+    if shipping is not None and shipping.variant is not None:
+        return Chosen.SHIP(variant=shipping.variant)
+    leaking = [variant.name for variant in result.variants if answer_of(result, variant.name) is Answer.LEAKS]
+    values = {"leaking": Chosen.LEAKING(variants=" or ".join(leaking)) if leaking else None}
+    if shipping is None:
+        return Chosen.NO_RULE(**values)
+    return (Chosen.NONE_PASSES if shipping.answer == "none passes" else Chosen.UNDECIDED)(**values)
+
+
+def state_leaks(result: SweepResult) -> list[Statement]:
+    """Return the variants by their answer, the gravest first."""
+    by_answer = {
+        answer: [variant.name for variant in result.variants if answer_of(result, variant.name) is answer]
+        for answer in _GRAVEST
+    }
+    return [
+        Compared.ANSWER(answer=answer.value.capitalize(), variants=", ".join(names))
+        for answer, names in by_answer.items()
+        if names
+    ]
+
+
+def state_people(result: SweepResult) -> list[Statement]:
+    """Return how many people the attack flags under the first variants and the selected one."""
+    selected = result.shipping.variant if result.shipping else None
+    measured = [variant for variant in result.variants if variant.named is not None]
+    shown = [variant for i, variant in enumerate(measured) if i < _MOST_NAMED or variant.name == selected]
+    if not shown or result.attacker is None:
+        return []
+    people = [
+        Compared.PEOPLE(variant=variant.name, rate=variant.named.value / 10, interval=_interval(variant.named))
+        for variant in shown
+        if variant.named is not None
+    ]
+    return [Compared.WRONGLY(people=people, wrong=float(f"{100 * result.attacker.fpr:.3g}"))]
+
+
+def _interval(summary: Summary) -> Statement | None:
+    if summary.lower is None or summary.upper is None:
+        return None
+    return Compared.INTERVAL(lower=summary.lower / 10, upper=summary.upper / 10)
+
+
+def state_evidence(result: SweepResult) -> list[Statement]:
+    """Return what the comparison rests on."""
+    if any(cell.tests is not None and not cell.tests.certifiable for cell in result.cells):
+        return [Compared.ASSERTED()]
+    if result.blocks < LEAST_BLOCKS:
+        return [Compared.ONCE(blocks=result.blocks, least=LEAST_BLOCKS)]
+    return [Compared.REPEATED(blocks=result.blocks)]
+
+
+def state_canaries(result: SweepResult) -> list[Statement]:
+    """Return under which variants canary users leak; empty without canary users."""
+    leaking: list[str] = []
+    others: list[str] = []
+    for variant in result.variants:
+        answers = [c.canaries_leak for c in result.cells if c.variant == variant.name and c.canaries_leak is not None]
+        if answers:
+            (leaking if 2 * sum(answers) > len(answers) else others).append(variant.name)
+    if not leaking:
+        return [Compared.CANARIES_NO_LEAK()] if others else []
+    left = [Compared.CANARIES_LEFT(variants=", ".join(others))] if others else []
+    return [Compared.CANARIES_LEAK(variants=", ".join(leaking)), *left]
+
+
+def state_learned(result: SweepResult) -> list[Statement]:
+    """Return which variants learned something from people outside the training data."""
+    groups: dict[Compared, list[str]] = {}
+    for variant in result.variants:
+        if not variant.cells:
+            continue
+        gain = variant.gain
+        if gain is None:
+            code = Compared.GAIN_NOT_MEASURED
+        elif gain.lower is None:
+            code = Compared.GAIN_WITHOUT_INTERVAL
+        else:
+            code = Compared.LEARNED if gain.lower > 0.0 else Compared.LEARNED_NOTHING
+        groups.setdefault(code, []).append(variant.name)
+    return [code(variants=", ".join(names)) for code, names in groups.items()]
+
+
+def state_guarantees(result: SweepResult) -> list[Statement]:
+    """Return the guarantees, and which are contradicted."""
+    private = [variant for variant in result.variants if variant.epsilon is not None]
+    if not private:
+        return [Compared.NO_GUARANTEE()]
+    certified = [variant.name for variant in private if variant.jointly_violated]
+    suspected = [
+        variant.name
+        for variant in private
+        if variant.name not in certified
+        and any(v.outcome == "violated" for c in result.cells if c.variant == variant.name for v in c.verdicts)
+    ]
+    statements = [Compared.GUARANTEES(count=len(private), of_all=len(result.variants))]
+    statements += [Compared.CONTRADICTED(variants=", ".join(certified))] if certified else []
+    statements += [Compared.SUSPECTED(variants=", ".join(suspected))] if suspected else []
+    return statements if certified or suspected else [*statements, Compared.NOT_CONTRADICTED()]
+
+
+def state_beaten(result: SweepResult) -> list[Statement]:
+    """Return the variants that another one dominates."""
+    beaten = [variant.name for variant in result.variants if variant.dominated_by]
+    return [Compared.BEATEN(variants=", ".join(beaten))] if beaten else []
+
+
+def recommend(result: SweepResult) -> Statement:
+    """Return what to do next."""
+    shipping, violated = result.shipping, [v.name for v in result.variants if v.jointly_violated]
+    if violated:
+        return SweepAdvice.BEYOND(variants=", ".join(violated), next=_advise(result, shipping))
+    return _advise(result, shipping)
+
+
+def _advise(result: SweepResult, shipping: Shipping | None) -> Statement:
+    asked = result.rule.candidates if result.rule else [variant.name for variant in result.variants]
+    if any(cell.state in ("failed", "to do") for cell in result.cells if cell.variant in asked):
+        return SweepAdvice.RUN_AGAIN()
+    if shipping is None:
+        return SweepAdvice.SET_RULE(blocks=LEAST_OF_RULE)
+    if shipping.variant is not None:
+        return SweepAdvice.EXPORT(block=shipping.block, variant=shipping.variant)
+    if shipping.answer == "none passes":
+        return SweepAdvice.NONE()
+    needed = [candidate.blocks_needed for candidate in shipping.candidates if candidate.blocks_needed is not None]
+    return SweepAdvice.MORE_BLOCKS(blocks=min(needed)) if needed else SweepAdvice.MORE_USERS()
+
+
+def state_not_tested(result: SweepResult) -> list[Statement]:
+    """Return what no test looked at."""
+    extracted = any(cell.tests is not None and cell.tests.extraction is not None for cell in result.cells)
+    kinds = [NotTested.WEIGHTS(), NotTested.ATTRIBUTES(), NotTested.RECONSTRUCTION()]
+    return [NotTested.ALL(kinds=kinds if extracted else [NotTested.EXTRACTION(), *kinds])]
+
+
+_LINES = (
+    (SweepLabel.LEAKS, state_leaks),
+    (SweepLabel.PEOPLE, state_people),
+    (SweepLabel.EVIDENCE, state_evidence),
+    (SweepLabel.CANARIES, state_canaries),
+    (SweepLabel.LEARNED, state_learned),
+    (SweepLabel.GUARANTEE, state_guarantees),
+    (SweepLabel.BEATEN, state_beaten),
+    (SweepLabel.RECOMMENDATION, lambda result: [recommend(result)]),
+    (SweepLabel.NOT_TESTED, state_not_tested),
+)
+
+
+def lines(result: SweepResult) -> Iterator[tuple[SweepLabel, list[Statement]]]:
+    """Yield the lines of page one, each a label and what it states; lines that do not apply are left out."""
+    for label, state in _LINES:
+        if statements := state(result):
+            yield label, statements
+
+
+def show_lines(result: SweepResult) -> list[Block]:
+    """Return the lines of page one, the table of defenses, and the line to sign."""
+    paragraphs = [Paragraph(written(statements), lead=f"{label.sentence}.") for label, statements in lines(result)]
+    return [*paragraphs, tabulate_defenses(result), Signature(f"this page and sweep {result.sweep[:12]}")]
+
+
+def tabulate_defenses(result: SweepResult) -> Table:
+    """Return a row for each defense: guarantee, flagged people, utility gain, cost and answer."""
+    marks = assign_letters(result.variants)
+    rows = []
+    for variant in result.variants:
+        answer = answer_of(result, variant.name)
+        rows.append(
+            [
+                f"{marks[variant.name]}  {breakable(variant.name)}",
+                format_promise(variant),
+                format_summary(_of_100(variant.named), digits=0),
+                format_summary(variant.gain, signed=True),
+                "-" if variant.seconds is None else f"{variant.seconds:,.0f} s",
+                "no result" if answer is None else answer.value.capitalize(),
+            ]
+        )
+    note = sentence(
+        f"means with 95 % intervals: {describe_intervals(result)}. Flagged: members of every 100. Gain: loss below the"
+        " base model's on people outside the training data, nats per token. Cost: seconds of one training run with its"
+        " audit"
+    )
+    head = ("defense", "guarantee: epsilon (delta), unit", "flagged of 100", "gain", "cost", "answer")
+    return Table(head, rows, note, numeric=(4,), widths=(1.3, 1.3, None, None, None, None), dense=True)
+
+
+def _of_100(summary: Summary | None) -> Summary | None:
+    if summary is None:
+        return None
+    ends = {name: end and end / 10 for name, end in (("lower", summary.lower), ("upper", summary.upper))}
+    return summary.model_copy(update={"value": summary.value / 10, **ends})
+
+
+def list_notes(result: SweepResult) -> list[Block]:
+    """Return what a reader must know: violations, then what the comparison rests on."""
     violated = [
         f"{cell.block}/{cell.variant} ({verdict.subjects}, {verdict.claim}, {verdict.standing},"
         f" {'and for all cells at once' if verdict.jointly_violated else 'in this cell alone'})"
@@ -59,8 +291,9 @@ def list_notes(result: SweepResult) -> list[str]:
         if verdict.outcome == "violated"
     ]
     more = f" and {len(violated) - _MOST_NAMED} more" if len(violated) > _MOST_NAMED else ""
-    violations = [f"A claim is violated in {'; '.join(violated[:_MOST_NAMED])}{more}."] if violated else []
-    return [*violations, *(sentence(note) for note in result.notes)]
+    violations = [f"A claim is contradicted in {'; '.join(violated[:_MOST_NAMED])}{more}."] if violated else []
+    said = [] if result.shipping is None else [Paragraph(sentence(result.shipping.said))]
+    return [*said, *map(Note, [*violations, *(sentence(note) for note in result.notes)])]
 
 
 def show_rule(result: SweepResult) -> list[Block]:
@@ -164,40 +397,3 @@ def describe_attacker(result: SweepResult) -> str:
         f" Named is whoever scores above the threshold that {wrongly} of 1,000 {words.other} exceed, who are named"
         " wrongly; with a lower threshold more are named, rightly and wrongly."
     )
-
-
-def advise(result: SweepResult) -> str:
-    """Return what to do next."""
-    shipping = result.shipping
-    if shipping is None:
-        return (
-            "To have a variant named, put a decision rule into the file and run it in a new folder: a rule that is"
-            " chosen after looking picks what happened to look well. Until then the table shows what each defense"
-            " cost and left."
-        )
-    if shipping.answer == "ship":
-        return (
-            f"heldin export OUT/cells/{shipping.block}/{shipping.variant} --to FOLDER writes the model with its card."
-            " Its report lies in the same folder. Audit again after any further training on these texts."
-        )
-    if shipping.answer == "none passes":
-        return (
-            "Ship none of these. What can change the answer is another defense, more users or records, or limits that"
-            " somebody is willing to sign; each in a sweep with a folder, and coins, of its own."
-        )
-    asked = result.rule.candidates if result.rule else []
-    if any(cell.state != "done" for cell in result.cells if cell.variant in asked):
-        return (
-            "Do not read this as a pass. Run the sweep again: the same command runs the cells that have no result. A"
-            " cell that fails again says why."
-        )
-    return (
-        "Do not read this as a pass. Run the same file with more blocks or users in a new folder: blocks that are added"
-        " to this one after looking would make its levels wrong."
-    )
-
-
-def refer_to_annex(result: SweepResult) -> list[Block]:
-    """Return the sentence that points to the annex, and the lines to sign."""
-    text = "What was tested and what was not, for which release, and the risk that is left stand in the annex"
-    return [Reference(text, "annex"), Signature(f"this page and sweep {result.sweep[:16]}")]

@@ -227,10 +227,11 @@ def show_configuration(result: SweepResult) -> Verbatim:
 # The table of contents. The glossary of their words comes between the two.
 SECTIONS: tuple[Entry[SweepResult], ...] = (
     Entry("answer", "", sweep_findings.show_answer, place=Place.FRONT),
-    Entry("rule", "The rule", sweep_findings.show_rule, place=Place.FRONT),
-    Entry("attacker", "Who attacks", sweep_findings.describe_attacker, place=Place.FRONT),
-    Entry("next", "What to do next", sweep_findings.advise, place=Place.FRONT),
-    Entry("annex-reference", "", sweep_findings.refer_to_annex, place=Place.FRONT),
+    Entry("picture", "", sweep_figures.plot_defenses, place=Place.FRONT),
+    Entry("lines", "", sweep_findings.show_lines, place=Place.FRONT),
+    Entry("decision", "What decided the answer", sweep_findings.list_notes, place=Place.PAGE),
+    Entry("rule", "The rule", sweep_findings.show_rule),
+    Entry("attacker", "Who attacks", sweep_findings.describe_attacker),
     Entry("frontier", "What each defense costs and leaves", sweep_figures.plot_frontier),
     Entry("candidates", "The candidates against the rule", tabulate_candidates, level=2, whole=True),
     Entry("differences", "On the same people", tabulate_differences, level=2, whole=True),

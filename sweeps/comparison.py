@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from heldin.audit.blocks import LEAST_BLOCKS
+from heldin.audit.decision import Answer
 from heldin.base.errors import ConstantScores, InputError, TooFewUsers
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
@@ -173,6 +174,7 @@ def _cell(
         gradients=training.gradients if training else None,
         peak_memory=record.environment.peak_memory,
         answer=record.decision.decision.answer.value,
+        canaries_leak=_canaries_leak(record),
         verdicts=verdicts[cell.name],
         epsilon_at_least=_joint_bound(measured, cells),
         held_in=record.split.held_in,
@@ -182,6 +184,11 @@ def _cell(
         curve=training.curve if training else [],
         tests=tests_of(record),
     )
+
+
+def _canaries_leak(record: Record) -> bool | None:
+    decision = record.canaries.decision if record.canaries else None
+    return None if decision is None else decision.decision.answer is Answer.LEAKS
 
 
 def _joint_bound(cell: Finished, cells: int) -> float | None:

@@ -6,7 +6,7 @@ from heldin.words.statement import Code
 class Headline(Code):
     """The answer; ``audited`` names whose words are used."""
 
-    LEAKS = "leaks", "Leaks{promise}{standing}: {finding}.{named}"
+    LEAKS = "leaks", "Leaks{standing}: {finding}."
     NO_LEAK = (
         "no_leak",
         "No leak found, and more than AUROC {auroc:.2f} is excluded, as is naming more than {percent:.0f} % of"
@@ -18,6 +18,11 @@ class Headline(Code):
         " or the model made its users' texts less likely.",
     )
     INCONCLUSIVE = "inconclusive", "Inconclusive: no leak was found, but {left}; {needed}."
+    UNLEARNED = (
+        "unlearned",
+        "Inconclusive: no leak was found, but the model learned nothing measurable: its gain on held-out texts is not"
+        " above 0.",
+    )
     NOT_VALID = "not_valid", "The comparison is not valid: {flaws}."
     WITH_TRAININGS = "with_trainings", "{headline} {certified}"
 
@@ -46,11 +51,6 @@ class LeakFound(Code):
         "{score} names more {what.member} at low false-positive rates than chance allows; its AUROC is {interval}",
     )
     BY_CLAIM = "leak_by_claim", "{violation}. The AUROC of {score} on {what.unit} is {interval}"
-    NAMED = (
-        "named_of_1000",
-        " Of 1,000 {what.member} it would name about {count:.0f} ({lower:.0f} to {upper:.0f}) at {fpr_percent:g} %"
-        " false positives.",
-    )
 
 
 class AurocInterval(Code):
@@ -68,15 +68,6 @@ class Scores(Code):
 
     ONE = "this_score", "this score"
     SEVERAL = "these_scores", "these {count} scores"
-
-
-class GuaranteeComparison(Code):
-    """How a leak compares with what was promised."""
-
-    WITHIN = "promise_within", ", by the estimate within the promise"
-    ABOVE = "promise_above", ", by the estimate more than was promised, which is not certified"
-    BEYOND = "promise_beyond", ", beyond what was promised"
-    BEYOND_INDICATIVE = "promise_beyond_indicative", ", beyond what was promised (indicative)"
 
 
 class IndicativeReason(Code):

@@ -18,7 +18,7 @@ class Wording:
         other: the held-out side.
         unit: the statistical unit, plural.
         singular: one of them.
-        of_one: the same as an owner ("a user's texts").
+        members: who the members are, for readers who do not know the term.
     """
 
     audited: str
@@ -28,18 +28,22 @@ class Wording:
     other: str
     unit: str
     singular: str
-    of_one: str
+    members: str
 
 
-def _audited(audited: str, subjects: Statement, unit: str, singular: str, of_one: str) -> Wording:
+def _audited(audited: str, subjects: Statement, unit: str, singular: str, members: str) -> Wording:
     sides = (f"held-in from held-out {unit}", f"held-in {unit}", f"held-out {unit}")
-    return Wording(audited, subjects, *sides, unit, singular, of_one)
+    return Wording(audited, subjects, *sides, unit, singular, members)
 
 
-USERS = _audited("users", REAL_USERS, "users", "user", "a user's")
-ENTITIES = _audited("entities", Subjects.ENTITIES(), "entities", "entity", "an entity's")
+USERS = _audited("users", REAL_USERS, "users", "user", "people whose data was used")
+ENTITIES = _audited("entities", Subjects.ENTITIES(), "entities", "entity", "people whom the training texts name")
 BOTH = _audited(
-    "both", Subjects.USERS_AND_ENTITIES(), "users and entities", "user or entity", "a user's or an entity's"
+    "both",
+    Subjects.USERS_AND_ENTITIES(),
+    "users and entities",
+    "user or entity",
+    "people who wrote the training texts or are named in them",
 )
 CANARIES = Wording(
     "canaries",
@@ -49,7 +53,7 @@ CANARIES = Wording(
     "held-out canary users",
     "canary users",
     "canary user",
-    "a canary user's",
+    "planted users whose texts were used",
 )
 TRAININGS = Wording(
     "trainings",
@@ -59,7 +63,7 @@ TRAININGS = Wording(
     "trainings without",
     "trainings",
     "training",
-    "a training's",
+    "trainings that used the user's texts",
 )
 # By ``split.audited``, and trainings.
 AUDITED = {wording.audited: wording for wording in (USERS, ENTITIES, BOTH, CANARIES, TRAININGS)}

@@ -1,0 +1,369 @@
+"""Page one: the same facts and sentences for PDF, web page, terminal and JSON, from one record.
+
+Statistics are on later pages. No number is computed here, and ``words.page_one`` has the sentences.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from heldin.audit.answer import DecisionFacts
+from heldin.audit.decision import Answer, Decision
+from heldin.base.files import text_sha256
+from heldin.bounds.verdict import NO_CLAIM, Outcome, Verdict
+from heldin.record.document import Record
+from heldin.record.planted_facts import Known, Reason, deciding
+from heldin.record.release import Release, release_of
+from heldin.reports.blocks import Banner, Block, Facts, Paragraph, Signature
+from heldin.reports.recommendation import recommend
+from heldin.words.page_one import Base, Baselines, Evidence, Found, Guaranteed, Label, Learned, NotTested, People
+from heldin.words.split import ConditionStated, SplitReason
+from heldin.words.statement import Statement
+
+_USUALLY, _OFTEN = 50.0, 20.0  # flagged members of 100, from which an attacker usually, or often, succeeds
+_NOT_BY_COINS = (SplitReason.EXACT_HALF, SplitReason.ASSERTED_NO_COINS)
+_ACCESS = {"weights": "the weights", "log-probabilities": "log-probabilities of texts", "text": "generated text"}
+
+
+@dataclass(frozen=True)
+class FlaggedPeople:
+    """The people whom one score flags, of 100 in each group.
+
+    Attributes:
+        members: flagged members.
+        lower: lower end of the 95 % interval of ``members``.
+        upper: upper end of it.
+        others: wrongly flagged non-members: 100 times the false-positive rate.
+        allowed: most members that the guarantee lets any attack flag in expectation; None without a guarantee to them.
+    """
+
+    members: float
+    lower: float
+    upper: float
+    others: float
+    allowed: float | None = None
+
+
+def flagged_people(record: Record) -> FlaggedPeople | None:
+    """Return the people flagged at the false-positive rate ``decision.fpr``, or at the lowest larger one.
+
+    None for trainings, which are not people; where the comparison is not valid; and where too few are held out to see
+    any such rate.
+    """
+    if record.trainings is not None or record.decision.decision.answer is Answer.NOT_VALID:
+        return None
+    stated, curve, named = record.decision.by.fpr, record.named().curve, record.decision.decision.named
+    if names_a_dial(record) and named is not None:
+        # The score with a dial changed has no curve in the record: its one rate was kept with the decision.
+        fpr, rate = named.fpr, (named.of_1000 / 10, named.lower / 10, named.upper / 10)
+    else:
+        seen = {each.fpr: each.estimate for each in curve.tpr_at if each.estimate is not None} if curve else {}
+        at = next((f for f in sorted(seen) if f > stated or math.isclose(f, stated)), None)
+        if at is None:
+            return None
+        fpr, rate = at, (100 * seen[at].value, 100 * seen[at].lower, 100 * seen[at].upper)
+    ceiling = record.ceiling()
+    allowed = None if ceiling is None else 100 * float(np.interp(fpr, ceiling.fpr, ceiling.tpr))
+    return FlaggedPeople(*rate, 100 * fpr, allowed)
+
+
+def names_a_dial(record: Record) -> bool:
+    """Return whether the strongest score has no curve in the record: a setting of a dial that does not lead."""
+    strongest = record.decision.decision.strongest
+    return strongest is not None and (strongest >= len(record.attacks) or record.attacks[strongest].curve is None)
+
+
+def canaries_leak(record: Record) -> bool:
+    """Return whether canary users leak in an audit of real users."""
+    return record.canaries is not None and _leaks(record.canaries.decision)
+
+
+def _leaks(facts: DecisionFacts | None) -> bool:
+    return facts is not None and facts.decision.answer is Answer.LEAKS
+
+
+def state_answer(record: Record) -> list[Statement]:
+    """Return the sentence below the banner, and one more where canary users leak."""
+    found = _find(record, record.decision.decision)()
+    leak = canaries_leak(record) and record.decision.decision.answer is not Answer.LEAKS
+    return [found, *([Found.CANARIES_LEAK()] if leak else [])]
+
+
+def _find(record: Record, decision: Decision) -> Found:
+    match decision.answer:
+        case Answer.LEAKS if record.trainings is not None:
+            return Found.OF_TRAININGS
+        case Answer.LEAKS if decision.named is None and decision.strongest == 0 and _contradicted(record):
+            return Found.BY_CLAIM_ALONE
+        case Answer.LEAKS:
+            people = flagged_people(record)
+            share = 0.0 if people is None else people.members
+            return Found.USUALLY if share >= _USUALLY else Found.OFTEN if share >= _OFTEN else Found.SOMETIMES
+        case Answer.NO_LEAK:
+            return Found.NO_LEAK
+        case Answer.INCONCLUSIVE:
+            if decision.unlearned:
+                return Found.LEARNED_NOTHING
+            return Found.REVERSED if decision.reversed else Found.TOO_FEW
+        case Answer.NOT_VALID:
+            return Found.NOT_VALID
+
+
+def _contradicted(record: Record) -> list[Verdict]:
+    return [v for v in record.judgement.verdicts if v.claim != NO_CLAIM and v.outcome is Outcome.VIOLATED]
+
+
+def state_people(record: Record) -> list[Statement]:
+    """Return how many people the best attack flags, or why that cannot be counted."""
+    if record.trainings is not None:
+        return [People.OF_TRAININGS(with_user=record.trainings.with_user, runs=record.trainings.runs)]
+    if record.decision.decision.answer is Answer.NOT_VALID:
+        return [People.NOT_VALID()]
+    people, stated = flagged_people(record), 100 * record.decision.by.fpr
+    if people is None:
+        return [People.TOO_FEW(others=record.split.held_out, percent=stated)]
+    allowed = None if people.allowed is None else People.ALLOWED(rate=people.allowed)
+    counted_people = People.COUNTED(
+        rate=people.members,
+        lower=people.lower,
+        upper=people.upper,
+        wrong=float(f"{people.others:.3g}"),
+        allowed=allowed,
+        audited=record.split.audited,
+    )
+    if math.isclose(people.others, stated):
+        return [counted_people]
+    return [counted_people, People.OTHER_RATE(percent=stated, others=record.split.held_out)]
+
+
+def state_canaries(record: Record) -> list[Statement]:
+    """Return the answer for planted canary users; empty without any, or where they are the ones audited."""
+    facts = record.canaries
+    if facts is None or record.split.audited == "canaries":
+        return []
+    if facts.decision is None:
+        return [People.CANARIES_NOT_COUNTED(answer="Inconclusive", users=facts.users, held_in=facts.held_in)]
+    answer, named = facts.decision.decision.answer.value.capitalize(), facts.decision.decision.named
+    if named is None:
+        return [People.CANARIES_NOT_COUNTED(answer=answer, users=facts.users, held_in=facts.held_in)]
+    return [
+        People.CANARIES(
+            answer=answer,
+            rate=named.of_1000 / 10,
+            lower=named.lower / 10,
+            upper=named.upper / 10,
+            wrong=float(f"{100 * named.fpr:.3g}"),
+        )
+    ]
+
+
+def state_evidence(record: Record) -> list[Statement]:
+    """Return how strong the evidence is: certified, indicative or an estimate, and why."""
+    decision, planted = record.decision.decision, record.planted
+    by = record.decision.by
+    if planted is not None and (unmet := planted.unmet()):
+        undeclared = [condition for condition in unmet if condition.reasons == [Reason.UNDECLARED]]
+        others = [condition for condition in unmet if condition not in undeclared]
+        if others:
+            return [Evidence.NOT_MET(condition=ConditionStated[others[0].name.name]())]
+        return [Evidence.NOT_DECLARED(count=len(undeclared))]
+    if not decision.exact:
+        not_by_coins = any(record.split.reason.states(code) for code in _NOT_BY_COINS)
+        return [(Evidence.NOT_BY_COINS if not_by_coins else Evidence.STATED)()]
+    # Limits are estimates from one training; only a leak is tested at an exact level.
+    level = 100 * (by.auroc_level + by.tpr_level)
+    stated = Evidence.CERTIFIED(percent=level) if decision.answer is Answer.LEAKS else Evidence.ESTIMATE()
+    if planted is None or (decisive := deciding(planted.conditions)) is None:
+        return [stated]
+    declared = sum(condition.known_by is Known.DECLARED for condition in planted.conditions)
+    return [
+        stated,
+        Evidence.DECLARED(
+            declared_by=planted.declared_by,
+            count=declared,
+            of_all=len(planted.conditions),
+            condition=ConditionStated[decisive.name.name](),
+        ),
+    ]
+
+
+def state_learned(record: Record) -> list[Statement]:
+    """Return whether the model learned: its gain on people outside its training data, with the interval."""
+    gain = record.gain or (record.utility.gain if record.utility else None)
+    if gain is None:
+        return [Learned.NOT_MEASURED()]
+    per = record.gain.per if record.gain else "token"
+    values = {"gain": gain.value, "lower": gain.lower, "upper": gain.upper, "per": per}
+    if gain.lower > 0.0:
+        return [Learned.YES(**values, base=(Base.BASE if record.training else Base.REFERENCE)())]
+    leaks = record.decision.decision.answer is Answer.LEAKS or canaries_leak(record)
+    return [(Learned.NOTHING_FOR_OTHERS if leaks else Learned.NOTHING)(**values)]
+
+
+def state_guarantee(record: Record) -> list[Statement]:
+    """Return what was claimed or accounted for, whether it is contradicted, and the reach of this audit."""
+    tested = [verdict for verdict in record.judgement.verdicts if verdict.claim != NO_CLAIM]
+    training = record.training
+    reach = max((verdict.max_certifiable_epsilon for verdict in record.judgement.verdicts), default=0.0)
+    able = [Guaranteed.NO_REACH(reach=reach)] if reach > 0.0 else []
+    if not tested:
+        if training is None:
+            return [Guaranteed.NONE(), *able]
+        if training.epsilon is None:
+            # Why the training has no guarantee, where a defense ran; a run without any has no reasons.
+            reasons = training.promise.values.get("reasons") or training.promise
+            return [Guaranteed.NO_GUARANTEE(reasons=reasons), *able]
+        return [Guaranteed.PLANNED(claim=training.guarantee_alone), Guaranteed.NOT_TESTED()]
+    claims = list(dict.fromkeys(verdict.claim for verdict in tested))
+    statements: list[Statement] = []
+    for claim in claims:
+        verdicts = [verdict for verdict in tested if verdict.claim == claim]
+        accounted = training is not None and training.epsilon is not None
+        statements.append((Guaranteed.PLANNED if accounted else Guaranteed.CLAIMED)(claim=claim))
+        statements.append(_judge(record, verdicts))
+    return statements
+
+
+def _judge(record: Record, verdicts: list[Verdict]) -> Statement:
+    """Return what the verdicts on one claim, of different groups of people, say together."""
+    violated = [verdict for verdict in verdicts if verdict.outcome is Outcome.VIOLATED]
+    if violated:
+        gravest = min(violated, key=lambda verdict: verdict.exit_code)
+        subjects = Guaranteed.BY_SUBJECTS(subjects=gravest.subjects) if record.canaries else None
+        return Guaranteed.CONTRADICTED(subjects=subjects, evidence=gravest.standing.value)
+    reach = max(verdict.max_certifiable_epsilon for verdict in verdicts)
+    if record.decision.decision.answer is Answer.NOT_VALID:
+        return Guaranteed.NOT_VALID()
+    if any(verdict.outcome is Outcome.CONSISTENT for verdict in verdicts):
+        return Guaranteed.NOT_CONTRADICTED(reach=reach)
+    return Guaranteed.OUT_OF_REACH(reach=reach)
+
+
+def state_not_tested(record: Record) -> list[Statement]:
+    """Return what no test looked at."""
+    kinds = [] if record.extraction is not None else [NotTested.EXTRACTION()]
+    kinds += [NotTested.WEIGHTS(), NotTested.ATTRIBUTES(), NotTested.RECONSTRUCTION()]
+    if record.split.audited == "canaries" or record.trainings is not None:
+        kinds.append(NotTested.REAL_USERS())
+    return [NotTested.ALL(kinds=kinds)]
+
+
+_LINES = (
+    (Label.PEOPLE, state_people),
+    (Label.EVIDENCE, state_evidence),
+    (Label.CANARIES, state_canaries),
+    (Label.LEARNED, state_learned),
+    (Label.GUARANTEE, state_guarantee),
+    (Label.RECOMMENDATION, lambda record: [recommend(record)]),
+    (Label.NOT_TESTED, state_not_tested),
+)
+
+
+def lines(record: Record) -> Iterator[tuple[Label, list[Statement]]]:
+    """Yield the lines of page one, each a label and what it states; lines that do not apply are left out."""
+    for label, state in _LINES:
+        if statements := state(record):
+            yield label, statements
+
+
+def written(statements: list[Statement]) -> str:
+    """Return the sentences of a line."""
+    return " ".join(str(statement).strip() for statement in statements)
+
+
+def report_id(record: Record) -> str:
+    """Return 12 hexadecimal digits that identify what the record holds."""
+    return text_sha256(record.model_dump_json())[:12]
+
+
+def written_date(created: str) -> str:
+    """Return the day of a time in ISO format in words, as "27 November 2026"."""
+    day = datetime.fromisoformat(created)
+    return f"{day.day} {day:%B %Y}"
+
+
+def describe_owner(release: Release | None) -> str:
+    """Return who is responsible for the model, and what it is for."""
+    stated = (None, None) if release is None else (release.owner, release.purpose)
+    return "; ".join(text or "not stated" for text in stated)
+
+
+def describe_release(release: Release | None) -> str:
+    """Return what will be given to whom."""
+    if release is None:
+        return "not stated"
+    return _ACCESS[release.access] + (f" to {release.who}" if release.who else "")
+
+
+def _rounded(number: int) -> str:
+    return f"{number / 1e6:,.1f} million" if number >= 1e6 else f"{number:,}"
+
+
+def identify(record: Record) -> Facts:
+    """Return what was audited: model, owner, purpose, release, date and report id."""
+    release = release_of(record.config)
+    parameters = record.target.parameters
+    size = "" if parameters is None else f", {_rounded(parameters)} parameters"
+    return Facts(
+        [
+            ("Model", f"{record.name} ({record.target.name}{size})"),
+            ("Owner, purpose", describe_owner(release)),
+            ("Intended release", describe_release(release)),
+            ("Audit", f"{written_date(record.created)}, report {report_id(record)}"),
+        ]
+    )
+
+
+def show_answer(record: Record) -> list[Block]:
+    """Return what was audited, and the answer in its banner."""
+    return [identify(record), Banner(record.decision.decision.answer.value, written(state_answer(record)))]
+
+
+def show_lines(record: Record) -> list[Block]:
+    """Return the lines of page one, and the line to sign."""
+    blocks: list[Block] = [
+        Paragraph(written(statements), lead=f"{label.sentence}.") for label, statements in lines(record)
+    ]
+    return [*blocks, Signature(f"this page and report {report_id(record)}")]
+
+
+def summary_lines(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield (label, text) of page one for a terminal: the answer first, and what blind baselines show."""
+    yield "answer", f"{record.decision.decision.answer.value.capitalize()}. {written(state_answer(record))}"
+    for label, statements in lines(record):
+        if label is Label.RECOMMENDATION:
+            yield "baselines", str(state_baselines(record))
+        yield label.sentence.lower(), written(statements)
+
+
+def state_baselines(record: Record) -> Statement:
+    """Return whether any baseline distinguishes the groups without the audited model."""
+    if not record.blind:
+        return Baselines.NOT_RUN()
+    separating = [baseline.name for baseline in record.blind if baseline.separates]
+    if separating:
+        return Baselines.SEPARATE(names=", ".join(separating))
+    return Baselines.NONE_SEPARATES(count=len(record.blind))
+
+
+def summary_facts(record: Record) -> dict[str, Any]:
+    """Return page one as JSON has it: codes and numbers, with the recommendation also in words."""
+    people, advice = flagged_people(record), recommend(record)
+    return {
+        "answer": record.decision.decision.answer.value,
+        "people": people and asdict(people),
+        "recommendation": str(advice),
+        "page_one": {
+            "answer": [statement.model_dump(mode="json") for statement in state_answer(record)],
+            **{
+                label.name.lower(): [statement.model_dump(mode="json") for statement in statements]
+                for label, statements in lines(record)
+            },
+        },
+        "report_id": report_id(record),
+        "headline": record.decision.headline,
+    }

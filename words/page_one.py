@@ -1,0 +1,312 @@
+"""Sentences of page one, the same in PDF, web page and terminal: what was found, in people, and how sure it is."""
+
+from heldin.words.statement import Code
+
+
+class Label(Code):
+    """What a line of page one is about."""
+
+    PEOPLE = "label_people", "In people"
+    EVIDENCE = "label_evidence", "Evidence"
+    CANARIES = "label_canaries", "Canary users"
+    LEARNED = "label_learned", "Learned anything"
+    GUARANTEE = "label_guarantee", "Guarantee"
+    RECOMMENDATION = "label_recommendation", "Recommendation"
+    NOT_TESTED = "label_not_tested", "Not tested"
+
+
+class Found(Code):
+    """The answer in a sentence for lay readers, below the banner."""
+
+    USUALLY = (
+        "found_usually",
+        "With a few texts by a person, an attacker can usually tell whether that person's data trained this model.",
+    )
+    OFTEN = (
+        "found_often",
+        "With a few texts by a person, an attacker can often tell whether that person's data trained this model.",
+    )
+    SOMETIMES = (
+        "found_sometimes",
+        "With a few texts by a person, an attacker can sometimes tell whether that person's data trained this model.",
+    )
+    BY_CLAIM_ALONE = (
+        "found_by_claim_alone",
+        "The scores contradict the stated guarantee, although no attack identifies the audited people by itself.",
+    )
+    OF_TRAININGS = (
+        "found_of_trainings",
+        "A model trained this way reveals whether one planted worst-case user was in its training data.",
+    )
+    NO_LEAK = (
+        "found_no_leak",
+        "No attack identified members better than guessing, and the audit was large enough to rule out a larger leak.",
+    )
+    REVERSED = (
+        "found_reversed",
+        "The scores point the wrong way: members look like non-members. The two groups may be swapped.",
+    )
+    TOO_FEW = "found_too_few", "No leak was found, but this audit was too small to rule one out."
+    LEARNED_NOTHING = (
+        "found_learned_nothing",
+        "No leak was found, but the model learned nothing measurable, so the audit shows little.",
+    )
+    NOT_VALID = "found_not_valid", "The comparison does not test this model, so nothing follows for it."
+    CANARIES_LEAK = "found_canaries_leak", " Planted canary users were identified, so this training leaks."
+
+
+class People(Code):
+    """How many people the best attack flags; ``audited`` names whose words are used."""
+
+    COUNTED = (
+        "people_counted",
+        "The best attack flags {rate:.0f} of every 100 members ({what.members}; 95 % CI {lower:.0f} to {upper:.0f})"
+        " and wrongly flags {wrong:g} of every 100 non-members. Guessing would flag {wrong:g} and {wrong:g}.{allowed}",
+    )
+    ALLOWED = "people_allowed", " The guarantee allows at most {rate:.0f}."
+    OTHER_RATE = (
+        "people_other_rate",
+        " A false-positive rate of {percent:g} % needs more than {others} non-members.",
+    )
+    CANARIES = (
+        "people_canaries",
+        "{answer}. The attack flags {rate:.0f} of every 100 canary users that were trained on (95 % CI {lower:.0f} to"
+        " {upper:.0f}), and wrongly flags {wrong:g} of every 100 others.",
+    )
+    CANARIES_NOT_COUNTED = (
+        "people_canaries_not_counted",
+        "{answer}: {users} canary users were planted, {held_in} of them in the training data.",
+    )
+    TOO_FEW = (
+        "people_too_few",
+        "This audit cannot count people: {others} non-members are too few for a false-positive rate of {percent:g} %.",
+    )
+    NOT_VALID = "people_not_valid", "This audit cannot count people, because the comparison is not valid."
+    OF_TRAININGS = (
+        "people_of_trainings",
+        "This audit counts trainings, not people: one planted user was in {with_user} of {runs} trainings.",
+    )
+
+
+class Evidence(Code):
+    """How strong the evidence is, and why."""
+
+    CERTIFIED = (
+        "evidence_certified",
+        "Certified: heldin decided by coin flips who was in the training data. Chance alone gives a false leak in at"
+        " most {percent:g} of 100 audits.",
+    )
+    ESTIMATE = (
+        "evidence_estimate",
+        "Estimate: heldin decided by coin flips who was in the training data, but the limits come from one training.",
+    )
+    STATED = (
+        "evidence_stated",
+        "Indicative: you stated who was in the training data, and heldin could not check it.",
+    )
+    NOT_BY_COINS = (
+        "evidence_not_by_coins",
+        "Indicative: independent coin flips did not decide who was in the training data.",
+    )
+    NOT_MET = "evidence_not_met", "Indicative: this condition is not met: {condition}."
+    NOT_DECLARED = (
+        "evidence_not_declared",
+        "Indicative: nobody declared {count} of the conditions that heldin cannot check.",
+    )
+    DECLARED = (
+        "evidence_declared",
+        " {declared_by} declared {count} of {of_all} conditions; the deciding one: {condition}.",
+    )
+
+
+class Learned(Code):
+    """Whether the model learned, from people outside its training data."""
+
+    YES = (
+        "learned_yes",
+        "Yes: on people outside its training data, its loss is {gain:.3g} nats per {per} below the {base}'s (95 % CI"
+        " {lower:.3g} to {upper:.3g}).",
+    )
+    NOTHING = (
+        "learned_nothing",
+        "No: this model learned nothing measurable (gain {gain:.3g} nats per {per}, 95 % CI {lower:.3g} to"
+        " {upper:.3g}), so low leakage does not show that the defense works.",
+    )
+    NOTHING_FOR_OTHERS = (
+        "learned_nothing_for_others",
+        "Not for others: on people outside its training data it gained nothing measurable ({gain:.3g} nats per {per},"
+        " 95 % CI {lower:.3g} to {upper:.3g}).",
+    )
+    NOT_MEASURED = "learned_not_measured", "Not measured."
+
+
+class Base(Code):
+    """The model that the gain is measured from."""
+
+    BASE = "base_model", "base model"
+    REFERENCE = "reference_model", "reference model"
+
+
+class Guaranteed(Code):
+    """A guarantee of the plan, or a claim that was typed, and what this audit can say about it."""
+
+    NONE = "guarantee_none", "None was claimed."
+    NO_GUARANTEE = "guarantee_absent", "None: {reasons}."
+    PLANNED = "guarantee_planned", "The training has {claim}. "
+    CLAIMED = "guarantee_claimed", "You claimed {claim}. "
+    CONTRADICTED = "guarantee_contradicted", "This audit contradicts it{subjects} ({evidence})."
+    BY_SUBJECTS = "guarantee_by_subjects", " by the scores of {subjects}"
+    NOT_CONTRADICTED = (
+        "guarantee_not_contradicted",
+        "This audit does not contradict it. It could contradict claims below epsilon {reach:.2g}.",
+    )
+    OUT_OF_REACH = (
+        "guarantee_out_of_reach",
+        "This audit could only contradict claims below epsilon {reach:.2g}, so it says nothing about this one.",
+    )
+    NOT_VALID = "guarantee_not_valid", "The comparison is not valid, so this audit says nothing about it."
+    NOT_TESTED = "guarantee_not_tested", "This audit did not test it."
+    NO_REACH = "guarantee_no_reach", " This audit could contradict claims below epsilon {reach:.2g}."
+
+
+class NotTested(Code):
+    """What no test looked at."""
+
+    ALL = "not_tested", "This audit did not test {kinds}."
+    EXTRACTION = "not_tested_extraction", "extraction of texts", ", "
+    WEIGHTS = "not_tested_weights", "attacks that use weights or gradients", ", "
+    ATTRIBUTES = "not_tested_attributes", "attribute inference", ", "
+    RECONSTRUCTION = "not_tested_reconstruction", "reconstruction", ", "
+    REAL_USERS = "not_tested_real_users", "real users", ", "
+
+
+class Baselines(Code):
+    """Whether anything distinguishes the groups without the audited model."""
+
+    NONE_SEPARATES = (
+        "baselines_none",
+        "None of {count} baselines distinguishes the groups without the audited model.",
+    )
+    SEPARATE = "baselines_separate", "Without the audited model the groups differ: {names}."
+    NOT_RUN = "baselines_not_run", "Not run."
+
+
+class Limit(Code):
+    """A limit of the organisation that asked for the audit."""
+
+    AT_MOST = "limit_at_most", "{measure} at most {value:g}", ", "
+    AT_LEAST = "limit_at_least", "{measure} at least {value:g}", ", "
+
+
+class Advice(Code):
+    """The recommendation, and its reason."""
+
+    RELEASE_NEVER = "advice_contradicted", "Do not release the model: the guarantee is contradicted. {next}"
+    COMPARISON = "advice_comparison", "None: the comparison is not valid. {next}"
+    CONDITION = (
+        "advice_condition",
+        "None: a condition of this audit is not met, so its answer may be about another training. {next}",
+    )
+    ABOVE = (
+        "advice_above",
+        "Do not release the model yet: the estimated leak is larger than the guarantee allows. {next}",
+    )
+    BROKEN = "advice_broken", "Do not release the model: it exceeds your limit ({limits}). {next}"
+    NOT_SHOWN = (
+        "advice_not_shown",
+        "Do not release the model yet: this audit does not show that it keeps your limit ({limits}). {next}",
+    )
+    RELEASE = "advice_release", "Release is within your limits ({limits}). {next}"
+    RELEASE_LEAKS = (
+        "advice_release_leaks",
+        "Release is within your limits ({limits}), although the model leaks. {next}",
+    )
+    RELEASE_INCONCLUSIVE = (
+        "advice_release_inconclusive",
+        "Release is within your limits ({limits}), although this audit is inconclusive. {next}",
+    )
+    RELEASE_CANARIES = (
+        "advice_release_canaries",
+        "Release is within your limits ({limits}), although planted canary users leak. {next}",
+    )
+    LEAKS = "advice_leaks", "Do not give {subject} to anyone who must not learn {secret}. {next}"
+    CANARIES_LEAK = (
+        "advice_canaries_leak",
+        "Do not read this as safe: training leaks canary users, and real users with unusual texts may leak too. {next}",
+    )
+    INCONCLUSIVE = "advice_inconclusive", "Do not read this as safe. {next}"
+    NO_LEAK = "advice_no_leak", "These attacks give no reason to hold the model back. {next}"
+    TRAININGS_NO_LEAK = "advice_trainings", "This audit found nothing against the training. {next}"
+
+
+class Subject(Code):
+    """What must not be given away."""
+
+    MODEL = "subject_model", "this model"
+    MODELS = "subject_models", "models trained this way"
+
+
+class Secret(Code):
+    """What an attacker would learn."""
+
+    USERS = "secret_users", "whose texts trained it"
+    ENTITIES = "secret_entities", "who is named in its training texts"
+    BOTH = "secret_both", "whose texts trained it or who is named in them"
+
+
+class Next(Code):
+    """What to do next."""
+
+    CHECK_TRAINER = (
+        "next_check_trainer",
+        "Check noise, clipping, sampling and keys, in this order; heldin audit-trainer tests each.",
+    )
+    SWAPPED = (
+        "next_swapped",
+        "Check which file holds members and which holds non-members, and which model is the reference. Then audit"
+        " again.",
+    )
+    SWAPPED_COINS = "next_swapped_coins", "Audit again with more users or with more texts of each."
+    TRAINING_FILE = (
+        "next_training_file",
+        "Give members who are in this training file and non-members who are not, then audit again.",
+    )
+    REFERENCE = (
+        "next_reference",
+        "Check that the reference model never saw these users and is not swapped with the audited one. Then"
+        " audit again.",
+    )
+    COINS = (
+        "next_coins",
+        "Decide by coin flips before training who is a member (heldin run does), or take both groups from the same"
+        " source and time. Then audit again.",
+    )
+    DECLARE = "next_declare", "Resolve the condition, or plant and train again."
+    MORE_USERS = (
+        "next_more_users",
+        "Audit about {needed:,} {what.unit} ({users:,} were audited); heldin power plans this.",
+    )
+    MORE_USERS_OR_TEXTS = (
+        "next_more_users_or_texts",
+        "Audit more {what.unit} or give the attacker more texts of each; heldin power plans this.",
+    )
+    LEARN_MORE = "next_learn_more", "Train a model that learns from its data, then audit that model."
+    PLANT_AGAIN = "next_plant_again", "{first} This takes another planted training set and another training."
+    NOT_MEASURED = "next_not_measured", "Measure it, or remove the limit."
+    MITIGATE = (
+        "next_mitigate",
+        "User-level differential privacy limits every attack. Deduplication, fewer texts per person and fewer epochs"
+        " reduce this one.",
+    )
+    SMALLER_EPSILON = "next_smaller_epsilon", "Train with a smaller epsilon, or release to fewer people."
+    GET_GUARANTEE = "next_get_guarantee", "Train with a guarantee for users (defense: uls), then audit again."
+    AGAIN = "next_again", "Audit again after further training on these texts, and when stronger attacks are known."
+    WITHOUT_GUARANTEE = (
+        "next_without_guarantee",
+        "Only a guarantee for users limits attacks that were not tried. Audit again after further training.",
+    )
+    MORE_TRAININGS = (
+        "next_more_trainings",
+        "Run more trainings, or test the trainer itself with heldin audit-trainer.",
+    )
+    ANNEX = "next_annex", "Read in the annex what was not tested, then sign below."
