@@ -335,7 +335,8 @@ def account_table(row: AccountRow) -> str:
         ("its TPR at 1 % FPR, at most", _number(row.tpr_at_1pct_fpr_bound)),
     ]
     text = [f"{name:<38}{value}" for name, value in lines if value]
-    return "\n".join([*text, *([] if row.label is None else [str(row.label)]), *(f"warning: {w}" for w in row.warnings)])
+    label = [] if row.label is None else [str(row.label)]
+    return "\n".join([*text, *label, *(f"warning: {warning}" for warning in row.notes())])
 
 
 def _black_box(row: AccountRow) -> str:
