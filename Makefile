@@ -8,7 +8,7 @@ BIN := .venv/bin
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,entities,html,cluster,trainers,docs]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,entities,cluster,trainers,docs]'
 	touch $@
 
 demo: .venv/installed

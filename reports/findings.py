@@ -11,7 +11,7 @@ from heldin.audit.results import TrainingsFacts
 from heldin.base.wording import counted
 from heldin.bounds.verdict import NO_CLAIM
 from heldin.record.document import Record
-from heldin.record.planted_facts import ConditionName, Known, PlantedFacts
+from heldin.record.planted_facts import PlantedFacts
 from heldin.reports.attacks import marks_line
 from heldin.reports.blocks import Block, Entry, Note, Paragraph, Place, Small
 from heldin.reports.claims import describe_verdicts
@@ -19,7 +19,6 @@ from heldin.reports.extraction import extraction_line
 from heldin.reports.people import describe_attacker, describe_people, explain_groups
 from heldin.reports.recommendation import propose_limits
 from heldin.reports.wording import audited_by, group_name, interval, of_real_rows, sentence
-from heldin.words.texts import AtEndpoint
 
 
 def explain_answer(record: Record) -> list[Block]:
@@ -168,84 +167,6 @@ def _planted_rows(planted: PlantedFacts) -> str:
     return f"{text} {form_line(planted.form)}" if planted.form is not None else text
 
 
-def describe_audited(record: Record) -> str:
-    """Return what was audited."""
-    if record.trainings:
-        return _describe_trainings(record, record.trainings)
-    split, target, words = record.split, record.target, audited_by(record)
-    size = "unknown size" if target.parameters is None else f"{target.parameters / 1e6:,.1f} million parameters"
-    origin = _origin(record)
-    if target.endpoint:
-        origin += f" It was reached at {target.endpoint.url}; {AtEndpoint.NO_FINGERPRINT()}."
-    kind = "user" if split.audited in ("entities", "canaries") else "more user"
-    always = f" {counted(split.always_in, kind)} always took part and are not scored." if split.always_in else ""
-    per_text = ""
-    if record.per_text:
-        per_text = (
-            " Their tokenizers are not known to be the same: scores are compared per text, never per token, and attacks"
-            " that compare tokens are left out."
-        )
-    return (
-        f"A {target.architecture} of {size} ({target.name}).{origin} {_texts(record)} of {split.held_in:,} held-in and"
-        f" {split.held_out:,} {words.other} were scored under it and under the reference model"
-        f" ({record.reference.name}).{per_text} Sides: {split.standing_reason}.{always}{_made_up(record)}"
-    )
-
-
-def _made_up(record: Record) -> str:
-    corpus = record.config.get("corpus")
-    source = corpus.get("source") if isinstance(corpus, dict) else None
-    if not isinstance(source, dict) or source.get("kind") != "synthetic":
-        return ""
-    real = ', and "real users" are those who are no canary users' if record.canaries else ""
-    return f" The corpus is synthetic: no person wrote it{real}."
-
-
-def _origin(record: Record) -> str:
-    """Return how the target was trained here; empty for a model trained elsewhere."""
-    t, planted = record.training, record.planted
-    if planted is not None:
-        given = next(condition for condition in planted.conditions if condition.name is ConditionName.GIVEN_EVERY_ROW)
-        by = f"declared by {planted.declared_by}" if given.known_by is Known.DECLARED else given.known_by.value
-        return (
-            f" It was trained elsewhere, on {counted(planted.rows, 'row')} that heldin wrote for it ({by})."
-            f" This is look {planted.look} of {planted.looks} that were paid for."
-        )
-    if t is None:
-        return ""
-    if not t.selection.startswith("best"):
-        which = f"the last of {t.steps:,} steps"
-    elif t.chosen_step == t.steps:
-        which = f"the last of {t.steps:,} steps, which was the best"
-    else:
-        which = f"the best of {t.steps:,} steps, step {t.chosen_step:,}"
-    # the conditions of the promise are in the table of facts
-    promised = t.guarantee_alone if t.epsilon is not None else t.guarantee
-    trained = (
-        f" It was fine-tuned on {counted(t.records, 'text')} of {counted(t.users, 'user')} ({which}; defense:"
-        f" {t.defense}; {promised})."
-    )
-    trained += "".join(f" The {r.name} had {r.did} of {r.before:,} of them." for r in t.removals)
-    if record.canaries:
-        trained += f" {record.canaries.held_in} of these users are canary users, planted by the auditor."
-    return trained
-
-
-def _texts(record: Record) -> str:
-    """Return the scored texts, and what is known about whether training saw them."""
-    number, texts = record.attacker_texts, record.scored_texts
-    says = " (as declared, not checked)" if texts.known_by == "declared" else ""
-    match texts.kind:
-        case "fresh":
-            return f"{counted(number, 'fresh text')}{says}"
-        case "training":
-            return f"{counted(number, 'text')} that training saw or would have seen{says}"
-        case "mixed":
-            return f"{counted(number, 'text')}, some of which training saw,"
-        case "not known":
-            return f"{counted(number, 'text')} (whether training saw them is not known)"
-
-
 def state_limits(record: Record) -> str:
     """Return what the audit does not say."""
     if record.trainings:
@@ -278,19 +199,6 @@ def state_limits(record: Record) -> str:
         "An audit bounds what an attacker can do from below: these attacks did this well; another may do better."
         f" Intervals are estimates: they treat {words.unit} as independent, while all scores share one"
         f" model.{guarantee}{alone}{learned}"
-    )
-
-
-def _describe_trainings(record: Record, facts: TrainingsFacts) -> str:
-    t, target = record.training, record.target
-    assert t is not None
-    return (
-        f"A training, not a model: {facts.runs} times a {target.architecture} of {target.parameters:,} parameters was"
-        f" fine-tuned for {t.steps} steps on the same {t.records:,} texts of {counted(t.users, 'user')} (defense:"
-        f" {t.defense}; {t.guarantee}), {facts.with_user} times with one more user, made to be found:"
-        f" {counted(facts.documents, 'document')} in tokens that nobody else writes. How that was decided:"
-        f" {record.split.standing_reason}. Each model was scored and thrown away; a training took"
-        f" {facts.seconds_each:.1f} s (median)."
     )
 
 
@@ -349,7 +257,6 @@ SECTIONS: tuple[Entry[Record], ...] = (
     Entry("attacker", "Who attacks", describe_attacker),
     Entry("success", "How well the attacks did", describe_success),
     Entry("canary-users", "Canary users", describe_canaries),
-    Entry("audited", "What was audited", describe_audited),
     Entry("verdicts", "Bounds and verdict", describe_verdicts),
     Entry("limits", "What this does not show", state_limits),
 )

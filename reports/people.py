@@ -10,7 +10,6 @@ from heldin.record.document import Record
 from heldin.record.release import release_of
 from heldin.record.requirements import epsilon_per_entity, epsilon_per_user
 from heldin.reports.blocks import Block, Paragraph
-from heldin.reports.claims import summarise
 from heldin.reports.extraction import written_out
 from heldin.reports.page_one import flagged_people, names_a_dial
 from heldin.reports.wording import audited_by, of_real_rows, percent, texts_of
@@ -31,7 +30,6 @@ def describe_people(record: Record) -> list[Block]:
     """Return the result counted in people, in detail."""
     return [
         Paragraph(explain_people(record)),
-        Paragraph(summarise(record), lead="Claims and bounds."),
         Paragraph(describe_worst_off(record), lead="Worst-affected people."),
         Paragraph(written_out(record), lead="Texts that the model would write."),
     ]

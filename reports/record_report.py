@@ -11,8 +11,9 @@ from heldin.record.facts import Count, Overlaps
 from heldin.reports import annex, attacks, claims, extraction, figures, findings, page_one
 from heldin.reports.blocks import Block, Entry, Facts, Paragraph, Place, Report, Verbatim, assemble
 from heldin.reports.typesetting import write_pdf
-from heldin.reports.wording import audited_by, breakable, explain_terms
+from heldin.reports.wording import audited_by, breakable, explain_terms, texts_of
 from heldin.words.people import Wording
+from heldin.words.texts import AtEndpoint
 
 
 def write_report(folder: Path) -> Path:
@@ -62,12 +63,22 @@ def list_facts(record: Record) -> Facts:
         ("records by part", ", ".join(f"{k} {v:,}" for k, v in s.records_by_part.items())),
         ("how the sides are known", "heldin drew them" if s.known_by == "measured" else s.known_by),
         *_overlaps(s.overlaps, words, record.scored_texts.kind),
+        (
+            "scored texts",
+            f"{record.attacker_texts:,}, {texts_of(record.scored_texts.kind)} ({record.scored_texts.known_by})",
+        ),
         ("what is scored", str(record.scoring_rule)),
         # 16 of 64 hexadecimal digits: enough to compare by eye; the whole hash is in record.json.
-        ("target", f"{breakable(record.target.name)}; {record.target.fingerprint[:16]}"),
+        ("target", f"{breakable(record.target.name)}, {record.target.architecture}; {record.target.fingerprint[:16]}"),
         ("reference", f"{breakable(record.reference.name)}; {record.reference.fingerprint[:16]}"),
         ("corpus fingerprint", c.fingerprint[:16]),
     ]
+    if endpoint := record.target.endpoint:
+        rows.append(("reached at", f"{breakable(endpoint.url)}; {AtEndpoint.NO_FINGERPRINT()}"))
+    if record.per_text:
+        rows.append(("scores are compared", "per text, since the models may have different tokenizers"))
+    if (record.config.get("corpus") or {}).get("source", {}).get("kind") == "synthetic":
+        rows.append(("corpus", "synthetic: no person wrote it"))
     if record.precision:
         rows.append(("scored in", record.precision.line))
     if record.canaries:
@@ -84,7 +95,9 @@ def list_facts(record: Record) -> Facts:
         rows.append(("commitments to key and ledger", f"{s.key_commitment[:16]}, {s.ledger_commitment[:16]}"))
     if record.training:
         t = record.training
-        rows.append(("fine-tuning", f"{t.steps:,} steps in {t.seconds:,.0f} s; defense: {t.defense}"))
+        chosen = f"{t.selection}, step {t.chosen_step:,}"
+        rows.append(("fine-tuning", f"{t.steps:,} steps ({chosen}) in {t.seconds:,.0f} s; defense: {t.defense}"))
+        rows.append(("trained on", f"{counted(t.records, 'text')} of {counted(t.users, 'user')}"))
         rows.append(("guarantee", t.guarantee))
         rows += [(r.name, f"{r.did} of {r.before:,} training records of {r.users:,} users") for r in t.removals]
         # A plain run's noise multiplier is 0, which would read as a setting of a mechanism.
@@ -97,6 +110,7 @@ def list_facts(record: Record) -> Facts:
     if record.planted:
         p = record.planted
         rows.append(("training set", f"{p.rows:,} rows, written {p.planted}; {p.training_set[:16]}"))
+        rows.append(("look at the training", f"{p.look} of {p.looks} that were paid for"))
         rows.append(("plan of the audit", p.plan[:16]))
     if record.utility:
         u = record.utility

@@ -9,7 +9,7 @@ from heldin.audit.shipping import LEAST_BLOCKS as LEAST_OF_RULE
 from heldin.audit.shipping import CandidateResult, Shipping, Tested
 from heldin.base.wording import counted
 from heldin.record.release import release_of
-from heldin.record.sweep import SweepResult, VariantResult
+from heldin.record.sweep import Rule, SweepResult, VariantResult
 from heldin.reports.blocks import Banner, Block, Facts, Note, Paragraph, Signature, Table
 from heldin.reports.page_one import describe_release, written, written_date
 from heldin.reports.people import attacker_asks
@@ -297,51 +297,20 @@ def list_notes(result: SweepResult) -> list[Block]:
 
 
 def show_rule(result: SweepResult) -> list[Block]:
-    """Return the rule, with a row for each variant."""
-    return [Paragraph(_state_rule(result)), tabulate_variants(result)]
+    """Return the rule, and what it gives for each variant; nothing without one."""
+    if result.rule is None:
+        return []
+    rows = [[breakable(variant.name), _state_outcome(result, variant)] for variant in result.variants]
+    return [Paragraph(_state_rule(result.rule)), Table(("defense", "result"), rows, widths=(1, 2))]
 
 
-def _state_rule(result: SweepResult) -> str:
-    rule = result.rule
-    if rule is None:
-        return "None: the sweep's file names no decision."
+def _state_rule(rule: Rule) -> str:
     needs = [name_measure(words) for words in rule.require]
     return (
         f"{'; '.join(needs)}. Of those that pass, the best in {_PREFERRED.get(rule.prefer, rule.prefer)} is shipped."
         f" Candidates: {', '.join(rule.candidates)}. A variant that breaks a limit is recommended with a probability of"
         f" at most {percent(rule.level, 0)}."
     )
-
-
-def tabulate_variants(result: SweepResult) -> Table:
-    """Return a row for each variant."""
-    marks = assign_letters(result.variants)
-    rows = [
-        [
-            f"{marks[variant.name]}  {breakable(variant.name)}",
-            format_promise(variant),
-            format_summary(variant.auroc, digits=2),
-            format_summary(variant.named, digits=0),
-            "-" if variant.epsilon_at_least is None else f"{variant.epsilon_at_least:.2f}",
-            format_summary(variant.gain, signed=True),
-            "-" if variant.gradients is None else f"{variant.gradients:,.0f}",
-            "-" if variant.seconds is None else f"{variant.seconds:,.0f}",
-            _state_outcome(result, variant),
-        ]
-        for variant in result.variants
-    ]
-    rate = (
-        "" if result.attacker is None else f" where {1000 * result.attacker.fpr:,.0f} of 1,000 others are named wrongly"
-    )
-    note = sentence(
-        f"means over the blocks with 95 % intervals; {describe_intervals(result)}. promise: epsilon (delta) and whom"
-        " it protects. AUROC: of the leading attack, 0.5 is guessing."
-        f" named of 1,000: held-in users whom it names{rate}. epsilon ≥: the largest of its cells, certified for all"
-        " cells at once. loss gained: over the base model, on held-out users' test texts, nats per token. s: seconds of"
-        " one cell, with attack and report"
-    )
-    head = ("defense", "promise", "AUROC", "named of 1,000", "epsilon ≥", "loss gained", "gradients", "s", "result")
-    return Table(head, rows, note, numeric=(4, 6, 7), widths=(1.1, *(None,) * 7, 1), dense=True)
 
 
 def _state_outcome(result: SweepResult, variant: VariantResult) -> str:

@@ -56,24 +56,26 @@ def tabulate_candidates(result: SweepResult) -> Table | None:
 
 
 def tabulate_differences(result: SweepResult) -> Table | None:
-    """Return each variant against the first of its group."""
+    """Return each variant's leakage, bound and loss, and the differences to the first of its group."""
     rows = [
         [
             breakable(variant.name),
-            breakable(variant.group),
+            format_summary(variant.auroc, digits=2),
+            "-" if variant.epsilon_at_least is None else f"{variant.epsilon_at_least:.2f}",
+            format_summary(variant.loss, digits=4),
             format_summary(variant.auroc_difference, signed=True),
             format_summary(variant.loss_difference, digits=4, signed=True),
-            format_summary(variant.loss, digits=4),
+            "-" if variant.gradients is None else f"{variant.gradients:,.0f}",
         ]
         for variant in result.variants
-        if variant.name != variant.group
     ]
     note = (
-        "Differences within blocks, which share held-in and held-out users;"
-        f" {describe_intervals(result)}. Losses on held-out users' test texts, nats per token."
+        "AUROC: of the primary attack, 0.5 is guessing. epsilon ≥: the largest certified lower bound of its training"
+        " runs, valid for all at once. Loss: on held-out users' test texts, nats per token. Differences: to the first"
+        f" variant of the group, within blocks, which share members and non-members; {describe_intervals(result)}."
     )
-    head = ("variant", "less the variant", "difference of AUROCs", "difference of losses", "loss")
-    return Table(head, rows, note, numeric=(2, 3, 4)) if rows else None
+    head = ("variant", "AUROC", "epsilon ≥", "loss", "difference of AUROCs", "of losses", "gradients")
+    return Table(head, rows, note, numeric=(2, 6), dense=True) if rows else None
 
 
 def show_canaries(result: SweepResult) -> list[Block]:

@@ -1,8 +1,7 @@
 """Drafts of reports: most tests look at the content of a report, and few at its pages.
 
-Drawing and typesetting take a second of processor time a report. In the tests a figure is empty, a web page has no
-library for its charts and ``report.pdf`` contains the content as JSON, unless a test asks for the ``typeset`` fixture
-or a fixture works within ``typesetting``.
+Drawing and typesetting take a second of processor time a report. In the tests a figure is empty and ``report.pdf``
+contains the content as JSON, unless a test asks for the ``typeset`` fixture or a fixture works within ``typesetting``.
 """
 
 import contextlib
@@ -33,11 +32,10 @@ def typesetting() -> Iterator[None]:
 def drafting() -> Iterator[None]:
     """Make drafts, outside of ``typesetting``."""
     import typst
-    import vl_convert
 
     from heldin.reports.blocks import Figure, Report
 
-    compiled, scripts, figures = typst.compile, vl_convert.javascript_bundle, Report.figures.fget
+    compiled, figures = typst.compile, Report.figures.fget
 
     def compile_or_draft(template: str, root: str, pdf_standards: str) -> bytes:
         if _asked[0]:
@@ -51,7 +49,6 @@ def drafting() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typst, "compile", compile_or_draft)
         patch.setattr(Report, "figures", property(figures_or_drafts))
-        patch.setattr(vl_convert, "javascript_bundle", lambda **options: scripts(**options) if _asked[0] else "")
         yield
 
 

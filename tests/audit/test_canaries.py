@@ -33,7 +33,7 @@ from heldin.stages.sides.layout import Layout, parts_of, pool_of_users
 from heldin.stages.sides.ledger import Keys, draw_ledger, ledger_of_run, load_ledger
 from heldin.stages.sides.planting import plant
 from heldin.stages.train.plan import mechanism_of
-from heldin.words.answer import GuaranteeComparison, Headline, LeakFound, Violation
+from heldin.words.answer import Headline, LeakFound, Violation
 from heldin.words.evidence import REAL_USERS, Subjects
 from heldin.words.guarantee import GuaranteeCondition, NoGuaranteeReason
 from tests.refusals import refused
@@ -234,7 +234,7 @@ def test_groups_are_reported_apart_and_bounds_name_whom_they_speak_of():
     assert [(g.kind, g.length, g.documents) for g in facts.groups] == [("substring", 1, None), ("substring", 2, None)]
     assert all(g.auroc.lower > 0.95 for g in facts.groups)
     stated = facts.decision.statement
-    assert states(stated, Headline.LEAKS, GuaranteeComparison.BEYOND)
+    assert states(stated, Headline.LEAKS)
     leak = values_of(stated, LeakFound.BY_AUROC)
     assert (leak["score"], leak["audited"]) == ("likelihood-ratio (mean over texts)", "canaries")
     assert sum(g.held_in for g in facts.groups) == facts.held_in
@@ -280,7 +280,7 @@ def test_what_canary_users_certify_reaches_the_answer_on_real_users():
     assert answer(()).decision.answer is Answer.NO_LEAK
     told = answer(judgements)
     assert (told.decision.answer, told.decision.promise) == ("leaks", "beyond")
-    assert states(told.statement, Headline.LEAKS, GuaranteeComparison.BEYOND)
+    assert states(told.statement, Headline.LEAKS)
     assert values_of(told.statement, Violation.CERTIFIED_BY)["subjects"] == OF_SUBSTRINGS
 
 

@@ -7,7 +7,6 @@ from heldin.audit.decision import Answer, DecisionConfig, Promise, RateEvidence,
 from heldin.audit.headline import headline, notes
 from heldin.words.answer import (
     AurocInterval,
-    GuaranteeComparison,
     Headline,
     IndicativeReason,
     LeakFound,
@@ -29,7 +28,7 @@ FLAW = "a flaw"
 
 
 RATIO, LOSS = "likelihood-ratio (mean over texts)", "loss (mean over texts)"
-PLAIN = {Headline.LEAKS: {"promise": None, "standing": None}}
+PLAIN = {Headline.LEAKS: {"standing": None}}
 INTERVAL = {"auroc": 0.64, "lower": 0.59, "upper": 0.69}
 
 
@@ -43,7 +42,6 @@ INTERVAL = {"auroc": 0.64, "lower": 0.59, "upper": 0.69}
             | {
                 LeakFound.BY_AUROC: {"score": RATIO, "audited": "users"},
                 AurocInterval.ALONE: INTERVAL,
-                LeakFound.NAMED: {"count": 200, "lower": 160, "upper": 260, "fpr_percent": 5.0},
             },
         ),
         (
@@ -53,33 +51,12 @@ INTERVAL = {"auroc": 0.64, "lower": 0.59, "upper": 0.69}
             | {
                 LeakFound.BY_AUROC: {"score": "loss (max over texts)", "audited": "users"},
                 AurocInterval.SIMULTANEOUS: {**INTERVAL, "scores": 2},
-                LeakFound.NAMED: {"count": 100, "lower": 60, "upper": 160, "fpr_percent": 5.0},
             },
-        ),
-        (
-            evidence(LEAK, ceiling=0.69),
-            Answer.LEAKS,
-            {Headline.LEAKS: {"standing": None}, GuaranteeComparison.WITHIN: {}, LeakFound.BY_AUROC: {"score": RATIO}},
-        ),
-        (
-            evidence(LEAK, ceiling=0.69, violated="certified"),
-            Answer.LEAKS,
-            {Headline.LEAKS: {"standing": None}, GuaranteeComparison.BEYOND: {}, LeakFound.BY_AUROC: {"score": RATIO}},
-        ),
-        (
-            evidence(LEAK, ceiling=0.69, violated="indicative", exact=False),
-            Answer.LEAKS,
-            {GuaranteeComparison.BEYOND: {}, IndicativeReason.SIDES_ASSERTED: {}, LeakFound.BY_AUROC: {"score": RATIO}},
-        ),
-        (
-            evidence(LEAK, ceiling=0.6),
-            Answer.LEAKS,
-            {Headline.LEAKS: {"standing": None}, GuaranteeComparison.ABOVE: {}, LeakFound.BY_AUROC: {"score": RATIO}},
         ),
         (
             evidence(LEAK, exact=False),
             Answer.LEAKS,
-            {Headline.LEAKS: {"promise": None}, IndicativeReason.SIDES_ASSERTED: {}},
+            {Headline.LEAKS: {}, IndicativeReason.SIDES_ASSERTED: {}},
         ),
         (
             evidence(score(0.52, at_most=0.58)),
@@ -147,15 +124,40 @@ def test_a_leak_at_low_false_positive_rates_alone_is_a_leak_and_said_as_such():
     assert values_of(statement, AurocInterval.ALONE) == {"auroc": 0.53, "lower": 0.48, "upper": 0.58}
 
 
-def test_people_are_counted_at_the_lowest_rate_that_lets_five_held_out_users_err():
-    def named(held_out):
+@pytest.mark.parametrize(
+    ("ceiling", "violated", "promise"),
+    [(None, None, None), (0.69, None, Promise.WITHIN), (0.6, None, Promise.ABOVE), (0.69, "certified", Promise.BEYOND),
+     (0.69, "indicative", Promise.BEYOND)],
+)  # fmt: skip
+def test_a_leak_is_a_leak_whatever_was_claimed(ceiling, violated, promise):
+    """How it compares with a claim is on a line of its own: no word of the answer says "within"."""
+    its = evidence(LEAK, ceiling=ceiling, violated=violated)
+    decided = decide(its, BY)
+    assert (decided.answer, decided.promise) == (Answer.LEAKS, promise)
+    assert headline(its, decided, BY) == headline(evidence(LEAK), decide(evidence(LEAK), BY), BY)
+
+
+def test_people_are_counted_at_the_stated_rate_or_the_lowest_larger_one_that_can_be_shown():
+    def named(held_out, by=BY):
         rates = tuple(RateEvidence(f, 2 * f, f, 3 * f, 3 * f, None) for f in (0.01, 0.05, 0.1) if f * held_out >= 1)
         its = ScoreEvidence("x", 0.7, 0.6, 0.8, 0.8, 0.001, rates)
-        return decide(evidence(its, held_out=held_out, users=2 * held_out), BY).named
+        return decide(evidence(its, held_out=held_out, users=2 * held_out), by).named
 
-    assert [named(n).fpr for n in (15, 60, 120, 499, 500)] == [0.1, 0.1, 0.05, 0.05, 0.01]
+    assert [named(n).fpr for n in (15, 20, 60, 500)] == [0.1, 0.05, 0.05, 0.05]
     assert named(5) is None
-    assert named(500).of_1000 == pytest.approx(20)
+    assert named(500, DecisionConfig(fpr=0.01)).of_1000 == pytest.approx(20)
+
+
+def test_a_model_that_learned_nothing_is_not_called_free_of_leaks():
+    calm = score(0.5, at_most=0.55)
+    decided = decide(evidence(calm, learned=False), BY)
+    assert (decided.answer, decided.unlearned) == (Answer.INCONCLUSIVE, True)
+    assert headline(evidence(calm, learned=False), decided, BY).states(Headline.UNLEARNED)
+    for learned in (True, None):
+        assert decide(evidence(calm, learned=learned), BY).answer is Answer.NO_LEAK
+    # A leak is a leak, and too few users are too few, whatever was learned.
+    assert decide(evidence(LEAK, learned=False), BY).answer is Answer.LEAKS
+    assert not decide(evidence(score(0.52, at_most=0.66), learned=False), BY).unlearned
 
 
 def test_a_rate_that_cannot_be_shown_excludes_nothing():
@@ -175,8 +177,7 @@ def test_a_promise_is_compared_with_a_leak_alone_and_a_violated_claim_is_one():
     decided = decide(broken, BY)
     assert (decided.answer, decided.promise, decided.strongest) == (Answer.LEAKS, Promise.BEYOND, 0)
     statement = headline(broken, decided, BY)
-    assert values_of(statement, Headline.LEAKS)["named"] is None
-    assert states(statement, GuaranteeComparison.BEYOND, LeakFound.BY_CLAIM, Violation.CERTIFIED)
+    assert states(statement, LeakFound.BY_CLAIM, Violation.CERTIFIED)
     interval = {"auroc": 0.5, "lower": 0.45, "upper": 0.55, "scores": 2}
     assert values_of(statement, AurocInterval.SIMULTANEOUS) == interval
     assert decided.named is None
@@ -192,7 +193,7 @@ def test_a_promise_that_others_of_the_training_break_is_no_all_clear(flaws):
     decided = decide(its, BY)
     assert (decided.answer, decided.promise) == (Answer.LEAKS, Promise.BEYOND)
     statement = headline(its, decided, BY)
-    assert states(statement, Headline.LEAKS, GuaranteeComparison.BEYOND, LeakFound.BY_CLAIM)
+    assert states(statement, Headline.LEAKS, LeakFound.BY_CLAIM)
     assert str(values_of(statement, Violation.CERTIFIED_BY)["subjects"]) == beside["violated_by"]
     both = evidence(LEAK, ceiling=0.6, **beside)
     note = notes(both, BY, [0.0])[0]
