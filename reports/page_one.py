@@ -137,7 +137,7 @@ def state_people(record: Record) -> list[Statement]:
     )
     if math.isclose(people.others, stated):
         return [counted_people]
-    return [counted_people, People.OTHER_RATE(percent=stated, others=record.split.held_out)]
+    return [counted_people, People.OTHER_RATE(percent=stated)]
 
 
 def state_canaries(record: Record) -> list[Statement]:
@@ -214,9 +214,10 @@ def state_guarantee(record: Record) -> list[Statement]:
         if training is None:
             return [Guaranteed.NONE(), *able]
         if training.epsilon is None:
-            # Why the training has no guarantee, where a defense ran; a run without any has no reasons.
-            reasons = training.promise.values.get("reasons") or training.promise
-            return [Guaranteed.NO_GUARANTEE(reasons=reasons), *able]
+            # The first reason, where a defense ran; the facts have them all. A run without any has no reasons.
+            reasons = training.promise.values.get("reasons")
+            first = reasons[:1] if isinstance(reasons, list) else training.promise
+            return [Guaranteed.NO_GUARANTEE(reasons=first), *able]
         return [Guaranteed.PLANNED(claim=training.guarantee_alone), Guaranteed.NOT_TESTED()]
     claims = list(dict.fromkeys(verdict.claim for verdict in tested))
     statements: list[Statement] = []

@@ -6,22 +6,23 @@ from typing import Any
 from heldin.words.statement import Code, Statement
 
 
-def statements_in(statement: Statement) -> Iterator[Statement]:
-    """Yield a statement and those within it."""
-    yield statement
-    for value in statement.values.values():
-        for inner in value if isinstance(value, list) else [value]:
-            if isinstance(inner, Statement):
-                yield from statements_in(inner)
+def statements_in(statement: Statement | list[Statement]) -> Iterator[Statement]:
+    """Yield a statement, or each of a list, and those within it."""
+    for each in statement if isinstance(statement, list) else [statement]:
+        yield each
+        for value in each.values.values():
+            for inner in value if isinstance(value, list) else [value]:
+                if isinstance(inner, Statement):
+                    yield from statements_in(inner)
 
 
-def states(statement: Statement, *codes: Code) -> bool:
+def states(statement: Statement | list[Statement], *codes: Code) -> bool:
     """Return whether a statement has all of these codes, by itself or within it."""
     stated = {each.code for each in statements_in(statement)}
     return stated >= {str(code.value) for code in codes}
 
 
-def values_of(statement: Statement, code: Code) -> dict[str, Any]:
+def values_of(statement: Statement | list[Statement], code: Code) -> dict[str, Any]:
     """Return the values of the first statement of this code, by itself or within another."""
     stated = list(statements_in(statement))
     values = next((each.values for each in stated if each.states(code)), None)

@@ -66,7 +66,7 @@ class People(Code):
     ALLOWED = "people_allowed", " The guarantee allows at most {rate:.0f}."
     OTHER_RATE = (
         "people_other_rate",
-        " A false-positive rate of {percent:g} % needs more than {others} non-members.",
+        "A rate of {percent:g} % needs more non-members.",
     )
     CANARIES = (
         "people_canaries",
@@ -75,7 +75,7 @@ class People(Code):
     )
     CANARIES_NOT_COUNTED = (
         "people_canaries_not_counted",
-        "{answer}: {users} canary users were planted, {held_in} of them in the training data.",
+        "{answer}: {users} were planted, {held_in} of them in the training data.",
     )
     TOO_FEW = (
         "people_too_few",
@@ -93,12 +93,11 @@ class Evidence(Code):
 
     CERTIFIED = (
         "evidence_certified",
-        "Certified: heldin decided by coin flips who was in the training data. Chance alone gives a false leak in at"
-        " most {percent:g} of 100 audits.",
+        "Certified: heldin chose the members by coin flips. A false alarm has a probability of at most {percent:g} %.",
     )
     ESTIMATE = (
         "evidence_estimate",
-        "Estimate: heldin decided by coin flips who was in the training data, but the limits come from one training.",
+        "Estimate: heldin chose the members by coin flips, but the limits come from one training.",
     )
     STATED = (
         "evidence_stated",
@@ -115,7 +114,7 @@ class Evidence(Code):
     )
     DECLARED = (
         "evidence_declared",
-        " {declared_by} declared {count} of {of_all} conditions; the deciding one: {condition}.",
+        "{declared_by} declared {count} of {of_all} conditions, most importantly: {condition}.",
     )
 
 
@@ -129,12 +128,12 @@ class Learned(Code):
     )
     NOTHING = (
         "learned_nothing",
-        "No: this model learned nothing measurable (gain {gain:.3g} nats per {per}, 95 % CI {lower:.3g} to"
+        "No: it learned nothing measurable (gain {gain:.3g} nats per {per}, 95 % CI {lower:.3g} to"
         " {upper:.3g}), so low leakage does not show that the defense works.",
     )
     NOTHING_FOR_OTHERS = (
         "learned_nothing_for_others",
-        "Not for others: on people outside its training data it gained nothing measurable ({gain:.3g} nats per {per},"
+        "Not for others: it gained nothing measurable on people outside its training data ({gain:.3g} nats per {per},"
         " 95 % CI {lower:.3g} to {upper:.3g}).",
     )
     NOT_MEASURED = "learned_not_measured", "Not measured."
@@ -172,9 +171,9 @@ class Guaranteed(Code):
 class NotTested(Code):
     """What no test looked at."""
 
-    ALL = "not_tested", "This audit did not test {kinds}."
+    ALL = "not_tested", "No test of: {kinds}."
     EXTRACTION = "not_tested_extraction", "extraction of texts", ", "
-    WEIGHTS = "not_tested_weights", "attacks that use weights or gradients", ", "
+    WEIGHTS = "not_tested_weights", "attacks on weights", ", "
     ATTRIBUTES = "not_tested_attributes", "attribute inference", ", "
     RECONSTRUCTION = "not_tested_reconstruction", "reconstruction", ", "
     REAL_USERS = "not_tested_real_users", "real users", ", "
@@ -229,7 +228,7 @@ class Advice(Code):
         "advice_release_canaries",
         "Release is within your limits ({limits}), although planted canary users leak. {next}",
     )
-    LEAKS = "advice_leaks", "Do not give {subject} to anyone who must not learn {secret}. {next}"
+    LEAKS = "advice_leaks", "Give {subject} only to people who may learn {secret}. {next}"
     CANARIES_LEAK = (
         "advice_canaries_leak",
         "Do not read this as safe: training leaks canary users, and real users with unusual texts may leak too. {next}",
@@ -295,8 +294,7 @@ class Next(Code):
     NOT_MEASURED = "next_not_measured", "Measure it, or remove the limit."
     MITIGATE = (
         "next_mitigate",
-        "User-level differential privacy limits every attack. Deduplication, fewer texts per person and fewer epochs"
-        " reduce this one.",
+        "Train with user-level differential privacy, or with fewer texts per person.",
     )
     SMALLER_EPSILON = "next_smaller_epsilon", "Train with a smaller epsilon, or release to fewer people."
     GET_GUARANTEE = "next_get_guarantee", "Train with a guarantee for users (defense: uls), then audit again."

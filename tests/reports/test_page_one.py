@@ -1,0 +1,423 @@
+"""Page one states the same facts in PDF, web page, terminal and JSON, and none of its lines contradicts another."""
+
+import itertools
+import json
+from dataclasses import replace
+
+import pytest
+
+from heldin.audit.attack_results import Curve, TprAt
+from heldin.audit.decision import Answer
+from heldin.audit.results import TrainingsFacts
+from heldin.commands.finish import labelled
+from heldin.record.facts import Ceiling
+from heldin.record.planted_facts import Condition, Known, PlantedFacts, Reason
+from heldin.reports import page_one
+from heldin.reports.blocks import Banner, Facts, Paragraph, Place
+from heldin.reports.page_one import flagged_people, lines, state_answer, summary_facts, summary_lines, written
+from heldin.reports.recommendation import limit_rows, propose_limits, recommend
+from heldin.reports.record_report import report_record
+from heldin.words.answer import ComparisonFlaw
+from heldin.words.evidence import ClaimLabel
+from heldin.words.guarantee import GuaranteeText, Relation
+from heldin.words.page_one import (
+    Advice,
+    Baselines,
+    Evidence,
+    Found,
+    Guaranteed,
+    Label,
+    Learned,
+    Next,
+    NotTested,
+    People,
+)
+from heldin.words.split import SplitReason
+from tests.made_facts import (
+    attack_result,
+    canary_facts,
+    changed_record,
+    decided_record,
+    decision_of,
+    estimate,
+    evidence,
+    score,
+    stated,
+)
+from tests.reports.golden_pages import reports
+from tests.statements import states, values_of
+
+LEAK = score(0.71, adjusted_p=0.001, tpr=0.25)
+OPEN, CALM = score(0.5, at_most=0.7), score(0.5, at_most=0.55)
+BACKWARDS = evidence(score(0.2, adjusted_p=1.0), reversed_p=1e-6)
+FLAWED = evidence(LEAK, flaws=(stated("the two files are one"),))
+MOST_WORDS = 220
+
+
+@pytest.fixture(scope="module")
+def record(plain):
+    """A leak of AUROC 0.71 (0.65 to 0.77), TPR 0.25 at FPR 0.05, of a model that learned."""
+    attacks = [attack_result(0.71, 0.65, 0.77).model_dump()]
+    gain = {"value": 0.2, "lower": 0.1, "upper": 0.3, "per": "token"}
+    return changed_record(decided_record(plain, evidence(LEAK)), attacks=attacks, dials=[], gain=gain)
+
+
+def _line(record, label):
+    return dict(lines(record))[label]
+
+
+def _limited(record, *limits):
+    decision = record.decision.model_dump()
+    return changed_record(record, decision={**decision, "by": {**decision["by"], "require": list(limits)}})
+
+
+def _private(record, epsilon=2.0, tpr=0.4):
+    promise = GuaranteeText.EPSILON(epsilon=epsilon, delta=1e-5, unit="user", relation=Relation.ADD_REMOVE())
+    ceiling = Ceiling(auroc=0.8, fpr=[0.0, 0.05, 0.1, 1.0], tpr=[0.0, tpr, 0.5, 1.0])
+    update = {"epsilon": epsilon, "delta": 1e-5, "unit": "user", "defense": "uls", "ceiling": ceiling}
+    return changed_record(
+        record, training=record.training.model_copy(update={**update, "promise": promise}).model_dump()
+    )
+
+
+def _judged(record, *verdicts):
+    """The record with (claimed epsilon or None, outcome, standing, reach) verdicts."""
+    whole = [
+        {
+            "claim": ClaimLabel.NONE() if epsilon is None else ClaimLabel.STATED(epsilon=epsilon, delta=1e-5),
+            "outcome": outcome,
+            "standing": standing,
+            "finding": stated("why"),
+            "max_certifiable_epsilon": reach,
+        }
+        for epsilon, outcome, standing, reach in verdicts
+    ]
+    judgement = {"users": 60, "delta": 1e-5, "bounds": [], "refused": [], "verdicts": whole}
+    return changed_record(record, judgement=judgement)
+
+
+def _with_canaries(record, its):
+    """The record with this evidence on canary users."""
+    return changed_record(record, canaries=canary_facts([], decision=decision_of(its)).model_dump())
+
+
+def _with_curve(record, *rates):
+    """The record with these true-positive rates: (FPR, value or None for too few held out)."""
+    at = [TprAt(fpr=f, estimate=None if v is None else estimate(v, v - 0.1, v + 0.1)) for f, v in rates]
+    its = record.attacks[0]
+    curve = Curve.model_validate({**its.curve.model_dump(), "tpr_at": at})
+    return changed_record(record, attacks=[its.model_copy(update={"curve": curve}).model_dump()])
+
+
+@pytest.mark.parametrize(
+    ("its", "answer", "found"),
+    [
+        (evidence(LEAK), "leaks", Found.OFTEN),
+        (evidence(LEAK, ceiling=0.9), "leaks", Found.OFTEN),
+        (evidence(LEAK, ceiling=0.6), "leaks", Found.OFTEN),
+        (evidence(CALM), "no leak found", Found.NO_LEAK),
+        (evidence(CALM, learned=True), "no leak found", Found.NO_LEAK),
+        (evidence(CALM, learned=False), "inconclusive", Found.LEARNED_NOTHING),
+        (evidence(OPEN), "inconclusive", Found.TOO_FEW),
+        (BACKWARDS, "inconclusive", Found.REVERSED),
+        (FLAWED, "not valid", Found.NOT_VALID),
+    ],
+)
+def test_the_banner_has_one_of_four_words_and_a_sentence(record, its, answer, found):
+    made = decided_record(record, its)
+    (sentence,) = state_answer(made)
+    assert sentence.states(found)
+    banner = report_record(made).section("answer").first(Banner)
+    assert (banner.answer, banner.text) == (answer, str(sentence))
+    assert summary_facts(made)["answer"] == answer
+
+
+@pytest.mark.parametrize(("rate", "found"), [(0.6, Found.USUALLY), (0.3, Found.OFTEN), (0.1, Found.SOMETIMES)])
+def test_how_often_an_attacker_succeeds_follows_from_the_people_that_are_flagged(record, rate, found):
+    assert state_answer(_with_curve(record, (0.05, rate)))[0].states(found)
+
+
+def test_a_leak_of_canary_users_is_part_of_the_answer(record):
+    made = _with_canaries(decided_record(record, evidence(OPEN)), evidence(LEAK))
+    assert [s.code for s in state_answer(made)] == [Found.TOO_FEW.value, Found.CANARIES_LEAK.value]
+    (line,) = _line(made, Label.CANARIES)
+    assert values_of(line, People.CANARIES) == {
+        "answer": "Leaks", "rate": 25.0, "lower": 21.0, "upper": 31.0, "wrong": 5.0,
+    }  # fmt: skip
+    assert recommend(made).states(Advice.CANARIES_LEAK)
+    calm = _with_canaries(decided_record(record, evidence(OPEN)), evidence(CALM))
+    assert not states(state_answer(calm), Found.CANARIES_LEAK)
+    assert _line(calm, Label.CANARIES)[0].states(People.CANARIES_NOT_COUNTED)
+    # Real users leak anyway: nothing is added.
+    assert len(state_answer(_with_canaries(record, evidence(LEAK)))) == 1
+
+
+def test_a_contradicted_guarantee_alone_is_not_called_an_attack_that_succeeds(record):
+    its = evidence(CALM, violated="certified", ceiling=0.6)
+    made = _judged(decided_record(record, its), (1.0, "violated", "certified", 5.0))
+    assert state_answer(made)[0].states(Found.BY_CLAIM_ALONE)
+
+
+def test_people_are_those_of_the_rate_that_the_thresholds_state(record):
+    people = flagged_people(record)
+    assert (people.members, people.lower, people.upper, people.others, people.allowed) == (25, 10, 40, 5, None)
+    (line,) = _line(record, Label.PEOPLE)
+    values = values_of(line, People.COUNTED)
+    assert (values["rate"], values["wrong"], values["audited"]) == (25, 5, "users")
+    assert flagged_people(_private(record)).allowed == 40
+    assert states(_line(_private(record), Label.PEOPLE), People.ALLOWED)
+    # The same number in headline, table and figure.
+    drawn = report_record(record).figures["people"]
+    assert "25 of 100 members" in drawn.alt
+
+
+def test_where_the_stated_rate_cannot_be_seen_the_lowest_that_can_is_counted(record):
+    larger = _with_curve(record, (0.01, 0.02), (0.05, None), (0.1, 0.4))
+    assert (flagged_people(larger).members, flagged_people(larger).others) == (40, 10)
+    assert values_of(_line(larger, Label.PEOPLE), People.OTHER_RATE)["percent"] == 5
+    none = _with_curve(record, (0.01, 0.02), (0.05, None))
+    assert flagged_people(none) is None
+    assert _line(none, Label.PEOPLE)[0].states(People.TOO_FEW)
+    assert "people" not in report_record(none).figures
+    void = decided_record(record, FLAWED)
+    assert _line(void, Label.PEOPLE)[0].states(People.NOT_VALID)
+
+
+def test_people_of_a_dial_are_those_that_its_decision_kept(record):
+    """A setting of a dial may be the strongest score; the record has no curve of it."""
+    decision = record.decision
+    named = replace(decision.decision.named, of_1000=610.0, lower=500.0, upper=700.0)
+    beyond = replace(decision.decision, strongest=len(record.attacks), named=named)
+    made = changed_record(record, decision=decision.model_copy(update={"decision": beyond}).model_dump())
+    assert (flagged_people(made).members, flagged_people(made).lower) == (61, 50)
+    assert state_answer(made)[0].states(Found.USUALLY)
+
+
+def _planted(*conditions):
+    return PlantedFacts(
+        planted="2026-11-23", plan="a" * 64, training_set="b" * 64, rows=90, skipped=0, look=1, looks=1,
+        evidence="callback", declared_by="R. Signer", conditions=list(conditions),
+    )  # fmt: skip
+
+
+def test_evidence_is_certified_only_for_a_leak_that_coins_of_heldin_show(record):
+    assert _line(record, Label.EVIDENCE)[0].states(Evidence.CERTIFIED)
+    assert values_of(_line(record, Label.EVIDENCE), Evidence.CERTIFIED)["percent"] == 5
+    assert _line(decided_record(record, evidence(CALM)), Label.EVIDENCE)[0].states(Evidence.ESTIMATE)
+    asserted = decided_record(record, evidence(LEAK, exact=False))
+    for reason, code in (
+        (SplitReason.ASSERTED_BY_FILES(), Evidence.STATED),
+        (SplitReason.ASSERTED_COINS(), Evidence.STATED),
+        (SplitReason.ASSERTED_NO_COINS(), Evidence.NOT_BY_COINS),
+    ):
+        split = asserted.split.model_copy(update={"reason": reason})
+        assert _line(changed_record(asserted, split=split.model_dump()), Label.EVIDENCE)[0].states(code)
+
+
+def test_evidence_of_a_planted_audit_names_who_declared_the_deciding_condition(record):
+    declared = Condition(name="given_every_row", known_by="declared", reasons=["signed"])
+    checked = Condition(name="fair_coins", known_by="checked", reasons=["drawn_again"])
+    made = changed_record(record, kind="planted", training=None, planted=_planted(checked, declared).model_dump())
+    values = values_of(_line(made, Label.EVIDENCE), Evidence.DECLARED)
+    assert (values["declared_by"], values["count"], values["of_all"]) == ("R. Signer", 1, 2)
+    for reason, code in ((Reason.ROWS_MISSING, Evidence.NOT_MET), (Reason.UNDECLARED, Evidence.NOT_DECLARED)):
+        condition = declared.model_copy(update={"known_by": Known.NOT_MET, "reasons": [reason]})
+        unmet = changed_record(made, planted=_planted(checked, condition).model_dump())
+        assert _line(unmet, Label.EVIDENCE)[0].states(code)
+        assert recommend(unmet).states(Advice.CONDITION)
+
+
+@pytest.mark.parametrize(
+    ("its", "lower", "code"),
+    [(LEAK, 0.1, Learned.YES), (LEAK, -0.1, Learned.NOTHING_FOR_OTHERS), (OPEN, -0.1, Learned.NOTHING),
+     (CALM, 0.01, Learned.YES), (OPEN, 0.0, Learned.NOTHING)],
+)  # fmt: skip
+def test_a_model_that_learned_nothing_is_said_to_show_nothing(record, its, lower, code):
+    gain = {"value": lower + 0.1, "lower": lower, "upper": lower + 0.2, "per": "token"}
+    made = changed_record(decided_record(record, evidence(its)), gain=gain)
+    assert values_of(_line(made, Label.LEARNED), code)["lower"] == lower
+    unmeasured = changed_record(made, gain=None, utility=None)
+    assert _line(unmeasured, Label.LEARNED)[0].states(Learned.NOT_MEASURED)
+
+
+def test_a_claim_that_this_audit_could_not_contradict_says_nothing(record):
+    beyond = _judged(changed_record(record, training=None), (8.0, "inconclusive", "indicative", 3.8))
+    claimed, judged = _line(beyond, Label.GUARANTEE)
+    assert (claimed.code, judged.code) == (Guaranteed.CLAIMED.value, Guaranteed.OUT_OF_REACH.value)
+    assert judged.values["reach"] == 3.8
+    within = _judged(record, (2.0, "consistent", "certified", 3.8))
+    assert states(_line(within, Label.GUARANTEE), Guaranteed.NOT_CONTRADICTED)
+    void = decided_record(within, FLAWED)
+    assert states(_line(void, Label.GUARANTEE), Guaranteed.NOT_VALID)
+    unclaimed = _judged(changed_record(record, training=None), (None, "inconclusive", "certified", 1.6))
+    assert [s.code for s in _line(unclaimed, Label.GUARANTEE)] == [Guaranteed.NONE.value, Guaranteed.NO_REACH.value]
+    accounted = _judged(_private(record), (2.0, "consistent", "certified", 3.8))
+    assert _line(accounted, Label.GUARANTEE)[0].states(Guaranteed.PLANNED)
+
+
+@pytest.mark.parametrize("standing", ["certified", "indicative"])
+def test_a_contradicted_guarantee_is_never_released(record, standing):
+    made = _limited(_judged(record, (1.0, "violated", standing, 5.0)), {"of": "auroc", "at_most": 0.99})
+    assert values_of(_line(made, Label.GUARANTEE), Guaranteed.CONTRADICTED)["evidence"] == standing
+    assert recommend(made).states(Advice.RELEASE_NEVER)
+
+
+@pytest.mark.parametrize(
+    ("limit", "advice"),
+    [(0.78, Advice.RELEASE_LEAKS), (0.77, Advice.RELEASE_LEAKS), (0.76, Advice.NOT_SHOWN), (0.66, Advice.NOT_SHOWN),
+     (0.64, Advice.BROKEN)],
+)  # fmt: skip
+def test_the_recommendation_flips_where_the_interval_crosses_the_limit(record, limit, advice):
+    made = _limited(record, {"of": "auroc", "at_most": limit})
+    assert recommend(made).states(advice)
+    # Of a broken limit the end of the interval that is nearest to it.
+    assert limit_rows(made)[0][1:3] == ["0.71", "0.65" if advice is Advice.BROKEN else "0.77"]
+
+
+def test_a_release_says_in_the_same_sentence_what_speaks_against_it(record):
+    limit = {"of": "auroc", "at_most": 0.99}
+    cases = {
+        evidence(LEAK): Advice.RELEASE_LEAKS,
+        evidence(OPEN): Advice.RELEASE_INCONCLUSIVE,
+        evidence(CALM): Advice.RELEASE,
+    }
+    for its, advice in cases.items():
+        made = _limited(decided_record(record, its), limit)
+        assert recommend(made).states(advice)
+        canaries = _with_canaries(made, evidence(LEAK))
+        assert recommend(canaries).states(Advice.RELEASE_LEAKS if its.scores[0] is LEAK else Advice.RELEASE_CANARIES)
+
+
+def test_every_limit_must_be_kept(record):
+    auroc, epsilon = {"of": "auroc", "at_most": 0.8}, {"of": "epsilon_per_user", "at_most": 8.0}
+    both = _limited(record, auroc, epsilon)
+    assert states(recommend(both), Advice.BROKEN, Next.GET_GUARANTEE)
+    assert recommend(_private(both)).states(Advice.RELEASE_LEAKS)
+    assert states(recommend(_private(both, epsilon=9.0)), Advice.BROKEN, Next.SMALLER_EPSILON)
+    unmeasured = changed_record(_limited(record, auroc, {"of": "loss", "at_most": 99.0}), utility=None)
+    assert states(recommend(unmeasured), Advice.NOT_SHOWN, Next.NOT_MEASURED)
+    above = decided_record(record, evidence(LEAK, ceiling=0.6))
+    assert recommend(_limited(above, auroc)).states(Advice.ABOVE)
+    assert recommend(_limited(decided_record(record, FLAWED), auroc)).states(Advice.COMPARISON)
+    assert limit_rows(_limited(_private(record), epsilon))[0][1:] == ["2", "-", "kept"]
+
+
+def test_what_was_not_audited_as_planned_is_not_released(record):
+    condition = Condition(name="given_every_row", known_by="not met", reasons=["rows_missing"])
+    made = changed_record(
+        _limited(record, {"of": "auroc", "at_most": 0.99}),
+        kind="planted",
+        planted=_planted(condition).model_dump(),
+        training=None,
+    )
+    assert recommend(made).states(Advice.CONDITION)
+    met = _planted(condition.model_copy(update={"known_by": Known.CHECKED}))
+    assert recommend(changed_record(made, planted=met.model_dump())).states(Advice.RELEASE_LEAKS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "its", "following"),
+    [
+        ("audit", BACKWARDS, Next.SWAPPED),
+        ("run", BACKWARDS, Next.SWAPPED_COINS),
+        ("run", evidence(OPEN, users=60), Next.MORE_USERS),
+        ("run", evidence(CALM, learned=False), Next.LEARN_MORE),
+        ("run", evidence(CALM), Next.WITHOUT_GUARANTEE),
+        ("run", evidence(LEAK), Next.MITIGATE),
+        ("audit", FLAWED, Next.COINS),
+        ("audit", evidence(LEAK, flaws=(ComparisonFlaw.HELD_IN_USERS_ABSENT(count=3, users=30),)), Next.TRAINING_FILE),
+    ],
+)
+def test_what_to_do_next_follows_from_the_answer(record, kind, its, following):
+    assert states(recommend(decided_record(record.model_copy(update={"kind": kind}), its)), following)
+
+
+def test_another_planted_set_is_needed_to_audit_a_planted_training_again(record):
+    checked = Condition(name="fair_coins", known_by="checked", reasons=["drawn_again"])
+    made = changed_record(decided_record(record, evidence(OPEN)), planted=_planted(checked).model_dump(), training=None)
+    assert states(recommend(made), Next.PLANT_AGAIN)
+
+
+def test_trainings_speak_of_one_user(record):
+    facts = TrainingsFacts(
+        runs=40, with_user=21, documents=2, target="defense", pilot=0, threshold=0.5, members=21, true_positives=12,
+        non_members=19, false_positives=1, epsilon_lower=1.0, reach=1.7, seconds_each=0.1,
+    )  # fmt: skip
+    made = changed_record(record, trainings=facts.model_dump())
+    assert flagged_people(made) is None
+    assert values_of(_line(made, Label.PEOPLE), People.OF_TRAININGS) == {"with_user": 21, "runs": 40}
+    assert state_answer(made)[0].states(Found.OF_TRAININGS)
+    assert states(_line(made, Label.NOT_TESTED), NotTested.REAL_USERS)
+
+
+def test_limits_that_could_be_set_are_proposed_with_what_the_record_holds(record):
+    proposed = propose_limits(changed_record(record, utility=None))
+    assert "0.77" in proposed
+    assert "epsilon" not in proposed
+    assert "2" in propose_limits(_private(record))
+    assert propose_limits(_limited(record, {"of": "auroc", "at_most": 0.8})) == ""
+
+
+def test_the_release_names_owner_and_purpose(record):
+    stated_release = {"access": "weights", "who": "all staff", "owner": "R. Owner", "purpose": "drafts of mails"}
+    made = changed_record(record, config={**record.config, "release": stated_release})
+    shown = " ".join(value for _, value in report_record(made).section("answer").first(Facts).pairs)
+    assert all(part in shown for part in ("R. Owner", "drafts of mails", "all staff", page_one.report_id(made)))
+    assert page_one.report_id(made) != page_one.report_id(record)
+    assert page_one.written_date("2026-11-07T05:29:28+00:00") == "7 November 2026"
+
+
+def test_terminal_pdf_and_json_have_the_same_lines(record):
+    report = report_record(record)
+    on_paper = {
+        block.lead.rstrip("."): block.text for block in report.section("lines").blocks if isinstance(block, Paragraph)
+    }
+    in_terminal = dict(summary_lines(record))
+    facts = json.loads(json.dumps(summary_facts(record)))
+    for label, statements in lines(record):
+        assert on_paper[label.sentence] == in_terminal[label.sentence.lower()] == written(statements)
+        assert [s["code"] for s in facts["page_one"][label.name.lower()]] == [s.code for s in statements]
+    assert facts["people"]["members"] == 25
+    assert facts["recommendation"] == in_terminal["recommendation"]
+    assert len(in_terminal) <= 11  # the path of the report is the twelfth
+
+
+def test_baselines_are_a_line_of_the_terminal(record):
+    assert page_one.state_baselines(changed_record(record, blind=[])).states(Baselines.NOT_RUN)
+    assert page_one.state_baselines(record).states(Baselines.NONE_SEPARATES)
+    separating = [record.blind[0].model_copy(update={"separates": True}).model_dump()]
+    assert page_one.state_baselines(changed_record(record, blind=separating)).states(Baselines.SEPARATE)
+
+
+def test_a_line_is_wrapped_at_the_width_of_the_terminal_and_words_are_whole(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = labelled("recommendation", "word " * 60 + "--an-option-that-is-copied-whole")
+    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.startswith("recommendation: word")
+    assert all(line.startswith(" " * 16) for line in shown.splitlines()[1:])
+    assert "--an-option-that-is-copied-whole" in shown
+
+
+def _words(block):
+    match block:
+        case Paragraph(text, lead):
+            return f"{lead} {text}".split()
+        case Banner(answer, text):
+            return f"{answer} {text}".split()
+        case Facts(pairs):
+            return " ".join(itertools.chain.from_iterable(pairs)).split()
+    return []
+
+
+@pytest.mark.parametrize("name", ["run", "planted", "trainings", "sweep"])
+def test_page_one_is_short(name):
+    front = [section for section in reports()[name].sections if section.place is Place.FRONT]
+    assert sum(len(_words(block)) for section in front for block in section.blocks) <= MOST_WORDS
+
+
+def test_only_the_four_answers_have_a_banner():
+    from heldin.reports.html import ICONS
+    from heldin.reports.typesetting import TEMPLATE
+
+    assert set(ICONS) == {answer.value for answer in Answer}
+    assert all(f'"{answer.value}": (' in TEMPLATE.read_text(encoding="utf-8") for answer in Answer)
