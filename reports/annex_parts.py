@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from heldin.attacks.statistics import asks_for_vocabulary
 from heldin.base.wording import counted
 from heldin.record.release import Release
-from heldin.reports.blocks import Blanks, Block, Entry, Facts, Paragraph, Place, Remarks, Signature, Table
+from heldin.reports.blocks import Blanks, Block, Entry, Facts, Paragraph, Place, Reference, Remarks, Signature, Table
 from heldin.reports.wording import sentence
 from heldin.words.guarantee import relation_of
 from heldin.words.statement import Statement
@@ -109,6 +109,10 @@ def list_entries(
     )
 
 
+# What page two says of the annex; a PDF adds the page.
+REFERENCE = Reference(
+    "The annex lists what was tested, what was not, the intended release and the residual risk", "annex"
+)
 _OTHERS = Blanks("Known to those who sign: other models, statistics or data about these people")
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from heldin.audit.decision import Answer
 from heldin.bounds.judgement import Bound
-from heldin.bounds.verdict import NO_CLAIM, Outcome, Verdict, in_parentheses
+from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict, in_parentheses
 from heldin.record.document import Record
 from heldin.reports.blocks import Block, Small, Table
 from heldin.reports.wording import audited_by, percent, sentence
@@ -33,8 +33,10 @@ def describe_verdicts(record: Record) -> str:
     sentences += [sentence(warning) for verdict in judgement.verdicts for warning in verdict.warnings]
     # Estimates, and bounds under a condition that nobody checks (docs/theory.md#noise-family), are in the table only:
     # the best of all would often be one of them.
-    bounds = [bound for bound in _bounds_that_follow(record) if bound.standing in ("certified", "indicative")]
-    if bounds:
+    follow = _bounds_that_follow(record)
+    certified, indicative = ([b for b in follow if b.standing is s] for s in (Standing.CERTIFIED, Standing.INDICATIVE))
+    # What rests on conditions that nobody checks is never named before what is certified.
+    if bounds := certified or indicative:
         best = max(bounds, key=lambda bound: bound.epsilon_lower)
         subjects = f"on {best.subjects}, " if record.canaries else ""
         together = len({bound.subjects for bound in bounds}) > 1

@@ -6,12 +6,12 @@ No number is computed here.
 from collections.abc import Iterator
 
 from heldin.attacks.statistics import FOR_TRAINING_DOCUMENTS, how_aggregated
-from heldin.audit.decision import Answer as AnswerCode
 from heldin.audit.results import TrainingsFacts
 from heldin.base.wording import counted
 from heldin.bounds.verdict import NO_CLAIM
 from heldin.record.document import Record
 from heldin.record.planted_facts import PlantedFacts
+from heldin.reports.annex_parts import REFERENCE
 from heldin.reports.attacks import marks_line
 from heldin.reports.blocks import Block, Entry, Note, Paragraph, Place, Small
 from heldin.reports.claims import describe_verdicts
@@ -188,17 +188,10 @@ def state_limits(record: Record) -> str:
             f" No real user was audited: canary users {rows}, and say what this training lets through, not how many"
             " real users could be named."
         )
-    gain = record.utility.gain if record.utility else None
-    learned = ""
-    if gain is not None and gain.value <= 0.0 and record.decision.decision.answer is not AnswerCode.LEAKS:
-        learned = (
-            f" Training made the model no better than the base model on other people's texts (gain {gain.value:.4f}"
-            " nats a token): what was found is not what a model that learns more would give away."
-        )
     return (
         "An audit bounds what an attacker can do from below: these attacks did this well; another may do better."
         f" Intervals are estimates: they treat {words.unit} as independent, while all scores share one"
-        f" model.{guarantee}{alone}{learned}"
+        f" model.{guarantee}{alone}"
     )
 
 
@@ -253,6 +246,7 @@ def explain_further(record: Record) -> Iterator[tuple[str, str]]:
 # The sections behind page one.
 SECTIONS: tuple[Entry[Record], ...] = (
     Entry("decision", "What decided the answer", explain_answer, place=Place.PAGE),
+    Entry("annex-reference", "", lambda _: REFERENCE),
     Entry("people", "In people, in detail", describe_people),
     Entry("attacker", "Who attacks", describe_attacker),
     Entry("success", "How well the attacks did", describe_success),

@@ -165,6 +165,8 @@ def state_evidence(record: Record) -> list[Statement]:
     """Return how strong the evidence is: certified, indicative or an estimate, and why."""
     decision, planted = record.decision.decision, record.planted
     by = record.decision.by
+    if decision.answer is Answer.NOT_VALID:
+        return [Evidence.NOT_VALID()]
     if planted is not None and (unmet := planted.unmet()):
         undeclared = [condition for condition in unmet if condition.reasons == [Reason.UNDECLARED]]
         others = [condition for condition in unmet if condition not in undeclared]

@@ -28,11 +28,12 @@ _FURTHER = {
 
 def describe_people(record: Record) -> list[Block]:
     """Return the result counted in people, in detail."""
-    return [
+    blocks = [
         Paragraph(explain_people(record)),
         Paragraph(describe_worst_off(record), lead="Worst-affected people."),
         Paragraph(written_out(record), lead="Texts that the model would write."),
     ]
+    return [block for block in blocks if block.text]
 
 
 def explain_groups(record: Record) -> str:

@@ -6,7 +6,8 @@ from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.text import Annotation
+from matplotlib.text import Annotation, Text
+from matplotlib.transforms import Bbox
 
 from heldin.audit.blocks import Summary
 from heldin.base.wording import counted
@@ -114,7 +115,7 @@ def place_labels(axes: Axes, points: Sequence[tuple[float, float, str]]) -> list
     frame, placed = axes.get_window_extent(), list[Annotation]()
     for x, y, name in points:
         best = None
-        for distance in (5, 11, 18, 26, 36):
+        for distance in range(5, 95, 9):
             for across, up in ((1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1)):
                 sides = {1: "left", -1: "right", 0: "center"}
                 note = axes.annotate(
@@ -127,7 +128,7 @@ def place_labels(axes: Axes, points: Sequence[tuple[float, float, str]]) -> list
                     va="bottom" if up > 0 else "top",
                     arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.4} if distance > 11 else None,
                 )
-                box = note.get_window_extent()
+                box = extent_of(note)
                 inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
                 overlaps = sum(box.overlaps(other) for other in taken) + (not inside)
                 if best is None or overlaps < best[0]:
@@ -144,6 +145,12 @@ def place_labels(axes: Axes, points: Sequence[tuple[float, float, str]]) -> list
         taken.append(best[2])
         placed.append(best[1])
     return placed
+
+
+def extent_of(note: Annotation) -> Bbox:
+    """Return where the words of a note are, in pixels, without the line that leads to them."""
+    note.get_window_extent()  # places the words
+    return Text.get_window_extent(note)
 
 
 def plot_rocs(result: SweepResult) -> list[Figure]:

@@ -88,12 +88,23 @@ def state_answer(result: SweepResult) -> Statement:
     if not any(variant.cells for variant in result.variants):
         return Chosen.NOTHING_DONE()
     if shipping is not None and shipping.variant is not None:
-        return Chosen.SHIP(variant=shipping.variant)
+        return Chosen.SHIP(variant=shipping.variant, although=_although(result, shipping.variant))
     leaking = [variant.name for variant in result.variants if answer_of(result, variant.name) is Answer.LEAKS]
     values = {"leaking": Chosen.LEAKING(variants=" or ".join(leaking)) if leaking else None}
     if shipping is None:
         return Chosen.NO_RULE(**values)
     return (Chosen.NONE_PASSES if shipping.answer == "none passes" else Chosen.UNDECIDED)(**values)
+
+
+def _although(result: SweepResult, variant: str) -> Statement | None:
+    """Return what speaks against a selected variant, for the same sentence."""
+    against = {
+        Answer.LEAKS: Chosen.ALTHOUGH_LEAKS,
+        Answer.INCONCLUSIVE: Chosen.ALTHOUGH_INCONCLUSIVE,
+        Answer.NOT_VALID: Chosen.ALTHOUGH_NOT_VALID,
+    }
+    answer = answer_of(result, variant)
+    return against[answer]() if answer in against else None
 
 
 def state_leaks(result: SweepResult) -> list[Statement]:
@@ -209,7 +220,10 @@ def _advise(result: SweepResult, shipping: Shipping | None) -> Statement:
     if shipping is None:
         return SweepAdvice.SET_RULE(blocks=LEAST_OF_RULE)
     if shipping.variant is not None:
-        return SweepAdvice.EXPORT(block=shipping.block, variant=shipping.variant)
+        values = {"block": shipping.block, "variant": shipping.variant}
+        if answer_of(result, shipping.variant) is Answer.NOT_VALID:
+            return SweepAdvice.NOT_VALID(**values)
+        return SweepAdvice.EXPORT(**values, although=_although(result, shipping.variant))
     if shipping.answer == "none passes":
         return SweepAdvice.NONE()
     needed = [candidate.blocks_needed for candidate in shipping.candidates if candidate.blocks_needed is not None]

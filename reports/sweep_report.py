@@ -7,6 +7,7 @@ from heldin.base.wording import counted
 from heldin.bounds.verdict import in_parentheses
 from heldin.record.sweep import CanaryPoint, CellResult, SweepResult
 from heldin.reports import sweep_annex, sweep_figures, sweep_findings
+from heldin.reports.annex_parts import REFERENCE
 from heldin.reports.blocks import Block, Entry, Paragraph, Place, Remarks, Report, Table, Verbatim, assemble
 from heldin.reports.wording import (
     breakable,
@@ -232,6 +233,7 @@ SECTIONS: tuple[Entry[SweepResult], ...] = (
     Entry("picture", "", sweep_figures.plot_defenses, place=Place.FRONT),
     Entry("lines", "", sweep_findings.show_lines, place=Place.FRONT),
     Entry("decision", "What decided the answer", sweep_findings.list_notes, place=Place.PAGE),
+    Entry("annex-reference", "", lambda _: REFERENCE),
     Entry("rule", "The rule", sweep_findings.show_rule),
     Entry("attacker", "Who attacks", sweep_findings.describe_attacker),
     Entry("frontier", "What each defense costs and leaves", sweep_figures.plot_frontier),

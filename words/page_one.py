@@ -112,6 +112,7 @@ class Evidence(Code):
         "evidence_not_declared",
         "Indicative: nobody declared {count} of the conditions that heldin cannot check.",
     )
+    NOT_VALID = "evidence_not_valid", "None, because the comparison is not valid."
     DECLARED = (
         "evidence_declared",
         "{declared_by} declared {count} of {of_all} conditions, most importantly: {condition}.",
@@ -151,7 +152,7 @@ class Guaranteed(Code):
 
     NONE = "guarantee_none", "None was claimed."
     NO_GUARANTEE = "guarantee_absent", "None: {reasons}."
-    PLANNED = "guarantee_planned", "The training has {claim}. "
+    PLANNED = "guarantee_planned", "The accountant guarantees {claim}. "
     CLAIMED = "guarantee_claimed", "You claimed {claim}. "
     CONTRADICTED = "guarantee_contradicted", "This audit contradicts it{subjects} ({evidence})."
     BY_SUBJECTS = "guarantee_by_subjects", " by the scores of {subjects}"

@@ -6,7 +6,10 @@ from heldin.words.statement import Code
 class Chosen(Code):
     """The answer of the decision rule, below the banner."""
 
-    SHIP = "chosen_ship", "The decision rule selects {variant}: it keeps every limit."
+    SHIP = "chosen_ship", "The decision rule selects {variant}{although}: it keeps every limit."
+    ALTHOUGH_LEAKS = "chosen_although_leaks", ", although its models leak"
+    ALTHOUGH_INCONCLUSIVE = "chosen_although_inconclusive", ", although its audits are inconclusive"
+    ALTHOUGH_NOT_VALID = "chosen_although_not_valid", ", although its comparison is not valid"
     NONE_PASSES = "chosen_none", "{leaking}No candidate keeps the limits of the decision rule."
     UNDECIDED = "chosen_undecided", "{leaking}The decision rule selects nothing yet."
     NO_RULE = "chosen_no_rule", "{leaking}The sweep file sets no decision rule, so no defense is selected."
@@ -84,10 +87,14 @@ class Compared(Code):
 class SweepAdvice(Code):
     """What to do next."""
 
+    NOT_VALID = (
+        "sweep_not_valid",
+        "Release no model yet: the comparison for {variant} is not valid. Read the report in cells/{block}/{variant}.",
+    )
     EXPORT = (
         "sweep_export",
-        "Read the report in cells/{block}/{variant}. To release that model, run heldin export"
-        " OUT/cells/{block}/{variant} --to FOLDER.",
+        "Release is within your limits{although}. Read the report in cells/{block}/{variant}. To release that model,"
+        " run heldin export OUT/cells/{block}/{variant} --to FOLDER.",
     )
     NONE = (
         "sweep_ship_none",

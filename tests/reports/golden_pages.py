@@ -3,13 +3,33 @@
 The wording of reports is here and in no other test. Other tests of reports look at sections, rows and numbers.
 """
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from heldin.record.document import read_record
-from heldin.reports.blocks import Figure, Paragraph, Report, Section, texts
+from heldin.audit.attack_results import Curve, TprAt
+from heldin.record.document import Record, read_record
+from heldin.record.facts import Ceiling
+from heldin.record.sweep import SweepResult
+from heldin.reports.blocks import Banner, Figure, Paragraph, Place, Report, Section, texts
 from heldin.reports.record_report import report_record
 from heldin.reports.sweep_report import report_sweep
+from heldin.words.answer import ComparisonFlaw
+from heldin.words.evidence import ClaimLabel, Finding
+from heldin.words.guarantee import GuaranteeText, Relation
+from heldin.words.split import SplitReason
+from tests.made_facts import (
+    attack_result,
+    canary_facts,
+    changed_record,
+    decided_record,
+    decision_of,
+    estimate,
+    evidence,
+    score,
+)
 from tests.made_sweeps import made_sweep, with_extraction
 from tests.reports.conftest import GOLDEN_RECORD
 from tests.reports.test_annex import KINDS
@@ -25,18 +45,119 @@ def reports() -> dict[str, Report]:
     return {**made, "sweep": report_sweep(with_extraction(made_sweep(shipped="uls", dominated=("cap10",))))}
 
 
+LEAK, CALM, OPEN = score(0.71, adjusted_p=0.001, tpr=0.36), score(0.5, at_most=0.55), score(0.5, at_most=0.7)
+EVIDENCE = {
+    "leaks": evidence(LEAK),
+    "no leak found": evidence(CALM, learned=True),
+    "inconclusive": evidence(OPEN, users=120),
+    "not valid": evidence(LEAK, flaws=(ComparisonFlaw.GROUPS_DIFFER(baseline="bag of words", auroc=0.9, p=1e-9),)),
+}
+LEARNED = {"value": 0.21, "lower": 0.17, "upper": 0.25, "per": "token"}
+
+
+def made_cases() -> dict[str, Record | SweepResult]:
+    """Records and sweeps of named cases: each answer of each kind, and what else page one can say."""
+    golden = read_record(GOLDEN_RECORD)
+    attacks = [attack_result(0.71, 0.65, 0.77).model_dump()]
+    base = changed_record(golden, attacks=attacks, dials=[], gain=LEARNED, canaries=None)
+    unprotected = base.training.model_copy(
+        update={"defense": "none", "promise": GuaranteeText.NO_PROTECTION(), "unit": "none", "cautions": []}
+    )
+    run = changed_record(base, training=unprotected.model_dump())
+    split = run.split.model_copy(update={"certifiable": False, "reason": SplitReason.ASSERTED_BY_FILES()})
+    audit = changed_record(run, kind="audit", training=None, split=split.model_dump(), **_claim(8.0, "inconclusive"))
+    planted = changed_record(KINDS["planted"](golden), attacks=attacks, dials=[], gain=LEARNED, canaries=None)
+    cases: dict[str, Record | SweepResult] = {}
+    for kind, record in (("run", run), ("audit", audit), ("planted audit", planted)):
+        for answer, its in EVIDENCE.items():
+            given = its if kind != "audit" else replace(its, exact=False)
+            cases[f"{kind}: {answer}"] = decided_record(_flagging(record, answer), given)
+    for answer in EVIDENCE:
+        sweep = made_sweep(shipped="uls")
+        cells = [cell.model_copy(update={"answer": answer}) if cell.variant == "uls" else cell for cell in sweep.cells]
+        cases[f"sweep: {answer}"] = sweep.model_copy(update={"cells": cells})
+    open_one = decided_record(_flagging(planted, "inconclusive"), EVIDENCE["inconclusive"])
+    canaries = canary_facts([], decision=decision_of(evidence(LEAK))).model_dump()
+    cases["planted audit: canary users leak"] = changed_record(open_one, canaries=canaries)
+    nothing = {**LEARNED, "value": 0.004, "lower": -0.01, "upper": 0.02}
+    cases["run: learned nothing"] = decided_record(
+        changed_record(_flagging(run, "no leak found"), gain=nothing), evidence(CALM, learned=False)
+    )
+    leaking = decided_record(_flagging(run, "leaks"), evidence(LEAK))
+    decision = leaking.decision.model_dump()
+    limit = {"of": "auroc", "at_most": 0.6}
+    cases["run: broken limit"] = changed_record(
+        leaking, decision={**decision, "by": {**decision["by"], "require": [limit]}}
+    )
+    ceiling = Ceiling(auroc=0.8, fpr=[0.0, 0.05, 1.0], tpr=[0.0, 0.4, 1.0])
+    promise = GuaranteeText.EPSILON(epsilon=2.0, delta=1e-5, unit="user", relation=Relation.ADD_REMOVE())
+    update = {"epsilon": 2.0, "delta": 1e-5, "unit": "user", "defense": "uls", "promise": promise, "ceiling": ceiling}
+    private = run.training.model_copy(update=update).model_dump()
+    within = changed_record(_flagging(run, "no leak found"), training=private, **_claim(2.0, "consistent"))
+    cases["private run: within its guarantee"] = decided_record(within, evidence(CALM, ceiling=0.8, learned=True))
+    beyond = changed_record(run, training=private, **_claim(2.0, "violated"))
+    cases["private run: beyond its guarantee"] = decided_record(
+        beyond, evidence(LEAK, ceiling=0.8, violated="certified")
+    )
+    cases["sweep: no decision rule"] = made_sweep()
+    cases["sweep: one repetition"] = made_sweep(blocks=1)
+    return cases
+
+
+FLAGGED = {"leaks": (0.36, 0.23, 0.57), "no leak found": (0.06, 0.03, 0.1), "inconclusive": (0.09, 0.02, 0.21)}
+
+
+def _flagging(record: Record, answer: str) -> Record:
+    """The record with people flagged as is usual for an answer."""
+    value, lower, upper = FLAGGED.get(answer, FLAGGED["leaks"])
+    result = record.attacks[0]
+    at = [TprAt(fpr=0.05, estimate=estimate(value, lower, upper))]
+    curve = Curve.model_validate({**result.curve.model_dump(), "tpr_at": at})
+    return changed_record(record, attacks=[result.model_copy(update={"curve": curve}).model_dump()])
+
+
+def _claim(epsilon: float, outcome: str) -> dict[str, Any]:
+    verdict = {
+        "claim": ClaimLabel.STATED(epsilon=epsilon, delta=1e-5),
+        "outcome": outcome,
+        "standing": "indicative" if outcome == "inconclusive" else "certified",
+        "finding": Finding.NO_CLAIM(count=400, units="users", reach=3.8),
+        "max_certifiable_epsilon": 3.8,
+    }
+    return {"judgement": {"users": 400, "delta": 1e-5, "bounds": [], "refused": [], "verdicts": [verdict]}}
+
+
+def report_of(case: Record | SweepResult) -> Report:
+    """The report of a case."""
+    return report_sweep(case) if isinstance(case, SweepResult) else report_record(case)
+
+
+def front_page(case: Record | SweepResult) -> str:
+    """All texts of page one, one a line, without the hash of the record: every change of a schema changes it."""
+    front = [section for section in report_of(case).sections if section.place is Place.FRONT]
+    lines = [line for section in front for line in _lines(section)]
+    return re.sub("report [0-9a-f]{12}", "report ID", "\n".join(lines).replace("\u200b", ""))
+
+
+def front_pages() -> str:
+    """Page one of every case."""
+    return "\n".join(f"# {name}\n{front_page(case)}\n" for name, case in made_cases().items())
+
+
 def page(report: Report) -> str:
     """All texts of a report, one a line, below the key and heading of their section."""
     lines = [report.title, report.notice]
     for section in report.sections:
         if section.key != "configuration":
             lines += ["", f"{'#' * section.level} {section.key}: {section.title}", *_lines(section)]
-    return "\n".join(lines).replace("\u200b", "") + "\n"
+    return re.sub("report [0-9a-f]{12}", "report ID", "\n".join(lines).replace("\u200b", "")) + "\n"
 
 
 def _lines(section: Section) -> Iterator[str]:
     for block in section.blocks:
-        if isinstance(block, Figure):
+        if isinstance(block, Banner):
+            yield f"{block.answer.upper()}. {block.text}"
+        elif isinstance(block, Figure):
             yield from (f"[{block.name}] {block.alt}", block.caption)
         elif isinstance(block, Paragraph):
             yield f"{block.lead} {block.text}".strip()
@@ -52,3 +173,4 @@ if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for name, report in reports().items():
         (FOLDER / f"{name}.txt").write_text(page(report), encoding="utf-8")
+    (FOLDER / "page_one.txt").write_text(front_pages(), encoding="utf-8")

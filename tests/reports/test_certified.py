@@ -1,11 +1,10 @@
-"""Page one says of every claim what became of it, and calls certified only what is."""
+"""The section on claims names the bound of the best standing, and calls certified only what is."""
 
 from dataclasses import replace
 
 import pytest
 
-from heldin.reports.claims import summarise
-from heldin.reports.recommendation import next_step
+from heldin.reports.claims import describe_verdicts
 from heldin.words.evidence import ClaimLabel
 from tests.made_facts import changed_record, decided_record, evidence, score, stated
 
@@ -34,102 +33,43 @@ def _judged(record, verdicts=(), bounds=(), refused=()):
 
 
 @pytest.mark.parametrize(
-    ("outcome", "standing", "words", "strength"),
+    ("bounds", "best"),
     [
-        ("violated", "certified", "violated", "certified"),
-        ("violated", "indicative", "violated", "indicative only"),
-        ("consistent", "certified", "not contradicted", ""),
-        ("consistent", "indicative", "not contradicted", "indicative only"),
-        ("inconclusive", "certified", "inconclusive", ""),
+        ([(2.5, "certified")], "2.50"),
+        ([(2.5, "certified"), (1.5, "certified")], "2.50"),
+        # What rests on conditions that nobody checks is never named before what is certified.
+        ([(9.5, "conditional"), (9.0, "indicative"), (2.5, "certified")], "2.50"),
+        ([(9.5, "conditional"), (2.5, "indicative")], "2.50"),
+        ([(9.5, "conditional"), (9.0, "estimate")], None),
+        ([], None),
     ],
 )
-def test_a_claim_is_told_with_its_outcome_and_only_a_violation_is_called_certified(
-    record, outcome, standing, words, strength
-):
-    claim, _, rest = summarise(_judged(record, [(ONE, outcome, standing)])).partition(": ")
-    said = rest.split(".")[0]
-    assert claim == "Epsilon 1 at delta 1e-05"
-    assert said.startswith(words)
-    assert {name for name in ("certified", "indicative only") if name in said} == ({strength} if strength else set())
-
-
-def test_claims_are_told_one_by_one_and_whom_a_verdict_is_about_where_canary_users_are_judged_too(record):
-    both = [(ONE, "violated", "certified"), (EIGHT, "consistent", "certified")]
-    assert summarise(_judged(record, both)).startswith(
-        "Epsilon 1 at delta 1e-05: violated, certified. Epsilon 8 at delta 1e-05: not contradicted,"
-    )
-
-
-def test_without_a_claim_that_is_said_whatever_the_verdict_without_one_stands_at(record, approved):
-    said = summarise(_judged(record, [(ClaimLabel.NONE(), "inconclusive", "certified")]))
-    assert approved("no claim", said)
-    assert said == summarise(_judged(record))
-
-
-@pytest.mark.parametrize(
-    ("bounds", "numbers", "standing"),
-    [
-        ([(2.5, "certified")], ["2.50", "95 %"], "certified"),
-        ([(2.5, "certified"), (1.5, "certified")], ["2.50", "95 %", "2 bounds"], "certified"),
-        # What rests on conditions that nobody checks never stands above what is certified.
-        ([(9.5, "conditional"), (9.0, "indicative"), (2.5, "certified")], ["2.50", "95 %"], "certified"),
-        ([(2.5, "indicative")], ["2.50", "95 %"], "indicative only"),
-        ([(0.004, "certified")], ["above 0."], "No certified"),
-        ([(9.5, "estimate")], [], "is certified."),
-        ([], [], "is certified."),
-    ],
-)
-def test_the_highest_bound_of_the_best_standing_is_told_with_what_it_is_worth(
-    record, approved, bounds, numbers, standing
-):
-    said = summarise(_judged(record, bounds=bounds))
-    assert approved("bounds", said)
-    assert all(number in said for number in numbers)
-    assert standing in said
-    assert not any(other in said for other in ("9.50", "9.00", "1.50"))
+def test_the_bound_that_is_named_is_the_highest_of_the_best_standing(record, bounds, best):
+    said = describe_verdicts(_judged(record, bounds=bounds))
+    assert [number for number in ("9.50", "9.00", "2.50", "1.50") if number in said] == ([best] if best else [])
 
 
 def test_a_design_that_supports_no_bound_says_why(record, approved):
     reason = "3 users are too few"
-    said = summarise(_judged(record, refused=[reason]))
+    said = describe_verdicts(_judged(record, refused=[reason]))
     assert approved("no bound", said)
     assert said.endswith(f"{reason}.")
 
 
-def test_a_comparison_that_is_not_valid_is_the_reason_for_those_whom_it_is_about(record, approved):
-    """Canary users are judged by themselves: what is found of them stays."""
-    judged = _judged(record, [(ONE, "inconclusive", "indicative"), (ONE, "consistent", "certified")])
-    real, canaries = judged.judgement.verdicts
-    verdicts = (real, replace(canaries, subjects=stated("unseen-token canary users")))
-    void = decided_record(judged, evidence(score(0.8, adjusted_p=0.001), flaws=(stated("x"),)))
-    said = summarise(void.model_copy(update={"judgement": replace(void.judgement, verdicts=verdicts)}))
-    assert approved("not valid", said)
-    assert "not contradicted" in said
-
-
 def test_a_comparison_that_is_not_valid_gives_no_bound_on_those_whom_it_is_about(record, approved):
+    """Canary users are judged by themselves: what is found of them stays."""
     judged = _judged(record, bounds=[(2.5, "indicative"), (1.5, "indicative")])
     void = decided_record(judged, evidence(score(0.8, adjusted_p=0.001), flaws=(stated("x"),)))
-    assert approved("real users", summarise(void))
+    assert approved("real users", describe_verdicts(void))
     real, canaries = void.judgement.bounds
     bounds = (real, replace(canaries, subjects=stated("unseen-token canary users")))
-    both = summarise(void.model_copy(update={"judgement": replace(void.judgement, bounds=bounds)}))
+    both = describe_verdicts(void.model_copy(update={"judgement": replace(void.judgement, bounds=bounds)}))
     assert approved("real users and canary users", both)
     assert "1.50" in both
     assert "2.50" not in both
 
 
-@pytest.mark.parametrize(("kind", "named"), [("audit", "--texts training"), ("run", "attack.documents: [training]")])
-def test_an_inconclusive_audit_of_two_files_is_told_an_option_that_it_has(record, kind, named):
-    open_one = decided_record(record.model_copy(update={"kind": kind}), evidence(score(0.5, at_most=0.7)))
-    assert named in next_step(open_one)
-
-
-def test_exchanged_files_are_the_first_thing_to_check_where_there_are_files(record, approved):
-    backwards = evidence(score(0.2, adjusted_p=1.0), reversed_p=1e-6)
-    of_files = decided_record(record.model_copy(update={"kind": "audit"}), backwards)
-    assert of_files.decision.decision.reversed
-    assert approved("of files", next_step(of_files))
-    drawn = decided_record(record, backwards)
-    assert approved("drawn", next_step(drawn))
-    assert next_step(of_files) != next_step(drawn)
+def test_claims_are_told_one_by_one_and_a_violation_with_its_standing(record, approved):
+    both = [(ONE, "violated", "certified"), (EIGHT, "consistent", "certified")]
+    assert approved("two claims", describe_verdicts(_judged(record, both)))
+    assert approved("indicative", describe_verdicts(_judged(record, [(ONE, "violated", "indicative")])))

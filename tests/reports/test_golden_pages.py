@@ -5,13 +5,18 @@ import re
 import pytest
 
 from tests.reports.conftest import FOLDER as CASES
-from tests.reports.golden_pages import FOLDER, page, reports
+from tests.reports.golden_pages import FOLDER, front_pages, page, reports
 
 
 @pytest.mark.parametrize("name", reports())
 def test_the_words_of_a_report_are_the_approved_ones(name):
     approved = (FOLDER / f"{name}.txt").read_text(encoding="utf-8")
     assert page(reports()[name]).splitlines() == approved.splitlines(), "run `make golden` and read the difference"
+
+
+def test_page_one_of_every_case_is_the_approved_one():
+    approved = (FOLDER / "page_one.txt").read_text(encoding="utf-8")
+    assert front_pages().splitlines() == approved.splitlines(), "run `make golden` and read the difference"
 
 
 def test_every_approved_case_is_of_a_test():
@@ -22,4 +27,4 @@ def test_every_approved_case_is_of_a_test():
 
 
 def test_every_approved_page_is_compared():
-    assert {path.stem for path in FOLDER.glob("*.txt")} == set(reports())
+    assert {path.stem for path in FOLDER.glob("*.txt")} == {*reports(), "page_one"}

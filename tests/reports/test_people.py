@@ -1,4 +1,4 @@
-"""Page one counts in people what the record has, and recommends by the limits, on either side of each."""
+"""The result in people, in detail: how a count is to be read, the worst-affected, and who attacks."""
 
 import math
 from dataclasses import replace
@@ -9,21 +9,16 @@ from heldin.audit.attack_results import Curve, TprAt
 from heldin.audit.extraction import Emitted, ExtractionFacts, ExtractionGroup
 from heldin.audit.results import TrainingsFacts
 from heldin.record.facts import ByExposure, Ceiling
-from heldin.record.planted_facts import Condition, Known, PlantedFacts
 from heldin.reports import annex
 from heldin.reports.attacks import tabulate_attacks, tabulate_rates
 from heldin.reports.extraction import most_left, written_out
-from heldin.reports.findings import ATTACKER, BEFORE_FIGURE, HOW_WELL, NEXT, RECOMMENDED, findings
+from heldin.reports.findings import describe_success
 from heldin.reports.people import (
-    count_people,
     describe_attacker,
     describe_worst_off,
     explain_groups,
     explain_people,
-    named_people,
 )
-from heldin.reports.recommendation import limit_rows, recommendation
-from heldin.words.evidence import ClaimLabel
 from tests.made_facts import attack_result, changed_record, decision_of, estimate, evidence, score, stated
 from tests.refusals import names
 
@@ -59,33 +54,23 @@ def _promised(record, epsilon, **changes):
     return changed_record(record, training=record.training.model_copy(update=update).model_dump())
 
 
-def test_people_are_those_of_the_rate_that_the_thresholds_state(record, approved):
-    its = named_people(record)
-    assert (its.rightly, its.wrongly, its.allowed) == (250.0, 50.0, None)
-    attack, guessing = count_people(record)
-    assert names(attack[1], "250", "100", "400")
-    assert names(attack[2], "50")
-    assert guessing[1:] == ["50", "50"]
+def test_how_many_flagged_people_are_members_depends_on_how_rare_members_are(record, approved):
+    assert names(explain_people(record), "83 of every 100")
     assert approved("explained", explain_people(record))
     # An interval that guessing reaches.
     assert approved("near guessing", explain_people(_curve(record, (0.05, 0.12))))
-    assert count_people(_promised(record, 2.0))[2][1:] == ["400", "50"]
 
 
-def test_a_headline_of_a_dial_is_told_apart_from_the_people_that_are_counted(record, approved):
+def test_the_annex_names_the_attack_that_was_fixed_beforehand_beside_a_stronger_setting_of_a_dial(record, approved):
     # The strongest score of the family comes after those of the attacks, and the record keeps no curve of it.
     decision = decision_of(LEAK)
     beyond = decision.model_copy(update={"decision": replace(decision.decision, strongest=len(record.attacks))})
     its = changed_record(record, decision=beyond.model_dump())
-    assert count_people(its)[0][0] == count_people(record)[0][0]
-    assert approved("people", explain_people(its))
     assert approved("attacker", describe_attacker(its))
-    # The leading attack was fixed beforehand, and page one shows another score's interval.
     area = record.primary().auroc
     said = annex._membership(its)[0].result
     assert names(said, f"{area.value:.3f}", f"{area.lower:.3f}", f"{area.upper:.3f}")
     assert approved("membership", said)
-    assert explain_people(record) != explain_people(its)
     assert describe_attacker(record) != describe_attacker(its)
 
 
@@ -99,21 +84,18 @@ def test_what_an_attack_asks_of_which_models_is_its_own(record, approved):
     assert approved("log-probabilities", describe_attacker(changed_record(record, config=config)))
 
 
-def test_where_the_stated_rate_cannot_be_seen_the_lowest_that_can_is_counted(record, approved):
+def test_where_the_stated_rate_cannot_be_seen_the_reason_is_given(record, approved):
     its = _curve(record, (0.01, 0.02), (0.05, None), (0.1, 0.4))
-    attack, *_ = count_people(its)
-    assert names(attack[1], "400", "300", "500")
-    assert names(attack[2], "100")
     assert names(explain_people(its), "10.0 %", "5.0 %")
     assert approved("next rate", explain_people(its))
-    none = _curve(record, (0.01, 0.02), (0.05, None))
-    assert count_people(none) == []
-    assert approved("no rate", explain_people(none))
     unasked = _curve(record, (0.01, 0.02), (0.1, 0.4))
     assert names(explain_people(unasked), "10.0 %", "5.0 %", "audit.fprs")
     assert approved("rate not asked for", explain_people(unasked))
-    void = changed_record(record, decision=decision_of(FLAW).model_dump())
-    assert (count_people(void), "not valid" in explain_people(void)) == ([], True)
+    for none in (
+        _curve(record, (0.01, 0.02), (0.05, None)),
+        changed_record(record, decision=decision_of(FLAW).model_dump()),
+    ):
+        assert explain_people(none) == ""
 
 
 def test_the_worst_off_by_the_promise_and_by_the_group_with_the_highest_scores(record, approved):
@@ -162,9 +144,7 @@ def test_trainings_speak_of_one_user(record, approved):
         non_members=19, false_positives=1, epsilon_lower=1.0, reach=1.7, seconds_each=0.1,
     )  # fmt: skip
     its = changed_record(record, trainings=facts.model_dump())
-    assert count_people(its) == []
-    assert names(explain_people(its), "21 of 40")
-    assert approved("people", explain_people(its))
+    assert explain_people(its) == ""
     assert names(describe_worst_off(its), "2.72 times")
     assert approved("worst off", describe_worst_off(its))
     assert approved("attacker", describe_attacker(its))
@@ -182,99 +162,14 @@ def test_who_attacks_depends_on_texts_and_release(record, approved):
         assert approved(f"release of {access}", describe_attacker(released))
 
 
-@pytest.mark.parametrize(
-    ("limit", "kept"),
-    [(0.78, "kept"), (0.77, "kept"), (0.76, "not shown"), (0.66, "not shown"), (0.64, "broken")],
-)
-def test_the_recommendation_flips_where_the_interval_crosses_the_limit(record, approved, limit, kept):
-    its = changed_record(_limited(record, {"of": "auroc", "at_most": limit}), dials=[])
-    assert approved("recommendation", recommendation(its))
-    # Of a broken limit the end of the interval that is nearest to it.
-    assert limit_rows(its)[0][1:3] == ["0.71", "0.65" if kept == "broken" else "0.77"]
-    assert recommendation(its).startswith("Release") == (kept == "kept")
-    if kept == "kept":
-        reason = "sides as declared"
-        unsure = record.split.model_copy(update={"certifiable": False, "reason": stated(reason)})
-        said = recommendation(changed_record(its, split=unsure.model_dump()))
-        assert approved("indicative", said)
-        assert reason in said
-
-
-def test_what_was_not_audited_as_planned_is_not_released(record, approved):
-    condition = Condition(name="given_every_row", known_by="not met", reasons=["rows_missing"])
-    facts = PlantedFacts(
-        planted="2026-11-23", plan="a" * 64, training_set="b" * 64, rows=90, skipped=0, look=1, looks=1,
-        evidence="callback", declared_by="R. Signer", conditions=[condition],
-    )  # fmt: skip
-    limit = {"of": "auroc", "at_most": 0.99}
-    its = changed_record(_limited(record, limit), dials=[], kind="planted", planted=facts.model_dump(), training=None)
-    assert approved("not met", recommendation(its))
-    assert recommendation(its).startswith("None: ")
-    met = facts.model_copy(update={"conditions": [condition.model_copy(update={"known_by": Known.CHECKED})]})
-    assert recommendation(changed_record(its, planted=met.model_dump())).startswith("Release")
-
-
-def test_every_limit_must_be_kept_and_a_violated_claim_outweighs_them(record, approved):
-    auroc, epsilon = {"of": "auroc", "at_most": 0.8}, {"of": "epsilon_per_user", "at_most": 8.0}
-    both = changed_record(_limited(record, auroc, epsilon), dials=[])
-    assert approved("no promise", recommendation(both))
-    assert recommendation(_promised(both, 2.0)).startswith("Release, ")
-    assert approved("both kept", recommendation(_promised(both, 2.0)))
-    loss = {"of": "loss", "at_most": 99.0}
-    unmeasured = changed_record(_limited(record, auroc, loss), dials=[], utility=None)
-    assert approved("not measured", recommendation(unmeasured))
-    verdict = {
-        "claim": ClaimLabel.STATED(epsilon=1.0, delta=1e-5), "outcome": "violated", "standing": "certified",
-        "finding": stated("rejected"),
-        "max_certifiable_epsilon": 5.0, "cautions": [],
-    }  # fmt: skip
-    judgement = {"users": 60, "delta": 1e-5, "bounds": [], "refused": [], "verdicts": [verdict]}
-    violated = changed_record(_limited(record, auroc), dials=[], judgement=judgement)
-    assert approved("violated", recommendation(violated))
-    above = evidence(score(0.71, adjusted_p=0.001, tpr=0.25), ceiling=0.6)
-    assert approved("above the promise", recommendation(_limited(record, auroc, its=above)))
-    assert approved("not valid", recommendation(_limited(record, auroc, its=FLAW)))
-    made = (both, unmeasured, violated, _limited(record, auroc, its=above), _limited(record, auroc, its=FLAW))
-    assert not any(recommendation(each).startswith("Release") for each in made)
-
-
-def test_limits_that_are_kept_leave_an_inconclusive_answer_inconclusive(record):
-    limit = {"of": "auroc", "at_most": 0.99}
-    stays = "inconclusive"
-    open_ = evidence(score(0.5, at_most=0.7), users=60)
-    assert stays in recommendation(_limited(record, limit, its=open_))
-    assert stays not in recommendation(_limited(record, limit, its=evidence(score(0.5, at_most=0.56))))
-
-
-def test_a_promise_has_no_interval_beside_its_limit(record):
-    limited = _limited(_promised(record, 2.0), {"of": "epsilon_per_user", "at_most": 8.0})
-    assert limit_rows(limited)[0][1:] == ["2", "-", "kept"]
-
-
-def test_without_limits_the_report_says_what_one_would_have_to_say(record, approved):
-    its = recommendation(changed_record(record, dials=[], utility=None))
-    assert names(its, "decision.require", "AUROC", "0.77")
-    assert approved("no promise", its)
-    assert "epsilon" not in its
-    assert names(recommendation(_promised(record, 2.0)), "epsilon", "this plan: 2")
-    assert approved("promise", recommendation(_promised(record, 2.0)))
-    assert limit_rows(record) == []
-
-
-def test_what_stands_before_the_first_figure_is_what_a_reader_decides_by(record):
-    titles = tuple(entry.title for entry in BEFORE_FIGURE)
-    assert titles == (RECOMMENDED, NEXT, ATTACKER) == tuple(title for title, _ in findings(record).paragraphs[:3])
-
-
 def test_one_value_of_each_user_is_not_called_a_mean(record, approved):
     both = [attack_result(0.6, 0.5, 0.7), attack_result(0.7, 0.6, 0.8, attack="pooled", curve=record.attacks[0].curve)]
     its = changed_record(record, attacks=[a.model_dump() for a in both])
     assert [row[:2] for row in tabulate_attacks(its).rows] == [["likelihood-ratio", "mean"], ["pooled", "together"]]
     assert [row[0] for row in tabulate_rates(its).rows] == ["likelihood-ratio, mean", "pooled, together"]
     led = changed_record(its, primary_attack="pooled", attacks=[both[1].model_dump()])
-    said = dict(findings(led).paragraphs)
-    assert approved("success", said[HOW_WELL])
-    assert approved("attacker", said[ATTACKER])
+    assert approved("success", describe_success(led))
+    assert approved("attacker", describe_attacker(led))
 
 
 def test_page_one_says_what_its_words_mean(record, approved):
