@@ -133,7 +133,7 @@ def test_bound_refuses_damaged_scores_in_one_line(call, scores, tmp_path):
     assert "gone.csv" in err
     code, _, err = call("bound", path, "--claim", "epsilon=4")
     assert code == 2
-    assert call.refused(by="parse_claim", naming=("'epsilon=4'", "delta=1e-6"))
+    assert call.refused(by="parse_claim", naming=("'epsilon=4'", "delta:", "delta=1e-6"))
 
 
 def test_power_says_what_could_be_shown(call):

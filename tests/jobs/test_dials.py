@@ -100,8 +100,8 @@ def test_every_user_is_in_half_of_the_shadow_models_and_pairs_are_not_tied():
 @pytest.mark.parametrize(
     ("attack", "by", "naming"),
     [
-        ({"references": ["gpt2", "gpt2"]}, "AttackConfig._dials", "'gpt2'"),
-        ({"documents": ["fresh", "fresh"]}, "AttackConfig._dials", "'fresh'"),
+        ({"references": ["gpt2", "gpt2"]}, "AttackConfig._dials", ("references", "'gpt2'")),
+        ({"documents": ["fresh", "fresh"]}, "AttackConfig._dials", ("documents", "'fresh'")),
         ({"documents": ["old"]}, "checked", "attack.documents.0"),
         ({"names": ["loss"], "primary": "loss", "references": ["gpt2"]}, "AttackConfig._dials", "'loss'"),
         ({"shadow_models": 1}, "AttackConfig._dials", ("shadow_models", "1")),

@@ -135,9 +135,9 @@ def test_a_run_folder_of_another_corpus_split_or_membership_is_refused(tmp_path)
     one, two = _store(tmp_path / "one", [10] * 10), _store(tmp_path / "two", [11] * 10)
     folder = tmp_path / "ledger"
     kept = _of_run(folder, one)
-    with refused(by=ledger_of_run, naming="ledger"):
+    with refused(by=ledger_of_run, naming=("ledger", "corpus", "parts")):
         _of_run(folder, two)
-    with refused(by=ledger_of_run, naming="ledger"):
+    with refused(by=ledger_of_run, naming=("ledger", "split", "parts")):
         _of_run(folder, one, seed=1)
     flipped = {u: Role.HELD_OUT if r is Role.HELD_IN else Role.HELD_IN for u, r in kept.roles.items()}
     save_ledger(replace(kept, roles=flipped), folder)
