@@ -18,6 +18,7 @@ from filelock import FileLock
 from typer.main import get_command
 
 from tests.drafts import drafting, typesetting
+from tests.refusals import Refusal
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -207,7 +208,25 @@ TRIAL = {
     "audit": {"resamples": 100},
 }
 
-Call = Callable[..., tuple[int, str, str]]
+
+class Call:
+    """Runs ``heldin ARGS`` in this process; ``refused`` checks the error that ended the last call."""
+
+    refused: Refusal
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capsys, self._monkeypatch = capsys, monkeypatch
+
+    def __call__(self, *arguments: str | Path) -> tuple[int, str, str]:
+        """Return exit code, standard output and standard error."""
+        from heldin.commands import cli
+
+        self._monkeypatch.setattr(sys, "argv", ["heldin", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        out, err = self._capsys.readouterr()
+        self.refused = Refusal(caught.value, err)
+        return int(caught.value.code or 0), out, err
 
 
 @functools.cache
@@ -218,19 +237,9 @@ def _command_tree(app: Any) -> Any:
 
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
-    """Run ``heldin ARGS`` in this process; returns exit code, standard output and standard error."""
-    from heldin.commands import cli
-
+    """Run ``heldin ARGS`` in this process: ``code, out, err = call(...)``, and ``call.refused(...)`` after it."""
     monkeypatch.setattr("typer.main.get_command", _command_tree)
-
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["heldin", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(caught.value.code or 0), out, err
-
-    return run
+    return Call(capsys, monkeypatch)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from types import CodeType
 import pydantic
 import pytest
 
-from heldin.base.errors import InputError
+from heldin.base.errors import InputError, ResumableError
 
 _INNER = re.compile(r"(\.<locals>)?\.<(genexpr|listcomp|dictcomp|setcomp|lambda)>")
 _REPORTING = ("BadRows.report",)
@@ -99,13 +99,40 @@ def refused(
     if isinstance(caught.value, InputError):
         _, *faults = message.split("\n")
         assert all(re.match(r" +\S", fault) for fault in faults), f"lines that are no list of faults: {message}"
+    _check(message, refusing_functions(caught.value), by, data)
+
+
+def _check(
+    message: str, functions: list[str], by: Callable[..., object] | str | None, data: tuple[object, ...]
+) -> None:
+    """Check that one of the functions that refused is the wanted one, and that the message names the data."""
     if by is not None:
-        functions = refusing_functions(caught.value)
         wanted = by if isinstance(by, str) else inspect.unwrap(by).__qualname__
         if inspect.isclass(by):
             functions = [name.partition(".")[0] for name in functions]
         assert wanted in functions, f"refused by {functions}, not by {wanted}: {message}"
     assert not data or names(message, *data)
+
+
+class Refusal:
+    """The error that ended a command."""
+
+    def __init__(self, ended: SystemExit, printed: str) -> None:
+        """Take the exit of a command, and what the command printed on standard error."""
+        error = ended.__context__
+        # Not the error itself: it would keep the models of all frames that it passed.
+        self._code, self._printed = ended.code or 0, printed
+        self._message = str(error) if isinstance(error, InputError | ResumableError) else printed
+        self._functions = [] if error is None else refusing_functions(error)
+
+    def __call__(self, by: Callable[..., object] | str | None = None, naming: object = (), *, code: int = 2) -> bool:
+        """Check the exit code, which function refused, and that the message names these data, as in ``refused``."""
+        data = naming if isinstance(naming, tuple) else (naming,)
+        assert by is not None or data, "a test of a refusal names the function that refuses, or the data"
+        assert self._code == code, self._printed
+        assert self._message in self._printed
+        _check(self._message, self._functions, by, data)
+        return True
 
 
 def raised_apart(*caught: pytest.ExceptionInfo[BaseException]) -> bool:

@@ -25,6 +25,8 @@ from heldin.defenses.accounting.events import (
 from heldin.defenses.accounting.guarantees import ceiling_of
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
+from heldin.words.guarantee import PromiseCaution
+from heldin.words.statement import Statement
 
 _WHOLE_USERS = ("uls", "filter", "uedp", "none")  # methods by which a user counts once, however many records
 
@@ -46,7 +48,7 @@ class AccountRow(Tabular):
         tpr_at_1pct_fpr_bound: the same for the TPR at 1 % FPR.
         sampling_rate: per step.
         group_size: records of a user that are accounted for; None if users are not, or whole.
-        label: the guarantee in words, for plans.
+        label: the guarantee, for plans.
         assumed_epsilon: what accounting would give if its assumptions held, for plans without a guarantee.
         entity_cap: records naming an entity that are accounted for; None if entities are not.
         warnings: printed with the numbers.
@@ -64,22 +66,22 @@ class AccountRow(Tabular):
     sampling_rate: float
     group_size: int | None
     steps: int
-    label: str | None = None
+    label: Statement | None = None
     assumed_epsilon: float | None = None
     entity_cap: int | None = None
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Statement, ...] = ()
 
     def heading(self) -> str:
         """The guarantee in one line."""
-        if self.label:
-            return self.label
+        if self.label is not None:
+            return str(self.label)
         if not math.isfinite(self.epsilon):
             return f"no finite epsilon per {self.unit}"
         return f"epsilon {self.epsilon:.4g}, delta {self.delta:g} per {self.unit} (add/remove)"
 
     def notes(self) -> Sequence[str]:
         """The warnings."""
-        return self.warnings
+        return [str(warning) for warning in self.warnings]
 
     def rows(self) -> list[dict[str, Any]]:
         """One row: every number by name."""
@@ -87,7 +89,8 @@ class AccountRow(Tabular):
 
     def as_dict(self) -> dict[str, Any]:
         """The fields by name; epsilon_black_box may be inf."""
-        return dataclasses.asdict(self)
+        label = None if self.label is None else str(self.label)
+        return {**dataclasses.asdict(self), "label": label, "warnings": self.notes()}
 
 
 @numbers_named
@@ -206,8 +209,8 @@ def account_plan(mechanism: Mechanism) -> AccountRow:
         return dataclasses.replace(
             row,
             epsilon=promise.epsilon,  # under two-level sampling above the event's: names that were missed count too
-            label=promise.label,
-            warnings=tuple(map(str, promise.cautions)),
+            label=promise.statement,
+            warnings=promise.cautions,
             entity_cap=mechanism.entity_cap,
         )
     bounds: tuple[float | None, float | None] = (1.0, 1.0)  # without a promise an attacker may be perfect
@@ -226,7 +229,7 @@ def account_plan(mechanism: Mechanism) -> AccountRow:
         sampling_rate=mechanism.sampler.rate,
         group_size=None if method in _WHOLE_USERS else mechanism.members,
         steps=mechanism.steps,
-        label=promise.label,
+        label=promise.statement,
         assumed_epsilon=promise.assumed_epsilon,
     )
 
@@ -261,8 +264,7 @@ def _row(
             group, renyi, rate, black_box = 1, None, 1.0, None
     auroc, tpr = _bounds(user, steps, delta) if user is not None else (None, None)
     caution = accounting.delta_caution(delta, units) if units is not None else None
-    warnings = [None if caution is None else str(caution)]
-    warnings += ["noise multiplier 0 adds no noise: epsilon is infinite, nothing is promised" if s == 0.0 else None]
+    cautions = [caution, PromiseCaution.NO_NOISE() if s == 0.0 else None]
     return AccountRow(
         method=method,
         unit=unit,
@@ -276,7 +278,7 @@ def _row(
         sampling_rate=rate,
         group_size=None if user is None or method in _WHOLE_USERS else group,
         steps=steps,
-        warnings=tuple(text for text in warnings if text is not None),
+        warnings=tuple(caution for caution in cautions if caution is not None),
     )
 
 
@@ -333,7 +335,8 @@ def account_table(row: AccountRow) -> str:
         ("its TPR at 1 % FPR, at most", _number(row.tpr_at_1pct_fpr_bound)),
     ]
     text = [f"{name:<38}{value}" for name, value in lines if value]
-    return "\n".join([*text, *filter(None, [row.label]), *(f"warning: {w}" for w in row.warnings)])
+    label = [] if row.label is None else [str(row.label)]
+    return "\n".join([*text, *label, *(f"warning: {warning}" for warning in row.notes())])
 
 
 def _black_box(row: AccountRow) -> str:

@@ -36,7 +36,7 @@ from heldin.stages.train.plan import mechanism_of
 from heldin.words.answer import GuaranteeComparison, Headline, LeakFound, Violation
 from heldin.words.evidence import REAL_USERS, Subjects
 from heldin.words.guarantee import GuaranteeCondition, NoGuaranteeReason
-from tests.refusals import refused
+from tests.refusals import names, refused
 from tests.statements import states, values_of
 
 ULS = {"kind": "uls", "population": 20, "cohort": 5, "steps": 10, "delta": 1e-3, "noise_multiplier": 2.0}
@@ -87,25 +87,20 @@ def test_without_the_section_there_are_none():
 @pytest.mark.parametrize(
     ("canaries", "voids"),
     [
-        ([UNSEEN, {"kind": "high_temperature", "users": 3}, {"kind": "rare_phrase", "users": 3}], ""),
-        ([SUBSTRING], ""),
-        (
-            [{**SUBSTRING, "fraction": None, "users": 4}],
-            "fixed number of users made canary users",
-        ),
-        (
-            [{**UNSEEN, "rarity": "corpus"}],
-            "canary tokens unseen in the corpus",
-        ),
+        ([UNSEEN, {"kind": "high_temperature", "users": 3}, {"kind": "rare_phrase", "users": 3}], False),
+        ([SUBSTRING], False),
+        ([{**SUBSTRING, "fraction": None, "users": 4}], True),
+        ([{**UNSEEN, "rarity": "corpus"}], True),
     ],
     ids=["made up", "a coin per user", "a fixed number", "unseen in everybody's texts"],
 )
 def test_a_user_level_guarantee_is_void_only_where_one_user_s_records_move_another_s(canaries, voids):
     mechanism = mechanism_of(_config(*canaries, defense=ULS), plain_steps=1)
     reasons = mechanism.reasons()
-    assert [reason.states(NoGuaranteeReason.LOOKS_ACROSS_USERS) for reason in reasons] == ([True] if voids else [])
-    assert [reason.values["steps"] for reason in reasons] == ([voids] if voids else [])
-    assert math.isfinite(mechanism.epsilon()) is not bool(voids)
+    across = [step.name for step in mechanism.data_steps if not step.user_local]
+    assert len(across) == voids
+    assert list(reasons) == [NoGuaranteeReason.LOOKS_ACROSS_USERS(steps=name) for name in across]
+    assert math.isfinite(mechanism.epsilon()) is not voids
 
 
 def test_at_the_example_level_a_shared_substring_is_said_beside_epsilon():
@@ -236,7 +231,8 @@ def test_groups_are_reported_apart_and_bounds_name_whom_they_speak_of():
     stated = facts.decision.statement
     assert states(stated, Headline.LEAKS, GuaranteeComparison.BEYOND)
     leak = values_of(stated, LeakFound.BY_AUROC)
-    assert (leak["score"], leak["audited"]) == ("likelihood-ratio (mean over texts)", "canaries")
+    assert names(leak["score"], "likelihood-ratio", "mean")
+    assert leak["audited"] == "canaries"
     assert sum(g.held_in for g in facts.groups) == facts.held_in
     assert (facts.users, facts.replaced, facts.trained_on, facts.attacker_texts) == (400, 400, 7, 400)
     assert len({b.name for b in facts.blind}) == 2

@@ -99,3 +99,20 @@ def test_data_are_named_as_a_whole():
         names(line, "m.csv", "line 13")
     with pytest.raises(AssertionError):
         names(line)
+
+
+def test_a_command_is_refused_by_a_function_with_data(call, tmp_path):
+    path = tmp_path / "keys.yaml"
+    path.write_text("ann: 1\nann: 2\n", encoding="utf-8")
+    code, _, _ = call("run", path, "--check")
+    assert code == 2
+    assert call.refused(by=read_yaml, naming=("keys.yaml", "line 2", "'ann'"))
+    for refusal in ({"by": batched}, {"naming": "line 22"}, {"by": read_yaml, "code": 5}):
+        with pytest.raises(AssertionError):
+            call.refused(**refusal)
+    # An option that no command has is refused by the library that parses options.
+    assert call("run", path, "--chek")[0] == 2
+    assert call.refused(naming="--chek")
+    assert call("--version")[0] == 0
+    with pytest.raises(AssertionError):
+        call.refused(naming="heldin", code=0)

@@ -10,7 +10,7 @@ from heldin.base.machine import start_worker
 
 class Held:
     def __del__(self):
-        print("held until the end", file=sys.stderr, flush=True)
+        print("held_until_the_end", file=sys.stderr, flush=True)
 
 def work(number):
     global held
@@ -34,5 +34,5 @@ def test_a_worker_ends_without_what_libraries_say_while_python_is_taken_apart(tm
     }
     assert [(its.returncode, its.stdout) for its in done.values()] == [(0, "worked\nworked\n[2, 3]\n")] * 2
     # The first object goes when the second comes.
-    assert done["loud"].stderr.count("held until the end") == 2
-    assert done["quiet"].stderr.count("held until the end") == 1
+    assert done["loud"].stderr.count("held_until_the_end") == 2
+    assert done["quiet"].stderr.count("held_until_the_end") == 1

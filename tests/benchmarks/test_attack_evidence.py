@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.refusals import names
+
 SPEC = importlib.util.spec_from_file_location(
     "attack_evidence", Path(__file__).parents[2] / "benchmarks" / "attack_evidence.py"
 )
@@ -57,7 +59,7 @@ def test_the_limit_is_students_over_sets(evidence):
 )
 def test_who_leads_must_gain_everywhere_with_all_sets(evidence, gain, options, met):
     said = evidence.table(_results(evidence, gain, **options)).splitlines()
-    assert said[-1].startswith(f"The rule is met by: {met};")
+    assert names(said[-1].partition(";")[0], met)
     assert sum(line.startswith("| ") for line in said) == 1 + 3 * len(evidence.ATTACKS)
 
 
@@ -70,4 +72,4 @@ def test_a_row_has_both_kinds_of_documents_and_the_limit_where_there_is_one(evid
 
 
 def test_without_a_result_nothing_leads(evidence):
-    assert "The rule is met by: none" in evidence.table([])
+    assert names(evidence.table([]).splitlines()[-1].partition(";")[0], "none")

@@ -86,7 +86,7 @@ def test_steps_that_do_not_fit_fail_their_figure(monkeypatch, name, fails):
     monkeypatch.setattr(steps, name, full)
     figures, told = steps.steps(steps.Case("tiny", 1, 2, 12), TINY, CPU)
     (taken,) = told.values()
-    assert [way for way, its in taken.items() if its == {"failed": "out of memory"}] == [fails]
+    assert [way for way, its in taken.items() if its.keys() == {"failed"}] == [fails]
     assert figures[0].fails
 
 
@@ -207,7 +207,7 @@ def test_the_table_of_gpus_stands_in_the_results(tmp_path):
     lines.write_text("")
     tables.renew(results, lines)
     results.write_text("no marks")
-    with pytest.raises(ValueError, match="has no marks"):
+    with pytest.raises(ValueError, match="RESULTS.md"):
         tables.renew(results, lines)
 
 

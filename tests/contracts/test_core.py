@@ -22,8 +22,8 @@ _SPEC.loader.exec_module(size)
 
 # Each limit is what was reached, rounded up. A change that needs more says why where it raises one.
 MOST_LINES, MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 64_000, 370, 16, 20_000
-# Test functions that a change of a sentence may break; the goal is 40.
-MOST_TIED_TO_WORDING = 324
+# Test functions that a change of a sentence may break, by the count of benchmarks/size.py.
+MOST_TIED_TO_WORDING = 16
 
 # Parts that plug in where they are used. ``endpoint`` and the like are words in names of modules.
 OUTSIDE = ("white_box", "jobs.planted", "jobs.retraining", "endpoint", "sweeps", "cluster", "shard", "rehearsal")

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heldin.base.coins import keyed_order, seed_key
-from heldin.base.errors import InputError
 from heldin.defenses.texts.caps import kept_under_caps, slot_order
+from tests.refusals import refused
 
 SLOTS = st.lists(st.tuples(st.integers(0, 4), st.sets(st.integers(0, 6), max_size=4)), max_size=40)
 CAPS = st.tuples(st.integers(1, 4), st.integers(1, 4))
@@ -58,9 +58,9 @@ def test_the_order_of_slots_does_not_depend_on_the_order_of_the_input():
     assert [ids[i] for i in slot_order(seed_key(4), ids, len(ids))] != order
 
 
-@pytest.mark.parametrize(("group_size", "entity_cap", "said"), [(0, 1, "group size is 0"), (1, 0, "entity cap is 0")])
-def test_caps_below_one_are_refused(group_size, entity_cap, said):
-    with pytest.raises(InputError, match=said):
+@pytest.mark.parametrize(("group_size", "entity_cap", "naming"), [(0, 1, "group size is 0"), (1, 0, "entity cap is 0")])
+def test_caps_below_one_are_refused(group_size, entity_cap, naming):
+    with refused(by=kept_under_caps, naming=naming):
         kept_under_caps(np.arange(1), *arrays([(0, {1})]), group_size=group_size, entity_cap=entity_cap)
 
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from heldin.base.errors import InputError
 from heldin.defenses.choices import FlatClip, NormalisedClip
 from heldin.defenses.gradients import layer_rules, per_unit_gradients
 from heldin.defenses.gradients.engine_choice import choose_ways
@@ -14,6 +13,7 @@ from heldin.defenses.gradients.held_gradients import norm_of_all
 from heldin.defenses.gradients.layer_rules import lay_out
 from heldin.defenses.gradients.per_unit_gradients import UnitBatch, clip_factors, clipped_gradient_sum
 from tests.oracles.per_unit_gradients import clipped_sum, norm_of, unit_gradients
+from tests.refusals import refused
 from tests.tiny_models import (
     ENGINES,
     MODELS,
@@ -200,10 +200,10 @@ def test_a_norm_over_tensors_of_any_shape_has_all_its_digits():
 
 def test_clip_norms_below_what_float32_squares_hold_are_refused():
     for bound in (0.0, -1.0, 1e-13, math.nan):
-        with pytest.raises(InputError, match="it must be at least 1e-12"):
+        with refused(by=clipped_gradient_sum, naming="1e-12"):
             run(new_model(), batch(people()), clip_norm=bound)
     for clip in (FlatClip, NormalisedClip):
-        with pytest.raises(InputError, match="norm: .* greater than or equal to"):
+        with refused(by="Choice.__init__"):
             clip(norm=1e-13)
     # A factor that float32 would round up leaves the unit out.
     norms, masked = torch.tensor([1e27, 1e25], dtype=torch.float64), torch.zeros(2, dtype=torch.bool)
@@ -257,7 +257,7 @@ def test_a_rule_that_leaves_a_use_out_is_caught_twice(plant, monkeypatch):
     assert max(abs(a - b) / b for a, b in zip(found.norms.tolist(), norms, strict=True) if b) > 1e-3
     checked = run(model, batch(units), "materialise", clip_norm=1e9)
     assert checked.engine == "loop"
-    assert "do not give the gradient that autograd gives" in checked.notice
+    assert any(f"'{name}'" in checked.notice for name in found.gradients)
     assert worst_error(checked.gradients, expected, norm_of(expected)) < 1e-4
 
 
@@ -282,12 +282,13 @@ def test_dropout_is_off():
     dropping = gpt2(resid_pdrop=0.4, embd_pdrop=0.4, attn_pdrop=0.4)
     dropping.load_state_dict(model.state_dict())
     found = run(dropping.train(), batch(units), clip_norm=0.5)
-    assert found.notice == "dropout is off"
+    assert found.notice is not None
+    assert found.engine == expected.engine
     assert all(m.training for m in dropping.modules())
     assert_same(expected, found)
     checkpointed = opt(dropout=0.1).train()
     checkpoint(checkpointed)
-    with pytest.raises(InputError, match="gradient checkpointing needs training mode, in which .* has dropout 0.1"):
+    with refused(by="evaluating", naming="0.1"):
         run(checkpointed, batch(units), clip_norm=0.5)
 
 
@@ -326,15 +327,15 @@ def test_frozen_parameters_are_left_out():
 
 def test_bad_input():
     model, units = new_model(), batch(people())
-    with pytest.raises(InputError, match="clip norm is 0"):
+    with refused(by=clipped_gradient_sum, naming="0"):
         run(model, units, clip_norm=0)
-    with pytest.raises(InputError, match="unknown engine 'fast': choose from auto,"):
+    with refused(by=clipped_gradient_sum, naming="'fast'"):
         run(model, units, "fast", clip_norm=1.0)
-    with pytest.raises(InputError, match="no trainable parameter"):
+    with refused(by="take_apart", naming="parameter"):
         run(new_model().requires_grad_(False), units, clip_norm=1.0)
-    with pytest.raises(InputError, match=r"unit numbers must lie in 0\.\.1"):
+    with refused(by="UnitBatch.__post_init__", naming="0..1"):
         UnitBatch(units.inputs, units.targets, units.unit, 2)
-    with pytest.raises(InputError, match="must be of one shape"):
+    with refused(by="UnitBatch.__post_init__", naming=("11", "16", "15")):
         UnitBatch(units.inputs, units.targets[:, 1:], units.unit, units.units)
 
 

@@ -6,14 +6,15 @@ import math
 
 import pytest
 
-from heldin.base.errors import InputError
 from heldin.defenses.choices import (
     CappedPoissonSampler,
     NoClip,
 )
-from heldin.defenses.guarantee import Guarantee
+from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.plan_file import promise_fields, read_plan, write_plan
+from heldin.words.guarantee import NoGuaranteeReason
 from tests.made_mechanisms import els, example, shuffled, uls
+from tests.refusals import refused
 
 
 @pytest.fixture(autouse=True)
@@ -64,33 +65,50 @@ def tampered(tmp_path, change, mechanism=None):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "by", "naming"),
     [
-        (lambda d: d.update(extra=2), r"unknown keys \['extra'\]"),
-        (lambda d: d.pop("covers"), r"missing keys \['covers'\]"),
-        (lambda d: d["mechanism"].update(nois_multiplier=2), "unknown key nois_multiplier"),
+        (lambda d: d.update(extra=2), "_require_keys", "['extra']"),
+        (lambda d: d.pop("covers"), "_require_keys", "['covers']"),
+        (lambda d: d["mechanism"].update(nois_multiplier=2), read_plan, "nois_multiplier"),
         (
             lambda d: d["mechanism"].update(noise_multiplier=0.8),
-            r"guarantee.epsilon is stated as .* but this mechanism gives",
+            "_require_same",
+            "guarantee.epsilon",
         ),
-        (lambda d: d["mechanism"].update(noise_multiplier=0.0), "the stated guarantee is not this mechanism's"),
-        (lambda d: d["mechanism"].update(base_model_saw_protected=True), "the base model was trained"),
-        (lambda d: d["guarantee"].update(epsilon=1.0), "guarantee.epsilon is stated as 1.0, but this mechanism gives"),
-        (lambda d: d["guarantee"].update(epsilon=10**400), "guarantee.epsilon is stated as 1000"),
-        (lambda d: d["guarantee"].update(epsilon=math.nan), "guarantee.epsilon is stated as NaN"),
-        (lambda d: d["guarantee"].update(delta=1.001e-6), "guarantee.delta is stated as"),
-        (lambda d: d["guarantee"].update(conditions=[]), "guarantee.conditions is stated as"),
-        (lambda d: d["guarantee"].update(holds=1), "the stated guarantee is not"),
-        (lambda d: d["guarantee"].update(certified=True), r"guarantee has unknown keys \['certified'\]"),
-        (lambda d: d.update(guarantee=3), "the stated guarantee is not"),
-        (lambda d: d.update(covers="the model,\nwhatever is done with it"), "covers is stated as"),
-        (lambda d: d["dp_event"]["event"].update(sampling_probability=0.001), "dp_event.event.sampling_probability is"),
-        (lambda d: d["dp_event"].update(type="NonPrivateDpEvent"), "dp_event.type is stated as"),
+        (
+            lambda d: d["mechanism"].update(noise_multiplier=0.0),
+            read_plan,
+            ("plan.json", NoGuarantee((NoGuaranteeReason.NO_NOISE(),)).label),
+        ),
+        (
+            lambda d: d["mechanism"].update(base_model_saw_protected=True),
+            read_plan,
+            ("plan.json", NoGuarantee((NoGuaranteeReason.BASE_SAW_PROTECTED(),)).label),
+        ),
+        (lambda d: d["guarantee"].update(epsilon=1.0), "_require_same", ("guarantee.epsilon", "1.0")),
+        (lambda d: d["guarantee"].update(epsilon=10**400), "_require_same", "guarantee.epsilon"),
+        (lambda d: d["guarantee"].update(epsilon=math.nan), "_require_same", ("guarantee.epsilon", "NaN")),
+        (lambda d: d["guarantee"].update(delta=1.001e-6), "_require_same", "guarantee.delta"),
+        (lambda d: d["guarantee"].update(conditions=[]), "_require_same", "guarantee.conditions"),
+        (lambda d: d["guarantee"].update(holds=1), read_plan, ("plan.json", uls().guarantee().label)),
+        (lambda d: d["guarantee"].update(certified=True), "_require_keys", ("guarantee", "['certified']")),
+        (lambda d: d.update(guarantee=3), read_plan, ("plan.json", uls().guarantee().label)),
+        (
+            lambda d: d.update(covers="the model,\nwhatever is done with it"),
+            "_require_same",
+            ("covers", '"last_step"'),
+        ),
+        (
+            lambda d: d["dp_event"]["event"].update(sampling_probability=0.001),
+            "_require_same",
+            "dp_event.event.sampling_probability",
+        ),
+        (lambda d: d["dp_event"].update(type="NonPrivateDpEvent"), "_require_same", "dp_event.type"),
     ],
 )
-def test_a_changed_plan_is_refused(tmp_path, change, message):
+def test_a_changed_plan_is_refused(tmp_path, change, by, naming):
     path = tampered(tmp_path, change)
-    with pytest.raises(InputError, match=message) as caught:
+    with refused(by=by, naming=naming) as caught:
         read_plan(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -100,7 +118,7 @@ def test_a_plan_that_hides_a_reason_is_refused(tmp_path):
     def hide(document):
         document["guarantee"]["reasons"].pop()
 
-    with pytest.raises(InputError, match="guarantee.reasons is stated as"):
+    with refused(by="_require_same", naming="guarantee.reasons"):
         read_plan(tampered(tmp_path, hide, uls(clip=NoClip(), noise_multiplier=0.0)))
 
 
@@ -121,13 +139,13 @@ def test_a_plan_of_another_accountant_version_or_processor_is_read(tmp_path, mec
 
 def test_assumed_and_fallback_epsilons_are_those_of_the_mechanism(tmp_path):
     mechanism = shuffled()
-    for change, field in (
+    for change, naming in (
         (lambda g: g.update(assumed_epsilon=0.1), "guarantee.assumed_epsilon"),
         (lambda g: g["fallback"].update(epsilon=0.1), "guarantee.fallback.epsilon"),
         (lambda g: g["fallback"].update(unit="example"), "guarantee.fallback.unit"),
-        (lambda g: g.update(fallback=None), "guarantee.fallback is stated as null"),
+        (lambda g: g.update(fallback=None), ("guarantee.fallback", "null")),
     ):
-        with pytest.raises(InputError, match=field):
+        with refused(by="_require_same", naming=naming):
             read_plan(tampered(tmp_path, lambda d, change=change: change(d["guarantee"]), mechanism))
     promise = mechanism.guarantee()
     other = dataclasses.replace(
@@ -140,13 +158,13 @@ def test_assumed_and_fallback_epsilons_are_those_of_the_mechanism(tmp_path):
 
 
 def test_unreadable_plans(tmp_path):
-    with pytest.raises(InputError, match="cannot be read"):
+    with refused(by=read_plan, naming=("absent.json", "plan.json")):
         read_plan(tmp_path / "absent.json")
     (tmp_path / "bad.json").write_text("{")
-    with pytest.raises(InputError, match="not JSON"):
+    with refused(by=read_plan, naming="JSON"):
         read_plan(tmp_path / "bad.json")
     (tmp_path / "list.json").write_text("[]")
-    with pytest.raises(InputError, match="not a JSON object"):
+    with refused(by=read_plan, naming="JSON"):
         read_plan(tmp_path / "list.json")
 
 

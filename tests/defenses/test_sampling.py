@@ -7,12 +7,12 @@ import pytest
 from scipy import stats
 
 from heldin.base.coins import keyed_digest, seed_key
-from heldin.base.errors import InputError
 from heldin.defenses import sampling
 from heldin.defenses.choices import CappedPoissonSampler, PoissonSampler, ShuffledSampler
 from heldin.defenses.sampling import LONGEST_TABLE, Draws, gap_table
 from tests.draws import draw
 from tests.oracles.gap_coins import coins
+from tests.refusals import refused
 
 NAMES = [f"user{i}" for i in range(60)]
 KEY = seed_key(11)
@@ -111,7 +111,7 @@ def test_shuffled_cohorts_take_everyone_once_a_pass_even_with_empty_places():
     "sampler", [ShuffledSampler(population=59, cohort=12), CappedPoissonSampler(rate=0.2, population=59, cap=30)]
 )
 def test_more_units_than_the_public_population_are_refused(sampler):
-    with pytest.raises(InputError, match="the corpus has 60 units, more than the public population 59"):
+    with refused(by="Draws.__init__", naming=("60", "59")):
         draw(sampler, KEY, 0, NAMES)
 
 
@@ -128,7 +128,7 @@ def test_the_draws_are_the_coins_of_the_slow_twin_whatever_the_order_of_asking(r
         assert draws.at(step) == wanted[step]
         # Nor on how long the run is.
         assert Draws(sampler, KEY, names, step + 1).at(step) == wanted[step]
-    with pytest.raises(ValueError, match="is none of"):
+    with refused(by="Draws.at", kind=ValueError):
         draws.at(steps)
 
 

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from heldin.base.errors import InputError
 from heldin.bounds.plan_claims import claims_of, mechanism_claim
 from heldin.defenses.accounting.account import account_plan
 from heldin.defenses.accounting.events import PoissonGaussian
@@ -12,8 +11,10 @@ from heldin.defenses.accounting.guarantees import ceiling_of, epsilon
 from heldin.defenses.choices import DataStep, PoissonSampler, ShuffledSampler
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.plan_file import read_plan, write_plan
-from heldin.words.guarantee import NoGuaranteeReason
+from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, NoGuaranteeReason, Relation
 from tests.made_mechanisms import els, uls
+from tests.refusals import refused
+from tests.statements import states, values_of
 from tests.theory_tables import numbers
 
 RATE = 50 / 946
@@ -57,20 +58,24 @@ def test_epsilon_under_caps_is_of_a_user_and_an_entity_and_stands_beside_each_al
         assert table[exposed] * (1 - 1e-9) <= promise.exposure.epsilon_at(exposed) <= table[exposed] * 1.002
     assert table[20] <= promise.epsilon <= table[20] * 1.002
     assert promise.epsilon == promise.exposure.epsilon_at(20)
-    assert promise.label.startswith(
-        "epsilon 0.8672, delta 1e-05 for every user and recognised entity together, 0.6792 for every user (16 records"
-        " used at most), 0.1497 for every recognised entity (4 at most), fixed incidence; "
-    )
-    assert "whom it names, is not hidden" in promise.label
+    stated = values_of(promise.statement, GuaranteeText.CAPPED)
+    assert (stated["pair"], stated["delta"]) == (promise.epsilon, 1e-5)
+    assert (stated["user"], stated["records"]) == (promise.exposure.epsilon_at(16), 16)
+    assert (stated["entity"], stated["entities"]) == (promise.exposure.epsilon_at(4), 4)
+    assert [round(stated[of], 4) for of in ("pair", "user", "entity")] == [0.8672, 0.6792, 0.1497]
+    assert states(promise.statement, Relation.FIXED_INCIDENCE, GuaranteeCondition.SAME_SLOTS)
 
 
 def test_without_caps_the_promise_is_the_curve():
     promise = uncapped().guarantee()
     assert promise.epsilon == promise.exposure.epsilon_at(4)
-    assert promise.label.startswith("epsilon 0.03256, delta 1e-05 for a person of 1 record, ")
-    assert "0.1497 of 4" in promise.label
-    assert "(written by the person or naming the person, add/remove)" in promise.label
-    assert "fixed incidence" not in promise.label
+    stated = values_of(promise.statement, GuaranteeText.ONE_RECORD)
+    assert (round(stated["epsilon"], 5), stated["delta"], stated["records"]) == (0.03256, 1e-5, 1)
+    further = {each.values["exposed"]: each.values["epsilon"] for each in stated["further"]}
+    assert further[4] == promise.epsilon
+    assert round(further[4], 4) == 0.1497
+    assert states(promise.statement, Relation.ADD_REMOVE)
+    assert not states(promise.statement, Relation.FIXED_INCIDENCE)
 
 
 def test_calibration_under_caps_is_for_both_together_and_without_for_those_exposed():
@@ -104,7 +109,7 @@ def test_the_warning_about_delta_knows_how_many_records_a_user_has_at_most():
 
 def test_without_caps_nothing_finite_is_claimed_about_a_user():
     assert claims_of(uncapped()) == []
-    with pytest.raises(InputError, match="records without a cap on a user's, which promises nothing finite"):
+    with refused(by=mechanism_claim):
         mechanism_claim(uncapped())
     assert account_plan(uncapped()).auroc_bound is None
 
@@ -121,32 +126,30 @@ def test_what_looks_at_one_text_keeps_it_and_what_looks_at_slots_needs_the_same_
     for steps in ((OF_ONE_TEXT,), (OF_ONE_TEXT, OF_SLOTS, OF_EVERYBODYS_SLOTS)):
         assert text_sampling(data_steps=steps).guarantee() == text_sampling().guarantee()
     assert uncapped(data_steps=(OF_ONE_TEXT,)).guarantee() == uncapped().guarantee()
-    assert (
-        "adjacency after preprocessing (minimum, pool)"
-        in uncapped(data_steps=(OF_ONE_TEXT, OF_SLOTS, OF_EVERYBODYS_SLOTS)).guarantee().label
-    )
+    promise = uncapped(data_steps=(OF_ONE_TEXT, OF_SLOTS, OF_EVERYBODYS_SLOTS)).guarantee()
+    assert values_of(promise.statement, GuaranteeCondition.AFTER_PREPROCESSING) == {"steps": "minimum, pool"}
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "naming"),
     [
-        (lambda: uls(entity_cap=4), "belong to unit user_entity"),
-        (lambda: els(exposed=4), "belong to unit user_entity"),
-        (lambda: text_sampling(sampled="user"), "sample examples, by Poisson coins"),
+        (lambda: uls(entity_cap=4), "user_entity"),
+        (lambda: els(exposed=4), "user_entity"),
+        (lambda: text_sampling(sampled="user"), ("examples", "Poisson")),
         (
             lambda: text_sampling(sampler=ShuffledSampler(population=946, cohort=50)),
-            "sample examples, by Poisson coins",
+            ("examples", "Poisson"),
         ),
-        (lambda: text_sampling(record_selection="longest"), "would let others in"),
-        (lambda: text_sampling(adjacency="add_remove"), "caps on entities go with zero_out"),
-        (lambda: uncapped(adjacency="zero_out"), "text sampling without caps with add_remove"),
-        (lambda: text_sampling(exposed=4), "either both caps, or a number of exposed"),
-        (lambda: text_sampling(entity_cap=None), "either both caps, or a number of exposed"),
-        (lambda: uncapped(group_size=16), "either both caps, or a number of exposed"),
+        (lambda: text_sampling(record_selection="longest"), ("user_entity", "records", "choice")),
+        (lambda: text_sampling(adjacency="add_remove"), ("zero_out", "add_remove")),
+        (lambda: uncapped(adjacency="zero_out"), ("zero_out", "add_remove")),
+        (lambda: text_sampling(exposed=4), ("user_entity", "exposed")),
+        (lambda: text_sampling(entity_cap=None), ("user_entity", "exposed")),
+        (lambda: uncapped(group_size=16), ("user_entity", "exposed")),
     ],
 )
-def test_what_no_theorem_covers_is_refused(wrong, said):
-    with pytest.raises(InputError, match=said):
+def test_what_no_theorem_covers_is_refused(wrong, naming):
+    with refused(by="Mechanism._check_entities", naming=naming):
         wrong()
 
 
@@ -176,5 +179,5 @@ def test_a_plan_holds_the_curve_and_reads_back(made, tmp_path):
         lambda its: its["curve"][0].update(exposed=[1]),
     ):
         changed(change)
-        with pytest.raises(InputError, match=r"guarantee\.exposure"):
+        with refused(by="_require_same", naming="guarantee.exposure"):
             read_plan(path)

@@ -2,15 +2,16 @@
 
 import pytest
 
-from heldin.base.errors import InputError
 from heldin.bounds.plan_claims import claims_of
 from heldin.defenses.accounting.events import PoissonGaussian
 from heldin.defenses.accounting.guarantees import ceiling_of, epsilon
 from heldin.defenses.choices import DataStep, LocalUpdates, PoissonSampler, ShuffledSampler, TwoLevel, WeightCaps
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.plan_file import read_plan, write_plan
-from heldin.words.guarantee import NoGuaranteeReason
+from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, NoGuaranteeReason
 from tests.made_mechanisms import els, uls
+from tests.refusals import refused
+from tests.statements import values_of
 from tests.theory_tables import numbers
 
 TABLE = {(t, z, q, k): e for t, z, q, c, k, e in numbers("table-of-two-level-epsilons") if c == 2}
@@ -49,11 +50,9 @@ def test_the_papers_claim_is_assumed_and_what_holds_stands_beside_it():
         if exact:
             assert exact * (1 - 1e-9) <= held.exposure.epsilon_at(holders) <= exact * 1.002
     assert held.epsilon == held.exposure.epsilon_at(946)
-    assert (
-        f"epsilon {held.epsilon:.4g}, delta 1e-05 for a user and a recognised entity that 946 other users may name"
-        in promise.label
-    )
-    assert "0.0088" in promise.label
+    stated = values_of(promise.statement, GuaranteeText.HOLDERS)
+    assert (stated["epsilon"], stated["delta"], stated["holders"]) == (held.epsilon, 1e-5, 946)
+    assert stated["alone"] == pytest.approx(0.0088, abs=5e-5)
     # Nobody is promised the claim: an audit tests it only where somebody states it.
     assert claims_of(uedp()) == []
 
@@ -110,7 +109,8 @@ def test_what_compares_texts_voids_both():
     assert isinstance(strict(data_steps=(compares,)).guarantee(), NoGuarantee)
     assert uedp(data_steps=(compares,)).guarantee().fallback is None
     counts = DataStep(name="minimum", user_local=True, record_local=False, slots_only=True)
-    assert "adjacency after preprocessing (minimum)" in strict(data_steps=(counts,)).guarantee().label
+    promise = strict(data_steps=(counts,)).guarantee()
+    assert values_of(promise.statement, GuaranteeCondition.AFTER_PREPROCESSING) == {"steps": "minimum"}
 
 
 def test_users_who_train_locally_have_the_guarantee_of_users_who_give_a_gradient():
@@ -120,23 +120,28 @@ def test_users_who_train_locally_have_the_guarantee_of_users_who_give_a_gradient
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "by", "naming"),
     [
-        (lambda: uls(two_level=uedp().two_level), "belong to unit user_entity"),
-        (lambda: els(local=LocalUpdates(learning_rate=0.1)), "sample users, by Poisson coins"),
-        (lambda: uedp(sampled="example"), "draws users by Poisson coins"),
-        (lambda: uedp(adjacency="zero_out"), "under add_remove adjacency"),
+        (lambda: uls(two_level=uedp().two_level), "Mechanism._check_entities", "user_entity"),
+        (lambda: els(local=LocalUpdates(learning_rate=0.1)), "Mechanism._check_entities", ("users", "Poisson")),
+        (lambda: uedp(sampled="example"), "Mechanism._check_two_level", ("Poisson", "add_remove")),
+        (lambda: uedp(adjacency="zero_out"), "Mechanism._check_two_level", ("Poisson", "add_remove")),
         (
             lambda: uedp(sampler=ShuffledSampler(population=946, cohort=50), adjacency="zero_out"),
-            "draws users by Poisson coins",
+            "Mechanism._check_two_level",
+            ("Poisson", "add_remove"),
         ),
-        (lambda: uedp(entity_cap=4), "has no caps"),
-        (lambda: uedp(record_selection="longest"), "by chance alone"),
-        (lambda: uedp({"weight_caps": WeightCaps(user=2, entity=2)}), "for local updates"),
-        (lambda: uedp({"sensitive_share": None}), "needs sensitive_share"),
-        (lambda: uedp().calibrated(1.0), "takes a noise multiplier"),
+        (lambda: uedp(entity_cap=4), "Mechanism._check_two_level", "caps"),
+        (lambda: uedp(record_selection="longest"), "Mechanism._check_two_level", ("records", "chance")),
+        (
+            lambda: uedp({"weight_caps": WeightCaps(user=2, entity=2)}),
+            "Mechanism._check_two_level",
+            ("weights", "local"),
+        ),
+        (lambda: uedp({"sensitive_share": None}), "TwoLevel._claim_is_whole", "sensitive_share"),
+        (lambda: uedp().calibrated(1.0), "Mechanism.calibrated", "uedp"),
     ],
 )
-def test_what_has_no_account_is_refused(wrong, said):
-    with pytest.raises(InputError, match=said):
+def test_what_has_no_account_is_refused(wrong, by, naming):
+    with refused(by=by, naming=naming):
         wrong()

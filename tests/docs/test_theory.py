@@ -79,7 +79,7 @@ def test_every_table_of_the_page_is_read_by_a_test():
 def test_a_table_is_the_first_one_under_its_heading():
     first, *_, last = numbers("table-of-noise-ratios")
     assert (first[0], last[0]) == (1.0, 16.0)
-    with pytest.raises(ValueError, match="no table under gaussian-mechanism"):
+    with pytest.raises(ValueError, match="gaussian-mechanism"):
         rows("gaussian-mechanism")
-    with pytest.raises(ValueError, match="is not in list"):
+    with pytest.raises(ValueError, match="nowhere"):
         rows("nowhere")

@@ -1,6 +1,7 @@
 """`heldin account`, `bound` and `power`: the examples of the README, their JSON, their exit codes."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -58,23 +59,27 @@ def test_account_prints_the_numbers_of_the_page(call, arguments, unit, epsilon, 
     code, out, _ = call("account", *arguments, "--delta", 1e-6)
     assert code == 0
     assert "noise multiplier" in out
-    assert ("AUROC of any attack on users, at most" in out) == (unit == "user")
+    assert ("AUROC" in out) == (unit == "user")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "by", "naming"),
     [
-        (["uls", "--users", 10, "--cohort", 16, "--noise-multiplier", 1], "cohort 16 is larger than the 10 users"),
-        (["uls", "--noise-multiplier", 1], "the sampling rate is missing"),
-        (["uls", "--sampling-rate", 0.1], "give exactly one of noise multiplier and target epsilon"),
-        (["els", "--group-size", 0, "--sampling-rate", 0.1, "--noise-multiplier", 1], "group size"),
-        (["uls", "--sampling-rate", 0.1, "--noise-multiplier", -1], "noise multiplier"),
+        (["uls", "--users", 10, "--cohort", 16, "--noise-multiplier", 1], "_rate", ("cohort", "16", "10")),
+        (["uls", "--noise-multiplier", 1], "_rate", ("users", "cohort")),
+        (["uls", "--sampling-rate", 0.1], "_with_noise", ()),
+        (
+            ["els", "--group-size", 0, "--sampling-rate", 0.1, "--noise-multiplier", 1],
+            "check_count",
+            ("group size", "0", "1"),
+        ),
+        (["uls", "--sampling-rate", 0.1, "--noise-multiplier", -1], "check_noise", "-1.0"),
     ],
 )
-def test_account_refuses_in_one_line(call, arguments, message):
+def test_account_refuses_in_one_line(call, arguments, by, naming):
     code, _, err = call("account", *arguments, "--steps", 10, "--delta", 1e-6)
     assert code == 2
-    assert message in err
+    assert call.refused(by=by, naming=naming)
     assert len(err.splitlines()) == 1
 
 
@@ -128,7 +133,7 @@ def test_bound_refuses_damaged_scores_in_one_line(call, scores, tmp_path):
     assert "gone.csv" in err
     code, _, err = call("bound", path, "--claim", "epsilon=4")
     assert code == 2
-    assert "claim 'epsilon=4' names no delta: add one, such as delta=1e-6" in err
+    assert call.refused(by="parse_claim", naming=("'epsilon=4'", "delta=1e-6"))
 
 
 def test_power_says_what_could_be_shown(call):
@@ -149,8 +154,5 @@ def test_power_says_what_no_leak_found_takes(call):
     for extra in ((), ("--claim", "epsilon=4,delta=1e-6")):
         parts = call(*arguments, *extra)[1].split("\n\n")
         assert all(part.strip() == part for part in parts[:-1])
-        assert parts[-1] == (
-            '"no leak found" by 15 scores (correlation 0.7), if all are at chance\n'
-            "  users needed to exclude an AUROC of 0.6 and a TPR of 0.15 at 5 % FPR in four of five audits: 530\n"
-            "  AUROC that 340 users exclude in 85 of 100 audits: 0.61\n"
-        )
+        numbers_in_order = ["15", "0.7", "0.6", "0.15", "5", "530", "340", "85", "100", "0.61"]
+        assert re.findall(r"\d+(?:\.\d+)?", parts[-1]) == numbers_in_order

@@ -14,9 +14,12 @@ from heldin.jobs.verify import verify
 from heldin.record.document import read_record
 from heldin.reports.findings import findings
 from heldin.stages.sides.ledger import load_ledger
+from heldin.words.answer import ComparisonFlaw, Headline
 from heldin.words.evidence import ClaimLabel
+from heldin.words.split import SplitReason
 from tests.refusals import names
 from tests.relisted import relist
+from tests.statements import states, values_of
 
 
 @pytest.fixture
@@ -58,13 +61,14 @@ def _reference(finished):
 def test_it_finds_what_the_run_found_and_says_that_sides_are_asserted(call, finished, files, tmp_path):
     code, out, err = call(*_arguments(finished, files, tmp_path / "audit"))
     assert code == 0, err
-    assert "note: Indicative only: who was held in is asserted by two files" in out
     assert (tmp_path / "audit" / "report.pdf").is_file()
     audited, ran = (read_record(folder / "record.json") for folder in (tmp_path / "audit", finished))
     assert audited.training is None
     for mine, its in zip(audited.attacks, ran.attacks, strict=True):
         assert mine.auroc.value == pytest.approx(its.auroc.value, abs=1e-9)
     assert not audited.split.certifiable
+    assert audited.split.reason.states(SplitReason.ASSERTED_BY_FILES)
+    assert any(names(line, audited.split.reason) for line in out.splitlines() if line.startswith("note: "))
     _assert_what_nobody_looked_at_is_not_known(audited)
     _assert_a_folder_holds_one_audit(call, _arguments(finished, files, tmp_path / "audit"))
 
@@ -77,17 +81,17 @@ def _assert_what_nobody_looked_at_is_not_known(record):
     assert overlaps.held_out_texts_in_training.known_by == "not known"
     assert overlaps.held_out_texts_in_held_in.known_by == "measured"
     said = " ".join(text for _, text in findings(record).paragraphs)
-    assert f"{record.attacker_texts} texts (whether training saw them is not known)" in said
+    assert names(said, record.attacker_texts)
     assert "fresh" not in said.replace("more than fresh ones", "")
     assert not record.decision.decision.exact
 
 
 def _assert_a_folder_holds_one_audit(call, arguments):
     assert call(*arguments)[0] == 0
-    code, _, err = call(*arguments, "--assignment", "coin")
+    code, _, _ = call(*arguments, "--assignment", "coin")
     assert code == 2
     out = arguments[arguments.index("--out") + 1]
-    assert f"'{out}' holds an audit with another 'assignment': give the same, or choose another --out" in err
+    assert call.refused(by="_take_folder", naming=(f"'{out}'", "'assignment'", "--out"))
 
 
 def test_models_that_state_no_context_are_audited_with_the_users(call, finished, files, tmp_path):
@@ -129,8 +133,8 @@ def test_a_reference_with_another_tokenizer_is_said_to_be_compared_per_text(call
     assert record.per_text
     assert not read_record(finished / "record.json").per_text
     assert "likelihood-ratio-per-token" not in {a.attack for a in record.attacks}
-    said = " ".join(text for _, text in findings(record).paragraphs)
-    assert "Their tokenizers are not known to be the same: scores are compared per text, never per token" in said
+    # The report says so.
+    assert findings(record).paragraphs != findings(record.model_copy(update={"per_text": False})).paragraphs
 
 
 def test_an_audit_trusts_no_table_that_is_there_and_takes_the_folder_of_an_interrupted_one(
@@ -178,11 +182,9 @@ def test_an_audit_takes_no_folder_of_a_model(call, finished, files, tmp_path):
 
 def test_it_takes_no_folder_of_a_run(call, finished, files):
     before = (finished / "record.json").read_bytes()
-    code, _, err = call(*_arguments(finished, files, finished))
-    assert (code, err.splitlines()[-1]) == (
-        2,
-        f"error: '{finished}' is not empty and holds no such audit: choose another --out",
-    )
+    code, _, _ = call(*_arguments(finished, files, finished))
+    assert code == 2
+    assert call.refused(by="_require_empty", naming=(f"'{finished}'", "--out"))
     assert (finished / "record.json").read_bytes() == before
 
 
@@ -212,26 +214,26 @@ def test_an_audit_from_a_file_is_that_of_its_options_and_options_win(call, finis
     assert (other.name, other.resamples) == ("mine", 200)
     assert [v.claim for v in other.judgement.verdicts] == [ClaimLabel.STATED(epsilon=4.0, delta=1e-5)]
     assert [a.auroc.value for a in one.attacks] == [a.auroc.value for a in other.attacks]
-    for wrong, line in (
-        ({"reference": 5}, "reference: a list was expected"),
-        ({"held_in": [1]}, "held_in: "),
-        ({"endpoint": "https://host/v1"}, "endpoint: a section of keys and values was expected"),
-        ({"columns": "author"}, "columns: "),
+    for wrong, naming in (
+        ({"reference": 5}, ("reference", "5")),
+        ({"held_in": [1]}, ("held_in", "[1]")),
+        ({"endpoint": "https://host/v1"}, ("endpoint", "'https://host/v1'")),
+        ({"columns": "author"}, ("columns", "'author'")),
     ):
         path.write_text(yaml.safe_dump({**content, **wrong}), encoding="utf-8")
         code, _, err = call("audit", "--config", path, "--out", tmp_path / "c")
         assert (code, err.splitlines()[0]) == (2, f"error: {path}: 1 error")
-        assert line in err
+        assert call.refused(by="checked", naming=naming)
     path.write_text(yaml.safe_dump({**content, "column": {}, "seed": -1}), encoding="utf-8")
     code, _, err = call("audit", "--config", path, "--out", tmp_path / "c")
     assert (code, err.splitlines()[-3]) == (2, f"error: {path}: 2 errors")
-    assert "column: unknown key; did you mean 'columns'?" in err
+    assert call.refused(by="checked", naming=("column", "'columns'", "seed"))
     for needed in ("model", "reference", "held_in"):
         misspelt = {f"{key}n" if key == needed else key: its for key, its in content.items()}
         path.write_text(yaml.safe_dump(misspelt), encoding="utf-8")
         code, _, err = call("audit", "--config", path, "--out", tmp_path / "c")
         assert code == 2
-        assert f"{needed}n: unknown key; did you mean '{needed}'?" in err
+        assert call.refused(by="checked", naming=(f"{needed}n", f"'{needed}'"))
         assert "Traceback" not in err
 
 
@@ -246,9 +248,11 @@ def test_groups_that_differ_by_their_words_do_not_blame_the_model(call, finished
     files = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     code, printed, err = call(*_arguments(finished, files, tmp_path / "a"), "--claim", "epsilon=0.5,delta=1e-5")
     assert code == 0, err
-    assert printed.startswith("The comparison is not valid: the two groups differ even without the audited model (")
+    record = read_record(tmp_path / "a" / "record.json")
+    assert states(record.decision.statement, Headline.NOT_VALID, ComparisonFlaw.GROUPS_DIFFER)
+    assert printed.startswith(record.decision.headline)
     assert printed.splitlines()[-1] == "answer: not valid"
-    verdict = read_record(tmp_path / "a" / "record.json").judgement.verdicts[0]
+    verdict = record.judgement.verdicts[0]
     assert (verdict.outcome, verdict.standing, verdict.exit_code) == ("inconclusive", "indicative", 0)
 
 
@@ -259,9 +263,7 @@ def test_a_user_or_a_record_on_both_sides_is_refused(call, finished, files, tmp_
     held_out.write_text(kept + json.dumps({**first, "mail": "new"}) + "\n", encoding="utf-8")
     code, _, err = call(*_arguments(finished, files, tmp_path / "a"))
     assert code == 2
-    assert err.splitlines()[-1] == (
-        f"error: 1 user in both files, such as '{first['author']}': a user is on one side only"
-    )
+    assert call.refused(naming=("1 user", f"'{first['author']}'"))
     held_out.write_text(kept + json.dumps({**first, "author": "new"}) + "\n", encoding="utf-8")
     code, _, err = call(*_arguments(finished, files, tmp_path / "b"))
     assert code == 2
@@ -273,15 +275,15 @@ def test_one_user_and_the_same_model_twice_are_refused(call, finished, files, tm
     lines = held_in.read_text(encoding="utf-8").splitlines()
     author = json.loads(lines[0])["author"]
     held_in.write_text("".join(x + "\n" for x in lines if json.loads(x)["author"] == author), encoding="utf-8")
-    code, _, err = call(*_arguments(finished, files, tmp_path / "a"))
+    code, _, _ = call(*_arguments(finished, files, tmp_path / "a"))
     assert code == 2
-    assert "error: the held-in file has 1 user: at least 2 are needed" in err
+    assert call.refused(naming=("1 user", "2"))
     held_in.write_text("\n".join(lines), encoding="utf-8")
     arguments = _arguments(finished, files, tmp_path / "b")
     arguments[4] = arguments[2]
-    code, _, err = call(*arguments)
+    code, _, _ = call(*arguments)
     assert code == 2
-    assert "error: target and reference are the same model" in err
+    assert call.refused(by="_audited")
 
 
 def _training(finished, path, users=None, texts=None):
@@ -325,7 +327,7 @@ def test_a_look_at_the_training_file_tells_fresh_texts_from_those_trained_on(cal
     assert (record.scored_texts.kind, record.scored_texts.known_by) == ("training", "measured")
     assert record.split.overlaps.scored_texts_in_same_users_training.count == len(held_in)
     said = " ".join(text for _, text in findings(record).paragraphs)
-    assert f"{record.attacker_texts} texts that training saw or would have seen of" in said
+    assert names(said, record.attacker_texts)
     assert verify(tmp_path / "known", LineReporter(lambda line: None)).differences == ()
 
 
@@ -335,11 +337,16 @@ def test_a_training_file_of_the_wrong_people_makes_the_comparison_void(call, fin
     code, out, err = call(*_arguments(finished, files, tmp_path / "a"), "--training", leaked)
     assert code == 0, err
     people = len({r["author"] for r in held_out})
-    assert out.startswith(f"The comparison is not valid: {people} of {people} held-out users are in the training file")
+    record = read_record(tmp_path / "a" / "record.json")
+    flaw = values_of(record.decision.statement, ComparisonFlaw.HELD_OUT_USERS_TRAINED_ON)
+    assert (flaw["count"], flaw["users"]) == (people, people)
+    assert out.startswith(record.decision.headline)
     nobody = tmp_path / "nobody.jsonl"
     nobody.write_text(json.dumps({"author": "somebody else", "body": "x"}) + "\n", encoding="utf-8")
     code, out, _ = call(*_arguments(finished, files, tmp_path / "b"), "--training", nobody)
-    assert "held-in users are not in the training file" in out.splitlines()[0]
+    decision = read_record(tmp_path / "b" / "record.json").decision
+    assert states(decision.statement, ComparisonFlaw.HELD_IN_USERS_ABSENT)
+    assert out.splitlines()[0] == decision.headline
 
 
 def test_what_is_wrong_with_the_new_options_is_one_line(call, finished, files, tmp_path):
@@ -350,24 +357,22 @@ def test_what_is_wrong_with_the_new_options_is_one_line(call, finished, files, t
     empty.write_text("", encoding="utf-8")
     header.write_text("author,body\n", encoding="utf-8")
     blank.write_text(json.dumps({"author": "a", "body": " "}) + "\n", encoding="utf-8")
-    yours = "the columns here are user, text: name yours (--user, --text, or 'columns' in a config)"
-    instead = "name the file that the model was trained on, or leave --training out"
-    for extra, said in (
-        (["--training", empty], f"no usable record in '{empty}', the --training file: {instead}"),
-        (["--training", header], f"no usable record in '{header}', the --training file: {instead}"),
-        (
-            ["--training", blank, "--skip-bad-lines"],
-            f"no usable record in '{blank}', the --training file: {instead}",
-        ),
-        (["--training", other], f"other.jsonl line 1: no column 'author', 'body'; {yours}"),
-        (["--training", tmp_path / "no.jsonl"], f"no such file or folder: '{tmp_path / 'no.jsonl'}'"),
-        (["--texts", "old"], "--texts: Input should be 'fresh' or 'training' (found 'old')"),
-        (["--exclude-auroc", "0.5"], "--exclude-auroc: Input should be greater than 0.5 (found 0.5)"),
-        (["--exclude-auroc", "1"], "--exclude-auroc: Input should be less than 1 (found 1.0)"),
-        (["--exclude-tpr", "0.05"], "decision: tpr 0.05 is not above fpr 0.05: guessing alone reaches it"),
+    yours = ("other.jsonl", "line 1", "'author', 'body'", "user, text", "--user", "--text", "'columns'")
+    for extra, by, naming in (
+        (["--training", empty], "read_groups", (f"'{empty}'", "--training")),
+        (["--training", header], "read_groups", (f"'{header}'", "--training")),
+        (["--training", blank, "--skip-bad-lines"], "read_groups", (f"'{blank}'", "--training")),
+        (["--training", other], "require_columns", yours),
+        (["--training", tmp_path / "no.jsonl"], "_look_for", f"'{tmp_path / 'no.jsonl'}'"),
+        (["--texts", "old"], "checked", ("--texts", "'fresh'", "'training'", "'old'")),
+        (["--exclude-auroc", "0.5"], "checked", ("--exclude-auroc", "than 0.5", "found 0.5")),
+        (["--exclude-auroc", "1"], "checked", ("--exclude-auroc", "than 1", "found 1.0")),
+        (["--exclude-tpr", "0.05"], "DecisionConfig._possible", ("tpr 0.05", "fpr 0.05")),
     ):
-        code, _, err = call(*arguments, *extra)
-        assert (code, err.splitlines()[-1]) == (2, f"error: {said}")
+        _, _, err = call(*arguments, *extra)
+        assert call.refused(by=by, naming=naming)
+        assert err.splitlines()[-1].startswith("error: ")
     assert [path.name for path in (tmp_path / "a").glob("*")] == ["log.txt"]
     arguments[2] = files[0]
-    assert "is a file of texts, and a model is a folder or a hub name" in call(*arguments)[2]
+    call(*arguments)
+    assert call.refused(by="_look_for", naming=(f"'{files[0]}'", "--held-in"))

@@ -7,8 +7,11 @@ import pytest
 import yaml
 
 from heldin.record.document import read_record
+from heldin.words.answer import GuaranteeComparison, Headline, TrainingsCertify
 from heldin.words.evidence import ClaimLabel
 from tests.conftest import SMALL, TRIAL
+from tests.refusals import names
+from tests.statements import states, values_of
 
 TINY = {
     **TRIAL,
@@ -36,12 +39,12 @@ def test_an_audit_from_config_to_report_and_the_same_command_goes_on(call, confi
     code, printed, err = call(*command, "--claim", "epsilon=8,delta=1e-5")
     assert code == 0, err
     first = err.splitlines()[0]
-    assert first.startswith(
-        "power: 24 trainings, half of them with the worst-case user, can certify at most epsilon 1.02"
-    )
+    assert names(first, "power: 24", "1.02")
     assert "mechanism: epsilon 0.5, delta 1e-05 per user (add/remove)" in err
-    assert printed.startswith("Inconclusive: ")
-    assert "24 independent trainings certify" in printed.splitlines()[0]
+    decision = read_record(out / "record.json").decision
+    assert values_of(decision.statement, TrainingsCertify.WHOLE)["trainings"] == 24
+    assert states(decision.statement, Headline.INCONCLUSIVE)
+    assert printed.splitlines()[0] == decision.headline
     assert printed.splitlines()[-1] == "answer: inconclusive"
     record = read_record(out / "record.json")
     assert (record.kind, record.trainings.runs, record.trainings.documents) == ("trainings", 24, 2)
@@ -72,11 +75,8 @@ def test_an_audit_from_config_to_report_and_the_same_command_goes_on(call, confi
     assert code == 0
     assert (out / "report.pdf").read_bytes().startswith(b"%PDF")
     code, _, err = call(*command)
-    assert (code, err.splitlines()[-1]) == (
-        2,
-        f"error: '{out}' holds an audit of another config or with other options (options.claims differ): give the same,"
-        " or choose another --out",
-    )
+    assert code == 2
+    assert call.refused(by="_take_folder", naming=(f"'{out}'", "options.claims", "--out"))
 
 
 @pytest.mark.slow
@@ -103,41 +103,43 @@ def test_the_control_without_defense_is_found_in_several_processes(call, config,
     sets = ["--set", "finetune.learning_rate=0.05", "--set", "finetune.epochs=2"]
     code, printed, err = call(*command, *sets, "--claim", "epsilon=1,delta=1e-5")
     assert code == 3, err
-    assert "note: A control: what was trained has no defense" in printed
-    assert printed.startswith("Leaks, beyond what was promised: ")
-    assert "60 independent trainings without any defense certify an epsilon of at least " in printed
-    assert "what is claimed is violated" in printed
-    assert printed.endswith("answer: leaks, beyond what was promised (exit code 3)\n")
+    record = read_record(out / "record.json")
+    assert record.trainings.target == "none"
+    assert any("--target none" in line for line in printed.splitlines() if line.startswith("note: "))
+    certified = values_of(record.decision.statement, TrainingsCertify.WHOLE)
+    assert certified["trainings"] == 60
+    stated = (GuaranteeComparison.BEYOND, TrainingsCertify.WITHOUT_DEFENSE, TrainingsCertify.AT_LEAST)
+    assert states(record.decision.statement, Headline.LEAKS, *stated, TrainingsCertify.VIOLATED)
+    assert printed.splitlines()[0] == record.decision.headline
+    assert printed.endswith("(exit code 3)\n")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "line"),
+    ("arguments", "by", "naming"),
     [
-        (["audit-training"], "error: Missing argument 'config'"),
-        (["audit-training", "x.yaml", "--model", "m"], "error: No such option: --model"),
-        (["audit-training", "x.yaml"], "error: no such config: 'x.yaml'"),
-        (["audit", "--runs", "20"], "error: No such option: --runs"),
-        (["audit"], "--held-in and --held-out, here or in --config (--model is missing); heldin audit-training audits"),
+        (["audit-training"], None, ("'config'", "heldin audit-training --help")),
+        (["audit-training", "x.yaml", "--model", "m"], None, ("--model", "heldin audit-training --help")),
+        (["audit-training", "x.yaml"], "read_config", "'x.yaml'"),
+        (["audit", "--runs", "20"], None, ("--runs", "heldin audit --help")),
+        (["audit"], "_content", ("--held-in", "--held-out", "--config", "--model", "heldin audit-training")),
     ],
 )
-def test_a_call_that_is_not_whole_is_one_line(call, arguments, line):
-    code, _, err = call(*arguments)
-    assert code == 2
-    assert line in err.splitlines()[-1]
+def test_a_call_that_is_not_whole_is_one_line(call, arguments, by, naming):
+    _, _, err = call(*arguments)
+    assert call.refused(by=by, naming=naming)
+    assert err.count("\n") == 1
 
 
 def test_too_few_trainings_a_strange_target_and_the_folder_of_a_run_are_refused(call, config, tmp_path, finished):
-    code, _, err = call("audit-training", config, "--runs", 8, "--out", tmp_path / "a", "--processes", 1)
+    code, _, _ = call("audit-training", config, "--runs", 8, "--out", tmp_path / "a", "--processes", 1)
     assert code == 2
-    assert "error: 8 trainings are too few" in err.splitlines()[-1]
-    code, _, err = call("audit-training", config, "--runs", 20, "--target", "both")
-    assert (code, err.splitlines()[-1]) == (
-        2,
-        "error: --target both: choose defense (the config's) or none (a control without any)",
-    )
-    code, _, err = call("audit-training", config, "--runs", 20, "--out", finished)
+    assert call.refused(by="forecast", naming=("8 trainings", "--runs"))
+    code, _, _ = call("audit-training", config, "--runs", 20, "--target", "both")
     assert code == 2
-    assert f"error: '{finished}' is not empty and holds no such audit" in err
+    assert call.refused(by="target_of", naming=("--target both", "defense", "none"))
+    code, _, _ = call("audit-training", config, "--runs", 20, "--out", finished)
+    assert code == 2
+    assert call.refused(by="_require_empty", naming=f"'{finished}'")
     assert SMALL["name"] == read_record(finished / "record.json").name
 
 
@@ -146,21 +148,21 @@ def test_the_first_line_says_what_200_trainings_can_certify(call, config, tmp_pa
     (tmp_path / "busy" / "file").touch()
     code, _, err = call("audit-training", config, "--runs", 200, "--out", tmp_path / "busy")
     assert code == 2
-    assert "can certify at most epsilon 3.28 per user" in err.splitlines()[0]
+    assert names(err.splitlines()[0], "power:", "3.28")
 
 
 @pytest.mark.parametrize(
-    ("sections", "options", "line"),
+    ("sections", "options", "by", "naming"),
     [
-        ({"data_defenses": [{"kind": "cap", "records": 1}]}, (), "take 'data_defenses' out"),
-        ({"finetune": {**TINY["finetune"], "patience": 1}}, (), "patience null"),
-        ({}, ("--threshold", "nan"), "--threshold nan is not a number"),
+        ({"data_defenses": [{"kind": "cap", "records": 1}]}, (), "_require_supported", "'data_defenses'"),
+        ({"finetune": {**TINY["finetune"], "patience": 1}}, (), "_require_supported", ("finetune.select", "'last'")),
+        ({}, ("--threshold", "nan"), "TrainingsAudit.trained", ("--threshold", "nan")),
     ],
 )
-def test_what_trainings_would_not_do_is_refused_before_a_folder_is_made(call, tmp_path, sections, options, line):
+def test_what_trainings_would_not_do_is_refused_before_a_folder_is_made(call, tmp_path, sections, options, by, naming):
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump({**TINY, **sections}), encoding="utf-8")
-    code, _, err = call("audit-training", path, "--runs", 40, "--out", tmp_path / "out", *options)
+    code, _, _ = call("audit-training", path, "--runs", 40, "--out", tmp_path / "out", *options)
     assert code == 2
-    assert line in err
+    assert call.refused(by=by, naming=naming)
     assert not (tmp_path / "out").exists()

@@ -30,6 +30,7 @@ from heldin.stages.train.training_facts import RECORDS, canary_gradient_norms
 from heldin.words.evidence import REAL_USERS, Subjects
 from tests.conftest import SMALL
 from tests.pdf_pages import text_of
+from tests.refusals import names
 
 SILENT = LineReporter(lambda line: None)
 KINDS = [
@@ -259,8 +260,8 @@ def test_report_and_findings_show_the_groups_and_leave_no_hole_without_them(plan
     assert "one-run, unseen-token canary users" in text
     said = dict(findings(record).paragraphs)
     assert said["Canary users"].startswith(record.canaries.decision.headline)
-    assert "59 canary users, planted for this audit, took part like any user: " in said["Canary users"]
-    assert "12 of them took the place of real users" in said["Canary users"]
+    assert (record.canaries.held_in + record.canaries.held_out, record.canaries.replaced) == (59, 12)
+    assert names(said["Canary users"], "59", "12")
     without = read_record(finished / "record.json")
     assert without.canaries is None
     assert "canaries" not in report_record(without).figures
@@ -299,28 +300,27 @@ def test_a_new_run_of_the_same_config_has_the_same_canaries_and_other_coins(plan
 
 
 @pytest.mark.parametrize(
-    ("canaries", "line"),
+    ("canaries", "by", "naming"),
     [
         (
             [{"kind": "substring", "users": 10, "lengths": [1, 2, 3]}],
-            "error: canaries ask for 30 real users to be made canary users, but 30 users pass corpus.users and 2 of"
-            " them must stay as they are: lower users, lengths or documents\n",
+            "check_enough_users",
+            ("30", "corpus.users", "2"),
         ),
         (
             [{"kind": "substring", "users": 2, "lengths": [3], "documents": [500]}],
-            "error: canaries.0: too few users have 500 training documents (0 do): 0 of 30 users have a document of 3"
-            " tokens and 500 training documents, 0 of these 30 went to other groups, and 2 are needed: lower lengths,"
-            " documents or users\n",
+            "_Maker._by_number",
+            ("canaries.0", "500", "0", "30", "3", "2"),
         ),
     ],
     ids=["more canaries than users", "more documents than anybody has"],
 )
-def test_what_cannot_be_planted_is_one_line(call, tmp_path, canaries, line):
+def test_what_cannot_be_planted_is_one_line(call, tmp_path, canaries, by, naming):
     path = tmp_path / "small.yaml"
     path.write_text(yaml.safe_dump({**SMALL, "canaries": canaries}), encoding="utf-8")
     code, _, err = call("run", path, "--out", tmp_path / "run")
     assert code == 2
-    assert err.endswith(line)
+    assert call.refused(by=by, naming=naming)
     assert err.count("error") == 1
 
 
@@ -340,8 +340,8 @@ def test_a_substring_longer_than_every_document_says_how_many_users_have_one_tha
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
     code, _, err = call("run", path, "--out", tmp_path / "run")
     assert code == 2
-    assert "error: canaries.0: a substring of 40 tokens is longer than every document of too many users: " in err
-    assert any(f": {n} of 20 users have a document of 40 tokens, " in err for n in range(3))
+    assert call.refused(by="_Maker._by_number", naming=("canaries.0", "40"))
+    assert any(f": {n} of 20 users " in err for n in range(3))
 
 
 def test_a_coin_per_user_keeps_the_guarantee_of_a_private_run(tmp_path, monkeypatch):

@@ -1,5 +1,7 @@
 """The command line itself: help, what it does not import, exit codes, one line for every mistake."""
 
+import errno
+import inspect
 import mailbox
 import os
 import shutil
@@ -11,10 +13,13 @@ from pathlib import Path
 import pytest
 
 from heldin.base.errors import ResumableError
+from heldin.commands.audit import audit
+from heldin.commands.corpus import stats
 from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.sources.text_files import rows_of_file
 from heldin.jobs import run as pipeline
 from heldin.jobs.planted.plant_config import is_dataset
+from tests.refusals import lacks, names, refused
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,35 +63,32 @@ def test_what_must_start_quickly_imports_nothing_heavy():
 def test_a_config_with_errors_is_exit_code_2_and_no_traceback(call, tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text("name: x\ncorpus: {source: {kind: synthetic}}\nmodell: {base: gpt2}\n", encoding="utf-8")
-    code, _, err = call("run", path)
-    assert code == 2
-    assert err.splitlines() == [
-        f"error: {path}: 2 errors",
-        "  model: this key is required",
-        "  modell: unknown key; did you mean 'model'?",
-    ]
+    _, _, err = call("run", path)
+    assert call.refused(by="checked", naming=(path, "2 errors", "'model'"))
+    assert [line.split(":")[0] for line in err.splitlines()] == ["error", "  model", "  modell"]
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "line"),
+    ("error", "code", "start"),
     [
-        (ResumableError("the loss became NaN"), 5, "stopped: the loss became NaN\n"),
-        (KeyboardInterrupt(), 130, "interrupted: the same command resumes from the last checkpoint\n"),
+        (ResumableError("NaN at step 7"), 5, "stopped: NaN at step 7"),
+        (KeyboardInterrupt(), 130, "interrupted: "),
         (
-            OSError(28, "No space left on device", "/runs/x"),
+            OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/runs/x"),
             5,
-            "stopped: No space left on device: '/runs/x'; fix it and run the command again\n",
+            f"stopped: {os.strerror(errno.ENOSPC)}: '/runs/x'; ",
         ),
     ],
     ids=["diverged", "interrupted", "disk full"],
 )
-def test_what_can_be_resumed_says_so_by_its_exit_code(call, small_config, tmp_path, monkeypatch, error, code, line):
+def test_what_can_be_resumed_says_so_by_its_exit_code(call, small_config, tmp_path, monkeypatch, error, code, start):
     def fail(*arguments, **options):
         raise error
 
     monkeypatch.setattr(pipeline, "read_corpus", fail)
     found, _, err = call("run", small_config, "--out", tmp_path / "run")
-    assert (found, err) == (code, line)
+    assert (found, err.count("\n")) == (code, 1)
+    assert err.startswith(start)
 
 
 def test_a_bug_keeps_its_traceback(small_config, tmp_path, monkeypatch):
@@ -94,44 +96,41 @@ def test_a_bug_keeps_its_traceback(small_config, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["heldin", "run", str(small_config), "--out", str(tmp_path / "run")])
     from heldin.commands import cli
 
-    with pytest.raises(ZeroDivisionError, match="division by zero"):
+    with refused(by="_train", kind=ZeroDivisionError):
         cli.main()
 
 
 def test_a_folder_with_other_things_in_it_is_not_taken(call, small_config, tmp_path):
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
     code, _, err = call("run", small_config, "--out", tmp_path)
-    assert (code, err) == (2, f"error: '{tmp_path}' is not empty and holds no such run: choose another --out\n")
+    assert call.refused(by="_require_empty", naming=(f"'{tmp_path}'", "--out"))
+    assert err.count("\n") == 1
     code, _, err = call("run", small_config, "--out", tmp_path / "notes.txt")
     assert code == 2
-    assert "notes.txt' is a file, and no folder for a run: choose another --out" in err
+    assert call.refused(by="_require_empty", naming=("notes.txt'", "--out"))
 
 
 def test_too_few_users_say_how_many_passed_and_why_the_others_did_not(call, small_config, tmp_path):
-    code, _, err = call("run", small_config, "--out", tmp_path / "r", "--set", "corpus.users.min_records=500")
+    code, _, _ = call("run", small_config, "--out", tmp_path / "r", "--set", "corpus.users.min_records=500")
     assert code == 2
-    assert "0 of 60 users pass corpus.users (60 with fewer than 500 records)" in err
-    code, _, err = call("run", small_config, "--out", tmp_path / "r", "--set", "corpus.users.fraction=1e-9")
+    assert call.refused(by="read_corpus", naming=("0", "60", "corpus.users", "500"))
+    code, _, _ = call("run", small_config, "--out", tmp_path / "r", "--set", "corpus.users.fraction=1e-9")
     assert code == 2
-    assert "users pass corpus.users (" in err
-    assert "not drawn by fraction or max_users): an audit needs at least 2 users" in err
+    assert call.refused(by="read_corpus", naming=("corpus.users", "fraction", "max_users", "2"))
 
 
 def test_corpus_build_and_stats(call, tmp_path):
     path = tmp_path / "m.csv"
     path.write_text("user,text\nann,hello you\nann,hello you\nbob,\n", encoding="utf-8")
     code, _, err = call("corpus", "build", path)
-    assert (code, err) == (
-        2,
-        "error: m.csv line 4: empty text in column 'text'; correct the row or pass --skip-bad-lines (skip_bad_lines:"
-        " true in a config) to count and skip such rows\n",
-    )
+    assert call.refused(by="batched", naming=("m.csv", "line 4", "'text'", "--skip-bad-lines", "skip_bad_lines"))
+    assert err.count("\n") == 1
     code, out, _ = call("corpus", "build", path, "--skip-bad-lines")
     assert code == 0
     assert out.startswith("1 user, 2 records: ")
     assert "1 row skipped, the first: m.csv line 4: empty text" in out
     code, out, _ = call("corpus", "stats", path, "--skip-bad-lines")
-    assert "duplicates within users      1" in out
+    assert ["duplicates", "1"] in [[line.split()[0], line.split()[-1]] for line in out.splitlines() if line.strip()]
 
 
 def test_a_corpus_is_written_as_one_file_that_can_be_planted(call, tmp_path):
@@ -153,9 +152,10 @@ def test_a_corpus_is_written_as_one_file_that_can_be_planted(call, tmp_path):
     assert found["mail.parquet"] == found["mail.jsonl"]
     assert sorted(row["text"] for row in found["mail.jsonl"]) == [f"Good morning, number {i}.\n" for i in range(8)]
     assert not is_dataset(tmp_path / "mail.parquet")
-    for name, said in (("mail.txt", "ends in .parquet or .jsonl"), ("mail.jsonl", "there is one already")):
-        code, _, err = call("corpus", "build", mail, "--to", tmp_path / name)
-        assert (code, said in err, err.count("\n")) == (2, True, 1)
+    for name, naming in (("mail.txt", (".parquet", ".jsonl")), ("mail.jsonl", f"'{tmp_path / 'mail.jsonl'}'")):
+        _, _, err = call("corpus", "build", mail, "--to", tmp_path / name)
+        assert call.refused(naming=naming)
+        assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("command", ["build", "stats"])
@@ -164,7 +164,8 @@ def test_a_user_named_nan_is_warned_of_where_a_corpus_is_looked_at(call, command
     path.write_text("user,text\nann,hello you\nNaN,hello him\n", encoding="utf-8")
     code, _, err = call("corpus", command, path)
     assert code == 0
-    assert "warning: 1 user named 'NaN': rows without a user may stand under that name" in err
+    (warning,) = (line for line in err.splitlines() if line.startswith("warning: "))
+    assert names(warning, "1 user", "'NaN'")
 
 
 def test_a_mistyped_model_folder_is_told_before_anything_is_imported(tmp_path):
@@ -186,8 +187,8 @@ def test_a_mistyped_model_folder_is_told_before_anything_is_imported(tmp_path):
     lines = done.stdout.splitlines()
     assert len(lines) == len(names)
     for name, line in zip(names, lines, strict=True):
-        file = name == "data.jsonl"
-        assert line.startswith("'data.jsonl' is a file of texts" if file else f"no such model folder: '{name}'")
+        assert not lacks(line, f"'{name}'")
+        assert ("--held-in" in line) == (name == "data.jsonl")
 
 
 def test_stats_count_tokens_with_a_models_tokenizer(call, make_lm, tmp_path):
@@ -203,20 +204,18 @@ def test_stats_count_tokens_with_a_models_tokenizer(call, make_lm, tmp_path):
 
 def test_report_of_no_run_and_of_a_damaged_record(call, tmp_path):
     code, _, err = call("report", tmp_path)
-    assert (code, err) == (
-        2,
-        f"error: no record at '{tmp_path / 'record.json'}': name the folder of a finished run or audit\n",
-    )
-    for content, words in (
-        ("{", "is damaged"),
-        ('{"schema_version": 1, "auroc": NaN}', "is damaged"),
-        ('{"schema_version": 99, "heldin": "7.0"}', "written by heldin 7.0 with schema version 99"),
-        ('{"schema_version": 1}', "is not as it was written"),
+    assert call.refused(by="read_record", naming=f"'{tmp_path / 'record.json'}'")
+    assert err.count("\n") == 1
+    for content, by, naming in (
+        ("{", "read_document", "record.json"),
+        ('{"schema_version": 1, "auroc": NaN}', "read_document", "record.json"),
+        ('{"schema_version": 99, "heldin": "7.0"}', "unstamped", ("7.0", "99")),
+        ('{"schema_version": 1}', "read_document", "record.json"),
     ):
         (tmp_path / "record.json").write_text(content, encoding="utf-8")
         code, _, err = call("report", tmp_path)
         assert code == 2
-        assert words in err
+        assert call.refused(by=by, naming=naming)
         assert not (tmp_path / "report.pdf").exists()
 
 
@@ -250,24 +249,21 @@ def test_two_processes_do_not_share_a_run_folder(call, finished, small_config, t
     run = tmp_path / "run"
     shutil.copytree(finished, run)
     with one_process_at_a_time(run):
-        code, _, err = call("run", small_config, "--out", run)
+        code, _, _ = call("run", small_config, "--out", run)
     assert code == 2
-    assert f"another process works in '{run}'" in err
+    assert call.refused(by="one_process_at_a_time", naming=f"'{run}'")
 
 
 def test_a_wrong_option_or_command_is_one_line_too(call):
-    for arguments, said in (
-        (["audit", "--foo"], "error: No such option: --foo"),
-        (["nonsense"], "error: No such command 'nonsense' (see heldin --help)"),
-        (["power"], "error: Missing option '--users' (see heldin power --help)"),
-        (
-            ["account", "mail.jsonl"],
-            "error: 'mail.jsonl' is no plan: heldin account takes the plan.json of a run folder",
-        ),
+    for arguments, naming in (
+        (["audit", "--foo"], ("--foo", "heldin audit --help")),
+        (["nonsense"], ("'nonsense'", "heldin --help")),
+        (["power"], ("'--users'", "heldin power --help")),
+        (["account", "mail.jsonl"], ("'mail.jsonl'", "plan.json")),
     ):
         code, out, err = call(*arguments)
         assert (code, out, len(err.splitlines())) == (2, "", 1)
-        assert err.startswith(said)
+        assert call.refused(naming=naming)
 
 
 def test_paragraphs_of_the_help_break_where_the_terminal_does():
@@ -275,8 +271,11 @@ def test_paragraphs_of_the_help_break_where_the_terminal_does():
     arguments = [sys.executable, "-m", "heldin", "audit", "--help"]
     shown = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, check=True, env=environment).stdout
     # Across ends of lines in the docstring, in paragraphs after the first.
-    assert "the same command resumes. Exit code 4 if a claim is violated;" in shown
-    assert "Needs --model; a --claim states its unit," in shown
+    _, *paragraphs = inspect.getdoc(audit).split("\n\n")
+    broken = [paragraph for paragraph in paragraphs if "\n" in paragraph]
+    assert len(broken) > 1
+    for paragraph in broken:
+        assert " ".join(paragraph.split())[:150] in shown
 
 
 def test_no_help_text_is_cut_or_eaten_on_80_columns():
@@ -305,7 +304,8 @@ def test_no_help_text_is_cut_or_eaten_on_80_columns():
         assert f"Usage: heldin {command}".strip() in page
         assert "…" not in page, command
         assert max(map(len, page.splitlines())) <= 80
-    assert "YAML file that lists each person's aliases" in " ".join(shown["corpus stats"].split())
+    aliases = inspect.signature(stats, eval_str=True).parameters["aliases"].annotation.__metadata__[0].help
+    assert aliases in " ".join(shown["corpus stats"].replace("│", " ").split())
 
 
 def test_an_interruption_before_anything_is_done_has_a_word_too(call, monkeypatch):
@@ -319,11 +319,12 @@ def test_an_interruption_before_anything_is_done_has_a_word_too(call, monkeypatc
 
 def test_a_full_disk_without_a_name_leaves_no_hole_in_the_line(call, small_config, tmp_path, monkeypatch):
     def full(*arguments, **options):
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(pipeline, "read_corpus", full)
     code, _, err = call("run", small_config, "--out", tmp_path / "run")
-    assert (code, err) == (5, "stopped: No space left on device; fix it and run the command again\n")
+    assert (code, err.count("\n")) == (5, 1)
+    assert err.startswith(f"stopped: {os.strerror(errno.ENOSPC)}; ")
 
 
 def test_a_plan_that_cannot_be_is_refused_before_anything_is_read(call, small_config, tmp_path, monkeypatch):

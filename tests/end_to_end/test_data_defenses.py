@@ -10,7 +10,9 @@ from heldin.finetune.batches import encode
 from heldin.record.document import read_record
 from heldin.stages.run_config import load_config
 from heldin.stages.train.plan import mechanism_of
-from heldin.words.guarantee import NoGuaranteeReason
+from heldin.words.guarantee import Assumption, NoGuaranteeReason
+from tests.refusals import names
+from tests.statements import states
 
 
 @pytest.fixture
@@ -28,10 +30,8 @@ def test_a_run_with_copies_out_and_a_cap_trains_on_what_is_left(call, config, tm
     assert code == 0, err
     record = read_record(tmp_path / "run" / "record.json")
     removals = record.training.removals
-    assert [r.name for r in removals] == [
-        "deduplication within users (2-gram similarity from 0.6 on)",
-        "cap of 4 records a user (longest)",
-    ]
+    assert names(removals[0].name, "2-gram", "0.6")
+    assert names(removals[1].name, "4", "longest")
     assert record.training.records == removals[1].before - removals[1].removed <= 4 * record.training.users
     assert removals[1].before == removals[0].before - removals[0].removed
     steps = {s.name: s for s in read_plan(tmp_path / "run" / "plan.json").data_steps}
@@ -111,17 +111,17 @@ def test_a_de_identified_run_trains_on_no_listed_name(call, config, tmp_path, mo
 
 
 def test_a_check_asks_the_source_of_names_for_everything(call, config, tmp_path):
-    names = tmp_path / "names.txt"
-    names.write_text("\n", encoding="utf-8")
-    for entities, said in [
-        ({"kind": "words", "path": str(names)}, "holds no name"),
-        ({"kind": "words", "path": str(tmp_path / "none.txt")}, "no such file"),
-        ({"kind": "spacy", "pipeline": "nowhere"}, "no spaCy pipeline 'nowhere'"),
-        ({"kind": "gold", "path": str(names)}, "gold columns are for a corpus of kind 'iob'"),
+    people = tmp_path / "names.txt"
+    people.write_text("\n", encoding="utf-8")
+    for entities, named in [
+        ({"kind": "words", "path": str(people)}, f"'{people}'"),
+        ({"kind": "words", "path": str(tmp_path / "none.txt")}, f"'{tmp_path / 'none.txt'}'"),
+        ({"kind": "spacy", "pipeline": "nowhere"}, "'nowhere'"),
+        ({"kind": "gold", "path": str(people)}, "'iob'"),
     ]:
         path = config(data_defenses=[{"kind": "deidentify", "entities": entities}])
-        code, _, err = call("run", path, "--out", tmp_path / "run", "--check")
-        assert (code, said in err) == (2, True), (said, err)
+        call("run", path, "--out", tmp_path / "run", "--check")
+        assert call.refused(naming=("data_defenses", named))
 
 
 @pytest.mark.parametrize(
@@ -134,4 +134,4 @@ def test_a_guarantee_says_that_it_takes_the_list_of_names_for_public(config, ent
     path = config(data_defenses=[step], defense=defense, finetune={"select": "last"})
     promise = mechanism_of(load_config(path), plain_steps=1).guarantee()
     assert isinstance(promise, Guarantee)
-    assert ("not made from protected users' names" in promise.label) == assumes
+    assert states(promise.statement, Assumption.DEIDENTIFIER_UNSEEN) == assumes

@@ -9,16 +9,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from heldin.attacks.config import AttackConfig
-from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.defenses.plan_file import write_plan
 from heldin.jobs.checkpoint.endpoint import attacks_at_endpoint
 from heldin.models.loading import load_language_model
 from heldin.record.document import read_record
 from heldin.white_box.power import chosen_mechanism
+from heldin.words.answer import ComparisonFlaw
 from heldin.words.texts import AtEndpoint
 from tests.completions_server import CompletionsServer, serving
 from tests.end_to_end.test_audit_command import _arguments, _reference, files
+from tests.refusals import names, refused
+from tests.statements import values_of
 
 __all__ = ["files"]
 QUIET = LineReporter(lambda line: None)
@@ -61,9 +63,10 @@ def test_an_audit_over_http_says_what_the_local_one_says_and_is_verified_without
         code, out, err = call(*_at(url, arguments, local, "--price-per-million", 2, "--requests-per-minute", 6e4))
     assert code == 0, err
     sent = [body["prompt"] for body in server.asked]
-    assert f"cost: users' texts go to '{url}': " in err
-    assert "at 2 per million tokens, at least 0.0 minutes at 60000 requests per minute" in err
-    assert "left out: min-k++, since no endpoint gives the whole vocabulary's probabilities" in err
+    (cost,) = (line for line in err.splitlines() if line.startswith("cost: "))
+    assert names(cost, f"'{url}'", "2", "0.0", "60000")
+    (left_out,) = (line for line in err.splitlines() if line.startswith("left out: "))
+    assert names(left_out, "min-k++")
     assert all(isinstance(prompt, list) for prompt in sent[3:])
     here, there = (read_record(tmp_path / name / "record.json") for name in ("local", "remote"))
     mine = {its.attack: its.auroc.value for its in here.attacks if its.aggregation == "mean"}
@@ -91,15 +94,12 @@ def test_a_killed_audit_goes_on_and_pays_for_nothing_twice(call, finished, local
         whole = _at(url, arguments, local, *options)
         server.faults = {40: 500}
         code, _, err = call(*whole)
-        assert (code, err.splitlines()[-1]) == (
-            5,
-            f"stopped: '{url}' failed 1 times in a row, the last time with HTTP 500: not now; the same command goes on"
-            " from there",
-        )
+        assert call.refused(naming=(f"'{url}'", "1 times", "HTTP 500"), code=5)
         first = len(server.asked)
         code, _, err = call(*whole)
         assert code in (0, 4), err
-        assert "scores of texts are already in the cache" in err
+        (cost,) = (line for line in err.splitlines() if line.startswith("cost: "))
+        assert names(cost, "8 scores", "cache")
     users_prompts = [json.dumps(body["prompt"]) for body in server.asked]
     again = len(users_prompts) - len(set(users_prompts))
     assert again < 2 * 8 + 8  # the chunk that was in work, and the probes
@@ -114,7 +114,7 @@ def test_both_models_behind_the_endpoint_without_a_tokenizer(call, finished, loc
     with serving(server) as url:
         code, _, err = call(*arguments, "--endpoint", url, "--max-tokens-sent", 5)
         assert code == 2
-        assert "tokens, above --max-tokens-sent 5: raise it, or have fewer texts or" in err.splitlines()[-1]
+        assert call.refused(by="_say_cost", naming=("--max-tokens-sent", "5"))
         assert all(body["prompt"] in ("\nThe quick brown fox", "\n", "A") for body in server.asked)
         code, _, err = call(*arguments, "--endpoint", url)
     assert code == 0, err
@@ -145,7 +145,7 @@ def test_a_reference_here_is_scored_in_the_windows_of_the_endpoint(call, finishe
 
 def test_an_attack_that_needs_tokens_is_refused_before_anything_is_sent():
     attack = AttackConfig(names=("likelihood-ratio", "centred"))
-    with pytest.raises(InputError, match="attack 'centred' needs to know a text's tokens.*give --tokenizer"):
+    with refused(by=attacks_at_endpoint, naming=("'centred'", "--tokenizer")):
         attacks_at_endpoint(attack, None, QUIET)
     assert attacks_at_endpoint(attack, "folder", QUIET).names == attack.names
 
@@ -168,22 +168,24 @@ def test_a_model_that_changes_meanwhile_is_told(call, finished, local, server, f
     with serving(server) as url:
         code, out, err = call(*_at(url, _arguments(finished, files, tmp_path / "remote"), local))
     assert code == 0, err
-    assert "endpoint model 'tuned' has changed since its first scores: a probe text's moved by" in err
-    assert out.startswith("The comparison is not valid: the model 'tuned' changed while it was audited (a probe text's")
+    assert any(names(line, "'tuned'") for line in err.splitlines() if line.startswith("endpoint model "))
+    record = read_record(tmp_path / "remote" / "record.json")
+    flaw = values_of(record.decision.statement, ComparisonFlaw.MODEL_CHANGED)
+    assert (flaw["model"], flaw["drift"]) == ("tuned", record.target.endpoint.drift)
+    assert out.startswith(record.decision.headline)
     assert out.splitlines()[-1] == "answer: not valid"
-    assert read_record(tmp_path / "remote" / "record.json").target.endpoint.drift > 1e-3
+    assert record.target.endpoint.drift > 1e-3
 
 
 def test_what_does_not_go_together_is_refused(call, finished, local, server, files, tmp_path):
     arguments = _arguments(finished, files, tmp_path / "a")
     assert call(*arguments, "--tokenizer", local[0])[2].splitlines()[-1] == "error: --tokenizer goes with --endpoint"
     beside = ["endpoint:base" if part == local[1] else part for part in arguments]
-    assert call(*beside)[2].splitlines()[-1] == "error: 'endpoint:base' is behind an endpoint: give --endpoint"
+    call(*beside)
+    assert call.refused(by="opened_models", naming=("'endpoint:base'", "--endpoint"))
     server.echo = server.prompt_logprobs = False
     with serving(server) as url:
-        code, _, err = call(*_at(url, arguments, local))
+        code, _, _ = call(*_at(url, arguments, local))
     assert code == 2
-    line = err.splitlines()[-1]
-    assert line.startswith(f"error: '{url}' returns no log-probabilities of a prompt for model 'tuned'")
-    assert "it returns no prompt_logprobs but finish_reason, index, text" in line
+    assert call.refused(by="_style_of", naming=(f"'{url}'", "'tuned'", "prompt_logprobs", "finish_reason", "index"))
     assert not (tmp_path / "a" / "record.json").exists()

@@ -13,8 +13,10 @@ import yaml
 from heldin.canaries.people import named_people
 from heldin.record.document import read_record
 from heldin.words.evidence import Subjects
+from heldin.words.split import SplitReason
 from tests.conftest import SMALL
 from tests.pdf_pages import squashed, text_of
+from tests.refusals import names
 
 BOTH, NAMED = Subjects.USERS_AND_ENTITIES(), Subjects.CANARIES_OF_KIND(kind="named-person")
 
@@ -59,16 +61,18 @@ def test_an_audit_of_entities_speaks_of_entities_from_check_to_report(call, writ
     path = write("plain", people=40, records=10, **sizes)
     code, out, err = call("run", path, "--out", tmp_path / "run", "--check")
     assert code == 0, err
-    assert "audited     entities that split.entities finds (words)" in out
+    (audited,) = (line for line in out.splitlines() if line.startswith("audited "))
+    assert names(audited, "entities", "split.entities", "(words)")
     code, out, err = call("run", path, "--out", tmp_path / "run")
     assert code == 0, err
     record = read_record(tmp_path / "run" / "record.json")
     split = record.split
     assert (split.audited, split.always_in) == ("entities", 30)
     assert 20 < split.held_in + split.held_out <= 40
-    assert split.standing_reason.startswith("each audited entity was held in by an independent fair coin")
-    assert f"split: {split.held_in} entities held in, {split.held_out} held out, 30 users always in" in err
-    assert f"power: {split.held_in + split.held_out} entities by coin can certify" in err
+    assert split.reason.states(SplitReason.FAIR_COINS)
+    sides, *power = (line for line in err.splitlines() if line.startswith(("split: ", "power: ")))
+    assert names(sides, f"{split.held_in} entities", split.held_out, "30 users")
+    assert any(f"power: {split.held_in + split.held_out} entities " in line for line in power)
     assert "per entity" in err
     parts = split.records_by_part
     assert parts["train"] + parts["attacker"] + parts["validation"] + parts["test"] == 400
@@ -95,12 +99,12 @@ def test_an_audit_of_entities_speaks_of_entities_from_check_to_report(call, writ
         assert squashed(said) not in shown
     assert squashed(f"{split.held_in + split.held_out} entities could certify") in shown
     # The owner's files name entities; the record and the report do not.
-    names = (tmp_path / "names.txt").read_text(encoding="utf-8").lower().split("\n")
+    listed = (tmp_path / "names.txt").read_text(encoding="utf-8").lower().split("\n")
     people = set(pq.read_table(tmp_path / "run" / "people.parquet")["user"].to_pylist())
-    assert people <= {f"entity/{name}" for name in names}
+    assert people <= {f"entity/{name}" for name in listed}
     assert len(people) == split.held_in
     published = (tmp_path / "run" / "record.json").read_text(encoding="utf-8").lower()
-    assert not any(name in published for name in names)
+    assert not any(name in published for name in listed)
     code, out, _ = call("verify", tmp_path / "run")
     assert code == 0, out
     code, _, err = call("export", tmp_path / "run", "--to", tmp_path / "public")

@@ -8,10 +8,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from heldin.defenses.plan_file import read_plan
 from heldin.models.reading import quiet_transformers
 from heldin.record.document import read_record, write_record
 from heldin.words.guarantee import Covers
 from tests.made_facts import stated
+from tests.refusals import names
 
 
 @pytest.fixture
@@ -128,12 +130,9 @@ def test_an_exported_folder_without_a_model_is_refused(call, finished, tmp_path,
     del plan["files"][lacking]
     (to / lacking).unlink()
     (to / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
-    code, _, err = call("verify", "--exported", to)
-    assert (code, err) == (
-        2,
-        f"error: '{to / 'plan.json'}' names no model (config.json and a .safetensors file): fetch the folder again, or"
-        " export it anew\n",
-    )
+    _, _, err = call("verify", "--exported", to)
+    assert call.refused(by="verify_exported", naming=(f"'{to / 'plan.json'}'", "config.json"))
+    assert err.count("\n") == 1
 
 
 def test_a_plan_that_names_a_file_elsewhere_is_refused(call, finished, tmp_path):
@@ -143,7 +142,8 @@ def test_a_plan_that_names_a_file_elsewhere_is_refused(call, finished, tmp_path)
     (to / "model.safetensors").rename(tmp_path / "model.safetensors")
     plan["files"]["../model.safetensors"] = plan["files"].pop("model.safetensors")
     (to / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
-    assert "names '../model.safetensors', which is not a file of this folder" in call("verify", "--exported", to)[2]
+    call("verify", "--exported", to)
+    assert call.refused(by="verify_exported", naming="'../model.safetensors'")
 
 
 def test_an_exported_folder_can_be_checked_by_whoever_receives_it(call, finished, tmp_path):
@@ -154,36 +154,33 @@ def test_an_exported_folder_can_be_checked_by_whoever_receives_it(call, finished
     named = json.loads((to / "plan.json").read_text(encoding="utf-8"))["files"]
     assert set(named) == {p.name for p in to.iterdir()} - {"plan.json"}
     assert {"model.safetensors", "tokenizer.json", "README.md"} <= set(named)
-    assert out.startswith(f"{len(named)} files are those that plan.json names: no protection was applied")
+    assert names(out, f"{len(named)} files", "plan.json", read_plan(to / "plan.json").guarantee().label)
     assert json.loads(call("verify", "--exported", to, "--json")[1])["agrees"] is True
 
     (to / "extra.py").write_text("x", encoding="utf-8")
     code, _, err = call("verify", "--exported", to)
-    assert (code, err) == (
-        2,
-        f"error: '{to / 'extra.py'}' is not named by plan.json: remove it, or fetch the folder again\n",
-    )
+    assert call.refused(by="verify_exported", naming=(f"'{to / 'extra.py'}'", "plan.json"))
+    assert err.count("\n") == 1
     (to / "extra.py").unlink()
     weights = load_file(to / "model.safetensors")
     save_file(
         {k: v + torch.zeros_like(v) + (k.endswith("ln_f.bias")) for k, v in weights.items()}, to / "model.safetensors"
     )
     code, _, err = call("verify", "--exported", to)
-    assert (code, err) == (
-        2,
-        f"error: '{to / 'model.safetensors'}' is not the file that plan.json names (SHA-256 differs): do not use the"
-        " folder\n",
-    )
+    assert call.refused(by="verify_exported", naming=(f"'{to / 'model.safetensors'}'", "plan.json", "SHA-256"))
+    assert err.count("\n") == 1
     (to / "model.safetensors").unlink()
-    assert "is missing, though plan.json names it" in call("verify", "--exported", to)[2]
+    call("verify", "--exported", to)
+    assert call.refused(by="verify_exported", naming=(f"'{to / 'model.safetensors'}'", "plan.json"))
 
 
 def test_a_folder_that_was_not_exported_and_both_or_neither_are_one_line(call, finished, tmp_path):
     shutil.copy(finished / "plan.json", tmp_path / "plan.json")
-    assert "names no files: it was not written by `heldin export`" in call("verify", "--exported", tmp_path)[2]
+    call("verify", "--exported", tmp_path)
+    assert call.refused(by="verify_exported", naming=(f"'{tmp_path / 'plan.json'}'", "heldin export"))
     both = call("verify", finished, "--exported", tmp_path)
     assert both[0] == 2
-    assert "name the folder of a finished run, or --exported" in both[2]
+    assert call.refused(by="verify", naming="--exported")
     assert call("verify")[2] == both[2]
 
 
@@ -193,7 +190,7 @@ def test_a_plan_says_which_step_s_model_it_covers(finished, tmp_path, call):
     assert plan["covers"]["code"] == Covers.PROTECTED_VALIDATION.value
     assert call("export", finished, "--to", tmp_path / "public")[0] == 0
     card = (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
-    assert "This speaks of the model of the step that the loss of protected users chose" in card
+    assert str(Covers.PROTECTED_VALIDATION()) in card
 
 
 def test_nothing_that_was_measured_on_users_leaves(call, run, tmp_path):

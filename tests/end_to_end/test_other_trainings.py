@@ -22,6 +22,7 @@ from heldin.jobs.example import write_example
 from heldin.jobs.planted.plant_config import parse_plant
 from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
+from heldin.reports.record_report import SECTIONS
 from tests.pdf_pages import pages
 from tests.planted_sets import read_lines, train
 
@@ -87,7 +88,8 @@ def test_a_training_by_transformers_trainer_is_certified_from_plant_to_pdf(call,
     certified = [b for b in found["judgement"]["bounds"] if b["standing"] == "certified"]
     assert max(b["epsilon_lower"] for b in certified) > 0
     page = " ".join(page.text for page in pages(tmp_path / "planted" / "audits" / "1" / "report.pdf"))
-    assert "What certified statements rest on" in page
+    (conditions,) = (entry.heading for entry in SECTIONS if entry.key == "conditions")
+    assert conditions in page
     assert "by R. Signer" in page
     assert call("verify", tmp_path / "planted" / "audits" / "1")[0] == 0
     # Served, the same model is another look, and gives the same numbers up to rounding.

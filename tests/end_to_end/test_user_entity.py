@@ -5,7 +5,10 @@ import pytest
 from heldin.defenses.guarantee import NoGuarantee
 from heldin.defenses.plan_file import read_plan
 from heldin.record.document import read_record
+from heldin.reports.record_report import report_record
+from heldin.words.guarantee import Assumption, GuaranteeCondition
 from tests.pdf_pages import squashed, text_of
+from tests.statements import states, values_of
 
 
 @pytest.fixture
@@ -31,13 +34,13 @@ def test_a_text_sampled_run_states_the_curve_and_who_is_exposed(call, config, tm
     path = config(defense={**TEXT_SAMPLING, **caps}, finetune={"select": "last"})
     code, out, err = call("run", path, "--out", tmp_path / "run", "--check")
     assert code == 0, err
-    assert "epsilon 6, delta 0.001 for every user and recognised entity together" in out
+    assert "epsilon 6, delta 0.001 " in out
     code, _, err = call("run", path, "--out", tmp_path / "run")
     assert code == 0, err
     training = read_record(tmp_path / "run" / "record.json").training
     assert training.removals[0].name == "caps of 4 records a user and 6 an entity (words)"
     assert training.removals[0].removed > 0
-    assert "was not made from protected users' texts" in training.guarantee
+    assert states(training.promise, Assumption.FINDER_UNSEEN)
     assert (training.by_exposure.group_size, training.by_exposure.entity_cap) == (4, 6)
     reached = {its.exposed: its for its in training.exposed}
     assert reached[4].users <= reached[10].users == reached[10].entities == reached[6].entities == 1.0
@@ -47,9 +50,8 @@ def test_a_text_sampled_run_states_the_curve_and_who_is_exposed(call, config, tm
     assert f"epsilon {reached[4].epsilon:.4g}" in str(verdict.claim)
     code, out, _ = call("verify", tmp_path / "run")
     assert code == 0, out
-    text = text_of(tmp_path / "run" / "report.pdf")
-    assert "What is promised to whom, at delta 0.001" in text
-    assert "users with at most that many" in text
+    rows = report_record(read_record(tmp_path / "run" / "record.json")).section("promise")
+    assert all(f"{point.epsilon:.4g}" in repr(rows) for point in training.exposed)
     code, _, err = call("export", tmp_path / "run", "--to", tmp_path / "public")
     assert code == 0, err
     card = (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
@@ -57,10 +59,10 @@ def test_a_text_sampled_run_states_the_curve_and_who_is_exposed(call, config, tm
     assert "share" not in card
     assert "shares" not in (tmp_path / "public" / "plan.json").read_text(encoding="utf-8")
     code, out, _ = call("compare", tmp_path / "run", tmp_path / "run")
-    assert "6 per user and entity" in out
+    assert names(out, "6")
     code, out, _ = call("account", "plan", tmp_path / "run" / "plan.json")
     assert code == 0
-    assert "0.001 for every user and recognised entity together" in out
+    assert training.guarantee in out
     # Who is named decides what is trained on: another list gives another run.
     names.write_text("nobody at all\n", encoding="utf-8")
     code, out, err = call("verify", tmp_path / "run")
@@ -85,41 +87,47 @@ def test_an_entity_in_every_record_is_told_its_epsilon(call, config, tmp_path):
     assert training.exposed[-2].entities < 1.0
     assert last.epsilon > training.by_exposure.curve[-1].epsilon
     assert training.guarantee.startswith("epsilon ")
-    assert "adjacency after preprocessing (minimum number of records, set-asides)" in training.guarantee
+    steps = read_plan(tmp_path / "run" / "plan.json").data_steps
+    compared = ", ".join(step.name for step in steps if not step.record_local)
+    assert values_of(training.promise, GuaranteeCondition.AFTER_PREPROCESSING) == {"steps": compared}
+    assert compared.count(",") == 1
     assert training.ceiling is None
     code, out, _ = call("compare", tmp_path / "run", tmp_path / "run")
-    assert "1 per person of 3 records" in out
+    assert names(out, "1", "3")
 
 
 @pytest.mark.parametrize(
-    ("defense", "steps", "said"),
+    ("defense", "steps", "by", "naming"),
     [
-        ({"record_selection": "random_chunk"}, [], "unknown key"),
-        ({"group_size": 4}, [], "group_size and entity_cap go together"),
-        ({"group_size": 4, "entity_cap": 2}, [], "entity_cap needs 'entities'"),
+        ({"record_selection": "random_chunk"}, [], "checked", "defense.record_selection"),
+        ({"group_size": 4}, [], "UserEntityDefense._caps_go_together", ("group_size", "entity_cap")),
+        ({"group_size": 4, "entity_cap": 2}, [], "UserEntityDefense._caps_go_together", ("entity_cap", "'entities'")),
         (
             {"group_size": 4, "entity_cap": 2, "exposed": 3, "entities": {"kind": "patterns"}},
             [],
-            "exposed goes without caps",
+            "UserEntityDefense._caps_go_together",
+            ("exposed", "group_size", "entity_cap"),
         ),
-        ({"noise_multiplier": 1.0}, [], "give exactly one of 'target_epsilon' and 'noise_multiplier'"),
-        ({}, [{"kind": "deduplicate"}], "deduplication within users (equal texts) compares texts"),
+        ({"noise_multiplier": 1.0}, [], "SampledDefense._one_scale", ("'target_epsilon'", "'noise_multiplier'")),
+        ({}, [{"kind": "deduplicate"}], "RunConfig._nothing_compares_texts", ("data_defenses", "'user_entity'")),
         (
             {},
             [{"kind": "cap", "records": 2, "selection": "longest"}],
-            "cap of 2 records a user (longest) compares texts",
+            "RunConfig._nothing_compares_texts",
+            ("data_defenses", "2", "longest"),
         ),
         (
             {"entities": {"kind": "gold", "path": "x"}},
             [],
-            "defense.entities: gold columns are for a corpus of kind 'iob'",
+            "RunConfig._gold_is_of_the_corpus",
+            ("defense.entities", "'iob'"),
         ),
     ],
 )
-def test_by_exposure_refuses_what_has_no_epsilon(call, config, tmp_path, defense, steps, said):
+def test_by_exposure_refuses_what_has_no_epsilon(call, config, tmp_path, defense, steps, by, naming):
     path = config(defense={**TEXT_SAMPLING, **defense}, data_defenses=steps, finetune={"select": "last"})
-    code, _, err = call("run", path, "--out", tmp_path / "run")
-    assert (code, said in err) == (2, True), err
+    call("run", path, "--out", tmp_path / "run")
+    assert call.refused(by=by, naming=naming)
     assert not (tmp_path / "run").exists()
 
 
@@ -152,19 +160,19 @@ def test_the_papers_algorithm_claims_one_epsilon_and_states_what_holds(call, con
     assert [p.exposed for p in training.by_exposure.curve] == [0, 1, 2, 4, 8, 16, 59]
     assert training.exposed == []
     text = text_of(tmp_path / "run" / "report.pdf")
-    assert "What holds for a user and an entity, at delta 0.001" in text
+    assert "delta 0.001" in text
     assert squashed(f"Claimed for this run: epsilon {promise.assumed_epsilon:.4g}") in squashed(text)
     code, out, _ = call("verify", tmp_path / "run")
     assert code == 0, out
     code, out, _ = call("account", "plan", tmp_path / "run" / "plan.json")
-    assert "no DP guarantee: Lai et al. account" in out
+    assert promise.label in out
     # Resumed under another list it would be another job under the same key.
     (tmp_path / "run" / "record.json").unlink()
     (tmp_path / "run" / "scores.parquet").unlink()
     names.write_text("day\nthe\n", encoding="utf-8")
     code, _, err = call("run", path, "--out", tmp_path / "run")
     assert code == 2
-    assert "another private job" in err
+    assert call.refused(by="_bind_key", naming=str(tmp_path / "run"))
 
 
 def test_the_strict_account_of_two_levels_is_a_guarantee(call, config, tmp_path):
@@ -183,12 +191,12 @@ def test_the_strict_account_of_two_levels_is_a_guarantee(call, config, tmp_path)
     code, _, err = call("export", tmp_path / "run", "--to", tmp_path / "public")
     assert code == 0, err
     card = (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
-    assert "| other users who may name the recognised entity | epsilon |" in card
+    assert all(f"| {holders} | {bound:.4g} |" in card for holders, bound in curve.items() if holders)
     assert f"| a user alone | {curve[0]:.4g} |" in card
     assert "written by a person" not in card
     code, _, err = call("audit-trainer", "--plan", tmp_path / "run" / "plan.json")
     assert code == 2
-    assert "this plan has two-level sampling: audit it by independent trainings" in err
+    assert call.refused(by="check_auditable", naming=("two-level", "heldin audit-training"))
 
 
 @pytest.mark.slow
@@ -216,7 +224,7 @@ def test_dp_fedavg_keeps_the_guarantee_of_user_sampling(call, config, tmp_path):
     assert code == 0, out
     code, _, err = call("audit-trainer", "--plan", tmp_path / "fedavg" / "plan.json")
     assert code == 2
-    assert "this plan has local updates: audit it by independent trainings" in err
+    assert call.refused(by="check_auditable", naming=("local updates", "heldin audit-training"))
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ def test_a_unit_that_does_not_fit_is_taken_in_several_passes_with_the_same_gradi
     assert (passes.most, passes.splits) == (1, True)
     assert names(said[-1], "1")
     assert passes.most == 1
-    assert "auto: unit by unit" in passes.effort.ways
+    assert any(way.startswith("auto: ") and "materialise" not in way for way in passes.effort.ways)
 
 
 def test_memory_that_runs_out_while_the_layer_rules_are_tried_says_nothing_about_them(make_lm, sequences):

@@ -91,7 +91,7 @@ def test_half_products_with_float32_results_are_there_on_a_gpu_alone(gpu):
     left, right = torch.randn(2, 4, 4).bfloat16().split(1)
     found = products.product(left.to(gpu), right.to(gpu))
     torch.testing.assert_close(found.cpu(), left.float() @ right.float())
-    with pytest.raises(NotImplementedError, match="only there for CUDA"):
+    with pytest.raises(NotImplementedError, match="CUDA"):
         torch.bmm(left, right, out_dtype=torch.float32)
 
 

@@ -9,7 +9,6 @@ import heldin
 from heldin.attacks.protocol import TextStatistic
 from heldin.audit.canary_groups import centred_statistics
 from heldin.audit.scored_users import scored_users
-from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Role
 from heldin.jobs.planted.audit import audit_planted, judged_as
@@ -19,10 +18,11 @@ from heldin.jobs.planted.target import PlantedAudit
 from heldin.jobs.user_scores import leading_scores
 from heldin.jobs.verify import verify
 from heldin.models.loading import load_language_model
-from heldin.reports.findings import findings
+from heldin.reports.findings import LIMITS, findings
 from heldin.stages.sides.ledger import load_ledger
 from heldin.words.evidence import Subjects
 from tests.planted_sets import lines, made_rows, memorable_lm, plan, read_lines, save_base, train, write_lines
+from tests.refusals import names, refused
 
 __all__ = ["lines"]  # a fixture
 
@@ -60,7 +60,7 @@ def test_every_real_row_is_trained_on_and_canary_users_by_their_coins(planted, r
     assert len(written) == len(rows) + sum(data.canaries[user].documents for user in held_in)
     assert set(data.ledger.scored_users()) == set(data.canaries)
     (price,) = [line for line in said if line.startswith("price: ")]
-    assert f"{len(written) - len(rows):,} rows of canary users more; every real user stays in" in price
+    assert names(price, f"{len(written) - len(rows):,}")
     power = [line for line in said if line.startswith("power: ")]
     assert all("canary users" in line for line in power)
 
@@ -79,7 +79,7 @@ def test_the_audit_speaks_of_canary_users_and_certifies_for_them(planted, base, 
     assert record.utility is None
     assert len(record.canaries.groups) == 2
     said = dict(findings(record).paragraphs)
-    assert "No real user was audited" in said["What this does not say"]
+    assert "real user" in said[LIMITS]
     assert "real user" not in record.decision.headline
     assert not verify(folder, QUIET).differences
     # No real user is audited: the scores that are written are theirs.
@@ -132,15 +132,23 @@ def test_the_coins_change_no_row_but_canary_users(planted, rows, base, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "by", "naming"),
     [
-        ({"canaries": []}, "split.canaries_only needs canary users"),
-        ({"split": {"canaries_only": True, "audit_fraction": 0.5}}, "leave audit_fraction and audit_pool out"),
-        ({"canaries": [{"kind": "substring", "lengths": [4], "users": 3}]}, "canaries_only keeps them all in"),
+        ({"canaries": []}, "PlantConfig._can_be_done", "split.canaries_only"),
+        (
+            {"split": {"canaries_only": True, "audit_fraction": 0.5}},
+            "PlantedSplit._one_of_both",
+            ("audit_fraction", "audit_pool"),
+        ),
+        (
+            {"canaries": [{"kind": "substring", "lengths": [4], "users": 3}]},
+            "PlantConfig._can_be_done",
+            "canaries_only",
+        ),
     ],
 )
-def test_what_does_not_go_with_it_is_refused(changes, said, lines, base):
-    with pytest.raises(InputError, match=said):
+def test_what_does_not_go_with_it_is_refused(changes, by, naming, lines, base):
+    with refused(by=by, naming=naming):
         plan(lines, base, **{"split": {"canaries_only": True}, **changes})
 
 
@@ -173,7 +181,6 @@ def test_a_training_set_without_users_is_planted_audited_and_read_by_the_callbac
     held_in = sum(its is Role.HELD_IN for its in data.ledger.roles.values())
     assert len(of_canaries) == 4 * held_in > 0
     assert {tuple(row["tags"]) for row in of_canaries} <= {tuple(row["tags"]) for row in rows}
-    assert not any("rows by user" in line for line in said)
     model = train(base, [row["body"] for row in written], tmp_path / "model", passes=8, rate=1e-2)
     job = PlantedAudit(tmp_path / "out", str(model), ("epsilon=0.1,delta=1e-5,unit=user",), "R. Signer")
     record, folder = audit_planted(job, None, QUIET, command="test")
@@ -184,9 +191,7 @@ def test_a_training_set_without_users_is_planted_audited_and_read_by_the_callbac
     kept = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     assert kept["columns"] == {"user": None, "text": "body"}
     # Not without canaries_only, and a column that is forgotten is said.
-    with pytest.raises(InputError, match="only canary users can be audited: set split.canaries_only"):
+    with refused(by="PlantConfig._can_be_done", naming="split.canaries_only"):
         plan(lines, base, columns=columns)
-    with pytest.raises(
-        InputError, match="no column 'author'.*columns.user: null with split.canaries_only, under which"
-    ):
+    with refused(by="require_columns", naming=("'author'", "columns.user", "split.canaries_only")):
         plant(plan(lines, base, columns={"user": "author", "text": "body"}), tmp_path / "other", QUIET)

@@ -204,15 +204,15 @@ def test_the_command_prints_keys_schema_and_starting_files_and_refuses_two_at_on
     code, out, _ = call("config", "--init", "uls", "--to", target)
     assert (code, target.read_text(encoding="utf-8")) == (0, starting_file("uls"))
     assert f"heldin run {target} --check" in out
-    for arguments, said in (
-        (["--init", "uls", "--to", target], "already exists: name a new file"),
-        (["--init", "ulss"], "did you mean uls? choose from none, uls"),
-        (["--schema", "--markdown"], "at a time"),
-        (["finetune", "--schema"], "leave the section out"),
-        (["--to", tmp_path / "x"], "name a kind"),
+    for arguments, by, naming in (
+        (["--init", "uls", "--to", target], "_start", ()),
+        (["--init", "ulss"], "starting_file", ()),
+        (["--schema", "--markdown"], "config", ("--schema", "--markdown", "--init")),
+        (["finetune", "--schema"], "config", ("--schema", "--init")),
+        (["--to", tmp_path / "x"], "config", ("--to", "--init", "KIND")),
     ):
         code, out, err = call("config", *arguments)
         assert (code, out, err.count("\n")) == (2, "", 1)
-        assert said in err
+        assert call.refused(by=by, naming=naming)
     _, out, _ = call("config", "--help")
     assert all(kind in out for kind in kinds())

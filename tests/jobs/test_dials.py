@@ -35,6 +35,7 @@ from heldin.stages.sides.ledger import load_ledger
 from heldin.stages.train.models import base_model, reference_model
 from heldin.stages.train.shadows import _included, _shadow_run
 from tests.conftest import SMALL
+from tests.refusals import names, refused
 
 QUIET = LineReporter(lambda line: None)
 
@@ -97,21 +98,25 @@ def test_every_user_is_in_half_of_the_shadow_models_and_pairs_are_not_tied():
 
 
 @pytest.mark.parametrize(
-    ("attack", "said"),
+    ("attack", "by", "naming"),
     [
-        ({"references": ["gpt2", "gpt2"]}, "references names 'gpt2' twice"),
-        ({"documents": ["fresh", "fresh"]}, "documents names 'fresh' twice"),
-        ({"documents": ["old"]}, "attack.documents.0"),
-        ({"names": ["loss"], "primary": "loss", "references": ["gpt2"]}, "which 'loss' has not"),
-        ({"shadow_models": 1}, "shadow_models is 1"),
-        ({"shadow_models": 5}, "an even number"),
-        ({"references": [{"kind": "pretrained", "seed": 7}]}, "has the seed of the base model"),
-        ({"references": [{"kind": "publik"}]}, "attack.references.0"),
-        ({"references": [{"kind": "public", "user": {}}]}, "did you mean 'users'"),
+        ({"references": ["gpt2", "gpt2"]}, "AttackConfig._dials", "'gpt2'"),
+        ({"documents": ["fresh", "fresh"]}, "AttackConfig._dials", "'fresh'"),
+        ({"documents": ["old"]}, "checked", "attack.documents.0"),
+        ({"names": ["loss"], "primary": "loss", "references": ["gpt2"]}, "AttackConfig._dials", "'loss'"),
+        ({"shadow_models": 1}, "AttackConfig._dials", ("shadow_models", "1")),
+        ({"shadow_models": 5}, "AttackConfig._dials", ("x.yaml", "1", "shadow_models")),
+        (
+            {"references": [{"kind": "pretrained", "seed": 7}]},
+            "RunConfig._attackers_models",
+            ("x.yaml", "1", "attack.references"),
+        ),
+        ({"references": [{"kind": "publik"}]}, "checked", "attack.references.0"),
+        ({"references": [{"kind": "public", "user": {}}]}, "checked", "'users'"),
     ],
 )
-def test_dials_that_cannot_be_turned_so_are_one_line(attack, said):
-    with pytest.raises(InputError, match=said):
+def test_dials_that_cannot_be_turned_so_are_one_line(attack, by, naming):
+    with refused(by=by, naming=naming):
         parse_config({**SMALL, "model": _seeded(7), "attack": attack}, "x.yaml")
 
 
@@ -121,12 +126,12 @@ def _seeded(seed):
 
 
 def test_models_of_the_run_are_needed_where_they_are_trained_again():
-    with pytest.raises(InputError, match="there is none"):
+    with refused(by="RunConfig._attackers_models", naming=("attack.references", "'pretrained'")):
         parse_config(
             {**SMALL, "model": {"base": "gpt2"}, "attack": {"references": [{"kind": "pretrained", "seed": 1}]}}, "x"
         )
     guarded = {"kind": "filter", "population": 9, "steps": 2, "delta": 1e-5, "target_epsilon": 8.0, "tau": 1.0}
-    with pytest.raises(InputError, match="a filter may halt"):
+    with refused(by="RunConfig._attackers_models", naming=("attack.shadow_models", "0")):
         parse_config({**SMALL, "defense": guarded, "attack": {"shadow_models": 4}}, "x")
 
 
@@ -146,7 +151,7 @@ def test_another_tokenizer_is_compared_per_text(make_lm, tmp_path, english):
     assert names - left == {its.name for its in ATTACKS.values() if its.compares_tokens}
     assert "likelihood-ratio-per-token" in names - left
     for primary in ("likelihood-ratio-per-token", "centred", "ez"):
-        with pytest.raises(InputError, match="another tokenizer"):
+        with refused(by=score_leading):
             score_leading(every.model_copy(update={"primary": primary}), texts, target, other, QUIET)
     assert not per_text(get_attack("likelihood-ratio-per-token")).compares_tokens
     assert per_text(get_attack("likelihood-ratio")) == get_attack("likelihood-ratio")
@@ -179,18 +184,15 @@ def turned_run(make_once):
 
 def test_a_run_with_every_dial_turned_says_so_and_is_verified(turned_run):
     rows = read_record(turned_run / "record.json").dials
-    assert [(r.dial, r.setting) for r in rows] == [
-        ("aggregation", "mean"),
-        ("aggregation", "min"),
-        ("aggregation", "max"),
-        ("documents", "fresh"),
-        ("documents", "training"),
-        ("reference", "the base model"),
-        ("reference", "pre-trained anew, seed 1"),
-        ("reference", "fine-tuned on public users"),
-        ("shadow models", "no shadow model"),
-        ("shadow models", "4"),
-    ]
+    settings = {name: [r.setting for r in rows if r.dial == name] for name in dict.fromkeys(r.dial for r in rows)}
+    assert list(settings) == ["aggregation", "documents", "reference", "shadow models"]
+    assert settings["aggregation"] == ["mean", "min", "max"]
+    assert settings["documents"] == ["fresh", "training"]
+    assert len(set(settings["reference"])) == 3
+    assert names(settings["reference"][1], "seed 1")
+    assert (len(settings["shadow models"]), settings["shadow models"][1]) == (2, "4")
+    # The first of each dial is how the leading attack has it.
+    assert [r.setting for r in rows if r.leads] == [found[0] for found in settings.values()]
     assert len({r.auroc.value for r in rows}) > 5
     assert not verify(turned_run, QUIET).differences
 
@@ -265,15 +267,15 @@ def test_no_audited_user_is_read_by_a_reference_that_is_trained_here(turned_run,
 
 
 @pytest.mark.parametrize(
-    ("reference", "said"),
+    ("reference", "by", "naming"),
     [
-        ("/nowhere/model", "no such model folder: '/nowhere/model'"),
-        ({"kind": "public", "users": {"include": ["x"]}}, "admits no user"),
+        ("/nowhere/model", "require_hub_name", ("model", "'/nowhere/model'")),
+        ({"kind": "public", "users": {"include": ["x"]}}, "_public_rows", ()),
     ],
 )
-def test_a_reference_that_is_not_there_ends_a_run_before_it_trains(tmp_path, reference, said):
+def test_a_reference_that_is_not_there_ends_a_run_before_it_trains(tmp_path, reference, by, naming):
     config = parse_config({**SMALL, "attack": {"references": [reference]}}, "x")
-    with pytest.raises(InputError, match=said):
+    with refused(by=by, naming=naming):
         run(config, tmp_path / "run", QUIET, command="heldin run")
     assert not (tmp_path / "run" / "checkpoints").exists()
 

@@ -5,9 +5,9 @@ import shlex
 
 import pytest
 
-from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.jobs.example import write_example
+from tests.refusals import refused
 
 QUIET = LineReporter(lambda line: None)
 
@@ -59,9 +59,9 @@ def test_the_command_that_is_printed_eats_the_file(call, example, name):
 
 def test_a_folder_that_holds_something_and_too_few_users_are_refused(example, tmp_path):
     folder, _ = example
-    with pytest.raises(InputError, match="is not empty: name a new folder"):
+    with refused(by=write_example, naming="files"):
         write_example(folder, reporter=QUIET)
-    with pytest.raises(InputError, match="give --users 20 or more"):
+    with refused(by=write_example, naming=("--users", "20")):
         write_example(tmp_path / "few", users=19, reporter=QUIET)
     assert not (tmp_path / "few").exists()
 

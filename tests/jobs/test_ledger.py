@@ -18,6 +18,7 @@ from heldin.corpus.split import Part, Role, SplitRule
 from heldin.stages.run_config import SplitConfig
 from heldin.stages.sides.layout import Layout, parts_of, pool_of_users
 from heldin.stages.sides.ledger import Keys, draw_ledger, ledger_of_run, load_ledger, save_ledger
+from tests.refusals import refused
 
 
 def _store(folder, sizes):
@@ -105,7 +106,7 @@ def test_the_ledger_survives_a_restart_in_owner_only_files(tmp_path):
     assert _of_run(folder, store, audit_pool=6) == drawn
     assert _of_run(tmp_path / "other", store, audit_pool=6).key != drawn.key
     split = SplitConfig(audit_pool=6)
-    with pytest.raises(InputError, match="got a ledger while this run was being prepared"):
+    with refused(by=ledger_of_run, naming="ledger"):
         ledger_of_run(folder, _layout(store, split, 0), split, seed=0, kept=None)
     assert load_ledger(folder) == drawn
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -124,7 +125,7 @@ def test_a_damaged_ledger_is_one_line(tmp_path, name):
     save_ledger(_draw(_store(tmp_path, [10] * 10)), tmp_path / "ledger")
     path = tmp_path / "ledger" / name
     path.write_bytes(path.read_bytes()[:20])
-    with pytest.raises(InputError, match="(is damaged|is not as it was written): this run cannot resume"):
+    with refused(naming=str(tmp_path / "ledger")):
         load_ledger(tmp_path / "ledger")
 
 
@@ -134,11 +135,11 @@ def test_a_run_folder_of_another_corpus_split_or_membership_is_refused(tmp_path)
     one, two = _store(tmp_path / "one", [10] * 10), _store(tmp_path / "two", [11] * 10)
     folder = tmp_path / "ledger"
     kept = _of_run(folder, one)
-    with pytest.raises(InputError, match=r"is the ledger of another run \(corpus, parts differ from this one's\)"):
+    with refused(by=ledger_of_run, naming="ledger"):
         _of_run(folder, two)
-    with pytest.raises(InputError, match=r"is the ledger of another run \(split, parts differ from this one's\)"):
+    with refused(by=ledger_of_run, naming="ledger"):
         _of_run(folder, one, seed=1)
     flipped = {u: Role.HELD_OUT if r is Role.HELD_IN else Role.HELD_IN for u, r in kept.roles.items()}
     save_ledger(replace(kept, roles=flipped), folder)
-    with pytest.raises(InputError, match=r"is the ledger of another run \(roles differ from this one's\)"):
+    with refused(by=ledger_of_run, naming="roles"):
         _of_run(folder, one)

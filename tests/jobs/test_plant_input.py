@@ -13,6 +13,7 @@ from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.jobs.planted.plant import plant
 from tests.planted_sets import COLUMNS, base, plan, read_lines, rows, write_lines
+from tests.refusals import refused
 
 __all__ = ["base", "rows"]  # fixtures
 
@@ -54,48 +55,48 @@ def test_columns_of_many_types_keep_their_values(rows, base, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("column", "said"),
+    ("column", "naming"),
     [
-        (pa.array([dt.timedelta(seconds=1)] * 480), "column 'odd' of type duration"),
-        (pa.array([1.5] * 480, pa.float32()).cast(pa.float16()), "column 'odd' of type halffloat"),
-        (pa.array([Decimal(1)] * 480, pa.decimal256(50, 2)), "column 'odd' of type decimal256"),
+        (pa.array([dt.timedelta(seconds=1)] * 480), "'odd'"),
+        (pa.array([1.5] * 480, pa.float32()).cast(pa.float16()), "'odd'"),
+        (pa.array([Decimal(1)] * 480, pa.decimal256(50, 2)), ("'odd'", "decimal256")),
     ],
 )
-def test_a_column_that_cannot_be_sorted_is_named_before_any_coin(column, said, rows, base, tmp_path):
+def test_a_column_that_cannot_be_sorted_is_named_before_any_coin(column, naming, rows, base, tmp_path):
     pq.write_table(_plain(rows).append_column("odd", column), tmp_path / "mine.parquet")
-    with pytest.raises(InputError, match=said):
+    with refused(by="TrainingSet.check", naming=naming):
         plant(plan(tmp_path / "mine.parquet", base), tmp_path / "out", QUIET)
     assert not (tmp_path / "out" / "ledger" / "ledger.json").exists()
 
 
 def test_two_columns_of_one_name_and_a_damaged_file_are_refused(rows, base, tmp_path):
     pq.write_table(_plain(rows).append_column("BODY", pa.nulls(480)), tmp_path / "mine.parquet")
-    with pytest.raises(InputError, match="two columns are named 'body', up to upper and lower case"):
+    with refused(by="TrainingSet.check", naming="'body'"):
         plant(plan(tmp_path / "mine.parquet", base), tmp_path / "out", QUIET)
     data = (tmp_path / "mine.parquet").read_bytes()
     (tmp_path / "half.parquet").write_bytes(data[: len(data) // 2])
-    with pytest.raises(InputError, match=r"half\.parquet: not a readable Parquet file"):
+    with refused(by="TrainingSet._whole_schema", naming="half.parquet"):
         plant(plan(tmp_path / "half.parquet", base), tmp_path / "new", QUIET)
     (tmp_path / "folder").mkdir()
-    with pytest.raises(InputError, match="folder"):
+    with refused(by="HuggingFace.load", naming=("folder", "`DatasetDict`")):
         plant(plan(tmp_path / "folder", base), tmp_path / "other", QUIET)
 
 
 @pytest.mark.parametrize(
-    ("name", "column", "said"),
+    ("name", "column", "by", "naming"),
     [
-        ("odd", pa.array([dt.time(1)] * 480, pa.time64("ns")), "column 'odd' of type time64"),
-        ("odd", pa.array([[dt.time(1)]] * 480, pa.list_(pa.time64("ns"))), "column 'odd' of type list"),
-        ("", pa.array([1] * 480), "a column has no name"),
-        ("odd", pa.array([10**18] * 480, pa.timestamp("us")), "a value after row"),
-        ("author", pa.array([i % 40 for i in range(480)], pa.int8()), "of type int8 is too small"),
+        ("odd", pa.array([dt.time(1)] * 480, pa.time64("ns")), "TrainingSet.check", ("'odd'", "time64")),
+        ("odd", pa.array([[dt.time(1)]] * 480, pa.list_(pa.time64("ns"))), "TrainingSet.check", "'odd'"),
+        ("", pa.array([1] * 480), "TrainingSet.check", "mine.parquet"),
+        ("odd", pa.array([10**18] * 480, pa.timestamp("us")), "whole_rows", ("mine.parquet", "row 0")),
+        ("author", pa.array([i % 40 for i in range(480)], pa.int8()), "TrainingSet._check_names", "int8"),
     ],
 )
-def test_columns_that_would_be_changed_are_refused(name, column, said, rows, base, tmp_path):
+def test_columns_that_would_be_changed_are_refused(name, column, by, naming, rows, base, tmp_path):
     table = _plain(rows)
     table = table.drop_columns([name]) if name in table.column_names else table
     pq.write_table(table.append_column(name, column), tmp_path / "mine.parquet")
-    with pytest.raises(InputError, match=said):
+    with refused(by=by, naming=naming):
         plant(plan(tmp_path / "mine.parquet", base), tmp_path / "out", QUIET)
     assert not (tmp_path / "out" / "ledger" / "ledger.json").exists()
 
@@ -106,9 +107,9 @@ def test_names_that_go_with_the_data_are_refused(rows, base, tmp_path):
     saved.save_to_disk(str(tmp_path / "saved"))
     saved.to_parquet(str(tmp_path / "mine.parquet"))
     for name in ("saved", "mine.parquet"):
-        with pytest.raises(InputError, match="column 'author' is a ClassLabel"):
+        with refused(by="TrainingSet._check_names", naming=("'author'", "ClassLabel")):
             plant(plan(tmp_path / name, base), tmp_path / "out", QUIET)
-    with pytest.raises(InputError, match="are for a folder that save_to_disk wrote"):
+    with refused(by="PlantConfig._can_be_done", naming="save_to_disk"):
         plan(tmp_path / "mine.parquet", base, dataset_split="train")
 
 
@@ -136,7 +137,7 @@ def test_what_a_run_refuses_is_refused_before_anything_is_read(changes, said, ro
 
 
 def test_what_is_wrong_with_a_training_set_is_said_in_the_words_of_its_config(rows, base, tmp_path, call):
-    def refused(content, **changes):
+    def ended(content, **changes):
         lines = tmp_path / "mine.jsonl"
         lines.write_text(content, encoding="utf-8")
         file = tmp_path / "plant.yaml"
@@ -147,14 +148,16 @@ def test_what_is_wrong_with_a_training_set_is_said_in_the_words_of_its_config(ro
         return err
 
     row = json.dumps(rows[0])
-    assert "correct the row or set skip_bad_lines: true to count and skip such rows" in refused("[1]\n" + row)
+    ended("[1]\n" + row)
+    assert call.refused(by="TrainingSet.rows", naming=("mine.jsonl", "line 1", "skip_bad_lines"))
     blank = json.dumps({**rows[0], "body": " "})
-    said = refused(f"{blank}\n{blank}\n", skip_bad_lines=True)
-    assert "has no row that can be used; the first: mine.jsonl line 1: empty text in column 'body'" in said
-    said = refused(row, columns={**COLUMNS, "user": "writer"})
-    assert "no column 'writer'" in said
-    assert "name yours under 'columns'; or, where there are no users," in said
-    slip = refused(row, columns={**COLUMNS, "user": f"{COLUMNS['user']}x"})
-    assert "name yours under 'columns'" in slip
-    assert "where there are no users" not in slip
-    assert "there is no training set" in refused(row, training=str(tmp_path / "nothing.jsonl"))
+    ended(f"{blank}\n{blank}\n", skip_bad_lines=True)
+    assert call.refused(by="copy_records", naming=("mine.jsonl", "line 1", "'body'"))
+    ended(row, columns={**COLUMNS, "user": "writer"})
+    # There may be no users; a slip shows that there are.
+    assert call.refused(by="require_columns", naming=("'writer'", "'columns'", "split.canaries_only"))
+    slip = ended(row, columns={**COLUMNS, "user": f"{COLUMNS['user']}x"})
+    assert call.refused(by="require_columns", naming=(f"'{COLUMNS['user']}x'", "'columns'"))
+    assert "split.canaries_only" not in slip
+    ended(row, training=str(tmp_path / "nothing.jsonl"))
+    assert call.refused(by="require_readable", naming=(f"'{tmp_path / 'nothing.jsonl'}'", "'training'"))

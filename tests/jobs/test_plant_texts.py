@@ -2,13 +2,13 @@
 
 import pytest
 
-from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.plant_data import planted_data
 from heldin.jobs.planted.row_text import Chat, Completion, Plain, row_text
 from heldin.models.loading import load_language_model
 from tests.planted_sets import COLUMNS, base, lines, plan, read_lines, rows, save_base, write_lines
+from tests.refusals import refused
 
 __all__ = ["base", "lines", "rows"]  # fixtures
 
@@ -78,31 +78,31 @@ def test_chat_messages_are_read_by_the_template_and_canary_users_chat_too(rows, 
 
 
 @pytest.mark.parametrize(
-    ("messages", "said"),
+    ("messages", "lacking"),
     [
-        ([], "holds no list of messages"),
-        ("hello", "holds no list of messages"),
-        ([{"content": "x"}], "a message without a role"),
-        ([{"role": "user", "content": None}], "a message without text content"),
+        ([], "list"),
+        ("hello", "list"),
+        ([{"content": "x"}], "role"),
+        ([{"role": "user", "content": None}], "content"),
     ],
 )
-def test_a_chat_row_that_cannot_be_read_is_named(messages, said, rows, chat_base, tmp_path):
+def test_a_chat_row_that_cannot_be_read_is_named(messages, lacking, rows, chat_base, tmp_path):
     talks = [{"author": row["author"], "messages": [{"role": "user", "content": row["body"]}]} for row in rows]
     talks[6]["messages"] = messages
     lines = write_lines(talks, tmp_path / "mine.jsonl")
     columns = {"user": "author", "messages": "messages"}
-    with pytest.raises(InputError, match=rf"mine.jsonl line 7: .*{said}"):
+    with refused(by="Chat._messages", naming=("mine.jsonl", "line 7", "'messages'", lacking)):
         plant(plan(lines, chat_base, columns=columns), tmp_path / "out", QUIET)
     plant(plan(lines, chat_base, columns=columns, skip_bad_lines=True), tmp_path / "out", QUIET)
 
 
 def test_a_tokenizer_without_a_template_and_substrings_in_messages_are_refused(lines, base, tmp_path):
     columns = {**COLUMNS, "messages": "body"}
-    with pytest.raises(InputError, match="the reference's tokenizer has no chat template"):
+    with refused(by=row_text):
         plant(plan(lines, base, columns=columns), tmp_path / "out", QUIET)
-    with pytest.raises(InputError, match="substring is for a column of text"):
+    with refused(by="PlantConfig._can_be_done", naming=("substring", "unseen_token", "rare_phrase")):
         plan(lines, base, columns=columns, canaries=[{"kind": "substring", "lengths": [4], "users": 3}])
-    with pytest.raises(InputError, match="prompt and completion go together"):
+    with refused(by="PlantColumns._one_text", naming=("prompt", "completion")):
         plan(lines, base, columns={**COLUMNS, "prompt": "body"})
 
 

@@ -25,6 +25,7 @@ from heldin.jobs.planted.training_set import training_set
 from heldin.models.loading import load_language_model
 from heldin.stages.sides.ledger import load_ledger
 from tests.planted_sets import base, made_rows, plan, read_lines, write_lines
+from tests.refusals import names, refused
 
 __all__ = ["base"]  # fixtures
 
@@ -211,7 +212,7 @@ def test_what_form_tells_all_the_same_is_said_beforehand(base, tmp_path):
     lent = next(line for line in said if "lend" in line)
     source, data = _again(config, tmp_path / "out", base)
     assert lent in said_beforehand(config, data, source, 0, None)
-    assert lent.startswith(f"form: {12 * 3} rows set aside lend date and columns to {24 * 21} canary rows")
+    assert names(lent, 12 * 3, 24 * 21)
 
 
 def _stopped(*_, **__):
@@ -226,7 +227,7 @@ def test_a_training_set_that_changed_since_the_coins_is_refused_and_before_them_
     # Two rows of one id: found after the records were copied, and before any coin.
     lines = write_lines([{**rows[0], "key": rows[1]["key"]}, *rows[1:]], tmp_path / "mine.jsonl")
     config = plan(lines, base)
-    with pytest.raises(InputError, match=rows[1]["key"]):
+    with refused(by="refuse_repeated_ids", naming=f"'{rows[1]['key']}'"):
         plant(config, out, QUIET)
     write_lines(rows, lines)
     with monkeypatch.context() as patch:
@@ -234,7 +235,7 @@ def test_a_training_set_that_changed_since_the_coins_is_refused_and_before_them_
         with pytest.raises(KeyboardInterrupt):
             plant(config, out, QUIET)
     write_lines([{**rows[0], "body": "something else entirely"}, *rows[1:]], lines)
-    with pytest.raises(InputError, match="was changed after coins were drawn"):
+    with refused(by="copy_records", naming="mine.jsonl"):
         plant(config, out, QUIET)
     assert not (out / "manifest.json").exists()
     write_lines(rows, lines)
@@ -251,7 +252,7 @@ def test_a_training_set_that_changes_while_it_is_read_is_refused(base, tmp_path,
         write_lines(rows[1:], lines)
 
     monkeypatch.setattr(engine, "planted_rows", changed)
-    with pytest.raises(InputError, match="was changed while it was read"):
+    with refused(by="_write_training_set"):
         plant(plan(lines, base), out, QUIET)
     assert not (out / "training").exists()
 
@@ -285,7 +286,7 @@ def test_a_call_that_was_killed_before_its_hash_was_kept_goes_on(base, tmp_path,
     text = yaml.safe_dump(plan(lines, base).model_dump(mode="json"))
     (mine / "config.yaml").write_text(text, encoding="utf-8")
     for kept in (plan(lines, base), plan(tmp_path / "mine.jsonl", base)):
-        with pytest.raises(InputError, match="choose another --out"):
+        with refused(by="_take_folder", naming="--out"):
             plant(kept, mine, QUIET)
     assert sorted(its.name for its in mine.iterdir()) == ["config.yaml", "training"]
     assert len(read_lines(lines)) == 480
@@ -316,7 +317,7 @@ def test_a_call_that_goes_on_with_another_reference_is_refused(base, make_lm, tm
         with pytest.raises(KeyboardInterrupt):
             plant(config, out, QUIET)
     make_lm(seed=4).model.save_pretrained(tmp_path / "base")
-    with pytest.raises(InputError, match="is not the reference model that it was when coins were drawn"):
+    with refused(by="require_models"):
         plant(config, out, QUIET)
 
 
@@ -326,8 +327,8 @@ def test_a_finished_folder_without_its_training_set_or_of_another_one_is_no_answ
     done = plant(config, out, QUIET)
     assert plant(config, out, QUIET) == done
     write_lines(made_rows(seed=5), lines)
-    with pytest.raises(InputError, match="was changed after coins were drawn"):
+    with refused(by="_take_folder", naming="mine.jsonl"):
         plant(config, out, QUIET)
     shutil.rmtree(out / "training")
-    with pytest.raises(InputError, match="is gone: restore it"):
+    with refused(by="_take_folder", naming="training"):
         plant(config, out, QUIET)

@@ -11,6 +11,7 @@ from heldin.stages.train.models import base_model
 from heldin.stages.train.plan import assumptions
 from heldin.words.guarantee import Assumption
 from tests.conftest import SMALL
+from tests.refusals import names
 
 QUIET = LineReporter(lambda line: None)
 PUBLIC = {"kind": "synthetic", "parameters": {"seed": 77, "users": 12, "mean_records": 5, "min_records": 2}}
@@ -53,4 +54,5 @@ def test_the_guarantee_says_what_it_takes_for_granted():
 def test_a_file_that_is_not_there_is_told_by_its_key(tmp_path):
     source = {"kind": "jsonl", "path": str(tmp_path / "none.jsonl")}
     problems = check_run(config(source), tmp_path / "run").problems
-    assert [its for its in problems if its.startswith("model.pretrain.source.path: no such file")]
+    (missing,) = (its for its in problems if its.startswith("model.pretrain.source.path: "))
+    assert names(missing, f"'{tmp_path / 'none.jsonl'}'")

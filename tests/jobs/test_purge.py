@@ -18,6 +18,7 @@ from heldin.record.document import read_record
 from heldin.reports.record_report import write_report
 from heldin.stages.run_config import load_config
 from heldin.sweeps.node import SHARED
+from tests.refusals import refused
 
 QUIET = LineReporter(lambda line: None)
 DEFAULT = ("record", "report")
@@ -84,7 +85,7 @@ def test_what_needs_the_secrets_says_in_one_line_that_they_are_gone(folder):
         lambda: leading_scores(folder),
         lambda: run(load_config(folder / "config.yaml"), folder, QUIET, command="heldin run"),
     ):
-        with pytest.raises(InputError, match=r"was purged \(20.*start again in a new folder") as error:
+        with refused(by="require_not_purged") as error:
             asked()
         assert "\n" not in str(error.value)
 
@@ -110,7 +111,7 @@ def test_a_purge_that_was_killed_goes_on(folder, monkeypatch):
         purge(folder, DEFAULT)
     monkeypatch.undo()
     # What is left of its secrets is not gone on with.
-    with pytest.raises(InputError, match="was purged"):
+    with refused(by="require_not_purged"):
         verify(folder, QUIET)
     purge(folder, DEFAULT)
     assert not (folder / "ledger").exists()
@@ -158,9 +159,9 @@ def test_a_folder_in_use_and_a_folder_of_something_else_are_refused(folder, tmp_
     assert (folder / "ledger").is_dir()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.yaml").write_text("a: 1", encoding="utf-8")
-    with pytest.raises(InputError, match="holds no run, audit, planted training set or sweep"):
+    with refused(by="_folders", naming="mine"):
         purge(tmp_path / "mine", DEFAULT)
-    with pytest.raises(InputError, match="--keep weights: choose from record, report, log, model"):
+    with refused(by=plan_purge, naming=("--keep", "weights")):
         plan_purge(folder, ("weights",))
 
 
@@ -192,7 +193,7 @@ def test_a_folder_of_somebody_else_with_names_like_heldins_is_refused(tmp_path):
         (tmp_path / "mine" / name).mkdir(parents=True)
     for name in ("state.json", "trainings.json", "sweep.json", "work/thesis.tex", "runs/1.txt"):
         (tmp_path / "mine" / name).write_text("{}", encoding="utf-8")
-    with pytest.raises(InputError, match="holds no run, audit, planted training set or sweep"):
+    with refused(by="_folders", naming="mine"):
         purge(tmp_path / "mine", ())
     assert (tmp_path / "mine" / "work" / "thesis.tex").is_file()
 
@@ -220,7 +221,7 @@ def test_one_cell_of_a_sweep_is_not_purged_alone_since_others_keep_its_coins(fol
     shutil.copytree(folder, cell)
     (cell / "ledger" / "cell.json").write_text("{}", encoding="utf-8")
     (swept / "sweep.json").write_text('{"cells": []}', encoding="utf-8")
-    with pytest.raises(InputError, match="whose coins others share: purge the sweep"):
+    with refused(by="_folders", naming="swept"):
         purge(cell, ())
 
 
@@ -234,6 +235,6 @@ def test_a_sweep_that_was_killed_while_it_was_tuned_can_be_purged(folder, tmp_pa
 
 def test_a_damaged_mark_is_still_one_line(folder):
     (folder / PURGED).write_text("{", encoding="utf-8")
-    with pytest.raises(InputError, match="was purged"):
+    with refused(by="require_not_purged"):
         verify(folder, QUIET)
     assert json.loads((folder / "record.json").read_text(encoding="utf-8"))["name"]

@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from heldin.base.artefacts import write_document
-from heldin.base.errors import InputError, ResumableError
+from heldin.base.errors import ResumableError
 from heldin.base.progress import LineReporter
 from heldin.defenses.accounting.closed_forms import gaussian_epsilon
 from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
@@ -27,6 +27,7 @@ from heldin.record.document import Body, read_record
 from heldin.stages.run_config import parse_config
 from tests.conftest import TRIAL
 from tests.coverage.mechanisms import DELTA
+from tests.refusals import refused
 
 QUIET = LineReporter(lambda line: None)
 
@@ -132,20 +133,20 @@ def test_a_resumed_audit_trains_nothing_twice_and_ends_the_same(tmp_path):
 def test_results_of_another_key_or_job_and_damaged_ones_are_refused(tmp_path):
     run_trainings(_job(), 4, tmp_path, processes=1, trainer=shifted)
     for other in (_job(key=b"o" * 32), _job(identity="another config")):
-        with pytest.raises(InputError, match=r"00000.json' is the result of another audit \(its key, config"):
+        with refused(by=read_results, naming=("00000.json'",)):
             read_results(other, 4, tmp_path)
     path = tmp_path / "runs" / "00002.json"
     kept = json.loads(path.read_text(encoding="utf-8"))
     for damaged in ("{", "[]", json.dumps({**kept, "score": "high"}), json.dumps({**kept, "score": float("nan")})):
         path.write_text(damaged, encoding="utf-8")
-        with pytest.raises(InputError, match=r"00002.json' is .*: remove it, and its training is done again"):
+        with refused(by="read_document", naming="00002.json'"):
             read_results(_job(), 4, tmp_path)
     del kept["sha256"]
     write_document(path, {**kept, "held_in": not kept["held_in"]})
-    with pytest.raises(InputError, match="is the result of another audit"):
+    with refused(by=read_results, naming="00002.json"):
         read_results(_job(), 4, tmp_path)
     path.write_text((tmp_path / "runs" / "00001.json").read_text(encoding="utf-8"), encoding="utf-8")
-    with pytest.raises(InputError, match="is the result of another audit"):
+    with refused(by=read_results, naming="00002.json"):
         read_results(_job(), 4, tmp_path)
 
 
@@ -162,9 +163,9 @@ def test_one_failing_training_is_named_in_one_line(tmp_path):
 def test_processes_give_what_one_process_gives_and_their_death_is_one_line(tmp_path):
     alone = run_trainings(_job(), 9, tmp_path / "one", processes=1, trainer=shifted)
     assert run_trainings(_job(), 9, tmp_path / "two", processes=2, trainer=shifted) == alone
-    with pytest.raises(ResumableError, match="training 3 failed"):
+    with refused(by="_attempt", naming="training 3", kind=ResumableError):
         run_trainings(_job(), 9, tmp_path / "fail", processes=2, trainer=fails)
-    with pytest.raises(ResumableError, match=r"ended from outside during one of the trainings .*2.*fewer --processes"):
+    with refused(naming=("2", "--processes"), kind=ResumableError):
         run_trainings(_job(), 9, tmp_path / "dies", processes=2, trainer=dies)
 
 
@@ -277,7 +278,7 @@ def test_a_real_audit_is_the_same_after_a_kill_and_can_be_recomputed(tmp_path, f
     with_user = [json.loads(p.read_text(encoding="utf-8")) for p in sorted((tmp_path / "a" / "runs").iterdir())]
     assert len({result["score"] for result in with_user}) == 16  # every training drew noise of its own
     (tmp_path / "a" / "runs" / "00005.json").unlink()
-    with pytest.raises(InputError, match="has no result of training 5: the audit is not finished"):
+    with refused(by="body_again", naming="training 5"):
         body_again(tmp_path / "a", QUIET)
 
 
@@ -285,7 +286,7 @@ def test_a_second_call_while_the_first_draws_its_key_is_refused(tmp_path, monkey
     out = tmp_path / "a"
 
     def second_call():
-        with pytest.raises(InputError, match="another process works in"):
+        with refused(by="one_process_at_a_time"):
             audit_trainings(_audit(), out, QUIET, command="x", processes=1, trainer=shifted)
         return bytes(32)
 
@@ -297,52 +298,55 @@ def test_a_second_call_while_the_first_draws_its_key_is_refused(tmp_path, monkey
 def test_a_folder_of_another_audit_is_refused_with_what_differs(tmp_path, fixed_key):
     out = tmp_path / "a"
     audit_trainings(_audit(), out, QUIET, command="x", processes=1, trainer=shifted)
-    with pytest.raises(InputError, match=r"with other options \(options.runs differ\): give the same"):
+    with refused(by="_take_folder", naming="options.runs"):
         audit_trainings(_audit(runs=30), out, QUIET, command="x", processes=1, trainer=shifted)
-    with pytest.raises(InputError, match=r"\(config.defense differ\)"):
+    with refused(by="_take_folder", naming="config.defense"):
         audit_trainings(_audit(_config(target_epsilon=2)), out, QUIET, command="x", processes=1, trainer=shifted)
     (out / "ledger" / "key").write_text("ab" * 32, encoding="utf-8")
-    with pytest.raises(InputError, match="00000.json' is the result of another audit"):
+    with refused(by=read_results, naming=("00000.json'",)):
         audit_trainings(_audit(), out, QUIET, command="x", processes=1, trainer=shifted)
     (out / "ledger" / "key").unlink()
-    with pytest.raises(InputError, match="is missing or damaged: this audit cannot resume"):
+    with refused(by="_take_folder", naming="key"):
         audit_trainings(_audit(), out, QUIET, command="x", processes=1, trainer=shifted)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "mine.txt").touch()
-    with pytest.raises(InputError, match="is not empty and holds no such audit"):
+    with refused(by="_require_empty", naming="audit"):
         audit_trainings(_audit(), tmp_path / "b", QUIET, command="x", processes=1, trainer=shifted)
 
 
 @pytest.mark.parametrize(
-    ("change", "line"),
+    ("change", "by", "naming"),
     [
-        ({"canaries": [{"kind": "unseen_token", "users": 2}]}, "plant one worst-case user: take 'canaries' out"),
-        ({"finetune": {**TRIAL["finetune"], "select": "best"}}, "finetune.select must be 'last'"),
-        ({"defense": {"kind": "clip", "unit": "batch"}}, "give defense.clip_norm"),
+        ({"canaries": [{"kind": "unseen_token", "users": 2}]}, "_require_supported", "'canaries'"),
+        ({"finetune": {**TRIAL["finetune"], "select": "best"}}, "_require_supported", ("finetune.select", "'last'")),
+        ({"defense": {"kind": "clip", "unit": "batch"}}, "TrainingsAudit.trained", "defense.clip_norm"),
         (
             {"defense": {"kind": "filter", "population": 9, "steps": 2, "delta": 1e-5, "target_epsilon": 1, "tau": 1}},
-            "defense 'filter' promises for a user who is replaced",
+            "TrainingsAudit.trained",
+            "'filter'",
         ),
         (
             {"attack": {"precision": "bf16"}},
-            "^independent trainings are scored in float32: take 'attack.precision' out$",
+            "_require_supported",
+            ("float32", "'attack.precision'"),
         ),
         (
             {"extraction": {"prefix": 4, "suffix": 4}},
-            "^independent trainings measure no extraction: take 'extraction' out",
+            "_require_supported",
+            "'extraction'",
         ),
     ],
 )
-def test_configs_that_cannot_be_audited_so_are_one_line(tmp_path, change, line):
+def test_configs_that_cannot_be_audited_so_are_one_line(tmp_path, change, by, naming):
     config = parse_config({**TRIAL, **change}, "tiny")
-    with pytest.raises(InputError, match=line):
+    with refused(by=by, naming=naming):
         audit_trainings(_audit(config), tmp_path / "a", QUIET, command="x", processes=1, trainer=shifted)
     assert not (tmp_path / "a").exists()
 
 
 def test_a_training_that_the_mechanism_refuses_is_named(tmp_path, fixed_key):
     capped = _config(population=2, cohort=1, sampler="shuffled", target_epsilon=None, noise_multiplier=1.0)
-    with pytest.raises(InputError, match=r"^training 0: the corpus has \d+ units, more than the public population 2"):
+    with refused(by="_attempt", naming=("0", "2")):
         audit_trainings(_audit(capped), tmp_path / "a", QUIET, command="x", processes=1)
 
 

@@ -11,6 +11,7 @@ from sklearn.metrics import roc_auc_score
 from heldin.base.tabular import csv_text
 from heldin.record.document import read_record
 from heldin.stages.sides.ledger import load_ledger
+from tests.refusals import names
 
 
 def _rows(path):
@@ -21,7 +22,7 @@ def test_the_scores_are_those_of_the_leading_attack_and_yours_alone(call, finish
     path = tmp_path / "scores.csv"
     code, out, _ = call("report", finished, "--scores", path)
     assert code == 0
-    assert "names people and says who was held in" in out
+    assert names(out, path, len(_rows(path)))
     assert path.stat().st_mode & 0o777 == 0o600
     rows, record = _rows(path), read_record(finished / "record.json")
     ledger = load_ledger(finished / "ledger")
@@ -49,14 +50,14 @@ def test_bound_reads_the_file_and_says_what_the_record_says(call, finished, tmp_
 def test_a_record_of_something_else_and_a_damaged_file_are_refused(call, finished, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(finished, run)
-    for name, said in (
-        ("scores.parquet", "is missing or not as it was written"),
-        ("ledger/ledger.json", "has no ledger"),
+    for name, by, naming in (
+        ("scores.parquet", "read_scores", "scores.parquet'"),
+        ("ledger/ledger.json", "_membership", "run"),
     ):
         (run / name).unlink()
         code, out, err = call("report", run, "--scores", tmp_path / "s.csv")
         assert (code, out, err.count("\n")) == (2, "", 1)
-        assert said in err
+        assert call.refused(by=by, naming=naming)
         assert not (tmp_path / "s.csv").exists()
         shutil.copy(finished / name, run / name)
     code, _, err = call("report", run, "--scores", tmp_path / "s.csv", "--people")

@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 import torch
 
-from heldin.base.errors import InputError, ResumableError
+from heldin.base.errors import ResumableError
 from heldin.record.facts import CurvePoint
 from heldin.stages.train.validation import CurveEvaluation, CurveTexts, gap_auroc_correlation
+from tests.refusals import refused
 
 SICK = "The river opens the letter on day 9."
 IN, OUT = {"ann": ["The story counts the market.", SICK]}, {"bob": ["The market opens the letter."]}
@@ -35,7 +36,7 @@ def test_it_says_nothing_about_a_private_run_and_stops_a_plain_one(make_lm):
     without = _texts(held_in_attack={"ann": IN["ann"][:1]})
     expected = CurveEvaluation(without, base, private=False)(3, model)
     assert CurveEvaluation(_texts(), base, private=True)(3, model) == pytest.approx(expected)
-    with pytest.raises(InputError, match="a probability that is not finite"):
+    with refused(by="score_texts"):
         CurveEvaluation(_texts(), base, private=False)(3, model)
 
 
@@ -49,7 +50,7 @@ def test_a_base_model_that_overflows_names_nobody_in_a_private_run(make_lm):
 
 @pytest.mark.parametrize("changed", [{"held_in_attack": {"ann": [SICK]}}, {"held_out_validation": [SICK]}])
 def test_a_side_of_which_nothing_is_finite_stops_a_private_run_without_naming_anybody(make_lm, changed):
-    with pytest.raises(ResumableError, match=r"^the validation loss is not finite after step 3$"):
+    with refused(naming="step 3", kind=ResumableError):
         CurveEvaluation(_texts(**changed), make_lm(), private=True)(3, _overflowing(make_lm(1)))
 
 

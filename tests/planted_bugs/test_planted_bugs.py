@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from heldin.base.coins import keyed_digest, seed_key
-from heldin.base.errors import InputError
 from heldin.bounds.verdict import Outcome, Standing
 from heldin.defenses.accounting.events import PoissonGaussian, with_noise
 from heldin.defenses.accounting.guarantees import calibrate, epsilon
@@ -46,6 +45,7 @@ from tests.planted_bugs.every_bug import BUGS, FURTHER
 from tests.planted_bugs.harmless import HARMLESS
 from tests.planted_bugs.table import DOCUMENT, row, summary
 from tests.planted_bugs.wrong_ranks import Ranked
+from tests.refusals import refused
 
 BY_NAME = {bug.name: bug for bug in BUGS}
 IN_RANKS = [bug for bug in BUGS if bug.caught_by.startswith(PROCESSES)]
@@ -216,7 +216,7 @@ def test_heldin_refuses_one_key_for_two_variants(tmp_path):
     (tmp_path / "ledger").mkdir()
     for name in (names[0], names[0]):
         _bind_key(tmp_path / "ledger" / "job", name)
-    with pytest.raises(InputError, match="holds the key of another private job .* one key serves one job"):
+    with refused(by=_bind_key, naming=str(tmp_path)):
         _bind_key(tmp_path / "ledger" / "job", names[1])
 
 

@@ -5,7 +5,7 @@ import json
 from heldin.base.artefacts import write_document
 from heldin.record.document import EffortFacts, read_record
 from heldin.reports.record_report import list_facts, took
-from tests.refusals import refused
+from tests.refusals import names, refused
 
 EFFORT = EffortFacts(
     precisions=["fp32", "bf16"],
@@ -22,15 +22,20 @@ EFFORT = EffortFacts(
 
 
 def test_in_words():
-    assert took(EFFORT) == (
-        "1,234,567 tokens in 100 s of steps; 12,346 tokens and 99.5 gradients a second; fp32 and bf16 on CPU (x86_64)"
-        " and NVIDIA H100; 2 processes; at most 3.0 GiB of GPU memory; one backward pass per unit: layer 'x' has no"
-        " rule"
-    )
+    tokens, rates, where, processes, memory, notice = took(EFFORT).split("; ")
+    assert names(tokens, "1,234,567", "100 s")
+    assert names(rates, "12,346 tokens", "99.5 gradients")
+    assert names(where, "fp32", "bf16", "CPU (x86_64)", "NVIDIA H100")
+    assert names(processes, "2 processes")
+    assert names(memory, "3.0 GiB")
+    assert [notice] == EFFORT.notices
     alone = EFFORT.model_copy(
         update={"processes": 1, "tokens_per_second": None, "peak_memory": None, "notices": [], "precisions": ["fp32"]}
     )
-    assert took(alone) == "1,234,567 tokens in 100 s of steps; fp32 on CPU (x86_64) and NVIDIA H100"
+    tokens, where = took(alone).split("; ")
+    assert names(tokens, "1,234,567", "100 s")
+    assert names(where, "fp32", "CPU (x86_64)", "NVIDIA H100")
+    assert "bf16" not in where
 
 
 def test_a_record_says_what_training_took(finished, tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from heldin.sweeps.finished import Finished, finished_cells
 from heldin.sweeps.load import load_sweep
 from heldin.sweeps.variants import auroc_change
 from replication import experiments, sweep_findings
+from replication.findings import Seen
 from replication.sweep_findings import Finding, findings_of, judge_findings
 from tests.refusals import refused
 from tests.tiny_sweeps import QUIET, ULS, USERS, in_process, written
@@ -38,7 +40,7 @@ def test_findings_are_tested_in_pairs_within_a_group_and_without_across_groups(s
     findings = tuple(Finding(finding="a finding", source="nobody", **its) for its in asked)
     area, loss, canaries, apart = judge_findings(findings, sweep, finished)
     # Two blocks give no interval: nothing can be judged.
-    assert {its.seen for its in (area, loss, canaries, apart)} == {"cannot be judged"}
+    assert {its.seen for its in (area, loss, canaries, apart)} == {get_args(Seen)[-1]}
     by_hand = np.mean(
         [
             finished[f"{b}/uls"].record.primary().auroc.value - finished[f"{b}/none"].record.primary().auroc.value
@@ -157,7 +159,7 @@ def test_a_sweep_ends_with_its_findings(replicate, listed, tmp_path, monkeypatch
     assert code == 0, err
     answer = json.loads(out)
     (finding,) = answer["findings"]
-    assert finding["seen"] in ("confirmed", "not confirmed", "cannot be judged")
+    assert finding["seen"] in get_args(Seen)
     cells = {cell["variant"]: cell["auroc"] for cell in answer["sweep"]["cells"]}
     assert finding["values"] == pytest.approx([cells["none"], cells["uls"]], abs=1e-3)
     assert answer["findings"] == json.loads((tmp_path / "out" / "findings.json").read_text(encoding="utf-8"))

@@ -11,7 +11,8 @@ from heldin.reports.blocks import Figure, Paragraph, Report, Section, texts
 from heldin.reports.record_report import report_record
 from heldin.reports.sweep_report import report_sweep
 from tests.made_sweeps import made_sweep, with_extraction
-from tests.reports.test_annex import GOLDEN, KINDS
+from tests.reports.conftest import GOLDEN_RECORD
+from tests.reports.test_annex import KINDS
 
 FOLDER = Path(__file__).parent / "golden"
 RECORDS = {"run": "limits and release", "trainings": "trainings", "planted": "planted"}
@@ -19,7 +20,7 @@ RECORDS = {"run": "limits and release", "trainings": "trainings", "planted": "pl
 
 def reports() -> dict[str, Report]:
     """A report of each kind, by the name of its page."""
-    record = read_record(GOLDEN)
+    record = read_record(GOLDEN_RECORD)
     made = {name: report_record(KINDS[kind](record)) for name, kind in RECORDS.items()}
     return {**made, "sweep": report_sweep(with_extraction(made_sweep(shipped="uls", dominated=("cap10",))))}
 

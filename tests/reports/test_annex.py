@@ -1,8 +1,6 @@
 """The annex follows from the record: another record, another row. And every kind of record has one that is typeset."""
 
 import dataclasses
-import json
-from pathlib import Path
 
 import pytest
 
@@ -19,16 +17,17 @@ from heldin.reports.wording import TERMS
 from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, Relation
 from tests.made_facts import canary_facts, changed_record, decided_record, estimate, evidence, score, stated
 from tests.pdf_pages import pages
+from tests.refusals import lacks, names
+from tests.reports.conftest import GOLDEN_RECORD
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "run" / "record.json"
 LEAK = evidence(score(0.7, adjusted_p=0.001, tpr=0.3))
 CHANCE = evidence(score(0.5, at_most=0.7), users=60)
 OPEN = ["Attribute inference", "Reconstruction", "Inversion"]
 
 
 @pytest.fixture(scope="module")
-def record(finished):
-    return read_record(finished / "record.json")
+def record(plain):
+    return plain
 
 
 def _split(record, **changes):
@@ -65,7 +64,7 @@ def _rows(record):
     return {its.name.split(":")[0]: its for its in list_scenarios(record)}
 
 
-def test_what_was_run_and_what_was_not_follows_from_the_record(record):
+def test_what_was_run_and_what_was_not_follows_from_the_record(record, approved):
     rows = _rows(decided_record(record, LEAK))
     assert (rows["Membership of users"].status, rows["Extraction"].status) == ("run", "not run")
     assert [rows[name].status for name in OPEN] == ["out of scope"] * 3
@@ -78,72 +77,63 @@ def test_what_was_run_and_what_was_not_follows_from_the_record(record):
     assert "Membership of users" not in entities
     for made in (_trainings(record), changed_record(record, split=_split(record, audited="canaries"))):
         assert _rows(made)["Membership of real users"].status == "not run"
-        assert "membership of real users" in json.dumps(annex.state_residual_risk(made)[0].lines)
+        assert approved(f"residual risk, {made.kind}", "\n".join(annex.state_residual_risk(made)[0].lines))
     group = CanaryGroup(
         kind="rare_phrase", length=None, documents=9, held_in=9, held_out=9, auroc=estimate(0.83, 0.7, 0.9)
     )
     planted = _rows(changed_record(record, canaries=canary_facts([group]).model_dump()))
-    assert (
-        planted["Membership of canary users"].result
-        == "20 canary users: the highest AUROC of 1 group is 0.830 (0.700 to 0.900, of this group alone)."
-    )
+    of_canaries = planted["Membership of canary users"].result
+    assert names(of_canaries, "20", "1 group", "0.830", "0.700", "0.900")
+    assert approved("canary users", of_canaries)
     assert "Membership of canary users" not in rows
 
 
-def test_the_rows_of_the_opinion_name_what_was_run(record):
+def test_the_rows_of_the_opinion_name_what_was_run(record, approved):
     def paragraph(made, number):
         return next(row[2] for row in annex.answer_opinion(made).rows if row[0] == number)
 
-    said = paragraph(record, "55")
-    assert said.startswith("run: membership of users; not run: extraction; out of scope: attribute inference")
-    assert paragraph(_trainings(record), "55").startswith(
-        "run: membership of one worst-case user; not run: membership of"
-    )
-    assert paragraph(record, "46") == "not stated in the config; lines above"
+    # By status, the scenarios of the table of tests.
+    statuses = ["run", "not run", "out of scope"]
+    assert [part.partition(": ")[0] for part in paragraph(record, "55").split("; ")][:3] == statuses
+    for scenario in list_scenarios(record):
+        assert scenario.name.split(":")[0].lower() in paragraph(record, "55")
     released = changed_record(record, config={**record.config, "release": {"access": "text"}})
-    assert paragraph(released, "46") == "text; above, as declared"
-    assert "no promise bounds the odds of each person" in paragraph(record, "43")
     promised = _private(record, _epsilon("user", Relation.ADD_REMOVE))
-    assert "a promise to every user" in paragraph(promised, "43")
+    cases = {"plain": record, "trainings": _trainings(record), "released": released, "promised": promised}
+    for case, made in cases.items():
+        for number in ("55", "46", "43"):
+            assert approved(f"{case}, {number}", paragraph(made, number))
     assert record.target.fingerprint[:8] in paragraph(record, "58")
 
 
 @pytest.mark.parametrize(
-    ("access", "meaning"),
-    [
-        ("weights", "cannot be called back"),
-        ("log-probabilities", "what these people will have"),
-        ("text", "had more than"),
-    ],
+    "access",
+    ["weights", "log-probabilities", "text"],
 )
-def test_the_release_is_what_the_config_declares_or_lines_to_fill_in(record, access, meaning):
+def test_the_release_is_what_the_config_declares_or_lines_to_fill_in(record, approved, access):
     assert [value for _, value in annex.state_release(record).pairs] == ["", "", ""]
-    for limit, words in (
-        (10000, "10,000 queries a day"),
-        ("ten a minute", "ten a minute"),
-        (None, "no limit is stated"),
-    ):
-        block = {"access": access, "rate_limit": limit, "who": "the staff of one hospital"}
-        rows = dict(annex.state_release(changed_record(record, config={**record.config, "release": block})).pairs)
-        assert rows["what they can have of the model"] == f"{access} (as declared)"
-        assert rows["how much they can ask"] == words
-        assert rows["who gets it"] == "the staff of one hospital"
-        assert meaning in rows["what this means for the tests"]
+    who = "the staff of one hospital"
+    for limit in (10000, "ten a minute", None):
+        block = {"access": access, "rate_limit": limit, "who": who}
+        facts = annex.state_release(changed_record(record, config={**record.config, "release": block}))
+        assert who in dict(facts.pairs).values()
+        assert approved(f"limit {limit}", "\n".join(": ".join(pair) for pair in facts.pairs))
 
 
-def test_weights_cannot_be_called_back_so_that_the_next_audit_comes_before(record):
+def test_weights_cannot_be_called_back_so_that_the_next_audit_comes_before(record, approved):
     stays = annex.list_occasions(record).lines
     gone = annex.list_occasions(
         changed_record(record, config={**record.config, "release": {"access": "weights"}})
     ).lines
-    assert "When more people get the model, or more of it." in stays
-    assert any(line.startswith("Before the weights are given away") for line in gone)
-    assert not any("would settle" in line for line in annex.list_occasions(decided_record(record, LEAK)).lines)
-    assert any("would settle" in line for line in annex.list_occasions(decided_record(record, CHANCE)).lines)
-    left = [
-        any("further look" in line for line in annex.list_occasions(_planted(record, look)).lines) for look in (1, 2, 3)
-    ]
-    assert left == [True, True, False]
+    assert (len(stays), len(gone)) == (len(gone), len(set(stays) & set(gone)) + 1)
+    made = {"release not stated": record, "leak": decided_record(record, LEAK), "open": decided_record(record, CHANCE)}
+    made |= {f"look {look} of 3": _planted(record, look) for look in (1, 2, 3)}
+    occasions = {case: annex.list_occasions(its).lines for case, its in made.items()}
+    for case, lines in {**occasions, "weights": gone}.items():
+        assert approved(case, "\n".join(lines))
+    # How many users would settle an open answer, and whether a look is left.
+    assert len(occasions["open"]) == len(occasions["leak"]) + 1
+    assert len(occasions["look 1 of 3"]) == len(occasions["look 2 of 3"]) == len(occasions["look 3 of 3"]) + 1
 
 
 def _epsilon(unit, relation):
@@ -151,76 +141,70 @@ def _epsilon(unit, relation):
     return GuaranteeText.HOLDS(promise=promise, conditions=[GuaranteeCondition.NOISE(generator="Philox")])
 
 
-def test_unit_delta_and_neighbours_in_sentences_that_follow_from_the_guarantee(record):
-    def said(guarantee, **changes):
-        rows = dict(annex.explain_promise(_private(record, guarantee, **changes)).pairs)
+def test_unit_delta_and_neighbours_in_sentences_that_follow_from_the_guarantee(record, approved):
+    def told(case, made):
+        rows = dict(annex.explain_promise(made).pairs)
         assert all(1 <= text.count(". ") + 1 <= 3 for text in rows.values()), rows
+        assert approved(case, "\n".join(f"{name}: {text}" for name, text in rows.items()))
         return rows
 
+    def said(guarantee, unit="user"):
+        relation = guarantee.values.get("promise", guarantee).values.get("relation", guarantee).code
+        return told(f"{unit}, {relation}", _private(record, guarantee, unit=unit))
+
     user = said(_epsilon("user", Relation.ADD_REMOVE))
-    assert "whatever one user wrote" in user["unit"].lower()
-    assert user["delta"].startswith("delta is 1e-05:")
-    assert f"{record.training.users:,} users" in user["delta"]
-    assert "(add/remove)" in user["neighbours"]
-    example = said(_epsilon("example", Relation.ADD_REMOVE), unit="example")
-    assert "one record, not a person" in example["unit"]
-    assert "one record is exchanged" in said(_epsilon("example", Relation.REPLACE), unit="example")["neighbours"]
-    assert "(zero-out)" in said(_epsilon("user", Relation.ZERO_OUT))["neighbours"]
+    assert names(user["delta"], "1e-05", f"{record.training.users:,} users")
+    said(_epsilon("example", Relation.ADD_REMOVE), unit="example")
+    said(_epsilon("example", Relation.REPLACE), unit="example")
+    said(_epsilon("user", Relation.ZERO_OUT))
     slots = _epsilon("user_entity", Relation.FIXED_INCIDENCE)
-    incidence = said(slots, unit="user_entity")["neighbours"]
-    assert "same slots, which say who wrote a record and whom it names" in incidence
-    assert "That a slot exists, and whom it names, is not hidden." in incidence
-    assert "as the guarantee says (facts)" in said(stated("epsilon 2 for every user"))["neighbours"]
+    said(slots, unit="user_entity")
+    said(stated("epsilon 2 for every user"))
     entities = {"kind": "patterns", "which": ["email", "credit_card"]}
     its = _private(record, slots, unit="user_entity")
     its = changed_record(its, config={**its.config, "defense": {"kind": "user_entity", "entities": entities}})
-    assert dict(annex.explain_promise(its).pairs)["unit"].endswith(
-        " An entity here is what Presidio's patterns find (email, credit card), and names of people are none of them."
-    )
+    assert names(told("entities of patterns", its)["unit"], "email", "credit card")
     assert record.training.promise.states(GuaranteeText.NO_PROTECTION)
-    assert dict(annex.explain_promise(record).pairs)["unit"] == "No protection was applied. The audit counts by user."
-    assert dict(annex.explain_promise(changed_record(record, training=None)).pairs)["unit"].startswith(
-        "Not known: the model was trained elsewhere."
-    )
+    told("no protection", record)
+    told("trained elsewhere", changed_record(record, training=None))
 
 
-def test_other_releases_as_far_as_the_record_knows_them(record):
-    assert annex.list_other_models(record) == [
-        "The record knows of none; heldin looks at no model or statistic but those of this audit."
-    ]
+def test_other_releases_as_far_as_the_record_knows_them(record, approved):
+    assert len(annex.list_other_models(record)) == 1
     cell = CellFacts(sweep="c" * 64, block=2, group="none", variant="uls")
     shadows = {**record.config, "attack": {**record.config["attack"], "shadow_models": 4}}
     made = changed_record(record, cell=cell.model_dump(), config=shadows)
     first, second = annex.list_other_models(made)
     assert "(block 2, uls)" in first
     assert second.startswith("4 shadow models")
-    assert annex.list_other_models(_planted(record, 2))[0].startswith(
-        "Of the models trained on the planted set this is look 2 of 3"
-    )
-    assert annex.list_other_models(_trainings(record)) == ["40 models were trained, scored and thrown away."]
+    assert names(annex.list_other_models(_planted(record, 2))[0], "look 2 of 3")
+    assert names(*annex.list_other_models(_trainings(record)), "40 models")
+    cases = {
+        "none": record,
+        "sweep and shadow models": made,
+        "look": _planted(record, 2),
+        "trainings": _trainings(record),
+    }
+    for case, its in cases.items():
+        assert approved(case, "\n".join(annex.list_other_models(its)))
 
 
-def test_quantity_and_quality_are_the_record_s(record):
+def test_quantity_and_quality_are_the_record_s(record, approved):
     rows = dict(annex.state_quality(record).pairs)
     s = record.split
-    assert rows["how many were tested"] == f"{s.held_in} held-in users and {s.held_out} held-out users"
-    assert rows["by chance alone"] == 'a false "leaks" by the attacks in 5 % of audits at most'
+    assert names(rows["how many were tested"], f"{s.held_in} held-in", f"{s.held_out} held-out")
+    assert names(rows["by chance alone"], "5 %")
     decided = dataclasses.replace(record.decision.decision, exact=False)
     unsure = changed_record(record, decision=record.decision.model_copy(update={"decision": decided}).model_dump())
-    assert "nothing bounds how often" in dict(annex.state_quality(unsure).pairs)["by chance alone"]
-    assert "none of which separated" in rows["controls"]
     blind = [its.model_copy(update={"separates": i == 0}).model_dump() for i, its in enumerate(record.blind)]
-    assert dict(annex.state_quality(changed_record(record, blind=blind)).pairs)["controls"].startswith(
-        f"{record.blind[0].name} of "
-    )
-    assert "trainings with the user" in dict(annex.state_quality(_trainings(record)).pairs)["how many were tested"]
+    separated = changed_record(record, blind=blind)
+    assert dict(annex.state_quality(separated).pairs)["controls"].startswith(f"{record.blind[0].name} of ")
     planted = dict(annex.state_quality(_planted(record)).pairs)
-    assert planted["conditions of certified statements"] == "1 checked, 1 declared"
-    void = _split(record, certifiable=False)
-    assert (
-        "(indicative only)"
-        in dict(annex.state_quality(changed_record(record, split=void)).pairs)["who is on which side"]
-    )
+    assert any(not lacks(value, "1 checked", "1 declared") for value in planted.values())
+    void = changed_record(record, split=_split(record, certifiable=False))
+    cases = {"plain": record, "not exact": unsure, "separated": separated, "void": void}
+    for case, its in {**cases, "trainings": _trainings(record), "planted": _planted(record)}.items():
+        assert approved(case, "\n".join(": ".join(pair) for pair in annex.state_quality(its).pairs))
 
 
 KINDS = {
@@ -229,7 +213,7 @@ KINDS = {
     "trainings": _trainings,
     "planted": _planted,
     "canaries alone": lambda its: _planted(its, split=_split(its, audited="canaries")),
-    "golden": lambda its: read_record(GOLDEN),
+    "golden": lambda its: read_record(GOLDEN_RECORD),
     "limits and release": lambda its: _released(its),
 }
 
@@ -258,7 +242,7 @@ def test_every_kind_of_record_has_an_annex_that_the_first_page_points_to(record,
     assert keys[:5] == ["answer", "people", "recommended", "next", "attacker"]
     whole = "\n".join(texts(report.sections))
     assert whole.count(NOT_ANONYMITY) == 1
-    assert "not a DP guarantee" not in whole
+    assert "a DP guarantee" not in whole
     for scenario in list_scenarios(made):
         assert scenario.name in whole
         assert scenario.result in whole
@@ -270,8 +254,10 @@ def test_the_annex_is_typeset_with_names_as_text(record, kind, tmp_path):
     made = KINDS[kind](record)
     write_record(made, tmp_path / "record.json")
     printed = pages(write_report(tmp_path))
-    (number,) = [i for i, page in enumerate(printed, start=1) if page.says("Annex for those who sign")]
-    assert any(page.says(f"stand in the annex (page {number})") for page in printed[:3])
+    report = report_record(made)
+    (number,) = [i for i, page in enumerate(printed, start=1) if page.says(report.section("annex").title)]
+    reference = report.section("annex-reference").first(Reference).text
+    assert any(page.says(f"{reference} (page {number})") for page in printed[:3])
     assert printed[number - 1].says("_nobody_ #else $x$ *at* all") == (kind == "limits and release")
     for key in ("tests", "own-limits"):
         for text in texts(report_record(made).section(key)):

@@ -1,7 +1,10 @@
 """The words of reports are the approved ones; ``make golden`` approves others."""
 
+import re
+
 import pytest
 
+from tests.reports.conftest import FOLDER as CASES
 from tests.reports.golden_pages import FOLDER, page, reports
 
 
@@ -11,5 +14,12 @@ def test_the_words_of_a_report_are_the_approved_ones(name):
     assert page(reports()[name]).splitlines() == approved.splitlines(), "run `make golden` and read the difference"
 
 
+def test_every_approved_case_is_of_a_test():
+    for path in CASES.glob("*.txt"):
+        tests = (CASES.parents[1] / f"test_{path.stem}.py").read_text(encoding="utf-8")
+        named = set(re.findall(r"^# (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE))
+        assert all(f"def {name}(" in tests for name in named), path
+
+
 def test_every_approved_page_is_compared():
-    assert {path.stem for path in FOLDER.iterdir()} == set(reports())
+    assert {path.stem for path in FOLDER.glob("*.txt")} == set(reports())

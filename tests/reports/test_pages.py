@@ -15,10 +15,12 @@ from heldin.reports.claims import summarise
 from heldin.reports.figures import trainings_histogram
 from heldin.reports.findings import findings
 from heldin.reports.record_report import report_record, write_report
+from heldin.reports.wording import TERMS
 from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, Relation
 from tests.drafts import typesetting
 from tests.made_facts import attack_result, canary_facts, decided_record, decision_of, estimate, evidence, score, stated
 from tests.pdf_pages import FORM, lines_lie_apart, pages
+from tests.refusals import names
 
 MARGIN = 62.0  # points, of 2.2 cm
 LONG = "a_very_long_name_of_an_audit_that_somebody_typed_without_a_single_blank-" * 3
@@ -167,8 +169,9 @@ def test_a_table_and_its_note_stand_on_one_page(printed):
 
 def test_every_word_that_needs_it_is_explained(made, printed):
     whole = " ".join(page.text for page in printed)
-    for word in ("AUROC", "adjusted p-value", "simultaneous, all at once", "held in, held out"):
-        assert word in whole
+    always = [term for term in TERMS if term.startswith(("AUROC", "adjusted p", "simultaneous", "held in"))]
+    assert len(always) == 4
+    assert all(term in whole for term in always)
     assert ("canary user" in whole) == (made.canaries is not None)
     for word in ("epsilon, delta", "one-run bounds", "Clopper-Pearson, DKW, ROC band", "DeLong", "commitment"):
         named = [part for part in word.replace(" bounds", "").split(", ") if part in whole.replace(word, "")]
@@ -240,18 +243,19 @@ def test_no_legend_lies_on_what_is_drawn(drawn_record, drawings):
                     assert not (_within(points, frame) & _within(points, box)).any()
 
 
-def test_the_best_attack_is_always_drawn_and_the_caption_says_which_are(record):
+def test_the_best_attack_is_always_drawn_and_the_caption_says_which_are(plain, approved):
     weak = [attack_result(0.5 + 0.01 * i, 0.4, 0.6, attack=name) for i, name in enumerate(_NAMES)]
-    made = decided_record(record, evidence(score()))
+    made = decided_record(plain, evidence(score()))
     alone = [a if i == 0 else a.model_copy(update={"curve": None}) for i, a in enumerate(weak)]
     roc = report_record(made.model_copy(update={"attacks": alone})).figures["roc"]
-    assert "Of 7 scores the leading attack is shown" in roc.caption
+    assert names(roc.caption, "7 scores")
+    assert approved("leading alone", roc.caption)
     strong = [*weak[:2], attack_result(0.7, 0.6, 0.8, attack="loss"), *weak[3:]]
     named = evidence(score(), score(), score(0.7, name="loss", adjusted_p=0.001))
-    made = decided_record(record, named, attacks=[a.model_dump() for a in strong])
+    made = decided_record(plain, named, attacks=[a.model_dump() for a in strong])
     two = [a if i in (0, 2) else a.model_copy(update={"curve": None}) for i, a in enumerate(strong)]
     roc = report_record(made.model_copy(update={"attacks": two})).figures["roc"]
-    assert "the leading attack and the one that the headline names are shown" in roc.caption
+    assert approved("leading and named", roc.caption)
 
 
 def test_a_canary_caption_speaks_of_a_substring_only_where_there_is_one(record):

@@ -1,6 +1,5 @@
 """Findings say what the record says; figures are vector; the PDF is made whole or not at all."""
 
-import json
 import re
 import shutil
 import xml.etree.ElementTree as ET
@@ -12,11 +11,13 @@ import typst
 from heldin.audit.results import CanaryGroup
 from heldin.bounds.verdict import Outcome, Standing, Verdict
 from heldin.record.document import read_record, write_record
-from heldin.reports.findings import BOUNDS, HOW_WELL, answer_line, findings
+from heldin.reports.findings import AUDITED, BOUNDS, HOW_WELL, LIMITS, NEXT, answer_line, findings
 from heldin.reports.recommendation import next_step
 from heldin.reports.record_report import list_facts, report_record, write_report
 from heldin.stages.train.training_facts import promise_facts
+from heldin.words.answer import GuaranteeComparison, Headline
 from heldin.words.evidence import ClaimLabel, Subjects
+from heldin.words.guarantee import GuaranteeText, NoGuaranteeReason
 from tests.made_facts import (
     attack_result,
     canary_facts,
@@ -28,6 +29,8 @@ from tests.made_facts import (
     score,
     stated,
 )
+from tests.refusals import names
+from tests.statements import states
 
 
 def figures(record):
@@ -35,33 +38,35 @@ def figures(record):
 
 
 @pytest.fixture
-def record(finished):
-    return read_record(finished / "record.json")
+def record(plain):
+    return plain
 
 
-def test_the_headline_is_the_records_and_what_to_do_follows_from_it(record):
+def test_the_headline_is_the_records_and_what_to_do_follows_from_it(record, approved):
     leak = score(0.81, adjusted_p=0.001)
-    cases = [
-        (evidence(leak), "Leaks: ", "Do not give"),
-        (
-            evidence(leak, ceiling=0.9),
-            "Leaks, by the estimate within the promise",
-            "By the estimate",
+    cases = {
+        "leaks": (evidence(leak), Headline.LEAKS, None),
+        "within": (evidence(leak, ceiling=0.9), Headline.LEAKS, GuaranteeComparison.WITHIN),
+        "above": (evidence(leak, ceiling=0.7), Headline.LEAKS, GuaranteeComparison.ABOVE),
+        "beyond": (
+            evidence(leak, ceiling=0.7, violated="certified"),
+            Headline.LEAKS,
+            GuaranteeComparison.BEYOND,
         ),
-        (evidence(leak, ceiling=0.7), "Leaks, by the estimate more", "Do not release before"),
-        (evidence(leak, ceiling=0.7, violated="certified"), "Leaks, beyond", "Do not release: the training seems"),
-        (evidence(score(0.5, at_most=0.55)), "No leak found", "These attacks give"),
-        (evidence(score(0.5, at_most=0.7)), "Inconclusive", "Do not read"),
-        (
-            evidence(leak, flaws=(stated("x"),)),
-            "The comparison is not valid",
-            "Nothing follows",
-        ),
-    ]
-    for its, headline, step in cases:
-        said = findings(decided_record(record, its))
-        assert said.headline.startswith(headline)
-        assert dict(said.paragraphs)["What to do next"].startswith(step)
+        "no leak": (evidence(score(0.5, at_most=0.55)), Headline.NO_LEAK, None),
+        "open": (evidence(score(0.5, at_most=0.7)), Headline.INCONCLUSIVE, None),
+        "not valid": (evidence(leak, flaws=(stated("x"),)), Headline.NOT_VALID, None),
+    }
+    steps = []
+    for case, (its, code, promise) in cases.items():
+        decided = decided_record(record, its)
+        assert states(decided.decision.statement, code)
+        assert [p for p in GuaranteeComparison if states(decided.decision.statement, p)] == [promise][: bool(promise)]
+        said = findings(decided)
+        assert said.headline == decided.decision.headline
+        steps.append(dict(said.paragraphs)[NEXT])
+        assert approved(case, steps[-1])
+    assert len(set(steps)) == len(cases)
     claim = {
         "claim": stated("epsilon 1"),
         "finding": stated("x"),
@@ -71,16 +76,15 @@ def test_the_headline_is_the_records_and_what_to_do_follows_from_it(record):
     sure = Verdict(outcome=Outcome.VIOLATED, standing=Standing.CERTIFIED, **claim)
     certified = record.model_copy(update={"judgement": replace(record.judgement, verdicts=(sure,))})
     beyond = decided_record(certified, evidence(leak, ceiling=0.7, violated="certified"))
-    assert next_step(beyond).startswith("Do not release: the training does not keep what is promised")
+    assert approved("beyond, certified", next_step(beyond))
     within = decided_record(record, evidence(leak, ceiling=0.9)).decision
-    assert answer_line(within) == "leaks, by the estimate within the promise"
+    assert approved("answer, within", answer_line(within))
 
 
-def test_a_claim_about_a_training_that_nobody_saw_is_not_taken_for_its_promise(record):
+def test_a_claim_about_a_training_that_nobody_saw_is_not_taken_for_its_promise(record, approved):
     stated = decided_record(changed_record(record, training=None), evidence(score(0.81, adjusted_p=0.001), ceiling=0.9))
-    step = dict(findings(stated).paragraphs)["What to do next"]
-    assert step.startswith("By the estimate")
-    assert "stated for this audit" in step
+    step = dict(findings(stated).paragraphs)[NEXT]
+    assert approved("next", step)
     assert "epsilon" not in step
 
 
@@ -101,42 +105,41 @@ def test_a_warning_of_the_plan_stands_before_the_answer(record):
 
 
 @pytest.mark.parametrize(
-    ("selection", "chosen", "said"),
-    [
-        ("best", 40, "the last of 40 steps, which was the best"),
-        ("best", 10, "the best of 40 steps, step 10"),
-        ("last", 40, "the last of 40 steps"),
-    ],
+    ("selection", "chosen"),
+    [("best", 40), ("best", 10), ("last", 40)],
 )
-def test_which_step_was_chosen_reads_as_it_was(record, selection, chosen, said):
+def test_which_step_was_chosen_reads_as_it_was(record, approved, selection, chosen):
     training = record.training.model_copy(update={"selection": selection, "steps": 40, "chosen_step": chosen})
-    assert said in json.dumps(asdict(findings(changed_record(record, training=training.model_dump()))))
+    said = dict(findings(changed_record(record, training=training.model_dump())).paragraphs)[AUDITED]
+    assert names(said, "40 steps")
+    assert approved("audited", said)
 
 
-def test_how_sides_came_about_is_said_in_words(record):
-    for assignment, words in (("fixed", "a fixed split"), ("unknown", "not stated how")):
+def test_how_sides_came_about_is_said_in_words(record, approved):
+    for assignment in ("fixed", "unknown"):
         split = record.split.model_copy(update={"assignment": assignment})
-        rows = dict(list_facts(changed_record(record, split=split.model_dump())).pairs)
-        assert rows["held in, held out, always in"].endswith(f"users ({words})")
+        facts = list_facts(changed_record(record, split=split.model_dump()))
+        (changed,) = set(facts.pairs) - set(list_facts(record).pairs)
+        assert approved(assignment, ": ".join(changed))
 
 
 def test_the_words_quote_the_records_numbers(record):
     said = dict(findings(changed_record(record, attacks=[attack_result(0.71, 0.65, 0.77)], blind=[])).paragraphs)
-    assert "AUROC of 0.710 (95 % interval 0.650 to 0.770)" in said[HOW_WELL]
-    assert "When 5.0 % of held-out users may be named wrongly, it names 25.0 % of the held-in" in said[HOW_WELL]
-    assert f"{record.split.held_in} held-in and {record.split.held_out} held-out users" in said["What was audited"]
+    assert names(said[HOW_WELL], "0.710", "95 %", "0.650", "0.770", "5.0 %", "25.0 %")
+    assert names(said[AUDITED], f"{record.split.held_in} held-in", f"{record.split.held_out} held-out")
 
 
 def test_a_run_without_a_defense_is_said_to_be_unprotected_and_a_broken_promise_is_quoted(record):
     assert record.training.defense == "none"
-    assert "defense: none; no protection was applied)" in dict(findings(record).paragraphs)["What was audited"]
-    broken = "no DP guarantee: the checkpoint is chosen by validation on protected users"
-    training = record.training.model_copy(update={"defense": "uls", "promise": stated(broken)})
-    said = dict(findings(changed_record(record, training=training.model_dump())).paragraphs)["What was audited"]
+    unprotected = str(GuaranteeText.NO_PROTECTION())
+    assert f"defense: none; {unprotected})" in dict(findings(record).paragraphs)[AUDITED]
+    broken = GuaranteeText.NO_GUARANTEE(reasons=[NoGuaranteeReason.PROTECTED_VALIDATION()])
+    training = record.training.model_copy(update={"defense": "uls", "promise": broken})
+    said = dict(findings(changed_record(record, training=training.model_dump())).paragraphs)[AUDITED]
     assert f"defense: uls; {broken})" in said
 
 
-def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(record):
+def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(record, approved):
     verdict = {
         "claim": ClaimLabel.STATED(epsilon=1.0, delta=1e-5),
         "outcome": "violated",
@@ -150,12 +153,12 @@ def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(reco
     said = findings(changed_record(record, judgement=judgement))
     certified = dict(said.paragraphs)[BOUNDS]
     assert "epsilon 1 at delta 1e-05: violated (certified)" in certified
-    assert "guarantee was claimed" not in dict(said.paragraphs)["What this does not say"]
+    assert approved("limits", dict(said.paragraphs)[LIMITS])
     assert "2.50 (one-run, 95 %, certified)" in certified
-    assert certified.startswith("The claim that was tested is violated.")
+    assert approved("violated", certified)
     both = [{**verdict, "outcome": "consistent"}, {**verdict, "subjects": Subjects.CANARIES()}]
     of_one = findings(changed_record(record, judgement={**judgement, "verdicts": both}))
-    assert dict(of_one.paragraphs)[BOUNDS].startswith("The claim that was tested is violated.")
+    assert approved("violated of canary users", dict(of_one.paragraphs)[BOUNDS])
     calm = {**judgement, "verdicts": [{**verdict, "outcome": "consistent"}]}
     told = dict(findings(changed_record(record, judgement=calm)).paragraphs)[BOUNDS]
     assert "violated" not in told
@@ -164,11 +167,13 @@ def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(reco
     assert changed_record(record, judgement=calm).judgement.exit_code == 0
 
 
-def test_a_design_that_supports_no_bound_says_why(record):
-    refused = [{"name": "all bounds", "refusal": stated("3 users are too few")}]
+def test_a_design_that_supports_no_bound_says_why(record, approved):
+    reason = "3 users are too few"
+    refused = [{"name": "all bounds", "refusal": stated(reason)}]
     judgement = {"users": 3, "delta": 1e-5, "bounds": [], "refused": refused, "verdicts": []}
     said = dict(findings(changed_record(record, judgement=judgement)).paragraphs)[BOUNDS]
-    assert said == "No bound on epsilon can be given: 3 users are too few."
+    assert said.endswith(f"{reason}.")
+    assert approved("no bound", said)
 
 
 def test_overlaps_are_said_in_front(record):
@@ -266,24 +271,27 @@ def test_canary_users_that_defenses_thinned_or_coins_left_on_one_side_are_said(r
     assert "data side" not in dict(findings(changed_record(record, canaries=whole)).paragraphs)["Canary users"]
 
 
-def test_what_was_audited_says_so_where_nobody_wrote_the_corpus(record):
+def test_what_was_audited_says_so_where_nobody_wrote_the_corpus(record, approved):
     synthetic = {**record.config, "corpus": {"source": {"kind": "synthetic"}}}
-    said = dict(findings(changed_record(record, config=synthetic)).paragraphs)["What was audited"]
-    assert said.endswith("The corpus is synthetic: no person wrote it.")
+    said = dict(findings(changed_record(record, config=synthetic)).paragraphs)[AUDITED]
+    assert approved("synthetic", said)
+    assert "synthetic" in said
     mail = {**record.config, "corpus": {"source": {"kind": "jsonl", "path": "mail.jsonl"}}}
-    assert "synthetic" not in dict(findings(changed_record(record, config=mail)).paragraphs)["What was audited"]
+    assert "synthetic" not in dict(findings(changed_record(record, config=mail)).paragraphs)[AUDITED]
 
 
-def test_a_model_that_learned_nothing_is_not_called_one_that_leaks_little(record):
+def test_a_model_that_learned_nothing_is_not_called_one_that_leaks_little(record, approved):
     worse = {"users": 40, "texts": 90, "loss": 2.01, "base_loss": 2.0}
     calm = decision_of(evidence(score(0.5, at_most=0.56))).model_dump()
 
     def limits(gain, decision=calm):
         utility = {**worse, "gain": {"value": gain, "lower": gain - 0.01, "upper": gain + 0.01}}
         its = changed_record(record, utility=utility, decision=decision)
-        return dict(findings(its).paragraphs)["What this does not say"]
+        return dict(findings(its).paragraphs)[LIMITS]
 
-    assert "no better than the base model on other people's texts (gain -0.0060 nats a token)" in limits(-0.006)
-    assert "no better than the base model" not in limits(0.2)
+    assert names(limits(-0.006), "-0.0060 nats")
+    assert approved("learned nothing", limits(-0.006))
+    assert approved("learned", limits(0.2))
     leak = decision_of(evidence(score(0.71, adjusted_p=0.001, tpr=0.25))).model_dump()
-    assert "no better than the base model" not in limits(-0.006, leak)
+    assert approved("leaks", limits(-0.006, leak))
+    assert not any("nats" in said for said in (limits(0.2), limits(-0.006, leak)))

@@ -23,6 +23,7 @@ from heldin.sweeps.comparison import _about_machines, _joint_bound, _joint_verdi
 from heldin.sweeps.driver import run_sweep
 from heldin.sweeps.finished import _read, finished_cells
 from heldin.sweeps.variants import auroc_change, bands, loss_change
+from tests.refusals import names
 from tests.tiny_sweeps import QUIET, in_process
 
 
@@ -64,19 +65,19 @@ def test_what_is_compared_follows_from_scores_and_losses_of_the_same_users(swept
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "naming"),
     [
-        ("key", "it was trained under the key of another cell"),
-        ("plan", "its record is of another plan, which was not fixed before these coins"),
-        ("lone", "its record is of another plan"),
-        ("coins", "it has other coins than cell 1/none"),
-        ("score", "it was scored with the model of cell 1/none, whose coins it shares"),
-        ("config", "its record is of another config than the sweep's plan"),
-        ("corpus", "it read another corpus than cell 1/none"),
-        ("reference", "it has another reference model than cell 1/none"),
+        ("key", ("key", "cell")),
+        ("plan", ("record", "plan", "coins")),
+        ("lone", ("record", "plan")),
+        ("coins", ("coins", "cell 1/none")),
+        ("score", ("scored", "model", "cell 1/none")),
+        ("config", ("record", "config")),
+        ("corpus", ("corpus", "cell 1/none")),
+        ("reference", ("reference model", "cell 1/none")),
     ],
 )
-def test_what_would_void_a_comparison_is_left_out_with_its_line(swept, tmp_path, monkeypatch, change, said):
+def test_what_would_void_a_comparison_is_left_out_with_its_line(swept, tmp_path, monkeypatch, change, naming):
     sweep, out, result = swept
     copy = tmp_path / "out"
     shutil.copytree(out, copy)
@@ -100,7 +101,7 @@ def test_what_would_void_a_comparison_is_left_out_with_its_line(swept, tmp_path,
     monkeypatch.setattr(processes, "run_process", in_process)
     found = run_sweep(sweep, copy, QUIET, command="heldin sweep")
     by_name = {f"{cell.block}/{cell.variant}": cell for cell in found.cells}
-    assert said in by_name["1/uls"].said
+    assert names(by_name["1/uls"].said, *naming)
     out_too = {"1/none"} if change == "key" else set()
     assert {name for name, cell in by_name.items() if cell.state == "failed"} == {"1/uls"} | out_too
     assert found.exit_code == 5
