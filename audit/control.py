@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from heldin.audit.coarse import brief
 from heldin.base.section import Facts
@@ -90,7 +90,7 @@ def positive_control(trained: Gains, untrained: Gains, held_in: Gains, held_out:
     }
     if min(trained.size, untrained.size) < LEAST_ROWS or min(held_in.size, held_out.size) < LEAST_CANARIES:
         return ControlFacts(outcome=ControlOutcome.NOT_MEASURED, level=LEVEL, **counts)
-    z = float(stats.norm.ppf(1 - LEVEL))
+    z = float(special.ndtri(1 - LEVEL))
     rows, rows_error = _auroc(trained, untrained)
     canaries, canaries_error = _auroc(held_in, held_out)
     rows_lower, canary_lower = rows - z * rows_error, canaries - z * canaries_error
@@ -124,7 +124,7 @@ def detectable_auroc(trained: int, untrained: int, canaries: int) -> float:
     """
     in_, out = canaries - canaries // 2, canaries // 2
     error = np.hypot(_error_at_chance(trained, untrained), _error_at_chance(in_, out))
-    return float(0.5 + (stats.norm.ppf(1 - LEVEL) + stats.norm.ppf(_POWER)) * error)
+    return float(0.5 + (special.ndtri(1 - LEVEL) + special.ndtri(_POWER)) * error)
 
 
 def _error_at_chance(above: int, below: int) -> float:

@@ -7,6 +7,7 @@ depth is the number of modules on the longest chain of imports at the top level 
 """
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -38,7 +39,7 @@ def lines_of(paths: list[Path]) -> int:
 
 
 def write_audited_files(folder: Path) -> None:
-    """Fill the folder with the example of heldin and two trained models: what ``audit_modules`` audits."""
+    """Fill the folder with the example of heldin and two trained models: what ``audit_words`` audits."""
     example = (
         "from heldin.jobs.example import write_example; from heldin.base.progress import LineReporter; from pathlib"
         " import Path; import sys; write_example(Path(sys.argv[1]), users=40, models=True,"
@@ -47,8 +48,8 @@ def write_audited_files(folder: Path) -> None:
     subprocess.run([sys.executable, "-c", example, str(folder)], check=True, capture_output=True)
 
 
-def audit_modules(files: Path) -> list[str]:
-    """Modules of heldin that a process has loaded after `heldin audit` of two of these files."""
+def audit_words(files: Path) -> list[str]:
+    """Return the words of `heldin audit` of two of these files."""
     options = {
         "--model": files / "model",
         "--reference": files / "base",
@@ -58,11 +59,43 @@ def audit_modules(files: Path) -> list[str]:
         "--held-out": files / "held_out.jsonl",
         "--out": files / "audit",
     }
-    words = ["audit", *(str(word) for option in options.items() for word in option)]
-    audit = "import sys; from heldin.commands import cli\ntry:\n    cli.main()\nexcept SystemExit: pass\n"
-    audit += "print('\\n'.join(name for name in sys.modules if name.startswith('heldin')), file=sys.stderr)"
-    ran = subprocess.run([sys.executable, "-c", audit, *words], check=True, capture_output=True, text=True)
-    return [name for name in ran.stderr.splitlines() if name.startswith("heldin")]
+    return ["audit", *(str(word) for option in options.items() for word in option)]
+
+
+# Libraries take seconds to load: commands share them, each in a fork that has no module of heldin yet.
+_LOADING = """
+import json, os, sys, traceback
+import scipy.stats, torch, transformers.modeling_utils
+for number, words in enumerate(json.loads(sys.argv[1])):
+    child = os.fork()
+    if child:
+        if os.waitpid(child, 0)[1]:
+            sys.exit(f"failed: {words}")
+        continue
+    code = 1
+    try:
+        sys.argv = ["heldin", *words]
+        from heldin.commands import cli
+        try:
+            cli.main()
+        except SystemExit:
+            pass
+        names = [name for name in sys.modules if name.startswith("heldin")]
+        print(json.dumps({"number": number, "modules": names}), file=sys.stderr, flush=True)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+"""
+
+
+def loaded_modules(commands: list[list[str]]) -> list[list[str]]:
+    """Return the modules of heldin that a process has loaded after each of these commands."""
+    words = [sys.executable, "-c", _LOADING, json.dumps(commands)]
+    ran = subprocess.run(words, check=True, capture_output=True, text=True)
+    lines = [json.loads(line) for line in ran.stderr.splitlines() if line.startswith('{"number"')]
+    return [line["modules"] for line in lines]
 
 
 def file_of(module: str) -> Path | None:
@@ -193,7 +226,8 @@ def main() -> None:
     print(f"tests tied to wording                {len(tests_tied_to_wording()):>8,}")
     with tempfile.TemporaryDirectory() as scratch:
         write_audited_files(Path(scratch) / "files")
-        modules = [path for name in audit_modules(Path(scratch) / "files") if (path := file_of(name)) is not None]
+        (names,) = loaded_modules([audit_words(Path(scratch) / "files")])
+        modules = [path for name in names if (path := file_of(name)) is not None]
     print(f"lines that `heldin audit` loads      {lines_of(modules):>8,} in {len(modules)} modules")
     replication = sorted((ROOT / "replication").rglob("*.py"))
     print(f"lines of replication/, not counted   {lines_of(replication):>8,}")

@@ -17,10 +17,11 @@ def _shift(area):
 
 def _outcomes(rows, canaries, *, seed, sizes=(400, 200, 40, 40), rounds=ROUNDS):
     dice = np.random.default_rng(seed)
+    of_rows, of_canaries = _shift(rows), _shift(canaries)
     found = []
     for _ in range(rounds):
         trained, untrained, held_in, held_out = (dice.normal(size=size) for size in sizes)
-        trained, held_in = trained + _shift(rows), held_in + _shift(canaries)
+        trained, held_in = trained + of_rows, held_in + of_canaries
         found.append(positive_control(trained, untrained, held_in, held_out).outcome)
     return found
 

@@ -4,8 +4,7 @@ The whole is limited, and no file: a limit on files makes many small ones.
 """
 
 import importlib.util
-import subprocess
-import sys
+import json
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import yaml
 
 from heldin.base.progress import LineReporter
 from heldin.jobs.example import write_example
-from tests.conftest import SMALL
+from tests.conftest import TRIAL
 from tests.planted_sets import save_base
 
 _SPEC = importlib.util.spec_from_file_location("size", Path(__file__).parents[2] / "benchmarks" / "size.py")
@@ -39,12 +38,28 @@ def _outside(modules):
     )
 
 
-def test_an_audit_of_two_files_loads_the_core_alone(make_lm, tmp_path):
-    files = tmp_path / "files"
-    write_example(files, users=20, reporter=LineReporter(lambda line: None))
-    save_base(make_lm(), files / "base")
-    save_base(make_lm(seed=1), files / "model")
-    of_audit = size.audit_modules(files)
+@pytest.fixture(scope="module")
+def loaded(make_lm, make_once):
+    """Modules that a process has loaded after an audit of two files, and after a run."""
+
+    def build(folder):
+        files = folder / "files"
+        write_example(files, users=20, reporter=LineReporter(lambda line: None))
+        save_base(make_lm(), files / "base")
+        save_base(make_lm(seed=1), files / "model")
+        # As short as a run can be: what it loads does not depend on the length.
+        short = {name: TRIAL[name] for name in ("name", "corpus", "model", "audit")}
+        short["finetune"] = {**TRIAL["finetune"], "epochs": 1, "evaluations": 1}
+        (folder / "config.yaml").write_text(yaml.safe_dump(short), encoding="utf-8")
+        run = ["run", str(folder / "config.yaml"), "--out", str(folder / "run")]
+        modules = size.loaded_modules([size.audit_words(files), run])
+        (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+
+    return json.loads((make_once("loaded modules", build) / "modules.json").read_text(encoding="utf-8"))
+
+
+def test_an_audit_of_two_files_loads_the_core_alone(loaded):
+    of_audit = loaded[0]
     assert _outside(of_audit) == []
     assert not [name for name in of_audit if name.startswith(("heldin.finetune", "heldin.stages.train"))]
     # What it does is loaded: an empty list would pass any limit.
@@ -52,17 +67,10 @@ def test_an_audit_of_two_files_loads_the_core_alone(make_lm, tmp_path):
     assert size.lines_of([path for name in of_audit if (path := size.file_of(name)) is not None]) <= MOST_CORE_LINES
 
 
-def test_a_plain_run_loads_no_part_that_plugs_in(tmp_path):
-    # As short as a run can be: what it loads does not depend on the length.
-    short = {**SMALL, "finetune": {**SMALL["finetune"], "epochs": 1, "evaluations": 1}}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(short), encoding="utf-8")
-    call = "import sys; from heldin.commands import cli\ntry:\n    cli.main()\nexcept SystemExit: pass\n"
-    call += "print('\\n'.join(name for name in sys.modules if name.startswith('heldin')), file=sys.stderr)"
-    words = ["run", str(tmp_path / "config.yaml"), "--out", str(tmp_path / "run")]
-    ran = subprocess.run([sys.executable, "-c", call, *words], check=True, capture_output=True, text=True)
-    modules = {name for name in ran.stderr.splitlines() if name.startswith("heldin")}
-    assert _outside(modules) == []
-    assert {"heldin.jobs.run", "heldin.finetune.loop"} <= modules
+def test_a_plain_run_loads_no_part_that_plugs_in(loaded):
+    of_run = loaded[1]
+    assert _outside(of_run) == []
+    assert {"heldin.jobs.run", "heldin.finetune.loop", "heldin.reports.typesetting"} <= set(of_run)
 
 
 def test_the_whole_is_limited():

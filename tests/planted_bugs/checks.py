@@ -59,7 +59,7 @@ TWO_NAMES = "texts that stand under two names"
 KEY = seed_key(4)
 DELTA = 1e-5
 CANARIES = 300  # users, of whom each writes one token over and over
-RECORDS = 16  # of each, of 4 to 19 tokens; the text that the attacker has is longer
+RECORDS = 16  # of each, of 4 to 11 tokens; the text that the attacker has is longer
 STEPS = 2
 GAME_LEVEL = 0.05  # of a verdict
 TRAININGS = "trainings"  # the part of an audit that is none of its sections
@@ -304,7 +304,7 @@ def _training(key: bytes, member: NDArray[np.bool_]) -> PrivateTraining:
 
 
 def _sequences(member: NDArray[np.bool_]) -> list[list[int]]:
-    return [[0] + [int(u) + 1] * (4 + i) for u in np.flatnonzero(member) for i in range(RECORDS)]
+    return [[0] + [int(u) + 1] * (4 + i % 8) for u in np.flatnonzero(member) for i in range(RECORDS)]
 
 
 def _losses(lm: LanguageModel) -> Array:

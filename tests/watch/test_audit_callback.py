@@ -1,5 +1,6 @@
 """What the log of a training shows, for honest and for wrong trainers, and what the audit says then."""
 
+import functools
 import importlib.util
 import json
 import shutil
@@ -39,9 +40,14 @@ QUIET = LineReporter(lambda line: None)
 EXAMPLE = "epsilon=8,delta=1e-6,unit=example"
 
 
+def _rows():
+    """Each user has as many as an audit asks for, and no more: every row is trained on in nearly every test."""
+    return made_rows(records=8)
+
+
 @pytest.fixture
 def rows():
-    return made_rows()
+    return _rows()
 
 
 @pytest.fixture
@@ -59,11 +65,11 @@ def planted_once(make_lm, make_once):
     """A base model, rows, and sets planted in them: with a promised log, without one, and of short rows."""
 
     def build(root):
-        base, lines = save_base(make_lm(), root / "base"), write_lines(made_rows(), root / "mine.jsonl")
+        base, lines = save_base(make_lm(), root / "base"), write_lines(_rows(), root / "mine.jsonl")
         for name, changes in PLANTED.items():
             plant(plan(lines, base, **changes), root / name, QUIET)
         # Several of these fit into one sequence.
-        brief = [{**row, "body": f"{row['body'][:6]} {i}"} for i, row in enumerate(made_rows())]
+        brief = [{**row, "body": f"{row['body'][:6]} {i}"} for i, row in enumerate(_rows())]
         (root / "brief rows").mkdir()
         brief = write_lines(brief, root / "brief rows" / "mine.jsonl")
         plant(plan(brief, base, evidence="callback", canaries=[]), root / "brief", QUIET)
@@ -135,10 +141,16 @@ def _named(conditions, name):
     return next(condition for condition in conditions if condition.name is name)
 
 
+@functools.cache
+def _reference(path):
+    """The model that rows were planted for; only the tokenizer and the name are used."""
+    return load_language_model(path)
+
+
 def _seen(planted, model, *claims):
     """The counts of the log and the conditions that an audit of the model would find, without a score."""
     config, manifest = read_planted(planted)
-    reference = load_language_model(config.reference)
+    reference = _reference(config.reference)
     data = drawn_data(config, manifest, planted, QUIET, replace(reference, fingerprint=manifest.reference))
     late, length = copied(planted / "ledger").late, config.sequence_length
     training, fault = counts_of_log(
@@ -235,7 +247,7 @@ def test_the_original_file_in_place_of_the_planted_one_is_not_met_however_many_r
     canaries = [{"kind": "unseen_token", "users": 20, "documents": [4]}]
     plant(plan(original, base, split={"canaries_only": True}, evidence="callback", canaries=canaries), planted, QUIET)
     texts = [row["body"] for row in read_lines(original)]
-    model = _fine_tune(planted, base, tmp_path / "model", texts=texts, num_train_epochs=3)
+    model = _fine_tune(planted, base, tmp_path / "model", texts=texts)
     known_by, reasons, training = _given(planted, model)
     assert known_by is Known.NOT_MET
     assert Reason.ROWS_MISSING in reasons
@@ -337,15 +349,16 @@ def _checkpoints(folder):
 
 def test_a_training_that_went_on_from_a_checkpoint_is_judged_as_a_whole(planted, base, tmp_path):
     to = tmp_path / "model"
-    steps = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+    size = {"per_device_train_batch_size": 16}
+    steps = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, **size}
     _trainer(planted, base, to, **steps).train()
     early = _checkpoints(to)[0]
     # Neither half read every row.
     assert _given(planted, early)[0] is Known.NOT_MET
-    total = -(-len(_planted_texts(planted)) // 32)
+    total = -(-len(_planted_texts(planted)) // 16)
     assert total > 5
     for until in (5, total):
-        _trainer(planted, base, to, save_strategy="steps", save_steps=1, max_steps=until).train(
+        _trainer(planted, base, to, save_strategy="steps", save_steps=1, max_steps=until, **size).train(
             resume_from_checkpoint=str(_checkpoints(to)[-1])
         )
     training, conditions = _seen(planted, _checkpoints(to)[-1])
@@ -355,9 +368,9 @@ def test_a_training_that_went_on_from_a_checkpoint_is_judged_as_a_whole(planted,
 
 
 def test_a_part_of_the_log_that_is_missing_or_altered_is_not_met(planted, base, tmp_path):
-    to, steps = tmp_path / "model", {"save_strategy": "steps", "save_steps": 5, "max_steps": 5}
+    to, steps = tmp_path / "model", {"save_strategy": "steps", "save_steps": 3, "max_steps": 3}
     _trainer(planted, base, to, **steps).train()
-    _trainer(planted, base, to, save_strategy="steps", save_steps=1, max_steps=20).train(
+    _trainer(planted, base, to, save_strategy="steps", save_steps=5, max_steps=10).train(
         resume_from_checkpoint=str(_checkpoints(to)[-1])
     )
     model, kept = _checkpoints(to)[-1], tmp_path / "kept"
