@@ -8,7 +8,7 @@ import typer
 
 from heldin.base.errors import InputError
 from heldin.commands.finish import command_line, finish, interruptible
-from heldin.commands.options import AT_ENDPOINT, AsJson, DeviceOption, Out, Quiet
+from heldin.commands.options import AT_ENDPOINT, AsJson, DeviceOption, Out, Quiet, Verbose
 from heldin.models.model_config import ScoringPrecision
 
 READING = "How the files are read"
@@ -44,6 +44,7 @@ def audit(
     name: Annotated[str | None, typer.Option(help="Name of the audit in the report (default: audit).")] = None,
     out: Out = None,
     quiet: Quiet = False,
+    verbose: Verbose = False,
     device: DeviceOption = None,
     json: AsJson = False,
     id: Annotated[
@@ -168,10 +169,6 @@ def audit(
             rich_help_panel=PLANTED,
         ),
     ] = None,
-    verbose: Annotated[
-        bool,
-        typer.Option("--verbose", "-v", help="Also print every condition and count.", rich_help_panel=PLANTED),
-    ] = False,
 ) -> None:
     """Audit a checkpoint that someone else trained, from two files of users' texts; nothing is trained.
 
@@ -190,9 +187,8 @@ def audit(
 
         audit_planted(called)
         return
-    for name, given_here in (("--declared-by", declared_by is not None), ("--verbose", verbose)):
-        if given_here:
-            raise InputError(f"{name} goes with --planted")
+    if declared_by is not None:
+        raise InputError("--declared-by goes with --planted")
     # Every option becomes a key of the config, so that both are checked by one model
     # and a file may hold what no option has.
     if model is not None and len(model) > 1:
@@ -217,7 +213,7 @@ def audit(
     folder = out or Path("runs") / checked.name
     with interruptible():
         record = audit_checkpoint(checked.job(), folder, reporter_for_this_terminal(), command=command_line())
-        finish(record, folder, json=json)
+        finish(record, folder, json=json, verbose=verbose)
 
 
 # the config key that an option sets, if it is not the option's own name; "" sets none

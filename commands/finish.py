@@ -19,7 +19,7 @@ from heldin.commands.options import json_text
 if TYPE_CHECKING:
     from heldin.record.document import Record
 
-_LABEL = 16  # width of the column of labels in a terminal
+_LABEL = 18  # width of the column of labels in a terminal
 
 
 def finish(record: "Record", folder: Path, *, json: bool = False, verbose: bool = False) -> NoReturn:

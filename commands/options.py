@@ -99,10 +99,13 @@ AsJson = Annotated[
 ]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print the table as CSV; an empty cell means unknown.")]
 AsHtml = Annotated[
-    bool, typer.Option("--html", help="Also write report.html: one page with charts, which needs no network.")
+    bool, typer.Option("--html", help="Also write report.html: one page, which needs no network.")
 ]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress: print only the answer and errors.", callback=_hush)
+]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Also print the statistics, notes and conditions behind the answer.")
 ]
 SkipBad = Annotated[bool, typer.Option("--skip-bad-lines", help="Skip and count unusable rows.")]
 ExcludeAuroc = Annotated[

@@ -9,7 +9,7 @@ import typer
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
 from heldin.commands.finish import command_line, finish, finish_without_model, interruptible
-from heldin.commands.options import BAD_INPUT, AsJson, DeviceOption, Out, Quiet, json_text
+from heldin.commands.options import BAD_INPUT, AsJson, DeviceOption, Out, Quiet, Verbose, json_text
 
 if TYPE_CHECKING:
     from heldin.stages.run_config import RunConfig
@@ -35,6 +35,7 @@ def run(
         ),
     ] = None,
     quiet: Quiet = False,
+    verbose: Verbose = False,
     device: DeviceOption = None,
     json: AsJson = False,
 ) -> None:
@@ -50,7 +51,7 @@ def run(
     if check:
         _check(config, set_ or [], out, json, gpu_memory)
         return
-    _run(load_config(config, set_ or []), out, json)
+    _run(load_config(config, set_ or []), out, json=json, verbose=verbose)
 
 
 def _check(path: Path, overrides: list[str], out: Path | None, json: bool, gpu_memory: float | None) -> None:
@@ -80,7 +81,7 @@ def _check(path: Path, overrides: list[str], out: Path | None, json: bool, gpu_m
     typer.echo("\n".join(lines(checked)))
 
 
-def _run(config: "RunConfig", out: Path | None, json: bool) -> None:
+def _run(config: "RunConfig", out: Path | None, *, json: bool, verbose: bool = False) -> None:
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.run import run as run_pipeline
 
@@ -90,6 +91,6 @@ def _run(config: "RunConfig", out: Path | None, json: bool) -> None:
         record = run_pipeline(config, folder, reporter_for_this_terminal(), command=command_line())
         # ``finish`` does not return: what follows is for a run without a record.
         if record is not None:
-            finish(record, folder, json=json)
+            finish(record, folder, json=json, verbose=verbose)
     if os.environ.get("RANK", "0") == "0":  # only the first of torchrun's processes prints
         finish_without_model(folder, json=json)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from heldin.commands.finish import command_line, finish, interruptible
-from heldin.commands.options import AsJson, DeviceOption, GroupSize, Noise, Out, Quiet, Rate, Target, json_text
+from heldin.commands.options import AsJson, DeviceOption, GroupSize, Noise, Out, Quiet, Rate, Target, Verbose, json_text
 from heldin.white_box.outcome import Acceptable, accepted_kinds
 
 HOW = "How the audit is done"
@@ -36,6 +36,7 @@ def audit_training(
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed, instead of the config's.")] = None,
     quiet: Quiet = False,
+    verbose: Verbose = False,
     device: DeviceOption = None,
     json: AsJson = False,
 ) -> None:
@@ -66,7 +67,7 @@ def audit_training(
     folder = out or Path("runs") / checked.name
     with interruptible():
         record = audit_trainings(job, folder, reporter_for_this_terminal(), command=command_line(), processes=processes)
-        finish(record, folder, json=json)
+        finish(record, folder, json=json, verbose=verbose)
 
 
 def audit_trainer(

@@ -25,7 +25,6 @@ from heldin.words.split import ConditionStated, SplitReason
 from heldin.words.statement import Statement
 
 _USUALLY, _OFTEN = 50.0, 20.0  # flagged members of 100, from which an attacker usually, or often, succeeds
-_NOT_BY_COINS = (SplitReason.EXACT_HALF, SplitReason.ASSERTED_NO_COINS)
 _ACCESS = {"weights": "the weights", "log-probabilities": "log-probabilities of texts", "text": "generated text"}
 
 
@@ -174,11 +173,14 @@ def state_evidence(record: Record) -> list[Statement]:
             return [Evidence.NOT_MET(condition=ConditionStated[others[0].name.name]())]
         return [Evidence.NOT_DECLARED(count=len(undeclared))]
     if not decision.exact:
-        not_by_coins = any(record.split.reason.states(code) for code in _NOT_BY_COINS)
+        not_by_coins = record.split.reason.states(SplitReason.ASSERTED_NO_COINS)
         return [(Evidence.NOT_BY_COINS if not_by_coins else Evidence.STATED)()]
+    how = (Evidence.BY_HALVES if record.split.reason.states(SplitReason.EXACT_HALF) else Evidence.BY_COINS)()
     # Limits are estimates from one training; only a leak is tested at an exact level.
     level = 100 * (by.auroc_level + by.tpr_level)
-    stated = Evidence.CERTIFIED(percent=level) if decision.answer is Answer.LEAKS else Evidence.ESTIMATE()
+    stated = (
+        Evidence.CERTIFIED(how=how, percent=level) if decision.answer is Answer.LEAKS else Evidence.ESTIMATE(how=how)
+    )
     if planted is None or (decisive := deciding(planted.conditions)) is None:
         return [stated]
     declared = sum(condition.known_by is Known.DECLARED for condition in planted.conditions)

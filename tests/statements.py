@@ -1,5 +1,6 @@
 """What a statement states, whatever its sentence: the codes within it, each with its values."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,13 @@ def states(statement: Statement | list[Statement], *codes: Code) -> bool:
     """Return whether a statement has all of these codes, by itself or within it."""
     stated = {each.code for each in statements_in(statement)}
     return stated >= {str(code.value) for code in codes}
+
+
+def answer_in(printed: str) -> str:
+    """Return the answer that a command printed, which is the first thing on the terminal."""
+    found = re.match(r"answer:\s+([^.]+)\.", printed)
+    assert found is not None, printed
+    return found[1].lower()
 
 
 def values_of(statement: Statement | list[Statement], code: Code) -> dict[str, Any]:

@@ -93,12 +93,14 @@ class Evidence(Code):
 
     CERTIFIED = (
         "evidence_certified",
-        "Certified: heldin chose the members by coin flips. A false alarm has a probability of at most {percent:g} %.",
+        "Certified: heldin chose the members {how}. A false alarm has a probability of at most {percent:g} %.",
     )
     ESTIMATE = (
         "evidence_estimate",
-        "Estimate: heldin chose the members by coin flips, but the limits come from one training.",
+        "Estimate: heldin chose the members {how}, but the limits come from one training.",
     )
+    BY_COINS = "evidence_by_coins", "by coin flips"
+    BY_HALVES = "evidence_by_halves", "as a random half of the users"
     STATED = (
         "evidence_stated",
         "Indicative: you stated who was in the training data, and heldin could not check it.",

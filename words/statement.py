@@ -4,7 +4,6 @@ import math
 import string
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from functools import cache
 from typing import Any, Self
 
 from pydantic import Field
@@ -79,12 +78,12 @@ def render(statement: Statement) -> str:
     }
     if "audited" in values:
         values["what"] = AUDITED[values["audited"]]
-    return _Formatter().format(_codes()[statement.code].sentence, **values)
+    return _Formatter().format(_code(statement.code).sentence, **values)
 
 
 def joined(statements: Sequence[Statement]) -> str:
     """Return the sentences of several statements, with the separator of the first between them."""
-    return _codes()[statements[0].code].separator.join(map(str, statements)) if statements else ""
+    return _code(statements[0].code).separator.join(map(str, statements)) if statements else ""
 
 
 def all_codes() -> Iterator[Code]:
@@ -93,6 +92,11 @@ def all_codes() -> Iterator[Code]:
         yield from codes
 
 
-@cache
-def _codes() -> dict[str, Code]:
-    return {code.value: code for code in all_codes()}
+_known: dict[str, Code] = {}
+
+
+def _code(name: str) -> Code:
+    """Return a code by its name. A module of words may have been imported since the last one was looked up."""
+    if name not in _known:
+        _known.update({code.value: code for code in all_codes()})
+    return _known[name]

@@ -16,7 +16,7 @@ import heldin
 from heldin.audit.decision import Answer
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
-from heldin.reports.findings import findings
+from heldin.reports.findings import warn
 from heldin.stages.run_config import load_config
 from heldin.stages.sides.data import prepare_data
 from heldin.white_box import engine
@@ -162,9 +162,8 @@ def test_a_finished_run_is_loaded_and_written_as_a_pdf(finished, tmp_path):
     assert found.verdict.claim.states(ClaimLabel.NONE)
     assert len(found.to_dataframe()) == len(found.record.attacks)
     assert found.headline[:20] in found._repr_html_()
-    said = findings(found.record)
-    assert found.notes() == said.warnings
-    assert all(escape(warning) in found._repr_html_() for warning in said.warnings)
+    assert found.notes() == warn(found.record)
+    assert all(escape(warning) in found._repr_html_() for warning in found.notes())
     row = found.rows()[0]
     assert (row["simultaneous_lower"], row["simultaneous_upper"]) == found.record.attacks[0].simultaneous
     before = (finished / "report.pdf").stat().st_mtime_ns

@@ -2,16 +2,18 @@
 
 import csv
 import json
+import re
 
 import pytest
 import yaml
 
 from heldin.record.document import read_record
-from heldin.words.answer import GuaranteeComparison, Headline, TrainingsCertify
+from heldin.reports.findings import warn
+from heldin.words.answer import Headline, TrainingsCertify
 from heldin.words.evidence import ClaimLabel
 from tests.conftest import SMALL, TRIAL
 from tests.refusals import names
-from tests.statements import states, values_of
+from tests.statements import answer_in, states, values_of
 
 TINY = {
     **TRIAL,
@@ -44,8 +46,7 @@ def test_an_audit_from_config_to_report_and_the_same_command_goes_on(call, confi
     decision = read_record(out / "record.json").decision
     assert values_of(decision.statement, TrainingsCertify.WHOLE)["trainings"] == 24
     assert states(decision.statement, Headline.INCONCLUSIVE)
-    assert printed.splitlines()[0] == decision.headline
-    assert printed.splitlines()[-1] == "answer: inconclusive"
+    assert answer_in(printed) == decision.decision.answer == "inconclusive"
     record = read_record(out / "record.json")
     assert (record.kind, record.trainings.runs, record.trainings.documents) == ("trainings", 24, 2)
     assert record.training.epsilon == pytest.approx(0.5, abs=0.01)
@@ -105,13 +106,13 @@ def test_the_control_without_defense_is_found_in_several_processes(call, config,
     assert code == 3, err
     record = read_record(out / "record.json")
     assert record.trainings.target == "none"
-    assert any("--target none" in line for line in printed.splitlines() if line.startswith("note: "))
+    assert any("--target none" in line for line in warn(record))
     certified = values_of(record.decision.statement, TrainingsCertify.WHOLE)
     assert certified["trainings"] == 60
-    stated = (GuaranteeComparison.BEYOND, TrainingsCertify.WITHOUT_DEFENSE, TrainingsCertify.AT_LEAST)
+    stated = (TrainingsCertify.WITHOUT_DEFENSE, TrainingsCertify.AT_LEAST)
     assert states(record.decision.statement, Headline.LEAKS, *stated, TrainingsCertify.VIOLATED)
-    assert printed.splitlines()[0] == record.decision.headline
-    assert printed.endswith("(exit code 3)\n")
+    assert answer_in(printed) == "leaks"
+    assert re.search(r"^exit code:\s+3$", printed, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

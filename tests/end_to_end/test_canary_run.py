@@ -19,7 +19,7 @@ from heldin.corpus.split import Part, Role
 from heldin.finetune.batches import encode
 from heldin.jobs.run import run
 from heldin.record.document import read_record
-from heldin.reports.findings import findings
+from heldin.reports.findings import describe_canaries
 from heldin.reports.record_report import report_record, write_report
 from heldin.stages.run_config import parse_config
 from heldin.stages.sides.corpus import read_corpus
@@ -258,14 +258,14 @@ def test_report_and_findings_show_the_groups_and_leave_no_hole_without_them(plan
     for row in ("unseen token, 12 documents", "substring of 8 tokens, all documents", "rare phrase, 2 documents"):
         assert row in text
     assert "one-run, unseen-token canary users" in text
-    said = dict(findings(record).paragraphs)
-    assert said["Canary users"].startswith(record.canaries.decision.headline)
+    said = describe_canaries(record)
+    assert said.startswith(record.canaries.decision.headline)
     assert (record.canaries.held_in + record.canaries.held_out, record.canaries.replaced) == (59, 12)
-    assert names(said["Canary users"], "59", "12")
+    assert names(said, "59", "12")
     without = read_record(finished / "record.json")
     assert without.canaries is None
     assert "canaries" not in report_record(without).figures
-    assert "Canary users" not in dict(findings(without).paragraphs)
+    assert describe_canaries(without) == ""
     assert "anary" not in _pdf_text(finished)
 
 

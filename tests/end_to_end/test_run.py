@@ -26,14 +26,18 @@ from heldin.corpus.split import Part, Role
 from heldin.defenses.plan_file import read_plan
 from heldin.models.reading import quiet_transformers
 from heldin.record.document import read_record
+from heldin.reports.findings import warn
+from heldin.reports.page_one import state_evidence
 from heldin.stages.measures.losses import read_losses
 from heldin.stages.run_config import load_config
 from heldin.stages.sides.data import prepare_data
 from heldin.stages.sides.ledger import load_ledger
 from heldin.words.guarantee import GuaranteeText
+from heldin.words.page_one import Evidence
 from heldin.words.split import SplitReason
 from tests.conftest import SMALL
 from tests.pdf_pages import pages, text_of
+from tests.statements import states
 
 
 def _weights(folder):
@@ -268,11 +272,12 @@ def test_what_is_exported_is_model_card_and_plan_and_loads(call, finished, tmp_p
 def test_an_audit_pool_keeps_the_rest_always_in_and_an_exact_half_is_marked(call, small_config, tmp_path):
     out = tmp_path / "pool"
     changes = ["split.audit_pool=20", "split.assignment=exact_half", "finetune.epochs=0.5", "finetune.select=last"]
-    code, printed, err = call("run", small_config, "--out", out, *[a for c in changes for a in ("--set", c)])
+    code, _, err = call("run", small_config, "--out", out, *[a for c in changes for a in ("--set", c)])
     assert code == 0, err
     record = read_record(out / "record.json")
     assert (record.split.held_in, record.split.held_out, record.split.always_in) == (10, 10, 10)
     assert record.training.users == 20
     assert not record.split.certifiable
     assert record.split.reason.states(SplitReason.EXACT_HALF)
-    assert any(record.split.standing_reason in line for line in printed.splitlines() if line.startswith("note: "))
+    assert any(record.split.standing_reason in line for line in warn(record))
+    assert states(state_evidence(record), Evidence.BY_HALVES)

@@ -31,15 +31,17 @@ from heldin.models.loading import load_language_model
 from heldin.record.document import read_record
 from heldin.record.planted_facts import ConditionName, Known, Reason
 from heldin.reports.claims import tabulate_conditions
-from heldin.reports.findings import findings
+from heldin.reports.findings import warn
+from heldin.reports.page_one import state_evidence
 from heldin.reports.record_report import list_facts
 from heldin.stages.sides.ledger import load_ledger
 from heldin.words.answer import IndicativeReason
 from heldin.words.evidence import REAL_USERS, ClaimLabel, Flaw, Subjects
+from heldin.words.page_one import Evidence
 from heldin.words.split import ConditionStated
 from tests.planted_sets import memorable_lm, memorable_rows, plan, read_lines, save_base, train, write_lines
 from tests.refusals import names, raised_apart, refused
-from tests.statements import states
+from tests.statements import states, values_of
 
 QUIET = LineReporter(lambda line: None)
 CLAIM = "epsilon=0.05,delta=1e-5,unit=user"
@@ -117,8 +119,7 @@ def test_a_model_that_knows_its_rows_is_found_and_a_claim_that_it_breaks_is_viol
     assert max(b.epsilon_lower for b in record.judgement.bounds) > 0
     assert {c.known_by for c in record.planted.conditions} == {Known.CHECKED, Known.DECLARED}
     assert record.split.certifiable
-    said = dict(findings(record).paragraphs)["What was audited"]
-    assert "declared by R. Signer" in said
+    assert values_of(state_evidence(record), Evidence.DECLARED)["declared_by"] == "R. Signer"
     assert len(tabulate_conditions(record).rows) == len(record.planted.conditions) + (
         record.planted.control is not None
     )
@@ -137,7 +138,7 @@ def test_without_a_declaration_the_same_violation_is_indicative_and_says_why(fre
     assert verdict.finding.values["flaws"] == [Flaw.NOT_DECLARED(count=4)]
     assert record.judgement.exit_code == 4
     assert not record.split.certifiable
-    warnings = findings(record).warnings
+    warnings = warn(record)
     assert any(line.startswith(f"Indicative only: {Flaw.NOT_DECLARED(count=4)}") for line in warnings)
     # Of canary users as well, whose coins heldin drew all the same.
     assert {b.standing for b in record.judgement.bounds} <= {"indicative", "estimate", "conditional"}

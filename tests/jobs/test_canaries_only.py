@@ -18,7 +18,7 @@ from heldin.jobs.planted.target import PlantedAudit
 from heldin.jobs.user_scores import leading_scores
 from heldin.jobs.verify import verify
 from heldin.models.loading import load_language_model
-from heldin.reports.findings import LIMITS, findings
+from heldin.reports.findings import state_limits
 from heldin.stages.sides.ledger import load_ledger
 from heldin.words.evidence import Subjects
 from tests.planted_sets import lines, made_rows, memorable_lm, plan, read_lines, save_base, train, write_lines
@@ -78,8 +78,7 @@ def test_the_audit_speaks_of_canary_users_and_certifies_for_them(planted, base, 
     assert max(its.epsilon_lower for its in record.judgement.bounds) > 0.01
     assert record.utility is None
     assert len(record.canaries.groups) == 2
-    said = dict(findings(record).paragraphs)
-    assert "real user" in said[LIMITS]
+    assert "real user" in state_limits(record)
     assert "real user" not in record.decision.headline
     assert not verify(folder, QUIET).differences
     # No real user is audited: the scores that are written are theirs.

@@ -204,6 +204,10 @@ def test_evidence_is_certified_only_for_a_leak_that_coins_of_heldin_show(record)
     assert _line(record, Label.EVIDENCE)[0].states(Evidence.CERTIFIED)
     assert values_of(_line(record, Label.EVIDENCE), Evidence.CERTIFIED)["percent"] == 5
     assert _line(decided_record(record, evidence(CALM)), Label.EVIDENCE)[0].states(Evidence.ESTIMATE)
+    assert states(_line(record, Label.EVIDENCE), Evidence.BY_COINS)
+    half = record.split.model_copy(update={"reason": SplitReason.EXACT_HALF(audited="users"), "certifiable": False})
+    drawn = _line(changed_record(record, split=half.model_dump()), Label.EVIDENCE)
+    assert states(drawn, Evidence.CERTIFIED, Evidence.BY_HALVES)
     asserted = decided_record(record, evidence(LEAK, exact=False))
     for reason, code in (
         (SplitReason.ASSERTED_BY_FILES(), Evidence.STATED),
@@ -393,8 +397,8 @@ def test_a_line_is_wrapped_at_the_width_of_the_terminal_and_words_are_whole(monk
     monkeypatch.setenv("COLUMNS", "80")
     shown = labelled("recommendation", "word " * 60 + "--an-option-that-is-copied-whole")
     assert max(map(len, shown.splitlines())) <= 80
-    assert shown.startswith("recommendation: word")
-    assert all(line.startswith(" " * 16) for line in shown.splitlines()[1:])
+    assert shown.startswith("recommendation:   word")
+    assert all(line.startswith(" " * 18) for line in shown.splitlines()[1:])
     assert "--an-option-that-is-copied-whole" in shown
 
 
