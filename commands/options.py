@@ -98,9 +98,7 @@ AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON, one object or list; null means unknown or an infinite number.")
 ]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print the table as CSV; an empty cell means unknown.")]
-AsHtml = Annotated[
-    bool, typer.Option("--html", help="Also write report.html: one page, which needs no network.")
-]
+AsHtml = Annotated[bool, typer.Option("--html", help="Also write report.html: one page, which needs no network.")]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress: print only the answer and errors.", callback=_hush)
 ]

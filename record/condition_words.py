@@ -9,7 +9,6 @@ from heldin.record.planted_facts import (
     PlantedFacts,
     Reason,
     TrainingCounts,
-    deciding,
 )
 from heldin.words.evidence import Flaw
 from heldin.words.split import ConditionStated
@@ -35,18 +34,6 @@ def unmet_flaws(facts: PlantedFacts) -> tuple[Statement, ...]:
     undeclared = [condition for condition in unmet if condition.reasons == [Reason.UNDECLARED]]
     flaws = [Flaw.CONDITION_NOT_MET(condition=statement(c)) for c in unmet if c not in undeclared]
     return (*flaws, *([Flaw.NOT_DECLARED(count=len(undeclared))] if undeclared else []))
-
-
-def declared_line(facts: PlantedFacts) -> str | None:
-    """Return how many conditions are declared, by whom, and the deciding one; None if none is."""
-    decisive = deciding(facts.conditions)
-    if decisive is None:
-        return None
-    declared = sum(condition.known_by is Known.DECLARED for condition in facts.conditions)
-    return (
-        f"{declared} of {len(facts.conditions)} conditions are declared by {facts.declared_by}, among them that"
-        f" {statement(decisive)}."
-    )
 
 
 def condition_lines(facts: PlantedFacts, *, every: bool = False) -> list[str]:

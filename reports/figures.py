@@ -15,7 +15,6 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Drawing
 
-from heldin.attacks.statistics import how_aggregated
 from heldin.audit.attack_results import AttackResult, Curve, Histogram, Knowledge
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.results import CanaryFacts, CanaryGroup
@@ -25,7 +24,7 @@ from heldin.record.facts import GradientNorms
 from heldin.reports.blocks import Figure
 from heldin.reports.page_one import flagged_people
 from heldin.reports.wording import audited_by, over_texts
-from heldin.words.people import Wording
+from heldin.words.people import TRAININGS, Wording
 
 BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#767676"  # Okabe and Ito (2008), of clearly different lightness
 STYLE: Any = {  # matplotlib types its several hundred keys as literals
@@ -83,74 +82,54 @@ def two_sides(axes: Axes, histogram: Histogram, held_in: str, held_out: str) -> 
 _CURVES = (("-", BLUE), ("--", ORANGE))
 
 
-def plot_people(record: Record) -> Figure | None:
+def plot_people(record: Record) -> Figure:
     """Return the picture of page one: 100 members and 100 non-members, flagged ones filled, and both groups' scores.
 
-    None where no people can be counted.
+    Without the dots where nobody can be counted.
     """
-    people = flagged_people(record)
-    if people is None:
-        return None
-    flagged, wrongly = round(people.members), round(people.others)
+    people, curve = flagged_people(record), record.named().curve or record.curve()
+    words = TRAININGS if record.trainings is not None else audited_by(record)
+    inside, outside = curve.histogram.held_in, curve.histogram.held_out
     alt = (
-        f"Two blocks of 100 dots: {flagged} of 100 members are flagged, and {wrongly} of 100 non-members. Next to"
-        " them two histograms of scores, of members and of non-members."
+        f"Two histograms of scores, of members and of non-members. Of the {words.unit} with the highest scores"
+        f" {inside[-1]} of {inside[-1] + outside[-1]} are members, of those with the lowest {inside[0]} of"
+        f" {inside[0] + outside[0]}."
     )
-    return Figure("people", partial(_draw_people, record.named(), flagged, wrongly), alt)
+    if people is not None:
+        counts = f"{people.members:.0f} of 100 members are flagged, and {people.others:.0f} of 100 non-members"
+        alt = f"Two blocks of 100 dots: {counts}. {alt}"
+    return Figure("people", partial(_draw_people, record, curve), alt)
 
 
 _DOTS = 10  # of a row
 
 
-def _draw_people(result: AttackResult, flagged: int, wrongly: int) -> str:
-    assert result.curve is not None
+def _draw_people(record: Record, curve: Curve) -> str:
+    people = flagged_people(record)
     with figure(6.6, 1.75) as (drawn, saved):
-        members, others, scores = drawn.subplots(1, 3, width_ratios=(1, 1, 2.1))
-        for axes, number, colour, title in (
-            (members, flagged, BLUE, f"{flagged} of 100 members\nflagged"),
-            (others, wrongly, ORANGE, f"{wrongly} of 100 non-members\nwrongly flagged"),
-        ):
-            x, y = np.arange(100) % _DOTS, -(np.arange(100) // _DOTS)
-            filled = np.arange(100) < number
-            axes.scatter(x[filled], y[filled], s=14, color=colour, linewidths=0.6)
-            axes.scatter(x[~filled], y[~filled], s=14, facecolors="none", edgecolors=GREY, linewidths=0.5)
-            axes.set_title(title, fontsize=8)
-            axes.set_aspect("equal")
-            axes.set_axis_off()
-        two_sides(scores, result.curve.histogram, "members", "non-members")
-        label(scores, "score of the attack (higher: more like a member)", "share of the group")
+        if people is None:
+            scores = drawn.subplots()
+        else:
+            members, others, scores = drawn.subplots(1, 3, width_ratios=(1, 1, 2.1))
+            _draw_dots(members, round(people.members), BLUE, "members\nflagged")
+            _draw_dots(others, round(people.others), ORANGE, "non-members\nwrongly flagged")
+        two_sides(scores, curve.histogram, "members", "non-members")
+        if record.trainings is not None and record.trainings.threshold is not None:
+            scores.axvline(record.trainings.threshold, color="black", linewidth=0.8, linestyle="--", label="threshold")
+        label(scores, "score of the attack (higher: more like a member)", "share per unit")
         scores.set_yticks([])
         above(scores)
     return saved[0]
 
 
-def plot_histogram(record: Record) -> Figure:
-    """Return the histogram of the attack that page one is about."""
-    words = audited_by(record)
-    if record.trainings is not None:
-        draw = partial(trainings_histogram, record)
-        caption = "Scores of trainings with the worst-case user and without."
-        caption += " The less the two overlap, the more a model tells."
-    else:
-        draw = partial(_draw_histogram, record.named(), words)
-        caption = (
-            "The less the two overlap, the more the model tells. A bar holds ten"
-            f" {words.unit} or more; the outer ones are open-ended."
-        )
-    alt = f"Two histograms of scores, of {words.member} and of {words.other}.{_outer_groups(record)}"
-    return Figure("histogram", draw, alt, caption)
-
-
-def _outer_groups(record: Record) -> str:
-    """Return the two outer groups of the histogram in words; "" if trainings are drawn."""
-    curve = record.named().curve
-    if record.trainings is not None or curve is None:
-        return ""
-    inside, outside = curve.histogram.held_in, curve.histogram.held_out
-    return (
-        f" Of the group with the highest scores {inside[-1]} of {inside[-1] + outside[-1]} were held in, of that with"
-        f" the lowest {inside[0]} of {inside[0] + outside[0]}."
-    )
+def _draw_dots(axes: Axes, flagged: int, colour: str, title: str) -> None:
+    x, y = np.arange(100) % _DOTS, -(np.arange(100) // _DOTS)
+    filled = np.arange(100) < flagged
+    axes.scatter(x[filled], y[filled], s=14, color=colour, linewidths=0.6)
+    axes.scatter(x[~filled], y[~filled], s=14, facecolors="none", edgecolors=GREY, linewidths=0.5)
+    axes.set_title(f"{flagged} of 100 {title}", fontsize=8)
+    axes.set_aspect("equal")
+    axes.set_axis_off()
 
 
 def plot_roc(record: Record) -> Figure:
@@ -277,22 +256,6 @@ def _draw_roc(record: Record) -> str:
     return saved[0]
 
 
-def _draw_histogram(result: AttackResult, words: Wording) -> str:
-    assert result.curve is not None
-    with figure(6.3, 1.9) as (drawn, saved):
-        axes = drawn.subplots()
-        two_sides(axes, result.curve.histogram, words.member, words.other)
-        how = how_aggregated(result.attack, result.aggregation)
-        label(
-            axes,
-            f"score of one {words.singular} ({result.attack}, {how}; higher: more likely held in)",
-            "share per unit",
-        )
-        axes.set_yticks([])
-        above(axes)
-    return saved[0]
-
-
 def _draw_curves(record: Record) -> str:
     assert record.training is not None
     points, words = record.training.curve, audited_by(record)
@@ -394,21 +357,3 @@ def _canary_lines(axes: Axes, groups: list[CanaryGroup], *, of_length: bool) -> 
         axes.errorbar(x, y, np.maximum(reach, 0), fmt=marker + style, color=colour, markersize=3, capsize=2, label=name)
     axes.set_xticks(range(len(values)), [str(value) for value in values])
     axes.set_xlim(-0.6, len(values) - 0.4)
-
-
-def trainings_histogram(record: Record) -> str:
-    """Trainings by score, those with the worst-case user hatched; the dashed line is the tested threshold."""
-    assert record.trainings is not None
-    with figure(6.3, 2.1) as (drawn, saved):
-        axes = drawn.subplots()
-        two_sides(axes, record.curve().histogram, "with the worst-case user", "without the worst-case user")
-        if record.trainings.threshold is not None:
-            axes.axvline(record.trainings.threshold, color="black", linewidth=0.8, linestyle="--", label="threshold")
-        label(
-            axes,
-            f"score of the training (mean {record.primary_attack} of the user's documents, nats)",
-            "share per unit",
-        )
-        axes.set_yticks([])
-        above(axes)
-    return saved[0]

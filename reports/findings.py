@@ -13,10 +13,10 @@ from heldin.record.document import Record
 from heldin.record.planted_facts import PlantedFacts
 from heldin.reports.annex_parts import REFERENCE
 from heldin.reports.attacks import marks_line
-from heldin.reports.blocks import Block, Entry, Note, Paragraph, Place, Small
+from heldin.reports.blocks import Block, Entry, Note, Paragraph, Place
 from heldin.reports.claims import describe_verdicts
 from heldin.reports.extraction import extraction_line
-from heldin.reports.people import describe_attacker, describe_people, explain_groups
+from heldin.reports.people import describe_attacker, describe_people
 from heldin.reports.recommendation import propose_limits
 from heldin.reports.wording import audited_by, group_name, interval, of_real_rows, sentence
 
@@ -24,7 +24,7 @@ from heldin.reports.wording import audited_by, group_name, interval, of_real_row
 def explain_answer(record: Record) -> list[Block]:
     """Return the statistics behind the answer, and what must be read with them."""
     limits = propose_limits(record)
-    blocks: list[Block] = [Paragraph(record.decision.headline), Small(explain_groups(record)), *map(Note, warn(record))]
+    blocks: list[Block] = [Paragraph(record.decision.headline), *map(Note, warn(record))]
     return [*blocks, *([Paragraph(limits)] if limits else [])]
 
 

@@ -36,20 +36,6 @@ def describe_people(record: Record) -> list[Block]:
     return [block for block in blocks if block.text]
 
 
-def explain_groups(record: Record) -> str:
-    """Return what the words of page one mean."""
-    if record.trainings is not None:
-        sides = "Trainings with the user read that user's texts; trainings without are the control."
-    else:
-        words = audited_by(record)
-        texts = {"entities": "texts that name them", "both": "texts of theirs, or that name them,"}
-        sides = (
-            f"{words.member.capitalize()}: {texts.get(record.split.audited, 'their texts')} were trained on."
-            f" {words.other.capitalize()}: comparable ones, left out as the control."
-        )
-    return f"{sides} AUROC: how well the two are told apart, from 0.5 (guessing) to 1 (certainty)."
-
-
 def explain_people(record: Record) -> str:
     """Return how the number of flagged people is to be read."""
     people = flagged_people(record)

@@ -250,7 +250,6 @@ SECTIONS: tuple[Entry[Record], ...] = (
     Entry("picture", "", figures.plot_people, place=Place.FRONT),
     Entry("lines", "", page_one.show_lines, place=Place.FRONT),
     *findings.SECTIONS,
-    Entry("histogram", "", figures.plot_histogram),
     Entry("conditions", "What certified statements rest on", claims.tabulate_conditions, whole=True),
     Entry("roc", "How well the attacks separate the groups", figures.plot_roc),
     Entry("attacks", "", attacks.tabulate_attacks, whole=True),

@@ -115,8 +115,8 @@ def _with_curve(record, *rates):
         (evidence(LEAK), "leaks", Found.OFTEN),
         (evidence(LEAK, ceiling=0.9), "leaks", Found.OFTEN),
         (evidence(LEAK, ceiling=0.6), "leaks", Found.OFTEN),
-        (evidence(CALM), "no leak found", Found.NO_LEAK),
-        (evidence(CALM, learned=True), "no leak found", Found.NO_LEAK),
+        (evidence(CALM), Answer.NO_LEAK, Found.NO_LEAK),
+        (evidence(CALM, learned=True), Answer.NO_LEAK, Found.NO_LEAK),
         (evidence(CALM, learned=False), "inconclusive", Found.LEARNED_NOTHING),
         (evidence(OPEN), "inconclusive", Found.TOO_FEW),
         (BACKWARDS, "inconclusive", Found.REVERSED),
@@ -178,7 +178,7 @@ def test_where_the_stated_rate_cannot_be_seen_the_lowest_that_can_is_counted(rec
     none = _with_curve(record, (0.01, 0.02), (0.05, None))
     assert flagged_people(none) is None
     assert _line(none, Label.PEOPLE)[0].states(People.TOO_FEW)
-    assert "people" not in report_record(none).figures
+    assert "100 dots" not in report_record(none).figures["people"].alt
     void = decided_record(record, FLAWED)
     assert _line(void, Label.PEOPLE)[0].states(People.NOT_VALID)
 

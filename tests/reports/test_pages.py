@@ -11,7 +11,6 @@ import heldin.reports.figures
 from heldin.audit.results import CanaryGroup, TrainingsFacts
 from heldin.record.document import read_record, write_record
 from heldin.record.facts import Ceiling, GradientNorms
-from heldin.reports.figures import trainings_histogram
 from heldin.reports.page_one import report_id, summary_lines
 from heldin.reports.record_report import report_record, write_report
 from heldin.reports.wording import TERMS
@@ -222,7 +221,8 @@ def test_no_legend_lies_on_what_is_drawn(drawn_record, drawings):
             runs=40, with_user=20, documents=2, target="defense", pilot=10, threshold=1.0, members=15,
             true_positives=9, non_members=15, false_positives=1, epsilon_lower=0.5, reach=1.0, seconds_each=1.0,
         )  # fmt: skip
-        trainings_histogram(drawn_record.model_copy(update={"trainings": trainings}))
+        made = drawn_record.model_copy(update={"trainings": trainings})
+        report_record(made).figures["people"].draw()
     assert len(drawings) >= 2
     for drawn in drawings:
         with mpl.rc_context(heldin.reports.figures.STYLE):

@@ -16,7 +16,6 @@ from heldin.reports.findings import describe_success
 from heldin.reports.people import (
     describe_attacker,
     describe_worst_off,
-    explain_groups,
     explain_people,
 )
 from tests.made_facts import attack_result, changed_record, decision_of, estimate, evidence, score, stated
@@ -170,12 +169,6 @@ def test_one_value_of_each_user_is_not_called_a_mean(record, approved):
     led = changed_record(its, primary_attack="pooled", attacks=[both[1].model_dump()])
     assert approved("success", describe_success(led))
     assert approved("attacker", describe_attacker(led))
-
-
-def test_page_one_says_what_its_words_mean(record, approved):
-    assert approved("users", explain_groups(record))
-    entities = record.split.model_copy(update={"audited": "entities"})
-    assert approved("entities", explain_groups(changed_record(record, split=entities.model_dump())))
 
 
 def test_page_one_has_extraction_in_people_or_that_nobody_looked(record, approved):

@@ -110,12 +110,12 @@ def test_a_side_without_validation_texts_has_no_curve(record, without):
 @pytest.mark.usefixtures("typeset")
 def test_figures_are_vector_and_there_only_where_there_is_something_to_draw(record):
     drawn = figures(record)
-    assert set(drawn) == {"people", "roc", "histogram", "curves", "knowledge"}
+    assert set(drawn) == {"people", "roc", "curves", "knowledge"}
     for svg in drawn.values():
         ET.fromstring(svg)
         assert "<path" in svg
         assert "<image" not in svg
-    assert set(figures(changed_record(record, training=None, knowledge=[]))) == {"people", "roc", "histogram"}
+    assert set(figures(changed_record(record, training=None, knowledge=[]))) == {"people", "roc"}
 
 
 def test_figures_are_the_same_for_the_same_record(record):
@@ -126,20 +126,20 @@ def test_every_figure_has_words_and_the_histogram_s_are_its_numbers(record):
     drawn = report_record(record).figures
     assert all(figure.alt for figure in drawn.values())
     counts = record.named().curve.histogram
-    assert f"{counts.held_in[-1]} of {counts.held_in[-1] + counts.held_out[-1]}" in drawn["histogram"].alt
+    assert f"{counts.held_in[-1]} of {counts.held_in[-1] + counts.held_out[-1]}" in drawn["people"].alt
 
 
 @pytest.mark.usefixtures("typeset")
 def test_held_in_and_held_out_differ_in_grey(record):
     """Not by hue alone: the two colours' luminances are apart, and one side is hatched."""
-    svg = figures(record)["histogram"]
+    svg = figures(record)["people"]
 
     def luminance(colour):
         r, g, b = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
         return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
     colours = set(re.findall(r"fill: (#[0-9a-f]{6})", svg)) - {"#ffffff", "#000000"}
-    assert colours == {"#e69f00"}
+    assert colours == {"#e69f00", "#0072b2"}  # the flagged dots are filled too
     assert "url(#" in svg  # the hatch
     assert abs(luminance("#e69f00") - luminance("#0072b2")) > 0.2
 

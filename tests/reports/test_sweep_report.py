@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from heldin.audit.blocks import Summary
+from heldin.audit.decision import Answer
 from heldin.audit.requirement import Requirement
 from heldin.audit.shipping import Candidate, Shipping, judge_candidates
 from heldin.record.sweep import SweepResult
@@ -110,9 +111,9 @@ def test_a_contradicted_guarantee_is_on_page_one_and_its_model_is_not_released(a
 def test_each_defense_has_an_answer_over_its_repetitions():
     result = CASES["rule"]
     assert [sweep_findings.answer_of(result, v.name) for v in result.variants] == [
-        "leaks",
-        "inconclusive",
-        "no leak found",
+        Answer.LEAKS,
+        Answer.INCONCLUSIVE,
+        Answer.NO_LEAK,
     ]
 
     def of(*answers):
@@ -120,7 +121,7 @@ def test_each_defense_has_an_answer_over_its_repetitions():
         cells = [c.model_copy(update={"answer": next(given)}) if c.variant == "uls" else c for c in result.cells]
         return sweep_findings.answer_of(result.model_copy(update={"cells": cells}), "uls")
 
-    leak, none, unsure, void = "leaks", "no leak found", "inconclusive", "not valid"
+    leak, none, unsure, void = Answer.LEAKS, Answer.NO_LEAK, Answer.INCONCLUSIVE, Answer.NOT_VALID
     # A false alarm in one of several does not decide, and is no all-clear either.
     assert of(leak, none, none, none, none) == unsure
     assert of(leak, leak, leak, none, none) == leak
@@ -130,7 +131,7 @@ def test_each_defense_has_an_answer_over_its_repetitions():
 
 
 def test_the_banner_is_the_answer_for_the_selected_defense_or_the_gravest():
-    assert sweep_findings.answer_of_sweep(CASES["rule"]) == "no leak found"
+    assert sweep_findings.answer_of_sweep(CASES["rule"]) == Answer.NO_LEAK
     assert sweep_findings.state_answer(CASES["rule"]).states(Chosen.SHIP)
     assert sweep_findings.answer_of_sweep(CASES["no rule"]) == "leaks"
     answer = sweep_findings.state_answer(CASES["no rule"])
