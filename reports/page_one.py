@@ -14,12 +14,13 @@ import numpy as np
 from heldin.audit.answer import DecisionFacts
 from heldin.audit.decision import Answer, Decision
 from heldin.base.files import text_sha256
-from heldin.bounds.verdict import NO_CLAIM, Outcome, Verdict
+from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict
 from heldin.record.document import Record
 from heldin.record.planted_facts import Known, Reason, deciding
 from heldin.record.release import Release, release_of
 from heldin.reports.blocks import Banner, Block, Facts, Paragraph, Signature
 from heldin.reports.recommendation import recommend
+from heldin.words.evidence import ClaimLabel
 from heldin.words.page_one import Base, Baselines, Evidence, Found, Guaranteed, Label, Learned, NotTested, People
 from heldin.words.split import ConditionStated, SplitReason
 from heldin.words.statement import Statement
@@ -116,6 +117,10 @@ def _contradicted(record: Record) -> list[Verdict]:
     return [v for v in record.judgement.verdicts if v.claim != NO_CLAIM and v.outcome is Outcome.VIOLATED]
 
 
+def _gravest(violated: list[Verdict]) -> Verdict:
+    return min(violated, key=lambda verdict: verdict.exit_code)  # 3, certified, before 4
+
+
 def state_people(record: Record) -> list[Statement]:
     """Return how many people the best attack flags, or why that cannot be counted."""
     if record.trainings is not None:
@@ -176,6 +181,10 @@ def state_evidence(record: Record) -> list[Statement]:
         not_by_coins = record.split.reason.states(SplitReason.ASSERTED_NO_COINS)
         return [(Evidence.NOT_BY_COINS if not_by_coins else Evidence.STATED)()]
     how = (Evidence.BY_HALVES if record.split.reason.states(SplitReason.EXACT_HALF) else Evidence.BY_COINS)()
+    # A contradicted guarantee has the standing of its own verdict.
+    alone = _find(record, decision) is Found.BY_CLAIM_ALONE
+    if alone and _gravest(_contradicted(record)).standing is not Standing.CERTIFIED:
+        return [Evidence.NOT_BY_COINS()]
     # Limits are estimates from one training; only a leak is tested at an exact level.
     level = 100 * (by.auroc_level + by.tpr_level)
     stated = (
@@ -204,6 +213,9 @@ def state_learned(record: Record) -> list[Statement]:
     values = {"gain": gain.value, "lower": gain.lower, "upper": gain.upper, "per": per}
     if gain.lower > 0.0:
         return [Learned.YES(**values, base=(Base.BASE if record.training else Base.REFERENCE)())]
+    # The reference of an audit may be any model, such as a better one.
+    if record.training is None:
+        return [Learned.NOT_SHOWN(**values)]
     leaks = record.decision.decision.answer is Answer.LEAKS or canaries_leak(record)
     return [(Learned.NOTHING_FOR_OTHERS if leaks else Learned.NOTHING)(**values)]
 
@@ -227,8 +239,9 @@ def state_guarantee(record: Record) -> list[Statement]:
     statements: list[Statement] = []
     for claim in claims:
         verdicts = [verdict for verdict in tested if verdict.claim == claim]
-        accounted = training is not None and training.epsilon is not None
-        statements.append((Guaranteed.PLANNED if accounted else Guaranteed.CLAIMED)(claim=claim))
+        # All claims of a run are its plan's; of trainings some may have been typed.
+        planned = record.kind == "run" or (record.kind == "trainings" and not claim.states(ClaimLabel.STATED))
+        statements.append((Guaranteed.PLANNED if planned else Guaranteed.CLAIMED)(claim=claim))
         statements.append(_judge(record, verdicts))
     return statements
 
@@ -237,7 +250,7 @@ def _judge(record: Record, verdicts: list[Verdict]) -> Statement:
     """Return what the verdicts on one claim, of different groups of people, say together."""
     violated = [verdict for verdict in verdicts if verdict.outcome is Outcome.VIOLATED]
     if violated:
-        gravest = min(violated, key=lambda verdict: verdict.exit_code)
+        gravest = _gravest(violated)
         subjects = Guaranteed.BY_SUBJECTS(subjects=gravest.subjects) if record.canaries else None
         return Guaranteed.CONTRADICTED(subjects=subjects, evidence=gravest.standing.value)
     reach = max(verdict.max_certifiable_epsilon for verdict in verdicts)

@@ -93,7 +93,7 @@ def _more(record: Record) -> Statement:
     if record.trainings is not None:
         return Next.MORE_TRAININGS()
     if decision.unlearned:
-        return Next.LEARN_MORE()
+        return (Next.LEARN_MORE if record.training else Next.GIVE_BASE)()
     if decision.reversed:
         # Two files may be swapped; coins that heldin drew cannot.
         return (Next.SWAPPED if record.kind == "audit" else Next.SWAPPED_COINS)()

@@ -20,8 +20,8 @@ class Headline(Code):
     INCONCLUSIVE = "inconclusive", "Inconclusive: no leak was found, but {left}; {needed}."
     UNLEARNED = (
         "unlearned",
-        "Inconclusive: no leak was found, but the model learned nothing measurable: its gain on held-out texts is not"
-        " above 0.",
+        "Inconclusive: no leak was found, but the model's gain over the reference model on held-out texts is not above"
+        " 0.",
     )
     NOT_VALID = "not_valid", "The comparison is not valid: {flaws}."
     WITH_TRAININGS = "with_trainings", "{headline} {certified}"

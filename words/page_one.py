@@ -49,7 +49,7 @@ class Found(Code):
     TOO_FEW = "found_too_few", "No leak was found, but this audit was too small to rule one out."
     LEARNED_NOTHING = (
         "found_learned_nothing",
-        "No leak was found, but the model learned nothing measurable, so the audit shows little.",
+        "No leak was found, but nothing shows that the model learned anything, so the audit shows little.",
     )
     NOT_VALID = "found_not_valid", "The comparison does not test this model, so nothing follows for it."
     CANARIES_LEAK = "found_canaries_leak", " Planted canary users were identified, so this training leaks."
@@ -138,6 +138,11 @@ class Learned(Code):
         "learned_nothing_for_others",
         "Not for others: it gained nothing measurable on people outside its training data ({gain:.3g} nats per {per},"
         " 95 % CI {lower:.3g} to {upper:.3g}).",
+    )
+    NOT_SHOWN = (
+        "learned_not_shown",
+        "Not shown: no gain over the reference model on people outside its training data ({gain:.3g} nats per {per}, 95 %"
+        " CI {lower:.3g} to {upper:.3g}).",
     )
     NOT_MEASURED = "learned_not_measured", "Not measured."
 
@@ -291,6 +296,10 @@ class Next(Code):
     MORE_USERS_OR_TEXTS = (
         "next_more_users_or_texts",
         "Audit more {what.unit} or give the attacker more texts of each; heldin power plans this.",
+    )
+    GIVE_BASE = (
+        "next_give_base",
+        "Give the model that training started from as the reference, or audit a model that learns from its data.",
     )
     LEARN_MORE = "next_learn_more", "Train a model that learns from its data, then audit that model."
     PLANT_AGAIN = "next_plant_again", "{first} This takes another planted training set and another training."

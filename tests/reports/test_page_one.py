@@ -156,6 +156,10 @@ def test_a_contradicted_guarantee_alone_is_not_called_an_attack_that_succeeds(re
     its = evidence(CALM, violated="certified", ceiling=0.6)
     made = _judged(decided_record(record, its), (1.0, "violated", "certified", 5.0))
     assert state_answer(made)[0].states(Found.BY_CLAIM_ALONE)
+    assert states(_line(made, Label.EVIDENCE), Evidence.CERTIFIED)
+    # As with an exact half of the users, whose leaks are tested exactly and whose claims are not.
+    weaker = _judged(decided_record(record, its), (1.0, "violated", "indicative", 5.0))
+    assert states(_line(weaker, Label.EVIDENCE), Evidence.NOT_BY_COINS)
 
 
 def test_people_are_those_of_the_rate_that_the_thresholds_state(record):
@@ -240,12 +244,15 @@ def test_a_model_that_learned_nothing_is_said_to_show_nothing(record, its, lower
     gain = {"value": lower + 0.1, "lower": lower, "upper": lower + 0.2, "per": "token"}
     made = changed_record(decided_record(record, evidence(its)), gain=gain)
     assert values_of(_line(made, Label.LEARNED), code)["lower"] == lower
+    elsewhere = changed_record(made, training=None, kind="audit")
+    expected = Learned.YES if lower > 0 else Learned.NOT_SHOWN
+    assert states(_line(elsewhere, Label.LEARNED), expected)
     unmeasured = changed_record(made, gain=None, utility=None)
     assert _line(unmeasured, Label.LEARNED)[0].states(Learned.NOT_MEASURED)
 
 
 def test_a_claim_that_this_audit_could_not_contradict_says_nothing(record):
-    beyond = _judged(changed_record(record, training=None), (8.0, "inconclusive", "indicative", 3.8))
+    beyond = _judged(changed_record(record, training=None, kind="audit"), (8.0, "inconclusive", "indicative", 3.8))
     claimed, judged = _line(beyond, Label.GUARANTEE)
     assert (claimed.code, judged.code) == (Guaranteed.CLAIMED.value, Guaranteed.OUT_OF_REACH.value)
     assert judged.values["reach"] == 3.8
@@ -253,10 +260,13 @@ def test_a_claim_that_this_audit_could_not_contradict_says_nothing(record):
     assert states(_line(within, Label.GUARANTEE), Guaranteed.NOT_CONTRADICTED)
     void = decided_record(within, FLAWED)
     assert states(_line(void, Label.GUARANTEE), Guaranteed.NOT_VALID)
-    unclaimed = _judged(changed_record(record, training=None), (None, "inconclusive", "certified", 1.6))
+    unclaimed = _judged(changed_record(record, training=None, kind="audit"), (None, "inconclusive", "certified", 1.6))
     assert [s.code for s in _line(unclaimed, Label.GUARANTEE)] == [Guaranteed.NONE.value, Guaranteed.NO_REACH.value]
     accounted = _judged(_private(record), (2.0, "consistent", "certified", 3.8))
     assert _line(accounted, Label.GUARANTEE)[0].states(Guaranteed.PLANNED)
+    # A claim that somebody typed is not the accountant's, even where there is a plan.
+    typed = accounted.model_copy(update={"kind": "trainings"})
+    assert _line(typed, Label.GUARANTEE)[0].states(Guaranteed.CLAIMED)
 
 
 @pytest.mark.parametrize("standing", ["certified", "indicative"])
