@@ -141,8 +141,8 @@ class Learned(Code):
     )
     NOT_SHOWN = (
         "learned_not_shown",
-        "Not shown: no gain over the reference model on people outside its training data ({gain:.3g} nats per {per}, 95 %"
-        " CI {lower:.3g} to {upper:.3g}).",
+        "Not shown: no gain over the reference model on non-members ({gain:.3g} nats per {per}, 95 % CI {lower:.3g} to"
+        " {upper:.3g}).",
     )
     NOT_MEASURED = "learned_not_measured", "Not measured."
 
