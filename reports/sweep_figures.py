@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox
 
@@ -94,7 +95,9 @@ def _draw_defenses(variants: Sequence[VariantResult], accepted: Mapping[str, flo
             (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
             start = max(left, min(right, accepted.get("loss_gain_over_base", left)))
             height = max(bottom, min(top, accepted.get("auroc", top)))
-            axes.fill_between([start, right], bottom, height, color=GREY, alpha=0.18, linewidth=0)
+            # A patch and no collection: names may be written on it.
+            region = Rectangle((start, bottom), right - start, height - bottom, color=GREY, alpha=0.18, linewidth=0)
+            axes.add_patch(region)
             axes.set(xlim=(left, right), ylim=(bottom, top))
         label(axes, "utility: loss gained over the base model, nats per token", "leakage: AUROC (0.5: guessing)")
         place_labels(axes, points)
@@ -111,7 +114,7 @@ def place_labels(axes: Axes, points: Sequence[tuple[float, float, str]]) -> list
     drawing = axes.get_figure(root=True)
     assert drawing is not None
     drawing.draw_without_rendering()
-    taken = [container.get_window_extent() for container in (*axes.collections, *axes.lines) if container.get_visible()]
+    taken = marks_in(axes)
     frame, placed = axes.get_window_extent(), list[Annotation]()
     for x, y, name in points:
         best = None
@@ -145,6 +148,13 @@ def place_labels(axes: Axes, points: Sequence[tuple[float, float, str]]) -> list
         taken.append(best[2])
         placed.append(best[1])
     return placed
+
+
+def marks_in(axes: Axes) -> list[Bbox]:
+    """Return where points, lines and intervals are, in pixels."""
+    # The bars of intervals are collections, which know their place only in the units of the axes.
+    bars = [bar.get_datalim(axes.transData).transformed(axes.transData) for bar in axes.collections]
+    return [*bars, *(line.get_window_extent() for line in axes.lines)]
 
 
 def extent_of(note: Annotation) -> Bbox:

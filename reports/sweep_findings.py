@@ -90,7 +90,7 @@ def state_answer(result: SweepResult) -> Statement:
     if shipping is not None and shipping.variant is not None:
         return Chosen.SHIP(variant=shipping.variant, although=_although(result, shipping.variant))
     leaking = [variant.name for variant in result.variants if answer_of(result, variant.name) is Answer.LEAKS]
-    values = {"leaking": Chosen.LEAKING(variants=" or ".join(leaking)) if leaking else None}
+    values = {"leaking": Chosen.LEAKING(variants=", ".join(leaking)) if leaking else None}
     if shipping is None:
         return Chosen.NO_RULE(**values)
     return (Chosen.NONE_PASSES if shipping.answer == "none passes" else Chosen.UNDECIDED)(**values)

@@ -13,7 +13,7 @@ class Chosen(Code):
     NONE_PASSES = "chosen_none", "{leaking}No candidate keeps the limits of the decision rule."
     UNDECIDED = "chosen_undecided", "{leaking}The decision rule selects nothing yet."
     NO_RULE = "chosen_no_rule", "{leaking}The sweep file sets no decision rule, so no defense is selected."
-    LEAKING = "chosen_leaking", "Training with {variants} leaks. "
+    LEAKING = "chosen_leaking", "These leak: {variants}. "
     NOTHING_DONE = "chosen_nothing_done", "No training run has a result yet."
 
 

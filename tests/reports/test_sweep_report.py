@@ -14,7 +14,7 @@ from heldin.reports import sweep_findings
 from heldin.reports.blocks import Figure, Report, Section, texts
 from heldin.reports.figures import figure
 from heldin.reports.page_one import written
-from heldin.reports.sweep_figures import extent_of, place_labels
+from heldin.reports.sweep_figures import extent_of, marks_in, place_labels
 from heldin.reports.sweep_report import report_sweep
 from heldin.reports.typesetting import write_pdf
 from heldin.words.sweep_page import Chosen, Compared, SweepAdvice, SweepLabel
@@ -213,15 +213,17 @@ def test_names_in_the_picture_overlap_no_other_name_and_no_edge(spread, monkeypa
     with figure(6.6, 2.8) as (drawn, _):
         axes = drawn.subplots()
         for x, y, _ in points:
-            axes.plot([x], [y], "o")
+            axes.errorbar([x], [y], xerr=0.03 * spread, yerr=0.03 * spread, fmt="o")
         axes.margins(0.3)
         notes = place_labels(axes, points)
-        frame = axes.get_window_extent()
+        frame, marks = axes.get_window_extent(), marks_in(axes)
         boxes = [extent_of(note) for note in notes]
         assert [note.get_text() for note in notes] == names
+        assert len(marks) == 3 * len(points)
         for box in boxes:
             assert frame.x0 <= box.x0 < box.x1 <= frame.x1
             assert frame.y0 <= box.y0 < box.y1 <= frame.y1
+            assert not any(box.overlaps(mark) for mark in marks)
         assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
 
 
