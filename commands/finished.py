@@ -2,13 +2,16 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from heldin.base.artefacts import require_not_purged
 from heldin.base.errors import InputError
 from heldin.commands.options import BAD_INPUT, AsCsv, AsHtml, AsJson, answer, confirm, json_text
+
+if TYPE_CHECKING:
+    from heldin.reports.blocks import Report
 
 
 def report(
@@ -26,6 +29,13 @@ def report(
         ),
     ] = None,
     html: AsHtml = False,
+    figures: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write each figure to DIR as PDF, SVG and PNG, with its data as CSV."),
+    ] = None,
+    tables: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write each table to DIR as CSV, Markdown and LaTeX (booktabs).")
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Make report.pdf from a folder's record.json, or with --people or --scores list individual users.
@@ -49,23 +59,40 @@ def report(
         rows = [asdict(user) for user in exposed[:most]]
         typer.echo(json_text({"users": len(exposed), "people": rows}) if json else people_table(exposed, most))
         return
-    if (run / "sweep.json").is_file():
-        from heldin.commands.sweep import write_reports
-        from heldin.record.sweep import read_sweep
+    from heldin.reports.html import write_page
+    from heldin.reports.typesetting import write_pdf
 
-        files = write_reports(read_sweep(run), run, html=html)
-    else:
-        from heldin.record.document import read_record
-        from heldin.reports.html import write_page
-        from heldin.reports.record_report import report_record
-        from heldin.reports.typesetting import write_pdf
-
-        made = report_record(read_record(run / "record.json"))
-        files = [write_pdf(made, run / "report.pdf"), *([write_page(made, run / "report.html")] if html else [])]
+    made = _report_of(run)
+    files = {"report": write_pdf(made, run / "report.pdf")}
+    if html:
+        files["page"] = write_page(made, run / "report.html")
+    further = _exported(made, figures, tables)
     if json:
-        typer.echo(json_text({"report": str(files[0]), "page": str(files[1]) if html else None}))
+        named = {"page": None, **{name: str(path) for name, path in files.items()}}
+        typer.echo(json_text({**named, "files": [str(path) for path in further]}))
     else:
-        typer.echo("\n".join(f"report: {file}" for file in files))
+        typer.echo("\n".join([*(f"report: {file}" for file in files.values()), *(f"file: {file}" for file in further)]))
+
+
+def _report_of(run: Path) -> "Report":
+    if (run / "sweep.json").is_file():
+        from heldin.record.sweep import read_sweep
+        from heldin.reports.sweep_report import report_sweep
+
+        return report_sweep(read_sweep(run))
+    from heldin.record.document import read_record
+    from heldin.reports.record_report import report_record
+
+    return report_record(read_record(run / "record.json"))
+
+
+def _exported(report: "Report", figures: Path | None, tables: Path | None) -> list[Path]:
+    if figures is None and tables is None:
+        return []
+    from heldin.reports.exports import write_figures, write_tables
+
+    files = [] if figures is None else write_figures(report, figures)
+    return files if tables is None else [*files, *write_tables(report, tables)]
 
 
 def _write_scores(run: Path, to: Path, json: bool) -> None:

@@ -6,6 +6,7 @@ Colours can be distinguished by the colour-blind, and in grey by the style of li
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -51,6 +52,20 @@ def above(axes: Axes) -> None:
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
 
 
+_kept: ContextVar[list[Drawing] | None] = ContextVar("_kept", default=None)
+
+
+@contextmanager
+def keep_drawings() -> Iterator[list[Drawing]]:
+    """Yield a list to which every drawing that is made in this context is appended."""
+    drawings: list[Drawing] = []
+    token = _kept.set(drawings)
+    try:
+        yield drawings
+    finally:
+        _kept.reset(token)
+
+
 @contextmanager
 def figure(width: float, height: float) -> Iterator[tuple[Drawing, list[str]]]:
     """Begin a figure of ``width`` x ``height`` inches; its SVG is appended to the list when the context ends."""
@@ -59,6 +74,8 @@ def figure(width: float, height: float) -> Iterator[tuple[Drawing, list[str]]]:
         # Not by pyplot, which would pick a backend for the whole process and keep every figure until it is closed.
         drawn = Drawing(figsize=(width, height), layout="constrained")
         yield drawn, saved
+        if (kept := _kept.get()) is not None:
+            kept.append(drawn)
         buffer = io.StringIO()
         canvas: Any = FigureCanvasSVG(drawn)
         # Without a date the same record gives the same bytes.

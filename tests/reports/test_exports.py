@@ -1,0 +1,79 @@
+"""Figures and tables as files: what is drawn is in the CSV, and every format can be read by what it is made for."""
+
+import csv
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pypdfium2
+import pytest
+from PIL import Image
+
+from heldin.reports.blocks import Report, Section, Table
+from heldin.reports.exports import write_figures, write_tables
+from heldin.reports.record_report import report_record
+from heldin.reports.sweep_report import report_sweep
+from tests.made_sweeps import made_sweep
+
+
+def _rows(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.usefixtures("typeset")
+def test_every_figure_is_written_in_three_formats_with_what_it_draws(plain, tmp_path):
+    report = report_record(plain)
+    written = write_figures(report, tmp_path / "figures")
+    assert {path.name for path in written} == {
+        f"{name}.{kind}" for name in report.figures for kind in ("pdf", "svg", "png", "csv")
+    }
+    for path in written:
+        match path.suffix:
+            case ".pdf":
+                assert len(pypdfium2.PdfDocument(path)) == 1
+            case ".png":
+                with Image.open(path) as image:
+                    assert image.width > 1000
+            case ".svg":
+                ET.parse(path)
+    # The same numbers as in the record.
+    drawn = _rows(tmp_path / "figures" / "roc.csv")
+    curve = plain.curve()
+    points = [(float(row["x"]), float(row["y"])) for row in drawn if row["series"].startswith(plain.primary_attack)]
+    drawn_first = np.array(points[: len(curve.fpr)])
+    np.testing.assert_allclose(drawn_first, np.column_stack([curve.fpr, curve.tpr]), atol=1e-5)
+    scores = _rows(tmp_path / "figures" / "people.csv")
+    assert [float(row["x"]) for row in scores if row["series"] == "members"][:2] == pytest.approx(
+        curve.histogram.edges[:2], rel=1e-4
+    )
+
+
+@pytest.mark.usefixtures("typeset")
+def test_intervals_of_a_sweep_are_in_the_data(tmp_path):
+    result = made_sweep()
+    write_figures(report_sweep(result), tmp_path)
+    rows = _rows(tmp_path / "defenses.csv")
+    ends = {float(row["x"]) for row in rows if row["series"] == "intervals"}
+    for variant in result.variants:
+        assert any(x == pytest.approx(variant.gain.lower, abs=1e-4) for x in ends)
+
+
+def test_every_table_is_written_as_csv_markdown_and_latex(tmp_path):
+    head, rows = ("name", "100 %"), [["a|b", "1_000 & more"], ["x\u200b-y", "2"]]
+    report = Report("t", "s", "2026-11-27T00:00:00+00:00", "n", (Section("sizes", "Sizes", (Table(head, rows),) * 2),))
+    written = write_tables(report, tmp_path)
+    assert {path.name for path in written} == {f"{n}.{k}" for n in ("sizes", "sizes-2") for k in ("csv", "md", "tex")}
+    assert _rows(tmp_path / "sizes.csv")[1] == {"name": "x-y", "100 %": "2"}
+    assert "| a\\|b | 1_000 & more |" in (tmp_path / "sizes.md").read_text(encoding="utf-8")
+    latex = (tmp_path / "sizes.tex").read_text(encoding="utf-8")
+    assert "\\toprule" in latex
+    assert "1\\_000 \\& more" in latex
+    assert "100 \\%" in latex
+
+
+@pytest.mark.usefixtures("typeset")
+def test_the_command_writes_both(finished, call, tmp_path):
+    code, out, err = call("report", finished, "--figures", tmp_path / "f", "--tables", tmp_path / "t")
+    assert (code, err) == (0, "")
+    assert {path.suffix for path in (tmp_path / "t").iterdir()} == {".csv", ".md", ".tex"}
+    assert out.count("file: ") == len(list((tmp_path / "f").iterdir())) + len(list((tmp_path / "t").iterdir()))
