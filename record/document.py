@@ -5,14 +5,18 @@ secret, only commitments to the secrets: ``masked`` and ``without_names`` take n
 """
 
 import json
+import math
 import shlex
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from heldin.audit.attack_results import AttackResult, Curve
+from heldin.audit.decision import Answer
 from heldin.audit.extraction import ExtractionFacts
 from heldin.audit.marks import MarkFacts
 from heldin.audit.results import Results
@@ -190,6 +194,25 @@ class Body(Results):
         return self.facts_of("marks", MarkFacts)
 
 
+@dataclass(frozen=True)
+class FlaggedPeople:
+    """The people whom one score flags, of 100 in each group.
+
+    Attributes:
+        members: flagged members.
+        lower: lower end of the 95 % interval of ``members``.
+        upper: upper end of it.
+        others: wrongly flagged non-members: 100 times the false-positive rate.
+        allowed: most members that the guarantee lets any attack flag in expectation; None without a guarantee to them.
+    """
+
+    members: float
+    lower: float
+    upper: float
+    others: float
+    allowed: float | None = None
+
+
 class Record(Body):
     """Everything a report prints of one run or one audit.
 
@@ -215,9 +238,34 @@ class Record(Body):
         # An index into the whole family, in which scores with a dial changed come after those of ``attacks``: those
         # have no curve of their own in the record.
         strongest = self.decision.decision.strongest
-        if strongest is None or strongest >= len(self.attacks) or self.attacks[strongest].curve is None:
-            return self.primary()
-        return self.attacks[strongest]
+        return self.primary() if strongest is None or self.names_a_dial() else self.attacks[strongest]
+
+    def names_a_dial(self) -> bool:
+        """Return whether the strongest score has no curve here: a setting of a dial that does not lead."""
+        strongest = self.decision.decision.strongest
+        return strongest is not None and (strongest >= len(self.attacks) or self.attacks[strongest].curve is None)
+
+    def flagged(self) -> FlaggedPeople | None:
+        """Return the people flagged at the false-positive rate ``decision.fpr``, or at the lowest larger one.
+
+        None for trainings, which are not people; where the comparison is not valid; and where too few are held out to
+        see any such rate.
+        """
+        if self.trainings is not None or self.decision.decision.answer is Answer.NOT_VALID:
+            return None
+        stated, curve, named = self.decision.by.fpr, self.named().curve, self.decision.decision.named
+        if self.names_a_dial() and named is not None:
+            # The score with a dial changed has no curve here: its one rate was kept with the decision.
+            fpr, rate = named.fpr, (named.of_1000 / 10, named.lower / 10, named.upper / 10)
+        else:
+            seen = {each.fpr: each.estimate for each in curve.tpr_at if each.estimate is not None} if curve else {}
+            at = next((f for f in sorted(seen) if f > stated or math.isclose(f, stated)), None)
+            if at is None:
+                return None
+            fpr, rate = at, (100 * seen[at].value, 100 * seen[at].lower, 100 * seen[at].upper)
+        ceiling = self.ceiling()
+        allowed = None if ceiling is None else 100 * float(np.interp(fpr, ceiling.fpr, ceiling.tpr))
+        return FlaggedPeople(*rate, 100 * fpr, allowed)
 
     def curve(self) -> Curve:
         """Return the curve of the leading attack, which every record has."""

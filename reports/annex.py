@@ -14,7 +14,6 @@ from heldin.reports.annex_parts import Scenario
 from heldin.reports.attacks import marks_line
 from heldin.reports.blocks import Block, Facts, Remarks, Table
 from heldin.reports.extraction import extraction_line, most_left
-from heldin.reports.page_one import names_a_dial
 from heldin.reports.people import attacker_asks
 from heldin.reports.recommendation import limit_rows
 from heldin.reports.wording import audited_by, texts_of
@@ -114,7 +113,7 @@ def _membership(record: Record) -> list[Scenario]:
         ]
     answer = record.decision.decision.answer
     area = result.auroc
-    if names_a_dial(record):
+    if record.names_a_dial():
         # The leading attack, which was fixed beforehand: its own interval holds.
         outcome = f"{result.attack}: AUROC {area.value:.3f}, {area.lower:.3f} to {area.upper:.3f}; with another setting"
         outcome += f" of a dial, {answer.value}: page one."

@@ -23,7 +23,6 @@ from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.record.facts import GradientNorms
 from heldin.reports.blocks import Figure
-from heldin.reports.page_one import flagged_people
 from heldin.reports.wording import audited_by, over_texts
 from heldin.words.people import TRAININGS, Wording
 
@@ -104,7 +103,7 @@ def plot_people(record: Record) -> Figure:
 
     Without the dots where nobody can be counted.
     """
-    people, curve = flagged_people(record), record.named().curve or record.curve()
+    people, curve = record.flagged(), record.named().curve or record.curve()
     words = TRAININGS if record.trainings is not None else audited_by(record)
     inside, outside = curve.histogram.held_in, curve.histogram.held_out
     alt = (
@@ -122,7 +121,7 @@ _DOTS = 10  # of a row
 
 
 def _draw_people(record: Record, curve: Curve) -> str:
-    people = flagged_people(record)
+    people = record.flagged()
     with figure(6.6, 1.75) as (drawn, saved):
         if people is None:
             scores = drawn.subplots()

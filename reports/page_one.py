@@ -5,11 +5,9 @@ Statistics are on later pages. No number is computed here, and ``words.page_one`
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
-
-import numpy as np
 
 from heldin.audit.answer import DecisionFacts
 from heldin.audit.decision import Answer, Decision
@@ -27,54 +25,6 @@ from heldin.words.statement import Statement
 
 _USUALLY, _OFTEN = 50.0, 20.0  # flagged members of 100, from which an attacker usually, or often, succeeds
 _ACCESS = {"weights": "the weights", "log-probabilities": "log-probabilities of texts", "text": "generated text"}
-
-
-@dataclass(frozen=True)
-class FlaggedPeople:
-    """The people whom one score flags, of 100 in each group.
-
-    Attributes:
-        members: flagged members.
-        lower: lower end of the 95 % interval of ``members``.
-        upper: upper end of it.
-        others: wrongly flagged non-members: 100 times the false-positive rate.
-        allowed: most members that the guarantee lets any attack flag in expectation; None without a guarantee to them.
-    """
-
-    members: float
-    lower: float
-    upper: float
-    others: float
-    allowed: float | None = None
-
-
-def flagged_people(record: Record) -> FlaggedPeople | None:
-    """Return the people flagged at the false-positive rate ``decision.fpr``, or at the lowest larger one.
-
-    None for trainings, which are not people; where the comparison is not valid; and where too few are held out to see
-    any such rate.
-    """
-    if record.trainings is not None or record.decision.decision.answer is Answer.NOT_VALID:
-        return None
-    stated, curve, named = record.decision.by.fpr, record.named().curve, record.decision.decision.named
-    if names_a_dial(record) and named is not None:
-        # The score with a dial changed has no curve in the record: its one rate was kept with the decision.
-        fpr, rate = named.fpr, (named.of_1000 / 10, named.lower / 10, named.upper / 10)
-    else:
-        seen = {each.fpr: each.estimate for each in curve.tpr_at if each.estimate is not None} if curve else {}
-        at = next((f for f in sorted(seen) if f > stated or math.isclose(f, stated)), None)
-        if at is None:
-            return None
-        fpr, rate = at, (100 * seen[at].value, 100 * seen[at].lower, 100 * seen[at].upper)
-    ceiling = record.ceiling()
-    allowed = None if ceiling is None else 100 * float(np.interp(fpr, ceiling.fpr, ceiling.tpr))
-    return FlaggedPeople(*rate, 100 * fpr, allowed)
-
-
-def names_a_dial(record: Record) -> bool:
-    """Return whether the strongest score has no curve in the record: a setting of a dial that does not lead."""
-    strongest = record.decision.decision.strongest
-    return strongest is not None and (strongest >= len(record.attacks) or record.attacks[strongest].curve is None)
 
 
 def canaries_leak(record: Record) -> bool:
@@ -100,7 +50,7 @@ def _find(record: Record, decision: Decision) -> Found:
         case Answer.LEAKS if decision.named is None and decision.strongest == 0 and _contradicted(record):
             return Found.BY_CLAIM_ALONE
         case Answer.LEAKS:
-            people = flagged_people(record)
+            people = record.flagged()
             share = 0.0 if people is None else people.members
             return Found.USUALLY if share >= _USUALLY else Found.OFTEN if share >= _OFTEN else Found.SOMETIMES
         case Answer.NO_LEAK:
@@ -127,7 +77,7 @@ def state_people(record: Record) -> list[Statement]:
         return [People.OF_TRAININGS(with_user=record.trainings.with_user, runs=record.trainings.runs)]
     if record.decision.decision.answer is Answer.NOT_VALID:
         return [People.NOT_VALID()]
-    people, stated = flagged_people(record), 100 * record.decision.by.fpr
+    people, stated = record.flagged(), 100 * record.decision.by.fpr
     if people is None:
         return [People.TOO_FEW(others=record.split.held_out, percent=stated)]
     allowed = None if people.allowed is None else People.ALLOWED(rate=people.allowed)
@@ -370,7 +320,7 @@ def state_baselines(record: Record) -> Statement:
 
 def summary_facts(record: Record) -> dict[str, Any]:
     """Return page one as JSON has it: codes and numbers, with the recommendation also in words."""
-    people, advice = flagged_people(record), recommend(record)
+    people, advice = record.flagged(), recommend(record)
     return {
         "answer": record.decision.decision.answer.value,
         "people": people and asdict(people),

@@ -11,7 +11,6 @@ from heldin.record.release import release_of
 from heldin.record.requirements import epsilon_per_entity, epsilon_per_user
 from heldin.reports.blocks import Block, Paragraph
 from heldin.reports.extraction import written_out
-from heldin.reports.page_one import flagged_people, names_a_dial
 from heldin.reports.wording import audited_by, of_real_rows, percent, texts_of
 from heldin.words.guarantee import GuaranteeText
 
@@ -38,7 +37,7 @@ def describe_people(record: Record) -> list[Block]:
 
 def explain_people(record: Record) -> str:
     """Return how the number of flagged people is to be read."""
-    people = flagged_people(record)
+    people = record.flagged()
     if people is None or people.members + people.others == 0.0:
         return ""
     right = 100 * people.members / (people.members + people.others)
@@ -211,7 +210,7 @@ def describe_attacker(record: Record) -> str:
             f" {counted(texts, 'text')} of each {words.singular}, {texts_of(record.scored_texts.kind)}. The attack is"
             f" {_attack(record)}; {_uses(result.attack)}."
         )
-        if names_a_dial(record):
+        if record.names_a_dial():
             text += " The score of the headline has one setting more, which the headline names."
     if release is None:
         return f"{text} To whom the model will be given is not stated (release)."

@@ -13,7 +13,7 @@ from heldin.reports.blocks import Block, Entry, Facts, Paragraph, Place, Report,
 from heldin.reports.typesetting import write_pdf
 from heldin.reports.wording import audited_by, breakable, explain_terms, texts_of
 from heldin.words.people import Wording
-from heldin.words.texts import AtEndpoint
+from heldin.words.split import AtEndpoint
 
 
 def write_report(folder: Path) -> Path:

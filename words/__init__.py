@@ -1,5 +1,5 @@
 """Every sentence that a document states, in modules by subject. Nothing else stores, compares or parses English."""
 
-from heldin.words import answer, evidence, guarantee, split, texts
+from heldin.words import answer, evidence, guarantee, split
 
-__all__ = ["answer", "evidence", "guarantee", "split", "texts"]
+__all__ = ["answer", "evidence", "guarantee", "split"]

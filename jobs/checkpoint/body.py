@@ -23,9 +23,8 @@ from heldin.record.overlaps import NOT_KNOWN, measured, texts_in, training_flaws
 from heldin.stages.measures.measure import Fingerprinted, Measure, MeasuredUsers, MeasureFolder
 from heldin.stages.measures.scores import Setting, TextScores, scoring_rule
 from heldin.words.answer import ComparisonFlaw
-from heldin.words.split import SplitReason
+from heldin.words.split import AtEndpoint, SplitReason
 from heldin.words.statement import Statement
-from heldin.words.texts import AtEndpoint
 
 if TYPE_CHECKING:
     from heldin.jobs.checkpoint.endpoint import Remote

@@ -21,8 +21,8 @@ from heldin.record.release import Release
 from heldin.stages.config_files import read_config, with_overrides
 from heldin.stages.measures.keys import MeasureKeys
 from heldin.stages.run_config import ModelConfig, RunConfig, SplitConfig
+from heldin.words.split import ScoredPart
 from heldin.words.statement import Statement
-from heldin.words.texts import ScoredPart
 
 JSON_LINES = (".jsonl", ".json", ".ndjson")
 PACKED = ("", ".gz", ".zst")

@@ -18,8 +18,8 @@ from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, text_sha256
 from heldin.base.progress import Reporter
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded
+from heldin.words.split import ScoredTokens, ScoringRule
 from heldin.words.statement import Statement
-from heldin.words.texts import ScoredTokens, ScoringRule
 
 if TYPE_CHECKING:
     from heldin.attacks.joint import AnyAttack

@@ -16,7 +16,7 @@ from heldin.models.loading import load_language_model
 from heldin.record.document import read_record
 from heldin.white_box.power import chosen_mechanism
 from heldin.words.answer import ComparisonFlaw
-from heldin.words.texts import AtEndpoint
+from heldin.words.split import AtEndpoint
 from tests.completions_server import CompletionsServer, serving
 from tests.end_to_end.test_audit_command import _arguments, _reference, files
 from tests.refusals import names, refused

@@ -21,7 +21,7 @@ from heldin.models.endpoint_client import Endpoint
 from heldin.models.loading import load_language_model
 from heldin.record.planted_facts import ConditionName, Known, Reason
 from heldin.stages.sides.data import test_texts as held_out_texts
-from heldin.words.texts import AtEndpoint
+from heldin.words.split import AtEndpoint
 from tests.completions_server import CompletionsServer, serving
 from tests.planted_sets import base, plan, read_lines, rows, train, write_lines
 from tests.refusals import refused

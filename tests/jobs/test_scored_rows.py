@@ -18,7 +18,7 @@ from heldin.jobs.planted.target import PlantedAudit
 from heldin.models.loading import load_language_model
 from heldin.models.logprobs import score_texts
 from heldin.models.tokens import scored_tokens
-from heldin.words.texts import ScoredPart
+from heldin.words.split import ScoredPart
 from tests.planted_sets import COLUMNS, base, plan, read_lines, rows, train, write_lines
 from tests.refusals import refused
 

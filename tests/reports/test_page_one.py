@@ -14,7 +14,7 @@ from heldin.record.facts import Ceiling
 from heldin.record.planted_facts import Condition, Known, PlantedFacts, Reason
 from heldin.reports import page_one
 from heldin.reports.blocks import Banner, Facts, Paragraph, Place
-from heldin.reports.page_one import flagged_people, lines, state_answer, summary_facts, summary_lines, written
+from heldin.reports.page_one import lines, state_answer, summary_facts, summary_lines, written
 from heldin.reports.recommendation import limit_rows, propose_limits, recommend
 from heldin.reports.record_report import report_record
 from heldin.words.answer import ComparisonFlaw
@@ -163,12 +163,12 @@ def test_a_contradicted_guarantee_alone_is_not_called_an_attack_that_succeeds(re
 
 
 def test_people_are_those_of_the_rate_that_the_thresholds_state(record):
-    people = flagged_people(record)
+    people = record.flagged()
     assert (people.members, people.lower, people.upper, people.others, people.allowed) == (25, 10, 40, 5, None)
     (line,) = _line(record, Label.PEOPLE)
     values = values_of(line, People.COUNTED)
     assert (values["rate"], values["wrong"], values["audited"]) == (25, 5, "users")
-    assert flagged_people(_private(record)).allowed == 40
+    assert _private(record).flagged().allowed == 40
     assert states(_line(_private(record), Label.PEOPLE), People.ALLOWED)
     # The same number in headline, table and figure.
     drawn = report_record(record).figures["people"]
@@ -177,10 +177,10 @@ def test_people_are_those_of_the_rate_that_the_thresholds_state(record):
 
 def test_where_the_stated_rate_cannot_be_seen_the_lowest_that_can_is_counted(record):
     larger = _with_curve(record, (0.01, 0.02), (0.05, None), (0.1, 0.4))
-    assert (flagged_people(larger).members, flagged_people(larger).others) == (40, 10)
+    assert (larger.flagged().members, larger.flagged().others) == (40, 10)
     assert values_of(_line(larger, Label.PEOPLE), People.OTHER_RATE)["percent"] == 5
     none = _with_curve(record, (0.01, 0.02), (0.05, None))
-    assert flagged_people(none) is None
+    assert none.flagged() is None
     assert _line(none, Label.PEOPLE)[0].states(People.TOO_FEW)
     assert "100 dots" not in report_record(none).figures["people"].alt
     void = decided_record(record, FLAWED)
@@ -193,7 +193,7 @@ def test_people_of_a_dial_are_those_that_its_decision_kept(record):
     named = replace(decision.decision.named, of_1000=610.0, lower=500.0, upper=700.0)
     beyond = replace(decision.decision, strongest=len(record.attacks), named=named)
     made = changed_record(record, decision=decision.model_copy(update={"decision": beyond}).model_dump())
-    assert (flagged_people(made).members, flagged_people(made).lower) == (61, 50)
+    assert (made.flagged().members, made.flagged().lower) == (61, 50)
     assert state_answer(made)[0].states(Found.USUALLY)
 
 
@@ -358,7 +358,7 @@ def test_trainings_speak_of_one_user(record):
         non_members=19, false_positives=1, epsilon_lower=1.0, reach=1.7, seconds_each=0.1,
     )  # fmt: skip
     made = changed_record(record, trainings=facts.model_dump())
-    assert flagged_people(made) is None
+    assert made.flagged() is None
     assert values_of(_line(made, Label.PEOPLE), People.OF_TRAININGS) == {"with_user": 21, "runs": 40}
     assert state_answer(made)[0].states(Found.OF_TRAININGS)
     assert states(_line(made, Label.NOT_TESTED), NotTested.REAL_USERS)
