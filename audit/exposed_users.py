@@ -15,7 +15,7 @@ from scipy import stats
 
 from heldin.attacks.protocol import REFERENCE_ALONE, REFERENCE_DIVERGENCE
 from heldin.audit.coarse import LEAST_IN_GROUP, brief, significant
-from heldin.audit.exposure import Correlation, ExposureGroup
+from heldin.audit.results import Correlation, ExposureGroup
 from heldin.audit.scored_users import ScoredUsers
 from heldin.base.artefacts import read_table, write_table
 from heldin.base.errors import InputError

@@ -1,5 +1,6 @@
 """Everything that an audit found, as its record keeps it. No user name, no text and no secret (``record.document``)."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field
@@ -8,7 +9,6 @@ from heldin.audit.answer import DecisionFacts
 from heldin.audit.attack_results import AttackResult, DialSetting, Knowledge
 from heldin.audit.blind import Blind
 from heldin.audit.bootstrap import Estimate
-from heldin.audit.exposure import ExposureFacts
 from heldin.audit.utility import Gain
 from heldin.base.section import Facts
 from heldin.bounds.judgement import Judgement
@@ -89,6 +89,61 @@ class CanaryFacts(Facts):
     groups: list[CanaryGroup]
     blind: list[Blind]
     decision: DecisionFacts | None
+
+
+@dataclass(frozen=True)
+class ExposureGroup:
+    """Means over a group of ten users or more with neighbouring scores; the properties are those of ``Exposed``.
+
+    Sorted by score, a row about one user identifies that user to anyone who holds the scores: single users are in an
+    owner-only file alone (``audit.exposed_users``; Kandpal et al. 2024, section 4.1, Figure 2).
+
+    Attributes:
+        above: mean share of held-out users with a lower score.
+        share: mean share of the training records.
+        reference_loss: mean loss under the reference model, nats per token.
+        reference_divergence: mean over the users who have one, nats per token; None where they are fewer than ten.
+        word_divergence: mean KL divergence of words, nats.
+        near_duplicates: mean number of near-duplicate training records.
+    """
+
+    users: int
+    above: float
+    share: float
+    reference_loss: float
+    reference_divergence: float | None
+    word_divergence: float
+    near_duplicates: float
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Spearman's correlation of a property with the score over held-in users.
+
+    Attributes:
+        rho: the correlation; null where property or scores do not vary, or fewer than ten users have the property.
+        p_value: p-value of the hypothesis of no correlation; null in the same cases.
+    """
+
+    name: str
+    rho: float | None
+    p_value: float | None
+
+
+class ExposureFacts(Facts):
+    """Correlates of exposure over all held-in users.
+
+    Attributes:
+        users: number of held-in users who are in the groups.
+        of: number of held-in users, where those in the groups are a sample; null where they are all.
+        groups: groups of ten or more users, most exposed first.
+        correlations: correlation of each property with the score.
+    """
+
+    users: int
+    of: int | None
+    groups: list[ExposureGroup]
+    correlations: list[Correlation]
 
 
 class Results(Facts):

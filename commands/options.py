@@ -103,7 +103,13 @@ Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress: print only the answer and errors.", callback=_hush)
 ]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Also print the statistics, notes and conditions behind the answer.")
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        help="Also print the statistics, notes and conditions behind the answer.",
+        rich_help_panel="What is printed",
+    ),
 ]
 SkipBad = Annotated[bool, typer.Option("--skip-bad-lines", help="Skip and count unusable rows.")]
 ExcludeAuroc = Annotated[

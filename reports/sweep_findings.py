@@ -26,9 +26,10 @@ from heldin.reports.wording import (
     sentence,
     texts_of,
 )
-from heldin.words.page_one import Chosen, Compared, NotTested, SweepAdvice, SweepLabel
+from heldin.words.page_one import NotTested
 from heldin.words.people import AUDITED
 from heldin.words.statement import Statement
+from heldin.words.sweep_page import Chosen, Compared, SweepAdvice, SweepLabel
 
 _PREFERRED = {**MEASURES, "auroc": "the largest AUROC of any attack"}
 _MOST_NAMED = 4  # violations, and defenses that are compared in people

@@ -11,10 +11,9 @@ import numpy as np
 from heldin.attacks.protocol import TextStatistic
 from heldin.audit.canary_groups import PlantedUsers, kinds_of
 from heldin.audit.exposed_users import Exposed, correlations, exposed_users, exposure_groups
-from heldin.audit.exposure import ExposureFacts
 from heldin.audit.panels import judge_panels
 from heldin.audit.preregistration import Panel, Preregistration, Sides
-from heldin.audit.results import Results
+from heldin.audit.results import ExposureFacts, Results
 from heldin.audit.scored_users import ScoredUsers
 from heldin.base.coins import first_in_keyed_order, seed_key
 from heldin.base.progress import Reporter

@@ -16,8 +16,10 @@ PATHS = re.compile(rf"(?<![\w/.-])(?:(?:{FOLDERS}|configs|benchmarks|tests|docs)
 
 
 def code(text):
-    """The lines of fenced blocks, continued lines joined, and the spans of code in the prose."""
+    """The lines of fenced blocks of code, continued lines joined, and the spans of code in the prose."""
     blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    # What a command prints is English and no command.
+    blocks = [block for block in blocks if not block.startswith("answer:")]
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     return lines + [span.replace("\n", " ") for span in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose)]

@@ -17,7 +17,7 @@ from heldin.reports.page_one import written
 from heldin.reports.sweep_figures import extent_of, marks_in, place_labels
 from heldin.reports.sweep_report import report_sweep
 from heldin.reports.typesetting import write_pdf
-from heldin.words.page_one import Chosen, Compared, SweepAdvice, SweepLabel
+from heldin.words.sweep_page import Chosen, Compared, SweepAdvice, SweepLabel
 from tests.drafts import typesetting
 from tests.made_sweeps import made_sweep
 from tests.pdf_pages import lines_lie_apart, pages
