@@ -47,7 +47,7 @@ class Outcome(StrEnum):
     """The result of the test of a claim."""
 
     VIOLATED = "violated"
-    CONSISTENT = "consistent"  # not rejected, and perfect guessing would have been
+    CONSISTENT = "consistent"  # not rejected; a perfect attack would have rejected it
     INCONCLUSIVE = "inconclusive"  # not rejected, nor would perfect guessing have been
 
 

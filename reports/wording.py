@@ -26,6 +26,13 @@ MEASURES = {
 }
 # At most twenty terms.
 TERMS = {
+    "leaks": "guessing would reach these scores with a probability of at most 5 %, or a guarantee is contradicted.",
+    "no leak found": "not that, the upper limits of all scores are below the size that was fixed beforehand, and the"
+    " model did not fail to learn.",
+    "inconclusive, not valid": "none of these; or the comparison does not test the model, because the two groups differ"
+    " without it.",
+    "member, non-member": "a person whose data was used for training, and a comparable one whose data was not. Tables"
+    " also say held in and held out.",
     "held in, held out": "those whose texts (of entities: texts that name them) the model was trained on, and"
     " comparable ones that it was not trained on.",
     "AUROC": "how often one who is held in scores above one who is held out: 0.5 is guessing, 1 is certainty.",

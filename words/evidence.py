@@ -86,7 +86,7 @@ class Finding(Code):
     """What the test of a claim found."""
 
     REJECTED = "rejected", "{claim} is rejected at level {level:g} by {test}"
-    NOT_REJECTED = "not_rejected", "{claim} is not rejected, and perfect guessing would have been"
+    NOT_REJECTED = "not_rejected", "{claim} is not rejected; a perfect attack would have rejected it"
     OUT_OF_REACH = (
         "out_of_reach",
         "{claim} is not rejected; {count} {units} could have certified at most epsilon = {reach:.3g}",
