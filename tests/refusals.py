@@ -139,3 +139,23 @@ def raised_apart(*caught: pytest.ExceptionInfo[BaseException]) -> bool:
     """Return whether these errors were raised by different statements, where they name the same data."""
     places = [tuple(raising_place(each) for each in _errors_behind(error.value)) for error in caught]
     return len(set(places)) == len(places)
+
+
+def refused_apart(
+    by: Callable[..., object] | str, *groups: list[Callable[[], object]]
+) -> list[list[pytest.ExceptionInfo[BaseException]]]:
+    """Check that this function refuses all of these calls, each group of calls by a statement of its own.
+
+    Returns the errors, group by group. For checks that have no data to name.
+    """
+    caught: list[list[pytest.ExceptionInfo[BaseException]]] = []
+    for calls in groups:
+        errors = []
+        for call in calls:
+            with refused(by=by) as error:
+                call()
+            errors.append(error)
+        assert not any(raised_apart(errors[0], other) for other in errors[1:])
+        caught.append(errors)
+    assert raised_apart(*(errors[0] for errors in caught))
+    return caught

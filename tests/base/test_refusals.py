@@ -7,7 +7,8 @@ from heldin.base.errors import InputError
 from heldin.base.section import ExpandedPath, Section
 from heldin.base.yaml_files import parse_yaml, read_yaml
 from heldin.corpus.sources.rows import BadRows, Columns, batched
-from tests.refusals import lacks, names, raised_apart, refused
+from heldin.defenses.accounting.events import check_count
+from tests.refusals import lacks, names, raised_apart, refused, refused_apart
 
 
 def _repeated_key(tmp_path):
@@ -116,3 +117,13 @@ def test_a_command_is_refused_by_a_function_with_data(call, tmp_path):
     assert call("--version")[0] == 0
     with pytest.raises(AssertionError):
         call.refused(naming="heldin", code=0)
+
+
+def test_checks_of_a_function_are_told_apart_group_by_group():
+    def count(value):
+        return lambda: check_count("steps", value)
+
+    refused_apart(check_count, [count(0), count(-1)], [count(10**12)])
+    for groups in ([[count(0), count(10**12)]], [[count(0)], [count(-1)]], [[count(1)]]):
+        with pytest.raises((AssertionError, pytest.fail.Exception)):
+            refused_apart(check_count, *groups)

@@ -195,7 +195,7 @@ def test_conditions_and_warnings_are_printed_beside_epsilon():
         ),
         (lambda: uls(adjacency="replace"), "Mechanism._check", ("replace", "add_remove")),
         (lambda: shuffled(adjacency="add_remove"), "Mechanism._check", ("zero_out", "replace")),
-        (lambda: example(sampled="user"), "Mechanism._check", ("user", "examples")),
+        (lambda: example(sampled="user"), "Mechanism._check", "user"),
         (lambda: example(group_size=4), "Mechanism._check", "4"),
         (
             lambda: uls(data_steps=({"name": "x", "user_local": False, "record_local": True},)),

@@ -10,7 +10,7 @@ from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.plan_file import read_plan, write_plan
 from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, NoGuaranteeReason
 from tests.made_mechanisms import els, uls
-from tests.refusals import refused
+from tests.refusals import refused, refused_apart
 from tests.statements import values_of
 from tests.theory_tables import numbers
 
@@ -119,29 +119,23 @@ def test_users_who_train_locally_have_the_guarantee_of_users_who_give_a_gradient
     assert local.user_event == uls().user_event
 
 
-@pytest.mark.parametrize(
-    ("wrong", "by", "naming"),
-    [
-        (lambda: uls(two_level=uedp().two_level), "Mechanism._check_entities", "user_entity"),
-        (lambda: els(local=LocalUpdates(learning_rate=0.1)), "Mechanism._check_entities", ("users", "Poisson")),
-        (lambda: uedp(sampled="example"), "Mechanism._check_two_level", ("Poisson", "add_remove")),
-        (lambda: uedp(adjacency="zero_out"), "Mechanism._check_two_level", ("Poisson", "add_remove")),
-        (
+def test_what_has_no_account_is_refused():
+    refused_apart(
+        "Mechanism._check_entities",
+        [lambda: uls(two_level=uedp().two_level)],
+        [lambda: els(local=LocalUpdates(learning_rate=0.1))],
+    )
+    refused_apart(
+        "Mechanism._check_two_level",
+        [
+            lambda: uedp(sampled="example"),
+            lambda: uedp(adjacency="zero_out"),
             lambda: uedp(sampler=ShuffledSampler(population=946, cohort=50), adjacency="zero_out"),
-            "Mechanism._check_two_level",
-            ("Poisson", "add_remove"),
-        ),
-        (lambda: uedp(entity_cap=4), "Mechanism._check_two_level", "caps"),
-        (lambda: uedp(record_selection="longest"), "Mechanism._check_two_level", ("records", "chance")),
-        (
-            lambda: uedp({"weight_caps": WeightCaps(user=2, entity=2)}),
-            "Mechanism._check_two_level",
-            ("weights", "local"),
-        ),
-        (lambda: uedp({"sensitive_share": None}), "TwoLevel._claim_is_whole", "sensitive_share"),
-        (lambda: uedp().calibrated(1.0), "Mechanism.calibrated", "uedp"),
-    ],
-)
-def test_what_has_no_account_is_refused(wrong, by, naming):
-    with refused(by=by, naming=naming):
-        wrong()
+        ],
+        [lambda: uedp(entity_cap=4), lambda: uedp(record_selection="longest")],
+        [lambda: uedp({"weight_caps": WeightCaps(user=2, entity=2)})],
+    )
+    with refused(by="TwoLevel._claim_is_whole", naming="sensitive_share"):
+        uedp({"sensitive_share": None})
+    with refused(by="Mechanism.calibrated", naming="uedp"):
+        uedp().calibrated(1.0)

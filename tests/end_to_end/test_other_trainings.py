@@ -88,7 +88,7 @@ def test_a_training_by_transformers_trainer_is_certified_from_plant_to_pdf(call,
     certified = [b for b in found["judgement"]["bounds"] if b["standing"] == "certified"]
     assert max(b["epsilon_lower"] for b in certified) > 0
     page = " ".join(page.text for page in pages(tmp_path / "planted" / "audits" / "1" / "report.pdf"))
-    (conditions,) = (entry.heading for entry in SECTIONS if entry.key == "conditions")
+    (conditions,) = (entry.title for entry in SECTIONS if entry.key == "conditions")
     assert conditions in page
     assert "by R. Signer" in page
     assert call("verify", tmp_path / "planted" / "audits" / "1")[0] == 0

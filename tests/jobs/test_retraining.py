@@ -163,7 +163,7 @@ def test_one_failing_training_is_named_in_one_line(tmp_path):
 def test_processes_give_what_one_process_gives_and_their_death_is_one_line(tmp_path):
     alone = run_trainings(_job(), 9, tmp_path / "one", processes=1, trainer=shifted)
     assert run_trainings(_job(), 9, tmp_path / "two", processes=2, trainer=shifted) == alone
-    with refused(by="_attempt", naming="training 3", kind=ResumableError):
+    with refused(by="_in_processes", naming="training 3", kind=ResumableError):
         run_trainings(_job(), 9, tmp_path / "fail", processes=2, trainer=fails)
     with refused(naming=("2", "--processes"), kind=ResumableError):
         run_trainings(_job(), 9, tmp_path / "dies", processes=2, trainer=dies)

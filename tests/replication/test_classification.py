@@ -186,15 +186,15 @@ def test_a_records_targets_are_its_own():
 @pytest.mark.slow
 def test_the_command_tells_errors_and_promises_side_by_side(replicate, config, tmp_path):
     (tmp_path / "names.txt").write_text("Ann Bell\n", encoding="utf-8")
-    names = {"kind": "words", "path": str(tmp_path / "names.txt")}
+    listed = {"kind": "words", "path": str(tmp_path / "names.txt")}
     uedp = {"kind": "uedp", "population": 30, "cohort": 10, "steps": 3, "delta": 1e-3, "noise_multiplier": 2.0}
     contenders = {
         "noiseless": None,
-        "hidden": {"data_defenses": [{"kind": "deidentify", "entities": names}], "finetune": {"epochs": 1}},
+        "hidden": {"data_defenses": [{"kind": "deidentify", "entities": listed}], "finetune": {"epochs": 1}},
         "users": {"defense": ULS},
         "fedavg": {"defense": {**ULS, "local": {"learning_rate": 0.1}}},
-        "texts": {"defense": {**TEXT, "group_size": 5, "entity_cap": 9, "entities": names}},
-        "paper": {"defense": {**uedp, "entities": names, "sensitive_share": 0.2}},
+        "texts": {"defense": {**TEXT, "group_size": 5, "entity_cap": 9, "entities": listed}},
+        "paper": {"defense": {**uedp, "entities": listed, "sensitive_share": 0.2}},
     }
     path = config(contenders=contenders)
     code, out, err = replicate("text-classification", path, "--to", tmp_path / "study", "--json")
