@@ -49,6 +49,7 @@ AREA_PRECISION = 5e-4  # of the area under the highest ROC curve
 EPSILON_FLOOR = 1e-3  # epsilons below this are resolved to PRECISION * this
 VISIBLE = 1e-3  # share of delta that rounding and truncation may have before the tilt is worth its time
 _WORTH_STORING = 50_000  # masses; building a smaller one-step distribution is faster than reading it
+_KEPT, _KEPT_MASSES = 128, 2**14  # one-step distributions in memory, and masses of each: at most 32 MiB in all
 _RETILTS = 4
 _TILTED_EVENTS = (PoissonGaussian, TwoLevelGaussian)
 
@@ -225,8 +226,9 @@ def _grid_bias(steps: int, order: float, width: float) -> float:
 
 
 def _stored_step(event: GridEvent, width: float, offset: float = 0.0) -> LossPair:
-    if one_step_range(event) / width < _WORTH_STORING:
-        return one_step(event, width, offset)
+    masses = one_step_range(event) / width
+    if masses < _WORTH_STORING:
+        return (_kept_step if masses < _KEPT_MASSES else one_step)(event, width, offset)
     # Floats in hex, which is exact: rounded decimals could give two widths one name.
     parameters = {"event": type(event).__name__, "width": float(width).hex()}
     parameters |= {"offset": offset.hex()} if offset else {}
@@ -234,6 +236,12 @@ def _stored_step(event: GridEvent, width: float, offset: float = 0.0) -> LossPai
         value = getattr(event, field.name)
         parameters[field.name] = float(value).hex() if isinstance(value, float) else str(value)
     return cached_pair(parameters, lambda: one_step(event, width, offset))
+
+
+# Every number of steps, delta and direction of one event begins with the same few grids.
+@functools.lru_cache(maxsize=_KEPT)
+def _kept_step(event: GridEvent, width: float, offset: float) -> LossPair:
+    return one_step(event, width, offset)
 
 
 _VERSION = 1  # of the stored numbers; another one makes every older file a miss

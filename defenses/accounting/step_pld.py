@@ -5,6 +5,7 @@ c = 0..G and w = Binom(G, p). The loss L(x) = ln P/Q = ln sum_k w_k exp(c_k x / 
 and convex in x, so Newton's method from the right finds the points where it crosses the grid, all at once.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -284,6 +285,7 @@ def mixture(event: PoissonGaussian | UnamplifiedGaussian) -> Mixture:
             assert_never(event)
 
 
+@functools.lru_cache(maxsize=256)
 def one_step_range(event: GridEvent) -> float:
     """Width in nats of the interval that contains the one-step loss, for a first grid."""
     if isinstance(event, TwoLevelGaussian):

@@ -63,10 +63,10 @@ def mails():
 
 
 @pytest.fixture(scope="module")
-def repeated_folder(english, make_once):
-    def build(root):
-        from heldin.jobs.run import run
+def config(english, make_once):
+    """The config of the run, next to the base model ``base``."""
 
+    def build(root):
         tokenizer = train_tokenizer(english, 400)
         model = new_tiny_model(TinyModel(400, context=64, hidden=64, layers=2, heads=4, window=32), tokenizer, 0)
         base = save_base(LanguageModel(model.eval(), tokenizer, "base", "base"), root / "base")
@@ -91,24 +91,23 @@ def repeated_folder(english, make_once):
             "canaries": [{"kind": "rare_phrase", "users": 4, "documents": [6]}],
             "extraction": ASKED,
         }
-        path = root / "repeated.yaml"
-        path.write_text(yaml.safe_dump(content), encoding="utf-8")
-        run(load_config(path), root / "run", QUIET, command="heldin run repeated.yaml")
+        (root / "repeated.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+
+    return make_once("config of repeated texts", build) / "repeated.yaml"
+
+
+@pytest.fixture(scope="module")
+def repeated(config, make_once):
+    """The folder of the finished run. Read only."""
+
+    def build(root):
+        from heldin.jobs.run import run
+
+        run(load_config(config), root / "run", QUIET, command="heldin run repeated.yaml")
         with typesetting():
             write_report(root / "run")
 
-    return make_once("repeated", build)
-
-
-@pytest.fixture(scope="module")
-def config(repeated_folder):
-    return repeated_folder / "repeated.yaml"
-
-
-@pytest.fixture(scope="module")
-def repeated(repeated_folder):
-    """The folder of the finished run."""
-    return repeated_folder / "run"
+    return make_once("repeated", build) / "run"
 
 
 @pytest.fixture

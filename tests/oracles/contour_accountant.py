@@ -62,7 +62,7 @@ def delta(log_q, loss, steps: int, epsilon: float, direction: str, *, reach: flo
     spread = math.sqrt(steps * float(weights @ (values - mean) ** 2) + 1.0 / c**2)
     points = int(50 * reach)
     t = np.linspace(0.0, reach / spread, points)
-    ratio = np.array([weights @ np.exp(1j * u * (values - mean)) for u in t])
+    ratio = _turned(weights, values - mean, t)
     s = c + 1j * t
     shift = 1j * t * (steps * mean - epsilon)
     integrand = np.exp(steps * np.log(ratio) + shift) * (c * (c + 1)) / (s * (s + 1))
@@ -70,6 +70,16 @@ def delta(log_q, loss, steps: int, epsilon: float, direction: str, *, reach: flo
         raise ArithmeticError(f"the contour did not converge: {abs(integrand[-1]):.1e} left at the end")
     integral = np.trapezoid(integrand.real, t) / math.pi
     return float(math.exp(exponent(c)) * integral)
+
+
+def _turned(weights, values, t):
+    """sum_j weights_j exp(i t values_j) at evenly spaced t that begin at 0, shape (t,).
+
+    The points of a block are turned from those of the first, which costs a product and no exponential each.
+    """
+    turns = np.exp(1j * np.multiply.outer(t[:50], values))
+    parts = [turns @ (weights * np.exp(1j * u * values)) for u in t[::50]]
+    return np.concatenate(parts)[: t.size]
 
 
 def epsilon(log_q, loss, steps: int, target_delta: float, direction: str, bracket, *, reach: float = 12.0) -> float:
@@ -104,9 +114,11 @@ def deltas(log_q, loss, steps: int, epsilons, direction: str, *, most: int = 100
     mean = float(weights @ values)
     spread = math.sqrt(steps * float(weights @ (values - mean) ** 2) + 1.0 / c**2)
     gap, total, block = 0.02 / spread, np.zeros(ends.size), 400
+    turns = np.exp(1j * np.multiply.outer(gap * np.arange(block), values - mean))
     for first in range(0, most, block):
         t = gap * (first + np.arange(block))
-        ratio = np.exp(1j * np.multiply.outer(t, values - mean)) @ weights
+        # The turns within a block are those of the first; each block begins where the one before ends.
+        ratio = turns @ (weights * np.exp(1j * t[0] * (values - mean)))
         s = c + 1j * t
         common = np.exp(steps * np.log(ratio)) * (c * (c + 1)) / (s * (s + 1))
         terms = (common[:, None] * np.exp(1j * np.multiply.outer(t, steps * mean - ends))).real
