@@ -12,7 +12,7 @@ import yaml
 
 from heldin.base.progress import LineReporter
 from heldin.jobs.example import write_example
-from tests.conftest import TRIAL
+from tests.conftest import SMALL
 from tests.planted_sets import save_base
 
 _SPEC = importlib.util.spec_from_file_location("size", Path(__file__).parents[2] / "benchmarks" / "size.py")
@@ -48,9 +48,9 @@ def loaded(make_lm, make_once):
         write_example(files, users=20, reporter=LineReporter(lambda line: None))
         save_base(make_lm(), files / "base")
         save_base(make_lm(seed=1), files / "model")
-        # As short as a run can be: what it loads does not depend on the length.
-        short = {name: TRIAL[name] for name in ("name", "corpus", "model", "audit")}
-        short["finetune"] = {**TRIAL["finetune"], "epochs": 1, "evaluations": 1}
+        # As short as a run can be: what it loads does not depend on the length. With enough users that the coins, which
+        # are the operating system's, leave no side empty.
+        short = {**SMALL, "finetune": {**SMALL["finetune"], "epochs": 1, "evaluations": 1}}
         (folder / "config.yaml").write_text(yaml.safe_dump(short), encoding="utf-8")
         run = ["run", str(folder / "config.yaml"), "--out", str(folder / "run")]
         modules = size.loaded_modules([size.audit_words(files), run])
