@@ -30,6 +30,13 @@ def answer_in(printed: str) -> str:
     return found[1].lower()
 
 
+def line_in(printed: str, label: str) -> str:
+    """Return the text that a command printed after a label, whatever the width of the terminal."""
+    found = re.search(rf"^{label}:\s+(.+(?:\n\s+.+)*)", printed, re.MULTILINE)
+    assert found is not None, printed
+    return " ".join(found[1].split())
+
+
 def values_of(statement: Statement | list[Statement], code: Code) -> dict[str, Any]:
     """Return the values of the first statement of this code, by itself or within another."""
     stated = list(statements_in(statement))

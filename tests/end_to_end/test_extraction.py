@@ -34,6 +34,7 @@ from tests.pdf_pages import pages, squashed
 from tests.planted_sets import made_rows, plan, read_lines, save_base, train, write_lines
 from tests.refusals import names, refused
 from tests.relisted import relist
+from tests.statements import line_in
 
 QUIET = LineReporter(lambda line: None)
 REPEATED, PEOPLE, TIMES = 8, 30, 50
@@ -195,9 +196,9 @@ def test_the_report_says_it_of_people_and_names_nobody(repeated, call):
         assert secret not in record
         assert squashed(secret) not in said
     counts = read_record(repeated / "record.json").extraction.of("held in").emitted[-1]
-    code, out, err = call("run", repeated / "config.yaml", "--out", repeated)
+    code, out, err = call("run", repeated / "config.yaml", "--out", repeated, "-v")
     assert code in (0, 3, 4), err
-    (line,) = [its for its in out.splitlines() if its.startswith("Extraction: ")]
+    line = line_in(out, "extraction")
     assert f"held-in users {counts.users} of" in line
     assert "within 100 queries" in line
 
@@ -259,10 +260,10 @@ def audit_config(repeated, config, files, **changes):
 def test_the_audit_of_a_checkpoint_finds_the_same_people(repeated, config, files, tmp_path, call, typeset):
     content = audit_config(repeated, config, files, training=str(files[2]))
     (tmp_path / "audit.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
-    code, out, err = call("audit", "--config", tmp_path / "audit.yaml", "--out", tmp_path / "audit")
+    code, out, err = call("audit", "--config", tmp_path / "audit.yaml", "--out", tmp_path / "audit", "-v")
     assert code in (0, 4), err
     facts = read_record(tmp_path / "audit" / "record.json").extraction
-    (line,) = (line for line in out.splitlines() if line.startswith("Extraction: "))
+    line = line_in(out, "extraction")
     assert names(line, facts.of("held in").emitted[-1].users)
     assert facts.of("held in").emitted[0].users == len(repeaters(repeated, Role.HELD_IN))
     assert facts.of("held out").emitted[-1].users == 0

@@ -19,6 +19,7 @@ from heldin.stages.sides.data import prepare_data
 from heldin.stages.sides.ledger import load_ledger
 from heldin.stages.train.models import base_model
 from tests.refusals import names
+from tests.statements import line_in
 
 QUIET = LineReporter(lambda line: None)
 PEOPLE, EVERY, TIMES = 120, 12, 50  # characters; one in so many repeats a speech; how often
@@ -119,10 +120,10 @@ def test_an_audit_of_the_checkpoint_from_two_files_finds_as_many(repeated, tmp_p
         "extraction": ASKED,
     }
     (tmp_path / "audit.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
-    code, out, err = call("audit", "--config", tmp_path / "audit.yaml", "--out", tmp_path / "audit")
+    code, out, err = call("audit", "--config", tmp_path / "audit.yaml", "--out", tmp_path / "audit", "-v")
     assert code in (0, 4), err
     facts = read_record(tmp_path / "audit" / "record.json").extraction
-    (line,) = (line for line in out.splitlines() if line.startswith("Extraction: "))
+    line = line_in(out, "extraction")
     assert names(line, facts.of("held in").emitted[-1].users)
     assert facts.of("held in").emitted[-1].users == len(of_role(repeated, Role.HELD_IN))
     assert facts.of("held out").emitted[-1].users == 0
