@@ -43,7 +43,7 @@ PLAN, CARD = "plan.json", "README.md"
 def export_run(run: Path, to: Path) -> list[str]:
     """Write model, model card and public plan of a finished run to ``to``; return the names of the files.
 
-    The record, the scores, the ledger and the report stay: they hold un-noised facts about private users.
+    The record, the scores, the ledger and the report stay: they contain exact statistics about private users.
 
     Raises:
         InputError: ``run`` is not a finished run, its plan is damaged, ``to`` is not empty, or the weights, the

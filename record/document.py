@@ -1,6 +1,6 @@
 """The record of a run: one typed, versioned document that holds every number a report prints.
 
-An internal document: it holds un-noised facts about private users, and says so. It holds no user name, no text and no
+Internal: it contains exact statistics about private users, and says so. It holds no user name, no text and no
 secret, only commitments to the secrets: ``masked`` and ``without_names`` take names out of configs and commands.
 """
 
@@ -43,8 +43,8 @@ _NAMES = {"include", "exclude"}
 _SECTIONS = ("users", "public_validation")  # set as a whole, they hold such patterns
 _AGAIN = "run the command that wrote it again"
 INTERNAL_NOTICE = (
-    "Internal document: it holds un-noised facts about private users. Do not publish it with the model; what may leave"
-    " is what the command heldin export writes."
+    "Internal: contains exact statistics about private users. Do not publish. Use heldin export for the files that may"
+    " be released."
 )
 F = TypeVar("F", bound=Facts)
 Kind = Literal["run", "audit", "planted", "trainings"]

@@ -241,6 +241,13 @@ class VariantResult(Facts):
     bands: list[Band] = Field(default_factory=list)
     dominated_by: list[str] = Field(default_factory=list)
 
+    @property
+    def label(self) -> str:
+        """The name that reports use: "none" in a sentence would read as no variant."""
+        if self.name != "none":
+            return self.name
+        return "plain training" if self.defense == "none" else '"none"'
+
 
 class Tried(Facts):
     """A combination of the grid that tuned a variant.

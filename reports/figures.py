@@ -18,6 +18,7 @@ from matplotlib.figure import Figure as Drawing
 
 from heldin.audit.attack_results import AttackResult, Curve, Histogram, Knowledge
 from heldin.audit.bootstrap import Estimate
+from heldin.audit.decision import Answer
 from heldin.audit.results import CanaryFacts, CanaryGroup
 from heldin.base.wording import counted
 from heldin.record.document import Record
@@ -98,11 +99,13 @@ def two_sides(axes: Axes, histogram: Histogram, held_in: str, held_out: str) -> 
 _CURVES = (("-", BLUE), ("--", ORANGE))
 
 
-def plot_people(record: Record) -> Figure:
+def plot_people(record: Record) -> Figure | None:
     """Return the picture of page one: 100 members and 100 non-members, flagged ones filled, and both groups' scores.
 
-    Without the dots where nobody can be counted.
+    Without the dots where nobody can be counted, and nothing where the comparison is not valid.
     """
+    if record.decision.decision.answer is Answer.NOT_VALID:
+        return None
     people, curve = record.flagged(), record.named().curve or record.curve()
     words = TRAININGS if record.trainings is not None else audited_by(record)
     inside, outside = curve.histogram.held_in, curve.histogram.held_out
@@ -132,7 +135,7 @@ def _draw_people(record: Record, curve: Curve) -> str:
         two_sides(scores, curve.histogram, "members", "non-members")
         if record.trainings is not None and record.trainings.threshold is not None:
             scores.axvline(record.trainings.threshold, color="black", linewidth=0.8, linestyle="--", label="threshold")
-        label(scores, "score of the attack (higher: more like a member)", "share per unit")
+        label(scores, "score of the attack (higher: more like a member)", "share of the group")
         scores.set_yticks([])
         above(scores)
     return saved[0]

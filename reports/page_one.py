@@ -4,63 +4,78 @@ Statistics are on later pages. No number is computed here, and ``words.page_one`
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from heldin.audit.answer import DecisionFacts
 from heldin.audit.decision import Answer, Decision
 from heldin.base.files import text_sha256
+from heldin.bounds.design import Design
 from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict
 from heldin.record.document import Record
 from heldin.record.planted_facts import Known, Reason, deciding
 from heldin.record.release import Release, release_of
 from heldin.reports.blocks import Banner, Block, Facts, Paragraph, Signature
-from heldin.reports.recommendation import recommend
+from heldin.reports.recommendation import canaries_leak, recommend
 from heldin.words.evidence import ClaimLabel
-from heldin.words.page_one import Base, Baselines, Evidence, Found, Guaranteed, Label, Learned, NotTested, People
+from heldin.words.page_one import (
+    AuditedPeople,
+    Baselines,
+    Evidence,
+    Follows,
+    Found,
+    Guaranteed,
+    HowOften,
+    Label,
+    Learned,
+    NotTested,
+    People,
+    PlainFlaw,
+    Texts,
+)
 from heldin.words.split import ConditionStated, SplitReason
-from heldin.words.statement import Statement
+from heldin.words.statement import Statement, code_named
 
 _USUALLY, _OFTEN = 50.0, 20.0  # flagged members of 100, from which an attacker usually, or often, succeeds
 _ACCESS = {"weights": "the weights", "log-probabilities": "log-probabilities of texts", "text": "generated text"}
 
 
-def canaries_leak(record: Record) -> bool:
-    """Return whether canary users leak in an audit of real users."""
-    return record.canaries is not None and _leaks(record.canaries.decision)
-
-
-def _leaks(facts: DecisionFacts | None) -> bool:
-    return facts is not None and facts.decision.answer is Answer.LEAKS
-
-
 def state_answer(record: Record) -> list[Statement]:
     """Return the sentence below the banner, and one more where canary users leak."""
-    found = _find(record, record.decision.decision)()
+    found = _find(record, record.decision.decision)
     leak = canaries_leak(record) and record.decision.decision.answer is not Answer.LEAKS
     return [found, *([Found.CANARIES_LEAK()] if leak else [])]
 
 
-def _find(record: Record, decision: Decision) -> Found:
+def _find(record: Record, decision: Decision) -> Statement:
+    audited = "trainings" if record.trainings is not None else record.split.audited
+    subjects = AuditedPeople[audited.upper()]()
     match decision.answer:
         case Answer.LEAKS if record.trainings is not None:
-            return Found.OF_TRAININGS
-        case Answer.LEAKS if decision.named is None and decision.strongest == 0 and _contradicted(record):
-            return Found.BY_CLAIM_ALONE
+            return Found.OF_TRAININGS()
+        case Answer.LEAKS if _by_claim_alone(record):
+            return Found.BY_CLAIM_ALONE()
         case Answer.LEAKS:
             people = record.flagged()
             share = 0.0 if people is None else people.members
-            return Found.USUALLY if share >= _USUALLY else Found.OFTEN if share >= _OFTEN else Found.SOMETIMES
+            often = HowOften.USUALLY if share >= _USUALLY else HowOften.OFTEN if share >= _OFTEN else HowOften.SOMETIMES
+            texts = {"fresh": Texts.FRESH, "training": Texts.TRAINING}.get(record.scored_texts.kind, Texts.ANY)
+            return Found[audited.upper()](texts=texts(), how_often=often())
         case Answer.NO_LEAK:
-            return Found.NO_LEAK
+            return Found.NO_LEAK(subjects=subjects)
         case Answer.INCONCLUSIVE:
             if decision.unlearned:
-                return Found.LEARNED_NOTHING
-            return Found.REVERSED if decision.reversed else Found.TOO_FEW
+                return Found.LEARNED_NOTHING(subjects=subjects)
+            return Found.REVERSED() if decision.reversed else Found.TOO_FEW(subjects=subjects)
         case Answer.NOT_VALID:
-            return Found.NOT_VALID
+            return Found.NOT_VALID(flaw=PlainFlaw[code_named(decision.flaws[0].code).name]())
+
+
+def _by_claim_alone(record: Record) -> bool:
+    """Return whether a contradicted claim is all that speaks for a leak."""
+    decision = record.decision.decision
+    return decision.named is None and decision.strongest == 0 and bool(_contradicted(record))
 
 
 def _contradicted(record: Record) -> list[Verdict]:
@@ -132,11 +147,11 @@ def state_evidence(record: Record) -> list[Statement]:
         return [(Evidence.NOT_BY_COINS if not_by_coins else Evidence.STATED)()]
     how = (Evidence.BY_HALVES if record.split.reason.states(SplitReason.EXACT_HALF) else Evidence.BY_COINS)()
     # A contradicted guarantee has the standing of its own verdict.
-    alone = _find(record, decision) is Found.BY_CLAIM_ALONE
-    if alone and _gravest(_contradicted(record)).standing is not Standing.CERTIFIED:
+    if _by_claim_alone(record) and _gravest(_contradicted(record)).standing is not Standing.CERTIFIED:
         return [Evidence.NOT_BY_COINS()]
     # Limits are estimates from one training; only a leak is tested at an exact level.
-    level = 100 * (by.auroc_level + by.tpr_level)
+    claims = Design.alpha if any(verdict.claim != NO_CLAIM for verdict in record.judgement.verdicts) else 0.0
+    level = 100 * (by.auroc_level + by.tpr_level + claims)
     stated = (
         Evidence.CERTIFIED(how=how, percent=level) if decision.answer is Answer.LEAKS else Evidence.ESTIMATE(how=how)
     )
@@ -148,6 +163,7 @@ def state_evidence(record: Record) -> list[Statement]:
         Evidence.DECLARED(
             declared_by=planted.declared_by,
             count=declared,
+            checked=len(planted.conditions) - declared,
             of_all=len(planted.conditions),
             condition=ConditionStated[decisive.name.name](),
         ),
@@ -162,20 +178,23 @@ def state_learned(record: Record) -> list[Statement]:
     per = record.gain.per if record.gain else "token"
     values = {"gain": gain.value, "lower": gain.lower, "upper": gain.upper, "per": per}
     if gain.lower > 0.0:
-        return [Learned.YES(**values, base=(Base.BASE if record.training else Base.REFERENCE)())]
+        return [(Learned.YES if record.training else Learned.MORE_THAN_REFERENCE)(**values)]
     # The reference of an audit may be any model, such as a better one.
     if record.training is None:
         return [Learned.NOT_SHOWN(**values)]
-    leaks = record.decision.decision.answer is Answer.LEAKS or canaries_leak(record)
-    return [(Learned.NOTHING_FOR_OTHERS if leaks else Learned.NOTHING)(**values)]
+    if record.decision.decision.answer is Answer.LEAKS or canaries_leak(record):
+        return [Learned.NOTHING_FOR_OTHERS(**values)]
+    defended = record.training.defense != "none" or record.training.removals
+    return [Learned.NOTHING(**values, follows=(Follows.OF_DEFENSE if defended else Follows.OF_TRAINING)())]
 
 
 def state_guarantee(record: Record) -> list[Statement]:
     """Return what was claimed or accounted for, whether it is contradicted, and the reach of this audit."""
     tested = [verdict for verdict in record.judgement.verdicts if verdict.claim != NO_CLAIM]
     training = record.training
-    reach = max((verdict.max_certifiable_epsilon for verdict in record.judgement.verdicts), default=0.0)
-    able = [Guaranteed.NO_REACH(reach=reach)] if reach > 0.0 else []
+    reach = _reach(record.judgement.verdicts)
+    void = record.decision.decision.answer is Answer.NOT_VALID
+    able = [Guaranteed.NO_REACH(reach=reach)] if reach > 0.0 and not void else []
     if not tested:
         if training is None:
             return [Guaranteed.NONE(), *able]
@@ -203,12 +222,20 @@ def _judge(record: Record, verdicts: list[Verdict]) -> Statement:
         gravest = _gravest(violated)
         subjects = Guaranteed.BY_SUBJECTS(subjects=gravest.subjects) if record.canaries else None
         return Guaranteed.CONTRADICTED(subjects=subjects, evidence=gravest.standing.value)
-    reach = max(verdict.max_certifiable_epsilon for verdict in verdicts)
+    reach = _reach(verdicts)
     if record.decision.decision.answer is Answer.NOT_VALID:
         return Guaranteed.NOT_VALID()
     if any(verdict.outcome is Outcome.CONSISTENT for verdict in verdicts):
-        return Guaranteed.NOT_CONTRADICTED(reach=reach)
+        # A curve may be in reach although its epsilon at this delta is not.
+        claimed = verdicts[0].claim.values.get("epsilon")
+        below = isinstance(claimed, int | float) and claimed < reach
+        return Guaranteed.NOT_CONTRADICTED(reach=Guaranteed.NO_REACH(reach=reach) if below else None)
     return Guaranteed.OUT_OF_REACH(reach=reach)
+
+
+def _reach(verdicts: Sequence[Verdict]) -> float:
+    """Return the largest epsilon that the audit could have contradicted, rounded down to two decimals."""
+    return math.floor(100 * max((verdict.max_certifiable_epsilon for verdict in verdicts), default=0.0)) / 100
 
 
 def state_not_tested(record: Record) -> list[Statement]:
@@ -240,7 +267,8 @@ def lines(record: Record) -> Iterator[tuple[Label, list[Statement]]]:
 
 def written(statements: list[Statement]) -> str:
     """Return the sentences of a line."""
-    return " ".join(str(statement).strip() for statement in statements)
+    text = " ".join(str(statement).strip() for statement in statements)
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def report_id(record: Record) -> str:
@@ -257,7 +285,7 @@ def written_date(created: str) -> str:
 def describe_owner(release: Release | None) -> str:
     """Return who is responsible for the model, and what it is for."""
     stated = (None, None) if release is None else (release.owner, release.purpose)
-    return "; ".join(text or "not stated" for text in stated)
+    return "; ".join(text or "not stated" for text in stated) if any(stated) else "not stated"
 
 
 def describe_release(release: Release | None) -> str:
@@ -276,12 +304,15 @@ def identify(record: Record) -> Facts:
     release = release_of(record.config)
     parameters = record.target.parameters
     size = "" if parameters is None else f", {_rounded(parameters)} parameters"
+    counts = f"{record.split.held_in:,} members, {record.split.held_out:,} non-members"
+    if record.trainings is not None:
+        counts = f"{record.trainings.runs:,} trainings"
     return Facts(
         [
             ("Model", f"{record.name} ({record.target.name}{size})"),
             ("Owner, purpose", describe_owner(release)),
             ("Intended release", describe_release(release)),
-            ("Audit", f"{written_date(record.created)}, report {report_id(record)}"),
+            ("Audit", f"{written_date(record.created)}, {counts}, report {report_id(record)}"),
         ]
     )
 

@@ -44,7 +44,7 @@ def recommend(record: Record) -> Statement:
     if left := [limit for limit in held if limit.outcome != "kept"]:
         unsure = any(limit.outcome == "not shown" for limit in left)
         return Advice.NOT_SHOWN(limits=_limits(left), next=_more(record) if unsure else Next.NOT_MEASURED())
-    canaries = _canaries_leak(record)
+    canaries = canaries_leak(record)
     if held:
         releases = {Answer.LEAKS: Advice.RELEASE_LEAKS, Answer.INCONCLUSIVE: Advice.RELEASE_INCONCLUSIVE}
         chosen = (
@@ -71,7 +71,8 @@ def _advise_without_limits(record: Record, answer: Answer, *, canaries: bool) ->
 _SECRETS = {"users": Secret.USERS, "canaries": Secret.USERS, "entities": Secret.ENTITIES, "both": Secret.BOTH}
 
 
-def _canaries_leak(record: Record) -> bool:
+def canaries_leak(record: Record) -> bool:
+    """Return whether canary users leak in an audit of real users."""
     decision: DecisionFacts | None = record.canaries.decision if record.canaries else None
     return decision is not None and decision.decision.answer is Answer.LEAKS
 

@@ -66,7 +66,7 @@ def count_extracted(result: SweepResult) -> list[list[str]]:
         exposed = [_first_percent(groups, side) for side in ("held_in", "held_out")]
         rows.append(
             [
-                f"{marks[variant.name]}  {breakable(variant.name)}",
+                f"{marks[variant.name]}  {breakable(variant.label)}",
                 f"{len(extracted)} of {result.blocks}",
                 *sides,
                 *exposed,
@@ -181,7 +181,7 @@ def explain_promises(result: SweepResult) -> Facts:
     """Return what the variants promise, once for all that promise the same."""
     unit, by_words, marks = _what(result).singular, dict[str, list[str]](), assign_letters(result.variants)
     for variant in result.variants:
-        by_words.setdefault(_promise(variant, unit), []).append(f"{marks[variant.name]}  {breakable(variant.name)}")
+        by_words.setdefault(_promise(variant, unit), []).append(f"{marks[variant.name]}  {breakable(variant.label)}")
     return Facts([[", ".join(names), words] for words, names in by_words.items()])
 
 

@@ -54,7 +54,7 @@ def plot_frontier(result: SweepResult) -> Figure | None:
 def _describe_point(variant: VariantResult) -> str:
     gain = "not measured" if variant.gain is None else f"{variant.gain.value:+.3f}"
     area = "-" if variant.auroc is None else f"{variant.auroc.value:.2f}"
-    return f"{variant.name}: {format_promise(variant)}, AUROC {area}, gain {gain}"
+    return f"{variant.label}: {format_promise(variant)}, AUROC {area}, gain {gain}"
 
 
 def plot_defenses(result: SweepResult) -> Figure | None:
@@ -87,7 +87,7 @@ def _draw_defenses(variants: Sequence[VariantResult], accepted: Mapping[str, flo
             assert variant.auroc is not None
             assert variant.gain is not None
             across, up = variant.gain, variant.auroc
-            points.append((*_draw_point(axes, across, up, BLUE), _short(variant.name, 24)))
+            points.append((*_draw_point(axes, across, up, BLUE), _short(variant.label, 24)))
         axes.margins(0.18)
         axes.axhline(0.5, color=GREY, linewidth=0.6)
         axes.set_ylim(min(0.45, axes.get_ylim()[0]), max(0.65, axes.get_ylim()[1]))
@@ -201,7 +201,7 @@ def plot_exposure(result: SweepResult) -> Figure | None:
     if not any(variant.bands for variant in done):
         return None
     thirds = "; ".join(
-        f"{variant.name} {', '.join(f'{band.above:.2f}' for band in variant.bands)}"
+        f"{variant.label} {', '.join(f'{band.above:.2f}' for band in variant.bands)}"
         for variant in done
         if variant.auroc is not None
     )
@@ -352,7 +352,7 @@ def _draw_rocs(result: SweepResult, variants: Sequence[VariantResult], marks: Ma
             diagonal = np.geomspace(_LOG_FROM, 1, 30)
             axes.plot(diagonal, diagonal, color=GREY, linewidth=0.6)
             axes.set(xscale="log", yscale="log", xlim=(_LOG_FROM, 1), ylim=(_LOG_FROM, 1.1))
-            axes.set_title(f"{marks[variant.name]}  {_short(variant.name, 20)}", fontsize=6.5)
+            axes.set_title(f"{marks[variant.name]}  {_short(variant.label, 20)}", fontsize=6.5)
             label(axes, "", "")
         for axes in panels[len(variants) :]:
             axes.axis("off")
@@ -444,7 +444,7 @@ def _draw_exposure(variants: Sequence[VariantResult], marks: Mapping[str, str]) 
             axes.axvline(0.5, color=GREY, linewidth=0.6)
             axes.set_title(title, fontsize=8)
             axes.set_yticks(
-                range(len(shown)), [f"{marks[variant.name]}  {_short(variant.name, 20)}" for variant in shown]
+                range(len(shown)), [f"{marks[variant.name]}  {_short(variant.label, 20)}" for variant in shown]
             )
             label(axes, "held-out users with a lower score", "")
         panels[0].set_ylim(len(shown) - 0.4, -0.6)  # the first on top, and no row on an axis

@@ -11,7 +11,7 @@ from heldin.base.wording import counted
 from heldin.record.release import release_of
 from heldin.record.sweep import Rule, SweepResult, VariantResult
 from heldin.reports.blocks import Banner, Block, Facts, Note, Paragraph, Signature, Table
-from heldin.reports.page_one import describe_release, written, written_date
+from heldin.reports.page_one import describe_owner, describe_release, written, written_date
 from heldin.reports.people import attacker_asks
 from heldin.reports.wording import (
     MEASURES,
@@ -72,7 +72,7 @@ def show_answer(result: SweepResult) -> list[Block]:
             ),
             (
                 "Owner, purpose",
-                f"{(release and release.owner) or 'not stated'}; {(release and release.purpose) or 'not stated'}",
+                describe_owner(release),
             ),
             ("Intended release", describe_release(release)),
             ("Sweep", f"{written_date(result.created)}, sweep {result.sweep[:12]}"),
@@ -88,8 +88,9 @@ def state_answer(result: SweepResult) -> Statement:
     if not any(variant.cells for variant in result.variants):
         return Chosen.NOTHING_DONE()
     if shipping is not None and shipping.variant is not None:
-        return Chosen.SHIP(variant=shipping.variant, although=_although(result, shipping.variant))
-    leaking = [variant.name for variant in result.variants if answer_of(result, variant.name) is Answer.LEAKS]
+        label = next(variant.label for variant in result.variants if variant.name == shipping.variant)
+        return Chosen.SHIP(variant=label, although=_although(result, shipping.variant))
+    leaking = [variant.label for variant in result.variants if answer_of(result, variant.name) is Answer.LEAKS]
     values = {"leaking": Chosen.LEAKING(variants=", ".join(leaking)) if leaking else None}
     if shipping is None:
         return Chosen.NO_RULE(**values)
@@ -98,19 +99,18 @@ def state_answer(result: SweepResult) -> Statement:
 
 def _although(result: SweepResult, variant: str) -> Statement | None:
     """Return what speaks against a selected variant, for the same sentence."""
-    against = {
-        Answer.LEAKS: Chosen.ALTHOUGH_LEAKS,
-        Answer.INCONCLUSIVE: Chosen.ALTHOUGH_INCONCLUSIVE,
-        Answer.NOT_VALID: Chosen.ALTHOUGH_NOT_VALID,
-    }
+    against = {Answer.LEAKS: Chosen.LEAKS, Answer.INCONCLUSIVE: Chosen.INCONCLUSIVE, Answer.NOT_VALID: Chosen.NOT_VALID}
     answer = answer_of(result, variant)
-    return against[answer]() if answer in against else None
+    reasons = [against[answer]()] if answer in against else []
+    if _canaries_leak(result, variant):
+        reasons.append(Chosen.CANARIES_LEAK())
+    return Chosen.ALTHOUGH(against=reasons) if reasons else None
 
 
 def state_leaks(result: SweepResult) -> list[Statement]:
     """Return the variants by their answer, the gravest first."""
     by_answer = {
-        answer: [variant.name for variant in result.variants if answer_of(result, variant.name) is answer]
+        answer: [variant.label for variant in result.variants if answer_of(result, variant.name) is answer]
         for answer in _GRAVEST
     }
     return [
@@ -128,7 +128,7 @@ def state_people(result: SweepResult) -> list[Statement]:
     if not shown or result.attacker is None:
         return []
     people = [
-        Compared.PEOPLE(variant=variant.name, rate=variant.named.value / 10, interval=_interval(variant.named))
+        Compared.PEOPLE(variant=variant.label, rate=variant.named.value / 10, interval=_interval(variant.named))
         for variant in shown
         if variant.named is not None
     ]
@@ -155,13 +155,19 @@ def state_canaries(result: SweepResult) -> list[Statement]:
     leaking: list[str] = []
     others: list[str] = []
     for variant in result.variants:
-        answers = [c.canaries_leak for c in result.cells if c.variant == variant.name and c.canaries_leak is not None]
-        if answers:
-            (leaking if 2 * sum(answers) > len(answers) else others).append(variant.name)
+        leak = _canaries_leak(result, variant.name)
+        if leak is not None:
+            (leaking if leak else others).append(variant.label)
     if not leaking:
         return [Compared.CANARIES_NO_LEAK()] if others else []
     left = [Compared.CANARIES_LEFT(variants=", ".join(others))] if others else []
     return [Compared.CANARIES_LEAK(variants=", ".join(leaking)), *left]
+
+
+def _canaries_leak(result: SweepResult, variant: str) -> bool | None:
+    """Return whether canary users leak in more than half of a variant's repetitions; None without canary users."""
+    answers = [c.canaries_leak for c in result.cells if c.variant == variant and c.canaries_leak is not None]
+    return 2 * sum(answers) > len(answers) if answers else None
 
 
 def state_learned(result: SweepResult) -> list[Statement]:
@@ -177,7 +183,7 @@ def state_learned(result: SweepResult) -> list[Statement]:
             code = Compared.GAIN_WITHOUT_INTERVAL
         else:
             code = Compared.LEARNED if gain.lower > 0.0 else Compared.LEARNED_NOTHING
-        groups.setdefault(code, []).append(variant.name)
+        groups.setdefault(code, []).append(variant.label)
     return [code(variants=", ".join(names)) for code, names in groups.items()]
 
 
@@ -186,11 +192,11 @@ def state_guarantees(result: SweepResult) -> list[Statement]:
     private = [variant for variant in result.variants if variant.epsilon is not None]
     if not private:
         return [Compared.NO_GUARANTEE()]
-    certified = [variant.name for variant in private if variant.jointly_violated]
+    certified = [variant.label for variant in private if variant.jointly_violated]
     suspected = [
-        variant.name
+        variant.label
         for variant in private
-        if variant.name not in certified
+        if variant.label not in certified
         and any(v.outcome == "violated" for c in result.cells if c.variant == variant.name for v in c.verdicts)
     ]
     statements = [Compared.GUARANTEES(count=len(private), of_all=len(result.variants))]
@@ -201,13 +207,13 @@ def state_guarantees(result: SweepResult) -> list[Statement]:
 
 def state_beaten(result: SweepResult) -> list[Statement]:
     """Return the variants that another one dominates."""
-    beaten = [variant.name for variant in result.variants if variant.dominated_by]
+    beaten = [variant.label for variant in result.variants if variant.dominated_by]
     return [Compared.BEATEN(variants=", ".join(beaten))] if beaten else []
 
 
 def recommend(result: SweepResult) -> Statement:
     """Return what to do next."""
-    shipping, violated = result.shipping, [v.name for v in result.variants if v.jointly_violated]
+    shipping, violated = result.shipping, [v.label for v in result.variants if v.jointly_violated]
     if violated:
         return SweepAdvice.BEYOND(variants=", ".join(violated), next=_advise(result, shipping))
     return _advise(result, shipping)
@@ -271,12 +277,12 @@ def tabulate_defenses(result: SweepResult) -> Table:
         answer = answer_of(result, variant.name)
         rows.append(
             [
-                f"{marks[variant.name]}  {breakable(variant.name)}",
+                f"{marks[variant.name]}  {breakable(variant.label)}",
                 format_promise(variant),
                 format_summary(_of_100(variant.named), digits=0),
                 format_summary(variant.gain, signed=True),
                 "-" if variant.seconds is None else f"{variant.seconds:,.0f} s",
-                "no result" if answer is None else answer.value.capitalize(),
+                "no result" if answer is None else answer.value.capitalize() + _count_done(result, variant),
             ]
         )
     note = sentence(
@@ -286,6 +292,10 @@ def tabulate_defenses(result: SweepResult) -> Table:
     )
     head = ("defense", "guarantee: epsilon (delta), unit", "flagged of 100", "gain", "cost", "answer")
     return Table(head, rows, note, numeric=(4,), widths=(1.3, 1.3, None, None, None, None), dense=True)
+
+
+def _count_done(result: SweepResult, variant: VariantResult) -> str:
+    return "" if variant.cells == result.blocks else f" ({variant.cells} of {result.blocks} repetitions)"
 
 
 def _of_100(summary: Summary | None) -> Summary | None:
@@ -314,7 +324,7 @@ def show_rule(result: SweepResult) -> list[Block]:
     """Return the rule, and what it gives for each variant; nothing without one."""
     if result.rule is None:
         return []
-    rows = [[breakable(variant.name), _state_outcome(result, variant)] for variant in result.variants]
+    rows = [[breakable(variant.label), _state_outcome(result, variant)] for variant in result.variants]
     return [Paragraph(_state_rule(result.rule)), Table(("defense", "result"), rows, widths=(1, 2))]
 
 

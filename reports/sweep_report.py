@@ -24,7 +24,7 @@ def report_sweep(result: SweepResult) -> Report:
     """Return everything that the report of a sweep says."""
     body, closing = assemble(result, SECTIONS), assemble(result, CLOSING)
     return Report(
-        title="Defenses compared" if result.rule is None else "Which defense to ship",
+        title="Defenses compared" if result.rule is None else "Which defense to release",
         subject=result.name,
         created=result.created,
         notice=result.notice,
@@ -60,7 +60,7 @@ def tabulate_differences(result: SweepResult) -> Table | None:
     """Return each variant's leakage, bound and loss, and the differences to the first of its group."""
     rows = [
         [
-            breakable(variant.name),
+            breakable(variant.label),
             format_summary(variant.auroc, digits=2),
             "-" if variant.epsilon_at_least is None else f"{variant.epsilon_at_least:.2f}",
             format_summary(variant.loss, digits=4),
@@ -93,7 +93,7 @@ def show_canaries(result: SweepResult) -> list[Block]:
             areas = {_kind(point): point.auroc for point in variant.canaries}
             if areas:
                 cells = (format_summary(areas.get(kind), digits=2) for kind in part)
-                rows.append([breakable(variant.name), *cells])
+                rows.append([breakable(variant.label), *cells])
         tables.append(Table(("variant", *part), rows, numeric=range(1, len(part) + 1)))
     return [figure, *tables]
 
@@ -176,7 +176,7 @@ def tabulate_settings(result: SweepResult) -> Table | None:
     """Return what each variant changes of the first one's config."""
     rows = [
         [
-            breakable(variant.name),
+            breakable(variant.label),
             "; ".join(f"{breakable(key)}: {breakable(_value(value))}" for key, value in variant.differs.items()) or "-",
         ]
         for variant in result.variants[1:]

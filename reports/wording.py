@@ -175,14 +175,14 @@ def describe_intervals(result: "SweepResult") -> str:
     finished = {variant.cells for variant in result.variants if variant.cells}
     if finished - {result.blocks}:
         return (
-            "cells are missing: intervals are over the blocks that a variant has, if these are three or more, or over"
-            " the users of its only one"
+            "training runs are missing: intervals are over the repetitions that a variant has, if these are three or"
+            " more, or over the users of its only one"
         )
     if result.blocks >= LEAST_BLOCKS:
-        return f"intervals over {result.blocks} blocks, which hold over coins, seeds and trainings"
+        return f"intervals over {result.blocks} repetitions, each with new coin flips, seeds and training runs"
     if result.blocks == 1:
-        return "intervals over the users of one block, which leave out that another training gives another model"
-    return "two blocks give no interval"
+        return "intervals over the users of one repetition; another training run would give another model"
+    return "two repetitions give no interval"
 
 
 def explain_terms(sections: Sequence[Section], level: int = 1) -> Section:

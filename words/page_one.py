@@ -18,17 +18,23 @@ class Label(Code):
 class Found(Code):
     """The answer in a sentence for lay readers, below the banner."""
 
-    USUALLY = (
-        "found_usually",
-        "With a few texts by a person, an attacker can usually tell whether that person's data trained this model.",
+    USERS = (
+        "found_users",
+        "With {texts} by a person, an attacker can {how_often} tell whether that person's data trained this model.",
     )
-    OFTEN = (
-        "found_often",
-        "With a few texts by a person, an attacker can often tell whether that person's data trained this model.",
+    ENTITIES = (
+        "found_entities",
+        "With {texts} that name a person, an attacker can {how_often} tell whether the training data names that"
+        " person.",
     )
-    SOMETIMES = (
-        "found_sometimes",
-        "With a few texts by a person, an attacker can sometimes tell whether that person's data trained this model.",
+    BOTH = (
+        "found_both",
+        "With {texts} by or about a person, an attacker can {how_often} tell whether that person's data trained this"
+        " model.",
+    )
+    CANARIES = (
+        "found_canaries",
+        "An attacker can {how_often} tell which planted canary users trained this model. Real users were not tested.",
     )
     BY_CLAIM_ALONE = (
         "found_by_claim_alone",
@@ -40,19 +46,63 @@ class Found(Code):
     )
     NO_LEAK = (
         "found_no_leak",
-        "No attack identified members better than guessing, and the audit was large enough to rule out a larger leak.",
+        "No attack identified {subjects} better than guessing, and the audit was large enough to rule out a leak above"
+        " its limits.",
     )
     REVERSED = (
         "found_reversed",
         "The scores point the wrong way: members look like non-members. The two groups may be swapped.",
     )
-    TOO_FEW = "found_too_few", "No leak was found, but this audit was too small to rule one out."
+    TOO_FEW = "found_too_few", "No leak of {subjects} was found, but this audit was too small to rule one out."
     LEARNED_NOTHING = (
         "found_learned_nothing",
-        "No leak was found, but nothing shows that the model learned anything, so the audit shows little.",
+        "No leak of {subjects} was found, but nothing shows that the model learned anything, so the audit shows"
+        " little.",
     )
-    NOT_VALID = "found_not_valid", "The comparison does not test this model, so nothing follows for it."
-    CANARIES_LEAK = "found_canaries_leak", " Planted canary users were identified, so this training leaks."
+    NOT_VALID = "found_not_valid", "This audit says nothing about the model: {flaw}."
+    CANARIES_LEAK = (
+        "found_canaries_leak",
+        " Canary users, planted to test the training, were identified, so this training leaks.",
+    )
+
+
+class HowOften(Code):
+    """How often an attacker is right."""
+
+    USUALLY = "how_often_usually", "usually"
+    OFTEN = "how_often_often", "often"
+    SOMETIMES = "how_often_sometimes", "sometimes"
+
+
+class Texts(Code):
+    """The texts that an attacker has."""
+
+    FRESH = "texts_fresh", "other texts"
+    TRAINING = "texts_training", "training texts"
+    ANY = "texts_any", "texts"
+
+
+class AuditedPeople(Code):
+    """The people whom an audit looks for."""
+
+    USERS = "subjects_users", "real users"
+    ENTITIES = "subjects_entities", "people who are named"
+    BOTH = "subjects_both", "people who write or are named"
+    CANARIES = "subjects_canaries", "planted canary users"
+    TRAININGS = "subjects_trainings", "the planted user"
+
+
+class PlainFlaw(Code):
+    """Why a comparison is not valid, in a few words; named like ``ComparisonFlaw``."""
+
+    GROUPS_DIFFER = "plain_groups_differ", "members and non-members differ even without it"
+    SAME_SCORE = "plain_same_score", "an attack gives every user the same score"
+    HELD_OUT_USERS_TRAINED_ON = "plain_held_out_users_trained_on", "non-members are in its training file"
+    HELD_OUT_TEXTS_TRAINED_ON = "plain_held_out_texts_trained_on", "texts of non-members are in its training file"
+    MODEL_CHANGED = "plain_model_changed", "the model changed during the audit"
+    NO_EFFECT = "plain_no_effect", "the planted rows had no effect on it"
+    ATTACK_MISSES = "plain_attack_misses", "the planned attack misses what its losses show"
+    HELD_IN_USERS_ABSENT = "plain_held_in_users_absent", "members are missing from its training file"
 
 
 class People(Code):
@@ -60,10 +110,11 @@ class People(Code):
 
     COUNTED = (
         "people_counted",
-        "The best attack flags {rate:.0f} of every 100 members ({what.members}; 95 % CI {lower:.0f} to {upper:.0f})"
-        " and wrongly flags {wrong:g} of every 100 non-members. Guessing would flag {wrong:g} and {wrong:g}.{allowed}",
+        "The best attack flags {rate:.0f} of every 100 members ({what.members}), 95 % confidence interval (CI)"
+        " {lower:.0f} to {upper:.0f}. It wrongly flags {wrong:g} of every 100 non-members. Guessing would flag"
+        " {wrong:g} and {wrong:g}.{allowed}",
     )
-    ALLOWED = "people_allowed", " The guarantee allows at most {rate:.0f}."
+    ALLOWED = "people_allowed", " The guarantee allows at most {rate:.0f} members on average."
     OTHER_RATE = (
         "people_other_rate",
         "A rate of {percent:g} % needs more non-members.",
@@ -93,31 +144,33 @@ class Evidence(Code):
 
     CERTIFIED = (
         "evidence_certified",
-        "Certified: heldin chose the members {how}. A false alarm has a probability of at most {percent:g} %.",
+        "Certified: heldin chose the members {how}. At most {percent:g} % of audits raise a false alarm.",
     )
     ESTIMATE = (
         "evidence_estimate",
-        "Estimate: heldin chose the members {how}, but the limits come from one training.",
+        "Estimate, not certified: heldin chose the members {how}, but the limits come from one training.",
     )
     BY_COINS = "evidence_by_coins", "by coin flips"
     BY_HALVES = "evidence_by_halves", "as a random half of the users"
     STATED = (
         "evidence_stated",
-        "Indicative: you stated who was in the training data, and heldin could not check it.",
+        "Indicative, not certified: you stated who was in the training data, and heldin could not check it.",
     )
     NOT_BY_COINS = (
         "evidence_not_by_coins",
-        "Indicative: independent coin flips did not decide who was in the training data.",
+        "Indicative, not certified: independent coin flips did not decide who was in the training data.",
     )
-    NOT_MET = "evidence_not_met", "Indicative: this condition is not met: {condition}."
+    NOT_MET = "evidence_not_met", "Indicative, not certified: this condition is not met: {condition}."
     NOT_DECLARED = (
         "evidence_not_declared",
-        "Indicative: nobody declared {count} of the conditions that heldin cannot check.",
+        "Indicative, not certified: nobody declared {count} of the conditions that heldin cannot check.",
     )
     NOT_VALID = "evidence_not_valid", "None, because the comparison is not valid."
     DECLARED = (
         "evidence_declared",
-        "{declared_by} declared {count} of {of_all} conditions, most importantly: {condition}.",
+        "heldin checked {checked} of {of_all} conditions. {declared_by} vouches for the other {count}, most"
+        " importantly:"
+        " {condition}.",
     )
 
 
@@ -126,13 +179,19 @@ class Learned(Code):
 
     YES = (
         "learned_yes",
-        "Yes: on people outside its training data, its loss is {gain:.3g} nats per {per} below the {base}'s (95 % CI"
-        " {lower:.3g} to {upper:.3g}).",
+        "Yes, so a leak could show: on people outside its training data, its loss is {gain:.3g} nats per {per} below"
+        " the"
+        " base model's (95 % CI {lower:.3g} to {upper:.3g}).",
+    )
+    MORE_THAN_REFERENCE = (
+        "learned_more_than_reference",
+        "Yes, if training started from the reference model: on non-members, the loss is {gain:.3g} nats per {per}"
+        " lower (95 % CI {lower:.3g} to {upper:.3g}).",
     )
     NOTHING = (
         "learned_nothing",
         "No: it learned nothing measurable (gain {gain:.3g} nats per {per}, 95 % CI {lower:.3g} to"
-        " {upper:.3g}), so low leakage does not show that the defense works.",
+        " {upper:.3g}), so {follows}.",
     )
     NOTHING_FOR_OTHERS = (
         "learned_nothing_for_others",
@@ -147,11 +206,11 @@ class Learned(Code):
     NOT_MEASURED = "learned_not_measured", "Not measured."
 
 
-class Base(Code):
-    """The model that the gain is measured from."""
+class Follows(Code):
+    """What a model that learned nothing does not show."""
 
-    BASE = "base_model", "base model"
-    REFERENCE = "reference_model", "reference model"
+    OF_DEFENSE = "follows_of_defense", "low leakage does not show that the defense works"
+    OF_TRAINING = "follows_of_training", "low leakage says nothing about a training that learns"
 
 
 class Guaranteed(Code):
@@ -165,21 +224,21 @@ class Guaranteed(Code):
     BY_SUBJECTS = "guarantee_by_subjects", " by the scores of {subjects}"
     NOT_CONTRADICTED = (
         "guarantee_not_contradicted",
-        "This audit does not contradict it. It could contradict claims below epsilon {reach:.2g}.",
+        "This audit does not contradict it; a perfect attack would have.{reach}",
     )
     OUT_OF_REACH = (
         "guarantee_out_of_reach",
-        "This audit could only contradict claims below epsilon {reach:.2g}, so it says nothing about this one.",
+        "This audit could only contradict claims below epsilon {reach:.2f}, so it says nothing about this one.",
     )
     NOT_VALID = "guarantee_not_valid", "The comparison is not valid, so this audit says nothing about it."
     NOT_TESTED = "guarantee_not_tested", "This audit did not test it."
-    NO_REACH = "guarantee_no_reach", " This audit could contradict claims below epsilon {reach:.2g}."
+    NO_REACH = "guarantee_no_reach", " This audit could contradict claims below epsilon {reach:.2f}."
 
 
 class NotTested(Code):
     """What no test looked at."""
 
-    ALL = "not_tested", "No test of: {kinds}."
+    ALL = "not_tested", "{kinds}."
     EXTRACTION = "not_tested_extraction", "extraction of texts", ", "
     WEIGHTS = "not_tested_weights", "attacks on weights", ", "
     ATTRIBUTES = "not_tested_attributes", "attribute inference", ", "
@@ -209,10 +268,11 @@ class Advice(Code):
     """The recommendation, and its reason."""
 
     RELEASE_NEVER = "advice_contradicted", "Do not release the model: the guarantee is contradicted. {next}"
-    COMPARISON = "advice_comparison", "None: the comparison is not valid. {next}"
+    COMPARISON = "advice_comparison", "Do not release the model on this evidence: the comparison is not valid. {next}"
     CONDITION = (
         "advice_condition",
-        "None: a condition of this audit is not met, so its answer may be about another training. {next}",
+        "Do not release the model on this evidence: a condition of this audit is not met, so its answer may be about"
+        " another training. {next}",
     )
     ABOVE = (
         "advice_above",
@@ -236,14 +296,14 @@ class Advice(Code):
         "advice_release_canaries",
         "Release is within your limits ({limits}), although planted canary users leak. {next}",
     )
-    LEAKS = "advice_leaks", "Give {subject} only to people who may learn {secret}. {next}"
+    LEAKS = "advice_leaks", "Give {subject} only to people entitled to know {secret}. {next}"
     CANARIES_LEAK = (
         "advice_canaries_leak",
-        "Do not read this as safe: training leaks canary users, and real users with unusual texts may leak too. {next}",
+        "Do not release the model on this evidence: training leaks canary users, and real users with unusual texts"
+        " may leak too. {next}",
     )
-    INCONCLUSIVE = "advice_inconclusive", "Do not read this as safe. {next}"
+    INCONCLUSIVE = "advice_inconclusive", "Do not release the model on this evidence. {next}"
     NO_LEAK = "advice_no_leak", "These attacks give no reason to hold the model back. {next}"
-    TRAININGS_NO_LEAK = "advice_trainings", "This audit found nothing against the training. {next}"
 
 
 class Subject(Code):

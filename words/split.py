@@ -59,7 +59,7 @@ class ConditionStated(Code):
     SET_UNCHANGED = "condition_set_unchanged", "the training set is as heldin wrote it"
     GIVEN_EVERY_ROW = (
         "condition_given_every_row",
-        "the model was given every row of the planted training set, and nothing else",
+        "the model was trained on every planted row, and on nothing else",
     )
     WEIGHTED_ALIKE = (
         "condition_weighted_alike",

@@ -78,12 +78,12 @@ def render(statement: Statement) -> str:
     }
     if "audited" in values:
         values["what"] = AUDITED[values["audited"]]
-    return _Formatter().format(_code(statement.code).sentence, **values)
+    return _Formatter().format(code_named(statement.code).sentence, **values)
 
 
 def joined(statements: Sequence[Statement]) -> str:
     """Return the sentences of several statements, with the separator of the first between them."""
-    return _code(statements[0].code).separator.join(map(str, statements)) if statements else ""
+    return code_named(statements[0].code).separator.join(map(str, statements)) if statements else ""
 
 
 def all_codes() -> Iterator[Code]:
@@ -95,7 +95,7 @@ def all_codes() -> Iterator[Code]:
 _known: dict[str, Code] = {}
 
 
-def _code(name: str) -> Code:
+def code_named(name: str) -> Code:
     """Return a code by its name. A module of words may have been imported since the last one was looked up."""
     if name not in _known:
         _known.update({code.value: code for code in all_codes()})

@@ -6,14 +6,16 @@ from heldin.words.statement import Code
 class Chosen(Code):
     """The answer of the decision rule, below the banner."""
 
-    SHIP = "chosen_ship", "The decision rule selects {variant}{although}: it keeps every limit."
-    ALTHOUGH_LEAKS = "chosen_although_leaks", ", although its models leak"
-    ALTHOUGH_INCONCLUSIVE = "chosen_although_inconclusive", ", although its audits are inconclusive"
-    ALTHOUGH_NOT_VALID = "chosen_although_not_valid", ", although its comparison is not valid"
+    SHIP = "chosen_ship", "This answer is about {variant}, which keeps every limit of the decision rule{although}."
+    ALTHOUGH = "chosen_although", ", although {against}"
+    LEAKS = "chosen_although_leaks", "its models leak", " and "
+    CANARIES_LEAK = "chosen_although_canaries_leak", "its canary users leak", " and "
+    INCONCLUSIVE = "chosen_although_inconclusive", "its audits are inconclusive", " and "
+    NOT_VALID = "chosen_although_not_valid", "its comparison is not valid", " and "
     NONE_PASSES = "chosen_none", "{leaking}No candidate keeps the limits of the decision rule."
     UNDECIDED = "chosen_undecided", "{leaking}The decision rule selects nothing yet."
     NO_RULE = "chosen_no_rule", "{leaking}The sweep file sets no decision rule, so no defense is selected."
-    LEAKING = "chosen_leaking", "These leak: {variants}. "
+    LEAKING = "chosen_leaking", "Training leaks under {variants}. "
     NOTHING_DONE = "chosen_nothing_done", "No training run has a result yet."
 
 
@@ -48,25 +50,29 @@ class Compared(Code):
     )
     REPEATED = (
         "compared_repeated",
-        "Estimate: {blocks} repetitions, each with new coin flips, seeds and training runs. heldin decided who is a"
-        " member.",
+        "Estimate, not certified: {blocks} repetitions with new coin flips, seeds and training runs.",
     )
     ONCE = (
         "compared_once",
-        "Estimate: {blocks} of at least {least} repetitions, so differences may be due to this training run alone."
-        " heldin decided by coin flips who is a member.",
+        "Estimate, not certified: {blocks} of at least {least} repetitions, so differences may be due to this training"
+        " run alone.",
     )
-    ASSERTED = "compared_asserted", "Indicative: who is a member was not decided by coin flips of heldin."
+    ASSERTED = (
+        "compared_asserted",
+        "Indicative, not certified: who is a member was not decided by coin flips of heldin.",
+    )
     CANARIES_LEAK = "compared_canaries_leak", "Planted canary users leak under {variants}."
     CANARIES_LEFT = "compared_canaries_left", " No leak of canary users was found under {variants}."
     CANARIES_NO_LEAK = "compared_canaries_no_leak", "No leak of planted canary users was found under any defense."
     LEARNED = (
         "compared_learned",
-        "{variants}: loss on people outside the training data is below the base model's.",
+        "Yes, under {variants}: loss on people outside the training data is below the base model's.",
+        " ",
     )
     LEARNED_NOTHING = (
         "compared_learned_nothing",
-        "{variants}: learned nothing measurable, so low leakage does not show that the defense works.",
+        "No, under {variants}: nothing measurable was learned, so low leakage does not show that the defense works.",
+        " ",
     )
     GAIN_WITHOUT_INTERVAL = (
         "compared_gain_without_interval",
@@ -80,7 +86,7 @@ class Compared(Code):
     SUSPECTED = "compared_suspected", " Contradicted in single runs: {variants}."
     BEATEN = (
         "compared_beaten",
-        "{variants}: another defense is better in AUROC or loss, and worse in nothing that was measured.",
+        "Another defense is better than {variants} in AUROC or loss, and worse in nothing that was measured.",
     )
 
 
@@ -93,21 +99,22 @@ class SweepAdvice(Code):
     )
     EXPORT = (
         "sweep_export",
-        "Release is within your limits{although}. Read the report in cells/{block}/{variant}. To release that model,"
+        "Release of {variant} is within your limits{although}. Read the report in cells/{block}/{variant}. To release"
+        " that model,"
         " run heldin export OUT/cells/{block}/{variant} --to FOLDER.",
     )
     NONE = (
         "sweep_ship_none",
         "Release none of these models. Try another defense, more users or more texts, or other limits, in a new sweep.",
     )
-    RUN_AGAIN = "sweep_run_again", "Do not read this as a pass. Run the sweep again to get the missing results."
+    RUN_AGAIN = "sweep_run_again", "Release nothing yet. Run the sweep again to get the missing results."
     MORE_BLOCKS = (
         "sweep_more_blocks",
-        "Do not read this as a pass. Run the same file with {blocks} repetitions in a new folder.",
+        "Release nothing yet. Run the same file with {blocks} repetitions in a new folder.",
     )
     MORE_USERS = (
         "sweep_more_users",
-        "Do not read this as a pass. Run the same file with more repetitions or more users in a new folder.",
+        "Release nothing yet. Run the same file with more repetitions or more users in a new folder.",
     )
     SET_RULE = (
         "sweep_set_rule",

@@ -7,7 +7,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
+
+import numpy as np
 
 from heldin.audit.attack_results import Curve, TprAt
 from heldin.record.document import Record, read_record
@@ -65,7 +68,9 @@ def made_cases() -> dict[str, Record | SweepResult]:
     )
     run = changed_record(base, training=unprotected.model_dump())
     split = run.split.model_copy(update={"certifiable": False, "reason": SplitReason.ASSERTED_BY_FILES()})
-    audit = changed_record(run, kind="audit", training=None, split=split.model_dump(), **_claim(8.0, "inconclusive"))
+    target = run.target.model_copy(update={"name": "checkpoint"}).model_dump()
+    claim = _claim(8.0, "inconclusive")
+    audit = changed_record(run, kind="audit", training=None, split=split.model_dump(), target=target, **claim)
     planted = changed_record(KINDS["planted"](golden), attacks=attacks, dials=[], gain=LEARNED, canaries=None)
     cases: dict[str, Record | SweepResult] = {}
     for kind, record in (("run", run), ("audit", audit), ("planted audit", planted)):
@@ -95,7 +100,7 @@ def made_cases() -> dict[str, Record | SweepResult]:
     private = run.training.model_copy(update=update).model_dump()
     within = changed_record(_flagging(run, "no leak found"), training=private, **_claim(2.0, "consistent"))
     cases["private run: within its guarantee"] = decided_record(within, evidence(CALM, ceiling=0.8, learned=True))
-    beyond = changed_record(run, training=private, **_claim(2.0, "violated"))
+    beyond = changed_record(_flagging(run, "leaks"), training=private, **_claim(2.0, "violated"))
     cases["private run: beyond its guarantee"] = decided_record(
         beyond, evidence(LEAK, ceiling=0.8, violated="certified")
     )
@@ -112,8 +117,17 @@ def _flagging(record: Record, answer: str) -> Record:
     value, lower, upper = FLAGGED.get(answer, FLAGGED["leaks"])
     result = record.attacks[0]
     at = [TprAt(fpr=0.05, estimate=estimate(value, lower, upper))]
-    curve = Curve.model_validate({**result.curve.model_dump(), "tpr_at": at})
+    curve = Curve.model_validate({**result.curve.model_dump(), "tpr_at": at, "histogram": _histogram(value)})
     return changed_record(record, attacks=[result.model_copy(update={"curve": curve}).model_dump()])
+
+
+def _histogram(rate: float) -> dict[str, list[float] | list[int]]:
+    """Normal scores of 200 members and 200 non-members, of whom the rate is flagged at an FPR of 5 %."""
+    edges, normal = np.linspace(-2.0, 3.5, 12), NormalDist()
+    shift = normal.inv_cdf(rate) - normal.inv_cdf(0.05)
+    below = [[0.0, *map(NormalDist(mean).cdf, edges[1:-1]), 1.0] for mean in (shift, 0.0)]
+    members, others = (np.diff(np.round(200 * np.array(each))).astype(int).tolist() for each in below)
+    return {"edges": edges.tolist(), "held_in": members, "held_out": others}
 
 
 def _claim(epsilon: float, outcome: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import itertools
 import json
 from dataclasses import replace
+from string import Formatter
 
 import pytest
 
@@ -26,11 +27,14 @@ from heldin.words.page_one import (
     Evidence,
     Found,
     Guaranteed,
+    HowOften,
     Label,
     Learned,
     Next,
     NotTested,
     People,
+    PlainFlaw,
+    Texts,
 )
 from heldin.words.split import SplitReason
 from tests.made_facts import (
@@ -50,7 +54,7 @@ from tests.statements import states, values_of
 LEAK = score(0.71, adjusted_p=0.001, tpr=0.25)
 OPEN, CALM = score(0.5, at_most=0.7), score(0.5, at_most=0.55)
 BACKWARDS = evidence(score(0.2, adjusted_p=1.0), reversed_p=1e-6)
-FLAWED = evidence(LEAK, flaws=(stated("the two files are one"),))
+FLAWED = evidence(LEAK, flaws=(ComparisonFlaw.NO_EFFECT(),))
 MOST_WORDS = 220
 
 
@@ -112,9 +116,9 @@ def _with_curve(record, *rates):
 @pytest.mark.parametrize(
     ("its", "answer", "found"),
     [
-        (evidence(LEAK), "leaks", Found.OFTEN),
-        (evidence(LEAK, ceiling=0.9), "leaks", Found.OFTEN),
-        (evidence(LEAK, ceiling=0.6), "leaks", Found.OFTEN),
+        (evidence(LEAK), "leaks", Found.USERS),
+        (evidence(LEAK, ceiling=0.9), "leaks", Found.USERS),
+        (evidence(LEAK, ceiling=0.6), "leaks", Found.USERS),
         (evidence(CALM), Answer.NO_LEAK, Found.NO_LEAK),
         (evidence(CALM, learned=True), Answer.NO_LEAK, Found.NO_LEAK),
         (evidence(CALM, learned=False), "inconclusive", Found.LEARNED_NOTHING),
@@ -132,9 +136,34 @@ def test_the_banner_has_one_of_four_words_and_a_sentence(record, its, answer, fo
     assert summary_facts(made)["answer"] == answer
 
 
-@pytest.mark.parametrize(("rate", "found"), [(0.6, Found.USUALLY), (0.3, Found.OFTEN), (0.1, Found.SOMETIMES)])
-def test_how_often_an_attacker_succeeds_follows_from_the_people_that_are_flagged(record, rate, found):
-    assert state_answer(_with_curve(record, (0.05, rate)))[0].states(found)
+@pytest.mark.parametrize(("rate", "often"), [(0.6, HowOften.USUALLY), (0.3, HowOften.OFTEN), (0.1, HowOften.SOMETIMES)])
+def test_how_often_an_attacker_succeeds_follows_from_the_people_that_are_flagged(record, rate, often):
+    assert values_of(state_answer(_with_curve(record, (0.05, rate)))[0], Found.USERS)["how_often"].states(often)
+
+
+@pytest.mark.parametrize(("audited", "found"), [("canaries", Found.CANARIES), ("entities", Found.ENTITIES)])
+def test_a_leak_is_about_the_people_who_were_audited(record, audited, found):
+    made = changed_record(record, split=record.split.model_copy(update={"audited": audited}).model_dump())
+    assert state_answer(made)[0].states(found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts"), [("fresh", Texts.FRESH), ("training", Texts.TRAINING), ("mixed", Texts.ANY)]
+)
+def test_the_answer_says_which_texts_the_attacker_has(record, kind, texts):
+    scored = record.scored_texts.model_copy(update={"kind": kind}).model_dump()
+    assert values_of(state_answer(changed_record(record, scored_texts=scored))[0], Found.USERS)["texts"].states(texts)
+
+
+@pytest.mark.parametrize("flaw", list(ComparisonFlaw))
+def test_a_page_that_is_not_valid_names_the_flaw_and_nothing_else(record, flaw):
+    values = {name: 1 for _, name, _, _ in Formatter().parse(flaw.sentence) if name}
+    made = decided_record(record, evidence(LEAK, flaws=(flaw(**values),)))
+    made = _judged(made, (None, "inconclusive", "certified", 3.0))
+    assert values_of(state_answer(made)[0], Found.NOT_VALID)["flaw"].states(PlainFlaw[flaw.name])
+    assert report_record(made).section("picture") is None
+    assert [s.code for s in _line(made, Label.GUARANTEE)] in ([Guaranteed.NONE.value], [Guaranteed.NO_GUARANTEE.value])
+    assert made.flagged() is None
 
 
 def test_a_leak_of_canary_users_is_part_of_the_answer(record):
@@ -194,7 +223,7 @@ def test_people_of_a_dial_are_those_that_its_decision_kept(record):
     beyond = replace(decision.decision, strongest=len(record.attacks), named=named)
     made = changed_record(record, decision=decision.model_copy(update={"decision": beyond}).model_dump())
     assert (made.flagged().members, made.flagged().lower) == (61, 50)
-    assert state_answer(made)[0].states(Found.USUALLY)
+    assert values_of(state_answer(made)[0], Found.USERS)["how_often"].states(HowOften.USUALLY)
 
 
 def _planted(*conditions):
@@ -245,7 +274,7 @@ def test_a_model_that_learned_nothing_is_said_to_show_nothing(record, its, lower
     made = changed_record(decided_record(record, evidence(its)), gain=gain)
     assert values_of(_line(made, Label.LEARNED), code)["lower"] == lower
     elsewhere = changed_record(made, training=None, kind="audit")
-    expected = Learned.YES if lower > 0 else Learned.NOT_SHOWN
+    expected = Learned.MORE_THAN_REFERENCE if lower > 0 else Learned.NOT_SHOWN
     assert states(_line(elsewhere, Label.LEARNED), expected)
     unmeasured = changed_record(made, gain=None, utility=None)
     assert _line(unmeasured, Label.LEARNED)[0].states(Learned.NOT_MEASURED)

@@ -8,22 +8,24 @@ import numpy as np
 import pytest
 
 import heldin.reports.figures
+from heldin.audit.decision import Answer
 from heldin.audit.results import CanaryGroup, TrainingsFacts
 from heldin.record.document import read_record, write_record
 from heldin.record.facts import Ceiling, GradientNorms
 from heldin.reports.page_one import report_id, summary_lines
 from heldin.reports.record_report import report_record, write_report
 from heldin.reports.wording import TERMS
+from heldin.words.answer import ComparisonFlaw
 from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, Relation
 from tests.drafts import typesetting
-from tests.made_facts import attack_result, canary_facts, decided_record, decision_of, estimate, evidence, score, stated
+from tests.made_facts import attack_result, canary_facts, decided_record, decision_of, estimate, evidence, score
 from tests.pdf_pages import FORM, lines_lie_apart, pages
 from tests.refusals import names
 
 MARGIN = 62.0  # points, of 2.2 cm
 LONG = "a_very_long_name_of_an_audit_that_somebody_typed_without_a_single_blank-" * 3
 LEAK = score(0.7, adjusted_p=0.001, tpr=0.3)
-FLAW = "the two groups differ even without the audited model (bag of words: AUROC 0.90, p = 1e-09)"
+FLAW = ComparisonFlaw.GROUPS_DIFFER(baseline="bag of words", auroc=0.9, p=1e-9)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +85,7 @@ def made_of(record, case):
         case "invalid":
             split = record.split.model_copy(update={"certifiable": False, "known_by": "not known"})
             return decided_record(
-                record, evidence(LEAK, flaws=(stated(FLAW),), exact=False), split=split, training=None, exposure=None
+                record, evidence(LEAK, flaws=(FLAW,), exact=False), split=split, training=None, exposure=None
             )
         case "with epsilon":
             return decided_record(record, evidence(LEAK, ceiling=0.83), training=_ceiling(record).model_dump())
@@ -209,8 +211,9 @@ def _within(points, box):
 def test_a_density_of_users_has_no_count_on_its_axis(drawn_record, drawings):
     """Heights are shares over widths: a tick there would read as 2.5 users."""
     draw(drawn_record)
-    densities = [axes for drawn in drawings for axes in drawn.axes if axes.get_ylabel() == "share per unit"]
-    assert densities
+    densities = [axes for drawn in drawings for axes in drawn.axes if axes.get_ylabel() == "share of the group"]
+    # A comparison that is not valid is not drawn.
+    assert bool(densities) == (drawn_record.decision.decision.answer is not Answer.NOT_VALID)
     assert all(axes.get_yticks().size == 0 for axes in densities)
 
 

@@ -91,7 +91,7 @@ def test_the_release_is_that_of_the_plan_or_said_to_differ(approved):
 def test_promises_in_words_once_for_all_variants_that_promise_the_same(approved):
     result = made_sweep(names=("none", "cap10", "uls", "els"))
     found = dict(sweep_annex.explain_promises(result).pairs)
-    assert set(found) == {"a  none, b  cap10", "c  uls, d  els"}
+    assert set(found) == {"a  plain training, b  cap10", "c  uls, d  els"}
     assert names(found["c  uls, d  els"], "1e-05", "150 users")
     for variants, said in found.items():
         assert approved(variants, said)

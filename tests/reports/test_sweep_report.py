@@ -135,15 +135,28 @@ def test_the_banner_is_the_answer_for_the_selected_defense_or_the_gravest():
     assert sweep_findings.state_answer(CASES["rule"]).states(Chosen.SHIP)
     assert sweep_findings.answer_of_sweep(CASES["no rule"]) == "leaks"
     answer = sweep_findings.state_answer(CASES["no rule"])
-    assert values_of(answer, Chosen.LEAKING)["variants"] == "none"
+    assert values_of(answer, Chosen.LEAKING)["variants"] == "plain training"
     assert answer.states(Chosen.NO_RULE)
+
+
+def test_a_selected_defense_whose_canary_users_leak_is_said_so_in_the_same_sentence():
+    cells = [c.model_copy(update={"canaries_leak": c.variant == "uls"}) for c in CASES["rule"].cells]
+    answer = sweep_findings.state_answer(CASES["rule"].model_copy(update={"cells": cells}))
+    assert states(values_of(answer, Chosen.SHIP)["although"].values["against"], Chosen.CANARIES_LEAK)
+    assert sweep_findings.state_answer(CASES["rule"]).values["although"] is None
+
+
+def test_missing_repetitions_are_counted_beside_the_answer():
+    variants = [v.model_copy(update={"cells": 3}) if v.name == "uls" else v for v in CASES["rule"].variants]
+    rows = sweep_findings.tabulate_defenses(CASES["rule"].model_copy(update={"variants": variants})).rows
+    assert ["3 of 5" in row[-1] for row in rows] == [False, False, True]
 
 
 def test_who_leaks_who_learned_and_who_is_dominated_is_on_page_one():
     lines = _lines(CASES["no rule"])
-    assert [s.values["variants"] for s in lines[SweepLabel.LEAKS]] == ["none", "cap10", "uls"]
-    assert values_of(lines[SweepLabel.CANARIES], Compared.CANARIES_LEAK)["variants"] == "none, cap10"
-    assert values_of(lines[SweepLabel.LEARNED], Compared.LEARNED)["variants"] == "none, cap10, uls"
+    assert [s.values["variants"] for s in lines[SweepLabel.LEAKS]] == ["plain training", "cap10", "uls"]
+    assert values_of(lines[SweepLabel.CANARIES], Compared.CANARIES_LEAK)["variants"] == "plain training, cap10"
+    assert values_of(lines[SweepLabel.LEARNED], Compared.LEARNED)["variants"] == "plain training, cap10, uls"
     assert values_of(lines[SweepLabel.BEATEN], Compared.BEATEN)["variants"] == "cap10"
     variants = [
         v.model_copy(update={"gain": v.gain.model_copy(update={"lower": -0.1})}) if v.name == "uls" else v
