@@ -8,6 +8,8 @@ import json
 import shutil
 from pathlib import Path
 
+import yaml
+
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, private_directory, whole_directory
 from heldin.base.wording import counted
@@ -20,6 +22,7 @@ from heldin.models.model_names import fingerprinted_files
 from heldin.record.differences import compared
 from heldin.record.document import Record, read_record
 from heldin.record.facts import TrainingFacts
+from heldin.record.release import release_of
 from heldin.stages.measures.measure import model_facts
 from heldin.stages.train.plan import configured_mechanism, read_run_config
 from heldin.stages.train.training import finished_training, require_model_of_training, require_trained_under
@@ -169,31 +172,69 @@ def _curve(plan: Mechanism) -> str:
     return "\n".join(["", f"| {head} | epsilon |", "|---:|---:|", *rows, ""])
 
 
-def _promise(plan: Mechanism) -> str:
-    label = plan.guarantee().label
-    return label[:1].upper() + label[1:]
+_NOT_STATED = "[More Information Needed]"  # of the template of Hugging Face, which its tools recognise
 
 
 def _card(record: Record, plan: Mechanism) -> str:
-    """Return a model card without any number measured on private users."""
+    """Return a model card, for the public and without any number measured on private users.
+
+    Its sections are those of Hugging Face's template (huggingface.co/docs/hub/model-cards), in its order.
+    """
+    release, promise = release_of(record.config), plan.guarantee()
+    owner, purpose = (release.owner, release.purpose) if release else (None, None)
+    private, base = isinstance(promise, Guarantee), (record.config.get("model") or {}).get("base")
+    # The path of a folder says nothing to the public, and may say who made the model.
+    public_base = base if base and not Path(base).exists() else None
+    tags = ["heldin", *(["differential-privacy"] if private else [])]
+    metadata = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": tags}
+    if public_base is not None:
+        metadata["base_model"] = public_base
+    protection = (
+        "The guarantee limits how much the model depends on the texts of any one protected unit. A smaller epsilon"
+        " protects more. It does not make the model anonymous, and protects nobody whose texts are outside the training"
+        " data."
+        if private
+        else "Nothing limits what the model reveals about single people. Anyone who has it may be able to tell whose"
+        " texts trained it, or to make it repeat some of them."
+    )
+    label = promise.label
     return f"""---
-library_name: transformers
-pipeline_tag: text-generation
+{yaml.safe_dump(metadata, sort_keys=False).strip()}
 ---
-# {record.name}
+# Model Card for {record.name}
 
-A {record.target.architecture} with {record.target.parameters:,} parameters, fine-tuned with heldin
-{record.environment.heldin}.
+A language model that was fine-tuned on texts that people wrote, with heldin {record.environment.heldin}.
 
-## Privacy
+## Model Details
 
-{_promise(plan)}.
+- **Developed by:** {owner or _NOT_STATED}
+- **Model type:** causal language model ({record.target.architecture}, {record.target.parameters:,} parameters)
+- **Language(s) (NLP):** {_NOT_STATED}
+- **License:** {_NOT_STATED}
+- **Finetuned from model:** {public_base or "a base model that is not public"}
+
+## Uses
+
+### Direct Use
+
+{purpose or _NOT_STATED}
+
+### Out-of-Scope Use
+
+Finding out whose texts trained the model, or recovering these texts.
+
+## Bias, Risks, and Limitations
+
+{label[:1].upper() + label[1:]}.
 {_curve(plan)}
-This speaks of {covers(plan)}. The mechanism that trained this model is described in `plan.json`, with the SHA-256 of
-every file here; `heldin verify --exported FOLDER` compares them. What an audit measured about the users whose texts it
-was trained on is kept by its makers: such measurements are themselves facts about private users.
+{protection}
 
-## Use
+This statement is about {covers(plan)}.
+
+The developer audited the model for leaks about people. The results of that audit are facts about private people, so
+they are not published here: ask the developer. The model may also repeat errors and prejudices of its training texts.
+
+## How to Get Started with the Model
 
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -201,4 +242,23 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 model = AutoModelForCausalLM.from_pretrained("path/to/this/folder")
 tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
 ```
+
+## Training Details
+
+### Training Data
+
+Private texts of people. The texts are not published.
+
+### Training Procedure
+
+`{PLAN}` describes the privacy mechanism of the training, and lists the SHA-256 of every file of this folder.
+`heldin verify --exported FOLDER` compares the files with that list.
+
+## Evaluation
+
+{_NOT_STATED}
+
+## Model Card Contact
+
+{owner or _NOT_STATED}
 """

@@ -2,9 +2,12 @@
 
 import json
 import shutil
+from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -191,6 +194,26 @@ def test_a_plan_says_which_step_s_model_it_covers(finished, tmp_path, call):
     assert call("export", finished, "--to", tmp_path / "public")[0] == 0
     card = (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
     assert str(Covers.PROTECTED_VALIDATION()) in card
+
+
+def test_the_card_follows_the_conventions_of_hugging_face(run, tmp_path, call):
+    """Its reader parses the card, whose sections are those of its template, and finds what the release declares."""
+    record = read_record(run / "record.json")
+    release = {"access": "weights", "owner": "A. Owner", "purpose": "Completes mails: nothing else.", "who": "staff"}
+    write_record(record.model_copy(update={"config": {**record.config, "release": release}}), run / "record.json")
+    assert call("export", run, "--to", tmp_path / "public")[0] == 0
+    card = ModelCard.load(tmp_path / "public" / "README.md")
+    assert (card.data.library_name, card.data.pipeline_tag, card.data.tags) == (
+        "transformers", "text-generation", ["heldin"],
+    )  # fmt: skip
+    template = (Path(huggingface_hub.__file__).parent / "templates" / "modelcard_template.md").read_text("utf-8")
+    sections = [line for line in template.splitlines() if line.startswith("#")]
+    mine = [line for line in card.content.splitlines() if line.startswith("#")][1:]
+    assert mine == [line for line in sections if line in mine]
+    assert release["owner"] in card.content
+    assert release["purpose"] in card.content
+    # Whom it will be given to is for the report alone.
+    assert release["who"] not in card.content
 
 
 def test_nothing_that_was_measured_on_users_leaves(call, run, tmp_path):
