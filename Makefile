@@ -57,6 +57,7 @@ lint: .venv/installed
 # The approved texts of reports, after a change of words: read the difference before you commit it.
 golden: .venv/installed
 	$(BIN)/python -m tests.reports.golden_pages
+	$(BIN)/python docs/made_pages.py
 	HELDIN_APPROVE=1 $(BIN)/python -m pytest tests/reports -m "not slow and not gpu"
 
 docs: .venv/installed

@@ -24,6 +24,7 @@ class DecisionFacts(Facts):
         remarks: what a reader should know first.
         decision: the answer and what it rests on.
         by: the thresholds.
+        scores: number of scores in the family that was tested.
         law: how the assignment was redrawn.
         auroc_p: p-value of the family of AUROCs, by the randomisation test.
         tpr_p: p-value of the family of true-positive rates.

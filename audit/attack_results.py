@@ -72,6 +72,7 @@ class AttackResult(Facts):
     """One attack under one aggregation.
 
     Attributes:
+        attack: name of the attack.
         aggregation: how the scores of a user's texts become one score.
         auroc: AUROC over users.
         simultaneous: interval of the AUROC that holds for the whole family at once; null where none was tested.

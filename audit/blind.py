@@ -31,6 +31,7 @@ class Blind(Facts):
     """The separation of the groups by a blind score.
 
     Attributes:
+        name: name of the baseline.
         auroc: AUROC over users.
         p_value: p-value of the hypothesis that it does not separate them at all.
         level: significance level of the alarm.

@@ -208,6 +208,7 @@ class Decision:
     """The answer and what it rests on.
 
     Attributes:
+        answer: the answer.
         exact: see ``Evidence``.
         strongest: index in the family of the strongest score that passes after adjustment, or of the leading score if
             only a violated claim says "leaks"; None unless it leaks.

@@ -41,6 +41,8 @@ class ExtractionGroup(Facts):
     """People on one side.
 
     Attributes:
+        group: whose texts they are.
+        users: number of users.
         measured: those of them with at least one text that is long enough.
         texts: number of their texts that are long enough; one window of each was measured.
         too_short: number of their other texts.

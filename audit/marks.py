@@ -35,6 +35,7 @@ class MarkSide(Facts):
     """Canary users of one group on one side.
 
     Attributes:
+        users: number of canary users.
         target: how their marks rank under the audited model.
         lower, upper: exact 95 % limits of the share of ``target.highest`` (Clopper & Pearson 1934); null for nobody.
         reference: how they rank under the reference.

@@ -18,6 +18,7 @@ class TrainingsFacts(Facts):
     """Independent trainings with and without one worst-case user, and the test at one threshold of their scores.
 
     Attributes:
+        runs: number of trainings.
         with_user: number of them with the worst-case user.
         documents: number of documents of the worst-case user.
         target: what was trained: the config's defense, or none.
@@ -55,6 +56,8 @@ class CanaryGroup(Facts):
         kind: how they were made.
         length: length of the substring in tokens; null for other kinds.
         documents: number of training documents; null: all they have.
+        held_in: number of its users in the training data.
+        held_out: number of its users outside the training data.
         auroc: AUROC of the leading attack; null where the coins left fewer than two users on a side.
     """
 
@@ -70,9 +73,13 @@ class CanaryFacts(Facts):
     """Canary users, and how well the leading attack did on each group.
 
     Attributes:
+        users: number of planted canary users.
+        held_in: number of canary users in the training data.
+        held_out: number of canary users outside the training data.
         replaced: number of real users whose place they took.
         training_texts: training texts of those held in, before any data-side defense.
         trained_on: how many of these texts such a defense kept.
+        attacker_texts: number of scored texts of canary users.
         groups: results by kind, length and number of documents.
         blind: baselines that never saw the audited model.
         decision: the answer for all canary users together, from scores minus their group's median; null if a side has
@@ -99,6 +106,7 @@ class ExposureGroup:
     owner-only file alone (``audit.exposed_users``; Kandpal et al. 2024, section 4.1, Figure 2).
 
     Attributes:
+        users: number of users.
         above: mean share of held-out users with a lower score.
         share: mean share of the training records.
         reference_loss: mean loss under the reference model, nats per token.
@@ -121,6 +129,7 @@ class Correlation:
     """Spearman's correlation of a property with the score over held-in users.
 
     Attributes:
+        name: what the score is compared with.
         rho: the correlation; null where property or scores do not vary, or fewer than ten users have the property.
         p_value: p-value of the hypothesis of no correlation; null in the same cases.
     """

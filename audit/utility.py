@@ -38,7 +38,9 @@ class Utility(Facts):
 
     Attributes:
         users: number of held-out users.
+        texts: number of test texts.
         loss: loss of the target, nats per token.
+        base_loss: the base model's loss on the same texts, nats per token.
         gain: base model's loss minus the target's, with a 95 % interval over these users; null for too few users.
     """
 

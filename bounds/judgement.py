@@ -225,6 +225,7 @@ class RefusedBound:
     """A bound that the design does not support.
 
     Attributes:
+        name: name of the bound.
         refusal: why it is not valid.
         subjects: the people it would be about.
     """
@@ -247,6 +248,7 @@ class Judgement(Tabular):
 
     Attributes:
         users: number of users, or of trainings, whose scores were judged.
+        delta: delta at which the bounds on epsilon hold.
         bounds: each valid at its own level.
         refused: bounds that the design does not support.
         verdicts: one per claim, all valid at once; without a claim, one that says what could have been certified.

@@ -127,6 +127,8 @@ class Verdict:
 
     Attributes:
         claim: label of the claim; ``NO_CLAIM`` if there is none.
+        outcome: whether the claim is contradicted, not contradicted although a perfect attack would have, or out of
+            reach.
         standing: what the verdict is worth.
         finding: what the test found, with what makes the verdict only indicative, if anything.
         max_certifiable_epsilon: what perfect guessing in this design would have certified at the claim's delta; if the

@@ -22,13 +22,14 @@ html_copy_source = False
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4  # as tests/docs reads them
 smartquotes = False  # `--option` is no dash
-suppress_warnings = ["ref.python"]  # two rooms have a Record, and a signature names one of them
+suppress_warnings = ["ref.python"]  # two packages have a Record, and a signature names one of them
 
 autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True  # a callable that is a default would else be described twice
 
 
 def setup(app):  # noqa: ANN001, ANN201, D103

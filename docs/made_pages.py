@@ -5,10 +5,12 @@ import inspect
 import os
 import pkgutil
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from types import ModuleType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -164,3 +166,88 @@ def _escaped(text: str) -> str:
     code = [f"``{part.strip('`')}``" for part in parts[1::2]]
     prose = [re.sub(r"[*|\\`]|_(?!\w)", r"\\\g<0>", part) for part in parts[::2]]
     return bullet + "".join(a + b for a, b in zip(prose, [*code, ""], strict=True))
+
+
+_RECORD = """\
+# record.json
+
+Every run and every audit writes `record.json`, a JSON object with everything that its report prints. This page lists
+every field. `make golden` writes it from the code, and a test compares the two.
+
+A record is internal: it contains exact statistics about private users. It contains no user names, no texts and no
+scores of single users. `heldin verify` recomputes it from the other files of the folder. Sentences are not stored: a
+record has statements, each a code with its values, from which reports write sentences.
+
+The file begins with `schema_version`, which other versions of heldin refuse, and ends with `sha256`, the SHA-256 of
+everything else: a damaged file is refused.
+"""
+
+
+def record_page() -> str:
+    """Every type that a record contains with its fields, from `Record` on, each where it is first needed."""
+    from heldin.record.document import MEASURES, Record
+
+    todo: list[Any] = [Record]
+    parts = [_RECORD]
+    for kind in todo:
+        hints, meanings, rows = get_type_hints(kind), _meanings(kind), []
+        for name in _fields(kind):
+            allowed = " or ".join(f"[{m.__name__}](#{m.__name__.lower()}) (`{key}`)" for key, m in MEASURES.items())
+            if (kind, name) != (Record, "measures"):
+                allowed = _allowed(hints[name], todo)
+            rows.append(f"| `{name}` | {allowed} | {meanings.get(name, '')} |")
+        todo += [measure for measure in MEASURES.values() if kind is Record and measure not in todo]
+        first = inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0]
+        parts.append("\n".join([f"## {kind.__name__}", "", _cell(first), "", _HEAD, *rows, ""]))
+    return "\n".join(parts)
+
+
+_HEAD = "| field | value | meaning |\n|---|---|---|"
+
+
+def _fields(kind: Any) -> list[str]:
+    return list(kind.model_fields) if hasattr(kind, "model_fields") else [field.name for field in fields(kind)]
+
+
+def _meanings(kind: Any) -> dict[str, str]:
+    """The entries below "Attributes:" of a type's docstring and its bases', by the name of the field."""
+    described = getattr(kind, "model_fields", {}).items()
+    found = {name: _cell((field.description or "").split("\n\n")[0]) for name, field in described}
+    for base in reversed(kind.__mro__):
+        _, _, listed = inspect.cleandoc(vars(base).get("__doc__") or "").partition("\nAttributes:\n")
+        for names, meaning in re.findall(r"^    (\w[\w, ]*): ((?:.|\n {8})+)", listed, re.MULTILINE):
+            found.update(dict.fromkeys(names.split(", "), _cell(meaning)))
+    return found
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("``", "`").replace("|", "\\|")
+
+
+def _allowed(hint: Any, todo: list[Any]) -> str:
+    """What a field may hold, with links; types that have fields of their own are appended to `todo`."""
+    origin, inner = get_origin(hint), [h for h in get_args(hint) if h is not Ellipsis]
+    if hint is type(None):
+        return "null"
+    if origin is Annotated:
+        return _allowed(inner[0], todo)
+    if origin in (Union, UnionType):
+        return " or ".join(_allowed(each, todo) for each in inner)
+    if origin is Literal:
+        return " or ".join(f"`{value}`" for value in inner)
+    if origin in (list, tuple, Sequence):
+        several = dict.fromkeys(_allowed(each, todo) for each in inner)
+        return f"list of {' and '.join(several)}"
+    if origin in (dict, Mapping):
+        return f"object of {_allowed(inner[1], todo)} by {_allowed(inner[0], todo)}"
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return " or ".join(f"`{member.value}`" for member in hint)
+    if hasattr(hint, "model_fields") or is_dataclass(hint):
+        if hint not in todo:
+            todo.append(hint)
+        return f"[{hint.__name__}](#{hint.__name__.lower()})"
+    return {str: "text", float: "number", int: "integer", bool: "true or false"}.get(hint, "any value")
+
+
+if __name__ == "__main__":
+    (DOCS / "record.md").write_text(record_page(), encoding="utf-8")

@@ -108,7 +108,7 @@ class EffortFacts(Facts):
     notices: list[str]
 
 
-_KNOWN_MEASURES: dict[str, type[Facts]] = {
+MEASURES: dict[str, type[Facts]] = {
     "utility": Utility,
     "precision": PrecisionFacts,
     "extraction": ExtractionFacts,
@@ -123,6 +123,7 @@ class Body(Results):
         config: the run's config, masked, or the options of an audit.
         corpus: the texts.
         split: who is on which side.
+        target: the audited model.
         reference: the reference model of the leading attack.
         training: how the target was trained; null if somebody else trained it.
         primary_attack: name of the leading attack.
@@ -131,6 +132,7 @@ class Body(Results):
         scoring_rule: what part of a text is scored.
         per_text: True if target and reference are not known to share a tokenizer; then only scores of whole texts were
             compared.
+        resamples: number of bootstrap resamples behind each interval.
         cell: the run's place in a sweep; null for a run of its own.
         planted: the planted training set that somebody else trained on; null for any other record.
         effort: what training took; null if nothing was trained here.
@@ -156,7 +158,7 @@ class Body(Results):
 
     @model_validator(mode="after")
     def _facts_of_known_measures_fit(self) -> "Body":
-        for name, kind in _KNOWN_MEASURES.items():
+        for name, kind in MEASURES.items():
             if name in self.measures:
                 kind.model_validate(self.measures[name])
         return self
@@ -223,6 +225,7 @@ class Record(Body):
         created: time, UTC.
         command: how it was called, without names of people.
         gradient_norms: of canary users' records; null if there are none.
+        environment: versions of the software, and the machine.
     """
 
     notice: str = INTERNAL_NOTICE

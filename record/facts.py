@@ -145,6 +145,7 @@ class ModelFacts(Facts):
         name: name it was loaded by, or where it came from.
         parameters: number of parameters; null behind an endpoint.
         fingerprint: hash of the weights; behind an endpoint, of address, name, style and tokenizer.
+        architecture: class of the model in transformers.
         endpoint: how it was reached; null for a model that was loaded here.
     """
 
@@ -202,6 +203,7 @@ class RemovalFacts(Facts):
     """The records that a data-side defense removed from training, or changed.
 
     Attributes:
+        name: name of the data defense.
         before: number of records before it.
         removed: number of records it removed.
         users: number of users who lost records, or whose texts it changed.
@@ -281,11 +283,15 @@ class TrainingFacts(Facts):
         cautions: what to read with the guarantee.
         ceiling: bound on attackers' ROC curves; null unless a user is the privacy unit.
         ceiling_of_entities: the same in an audit of entities; null without a promise to them.
+        records: number of records trained on.
+        users: number of users trained on.
+        steps: number of steps.
         chosen_step: step whose checkpoint was kept.
         selection: how that checkpoint was chosen.
         curve: what was measured during training.
         gap_auroc_spearman: rank correlation of generalisation gap and AUROC over the curve; null with too few points.
         removals: what each data-side defense removed or changed.
+        seconds: duration of training.
         by_exposure: what is promised by how exposed somebody is; null for mechanisms that ask for no entities.
         exposed: how exposed users and entities were under text sampling. Measured on private people.
         gradients: number of records' gradients that were computed, a record once for each step that uses it; null
@@ -387,6 +393,7 @@ class CellFacts(Facts):
         sweep: hash of the sweep's plan, which was fixed before the coins of its blocks were drawn.
         block: number of the block, from 1. The cells of a group in a block share their coins.
         group: name of the group of variants with the same users and set-asides.
+        variant: name of the variant.
     """
 
     sweep: str

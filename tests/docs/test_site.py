@@ -1,6 +1,8 @@
 """`make docs`: every page is there, and nothing on the way is a warning."""
 
 import importlib.util
+import json
+import re
 import subprocess
 import sys
 import types
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import heldin
+from tests.reports.conftest import GOLDEN_RECORD
 
 ROOT = Path(__file__).parents[2]
 SITE_NEEDS = ("sphinx", "myst_parser", "furo")
@@ -48,6 +51,21 @@ def test_every_package_has_a_page(made_pages):
     assert set(made_pages.PACKAGES) == links
     page = made_pages.package_page("bounds")
     assert ".. automodule:: heldin.bounds.one_run" in page
+
+
+def test_every_field_of_a_record_has_a_meaning_and_the_page_is_the_code_s(made_pages):
+    page = made_pages.record_page()
+    assert page == (ROOT / "docs" / "record.md").read_text(encoding="utf-8"), "make golden writes it again"
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) > 200
+    assert [row for row in rows if row[-1].strip(" |") == ""] == []
+    targets = {link for row in rows for link in re.findall(r"\]\(#(\w+)\)", row[1])}
+    assert targets <= {line[3:].lower() for line in page.splitlines() if line.startswith("## ")}
+    # What a record is made of is found whole: every key of a real one is on the page.
+    record = json.loads(GOLDEN_RECORD.read_text(encoding="utf-8"))
+    fields = {row[0].strip("| `") for row in rows}
+    assert set(record) - fields == {"schema_version", "sha256"}
+    assert set(record["decision"]["decision"]) | set(record["attacks"][0]["curve"]["histogram"]) <= fields
 
 
 def test_every_command_is_on_the_page(made_pages):
