@@ -4,14 +4,27 @@ EDPB Opinion 28/2024 is paraphrased from public quotations; its own text counts.
 that epsilons of different units or deltas do not compare.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
+
+import yaml
 
 from heldin.attacks.statistics import asks_for_vocabulary
 from heldin.base.wording import counted
 from heldin.record.release import Release
-from heldin.reports.blocks import Blanks, Block, Entry, Facts, Paragraph, Place, Reference, Remarks, Signature, Table
+from heldin.reports.blocks import (
+    Attachment,
+    Blanks,
+    Block,
+    Entry,
+    Facts,
+    Paragraph,
+    Reference,
+    Remarks,
+    Signature,
+    Table,
+)
 from heldin.reports.wording import sentence
 from heldin.words.guarantee import relation_of
 from heldin.words.statement import Statement
@@ -96,7 +109,7 @@ def list_entries(
         return Entry(key, title, make, level=2, whole=True)
 
     return (
-        Entry("annex", "Annex for those who sign", place=Place.PAGE),
+        Entry("annex", "Annex for those who sign"),
         part("tests", "What was tested, and what was not", lambda subject: _tests(tests(subject))),
         part("own-limits", "The organisation's own limits", limits),
         part("release", "To whom the model will be given", release),
@@ -337,3 +350,9 @@ def _neighbours(promise: Promised) -> str:
         )
     unit = {"user": "user", "example": "record"}.get(promise.unit, promise.protected)
     return " ".join(_NEIGHBOURS[key]).format(unit=unit)
+
+
+def attach_configuration(config: Mapping[str, Any]) -> Attachment:
+    """Return the configuration as a file of the report."""
+    text = yaml.safe_dump(dict(config), sort_keys=False, width=100)
+    return Attachment("configuration.yaml", text, "the whole configuration, without patterns of user names")

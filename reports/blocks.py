@@ -122,12 +122,35 @@ class Signature:
 
 @dataclass(frozen=True)
 class Verbatim:
-    """Text with its line breaks, such as a command or a file."""
+    """Text with its line breaks, such as a command."""
 
     text: str
 
 
-Block = Banner | Note | Paragraph | Small | Table | Facts | Remarks | Figure | Reference | Blanks | Signature | Verbatim
+@dataclass(frozen=True)
+class Attachment:
+    """A file that comes with the report: attached to a PDF, folded in a web page."""
+
+    name: str
+    text: str
+    description: str
+
+
+Block = (
+    Banner
+    | Note
+    | Paragraph
+    | Small
+    | Table
+    | Facts
+    | Remarks
+    | Figure
+    | Reference
+    | Blanks
+    | Signature
+    | Verbatim
+    | Attachment
+)
 B = TypeVar("B", bound=Block)
 S = TypeVar("S")
 
@@ -138,7 +161,6 @@ class Place(StrEnum):
     FRONT = "front"  # the first page, with small headings
     FLOW = "flow"
     PAGE = "page"  # a new page
-    COLUMNS = "columns"  # a new page of two columns, in small letters
 
 
 @dataclass(frozen=True)
@@ -241,5 +263,5 @@ def texts(content: Any) -> Iterator[str]:
                 yield from texts(part)
         case Banner() | Note() | Paragraph() | Small() | Table() | Facts() | Remarks() | Figure() | Reference():
             yield from texts([getattr(content, field.name) for field in fields(content) if field.name != "name"])
-        case Blanks() | Signature() | Verbatim():
+        case Blanks() | Signature() | Verbatim() | Attachment():
             yield from texts([getattr(content, field.name) for field in fields(content)])

@@ -5,7 +5,7 @@ A figure becomes PDF, SVG, PNG and a CSV of what is drawn; a table becomes CSV, 
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import StepPatch
 
 from heldin.base.files import whole_file, write_text
-from heldin.reports.blocks import Report, Table
+from heldin.reports.blocks import Figure, Report, Table
 from heldin.reports.figures import keep_drawings
 
 _DPI = 300
@@ -27,16 +27,27 @@ def write_figures(report: Report, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, figure in report.figures.items():
-        with keep_drawings() as drawings:
-            svg = figure.draw()
+        drawings, svg = draw(figure)
         (drawn,) = drawings
         for kind in ("pdf", "png"):
             with whole_file(folder / f"{name}.{kind}") as temporary:
                 drawn.savefig(temporary, format=kind, dpi=_DPI)
         write_text(folder / f"{name}.svg", svg)
-        write_text(folder / f"{name}.csv", _as_csv(("panel", "series", "x", "y"), list(_drawn(drawn))))
+        write_text(folder / f"{name}.csv", data_of(drawings))
         written += [folder / f"{name}.{kind}" for kind in ("pdf", "svg", "png", "csv")]
     return written
+
+
+def draw(figure: Figure) -> tuple[list[Drawing], str]:
+    """Draw a figure, and return matplotlib's drawings of it, of which there is one, with its SVG."""
+    with keep_drawings() as drawings:
+        svg = figure.draw()
+    return drawings, svg
+
+
+def data_of(drawings: Iterable[Drawing]) -> str:
+    """Return what is drawn as CSV: panel, series, x, y."""
+    return _as_csv(("panel", "series", "x", "y"), [row for drawn in drawings for row in _drawn(drawn)])
 
 
 def _drawn(drawn: Drawing) -> Iterator[tuple[str, str, str, str]]:

@@ -6,6 +6,7 @@ Figures are inline SVG with text. The only script sorts tables.
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib as mpl
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -13,6 +14,7 @@ from markupsafe import Markup
 
 from heldin.base.files import write_text
 from heldin.reports.blocks import Figure, Report
+from heldin.reports.exports import data_of, draw
 from heldin.reports.typesetting import as_data
 
 TEMPLATE = Path(__file__).with_name("page.html")
@@ -36,11 +38,19 @@ def render(report: Report) -> str:
     return environment.get_template(TEMPLATE.name).render(report=as_data(report), drawings=drawings, icons=ICONS)
 
 
-def _inline(figure: Figure) -> Markup:
+class Drawn(NamedTuple):
+    """A figure in a web page, and its data as CSV."""
+
+    svg: Markup
+    data: str
+
+
+def _inline(figure: Figure) -> Drawn:
     """Return a figure's SVG as a part of a page: read out by its alternative text, with names of its own."""
     # Letters stay letters, which a reader can select and a screen reader can read.
     with mpl.rc_context({"svg.fonttype": "none"}):
-        drawing = ET.fromstring(figure.draw())
+        drawings, svg = draw(figure)
+    drawing = ET.fromstring(svg)
     for unused in drawing.findall(f"{{{_SVG}}}metadata"):
         drawing.remove(unused)
     prefix = f"{figure.name}-"
@@ -56,4 +66,4 @@ def _inline(figure: Figure) -> Markup:
     ET.register_namespace("", _SVG)
     ET.register_namespace("xlink", _LINK)
     # ElementTree escapes every text and attribute of what it writes.
-    return Markup(ET.tostring(drawing, encoding="unicode"))
+    return Drawn(Markup(ET.tostring(drawing, encoding="unicode")), data_of(drawings))

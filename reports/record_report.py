@@ -2,13 +2,11 @@
 
 from pathlib import Path
 
-import yaml
-
 from heldin.audit.results import CanaryFacts, TrainingsFacts
 from heldin.base.wording import counted
 from heldin.record.document import EffortFacts, Record, read_record
 from heldin.record.facts import Count, Overlaps
-from heldin.reports import annex, attacks, claims, extraction, figures, findings, page_one
+from heldin.reports import annex, annex_parts, attacks, claims, extraction, figures, findings, page_one
 from heldin.reports.blocks import Block, Entry, Facts, Paragraph, Place, Report, Verbatim, assemble
 from heldin.reports.typesetting import write_pdf
 from heldin.reports.wording import audited_by, breakable, explain_terms, texts_of
@@ -235,13 +233,8 @@ def explain_repeat(record: Record) -> list[Block]:
         " the same command there goes on, elsewhere it draws a new key.",
     }
     kind = "trainings" if record.trainings else record.kind
-    text = "The whole configuration, user-name patterns left out, stands after the annex."
-    return [Verbatim(breakable(record.command)), Paragraph(" ".join(filter(None, (secrets.get(kind), text))))]
-
-
-def show_configuration(record: Record) -> Verbatim:
-    """Return the configuration."""
-    return Verbatim(yaml.safe_dump(record.config, sort_keys=False, width=100))
+    stored = [Paragraph(secrets[kind])] if kind in secrets else []
+    return [Verbatim(breakable(record.command)), *stored, annex_parts.attach_configuration(record.config)]
 
 
 # The table of contents. The glossary of their words comes between the two.
@@ -270,5 +263,4 @@ SECTIONS: tuple[Entry[Record], ...] = (
 CLOSING: tuple[Entry[Record], ...] = (
     Entry("repeat", "To repeat this", explain_repeat),
     *annex.SECTIONS,
-    Entry("configuration", "Configuration", show_configuration, place=Place.COLUMNS),
 )

@@ -7,7 +7,7 @@ from heldin.base.wording import counted
 from heldin.bounds.verdict import in_parentheses
 from heldin.record.sweep import CanaryPoint, CellResult, SweepResult
 from heldin.reports import sweep_annex, sweep_figures, sweep_findings
-from heldin.reports.annex_parts import REFERENCE
+from heldin.reports.annex_parts import REFERENCE, attach_configuration
 from heldin.reports.blocks import Block, Entry, Paragraph, Place, Remarks, Report, Table, Verbatim, assemble
 from heldin.reports.wording import (
     breakable,
@@ -215,16 +215,8 @@ def state_kept(_result: SweepResult) -> str:
 
 def explain_repeat(result: SweepResult) -> list[Block]:
     """Return how to repeat the sweep."""
-    text = (
-        f"Made by heldin {result.version}. The config of the first variant, user-name patterns left out, stands after"
-        " the annex."
-    )
-    return [Verbatim(breakable(result.command)), Paragraph(text)]
-
-
-def show_configuration(result: SweepResult) -> Verbatim:
-    """Return the configuration of the first variant."""
-    return Verbatim(yaml.safe_dump(result.config, sort_keys=False, width=100))
+    text = f"Made by heldin {result.version}. The configuration is that of the first variant."
+    return [Verbatim(breakable(result.command)), Paragraph(text), attach_configuration(result.config)]
 
 
 # The table of contents. The glossary of their words comes between the two.
@@ -255,5 +247,4 @@ SECTIONS: tuple[Entry[SweepResult], ...] = (
 CLOSING: tuple[Entry[SweepResult], ...] = (
     Entry("repeat", "To repeat this", explain_repeat, level=2),
     *sweep_annex.SECTIONS,
-    Entry("configuration", "Configuration", show_configuration, place=Place.COLUMNS),
 )

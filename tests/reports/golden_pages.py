@@ -16,7 +16,7 @@ from heldin.audit.attack_results import Curve, TprAt
 from heldin.record.document import Record, read_record
 from heldin.record.facts import Ceiling
 from heldin.record.sweep import SweepResult
-from heldin.reports.blocks import Banner, Figure, Paragraph, Place, Report, Section, texts
+from heldin.reports.blocks import Attachment, Banner, Figure, Paragraph, Place, Report, Section, texts
 from heldin.reports.record_report import report_record
 from heldin.reports.sweep_report import report_sweep
 from heldin.words.answer import ComparisonFlaw
@@ -162,8 +162,7 @@ def page(report: Report) -> str:
     """All texts of a report, one a line, below the key and heading of their section."""
     lines = [report.title, report.notice]
     for section in report.sections:
-        if section.key != "configuration":
-            lines += ["", f"{'#' * section.level} {section.key}: {section.title}", *_lines(section)]
+        lines += ["", f"{'#' * section.level} {section.key}: {section.title}", *_lines(section)]
     return re.sub("report [0-9a-f]{12}", "report ID", "\n".join(lines).replace("\u200b", "")) + "\n"
 
 
@@ -175,6 +174,8 @@ def _lines(section: Section) -> Iterator[str]:
             yield from (f"[{block.name}] {block.alt}", block.caption)
         elif isinstance(block, Paragraph):
             yield f"{block.lead} {block.text}".strip()
+        elif isinstance(block, Attachment):
+            yield f"[{block.name}] {block.description}"
         elif hasattr(block, "rows"):
             yield from (" | ".join(row) for row in (block.head, *block.rows, *([(block.note,)] if block.note else [])))
         elif hasattr(block, "pairs"):

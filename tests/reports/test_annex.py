@@ -236,7 +236,6 @@ def test_every_kind_of_record_has_an_annex_that_page_two_points_to(record, kind)
     after = keys[keys.index("annex") :]
     assert [key for key in after if key != "own-limits"] == [
         *("annex", "tests", "release", "promise-terms", "others", "quality", "when-to-repeat", "opinion", "residual"),
-        "configuration",
     ]
     assert ("own-limits" in after) == (kind == "limits and release")
     assert keys[:5] == ["answer", "picture", "lines", "decision", "annex-reference"]
@@ -258,10 +257,11 @@ def test_the_annex_is_typeset_with_names_as_text(record, kind, tmp_path):
     (number,) = [i for i, page in enumerate(printed, start=1) if page.says(report.section("annex").title)]
     reference = report.section("annex-reference").first(Reference).text
     assert any(page.says(f"{reference} (page {number})") for page in printed[:3])
-    assert printed[number - 1].says("_nobody_ #else $x$ *at* all") == (kind == "limits and release")
+    annex = printed[number - 1 :]
+    assert any(page.says("_nobody_ #else $x$ *at* all") for page in annex) == (kind == "limits and release")
     for key in ("tests", "own-limits"):
-        for text in texts(report_record(made).section(key)):
-            assert printed[number - 1].says(text), text
+        for text in texts(report.section(key)):
+            assert any(page.says(text) for page in annex), text
 
 
 def test_the_glossary_has_at_most_twenty_terms():

@@ -1,7 +1,9 @@
 """Figures and tables as files: what is drawn is in the CSV, and every format can be read by what it is made for."""
 
 import csv
+import re
 import xml.etree.ElementTree as ET
+from urllib.parse import unquote
 
 import numpy as np
 import pypdfium2
@@ -10,6 +12,7 @@ from PIL import Image
 
 from heldin.reports.blocks import Report, Section, Table
 from heldin.reports.exports import write_figures, write_tables
+from heldin.reports.html import render
 from heldin.reports.record_report import report_record
 from heldin.reports.sweep_report import report_sweep
 from tests.made_sweeps import made_sweep
@@ -36,6 +39,11 @@ def test_every_figure_is_written_in_three_formats_with_what_it_draws(plain, tmp_
                     assert image.width > 1000
             case ".svg":
                 ET.parse(path)
+    # The web page links each figure's data.
+    links = dict(re.findall(r'download="([\w-]+)\.csv" href="data:text/csv;charset=utf-8,([^"]+)"', render(report)))
+    assert {name: unquote(data) for name, data in links.items()} == {
+        name: (tmp_path / "figures" / f"{name}.csv").read_text(encoding="utf-8") for name in report.figures
+    }
     # The same numbers as in the record.
     drawn = _rows(tmp_path / "figures" / "roc.csv")
     curve = plain.curve()

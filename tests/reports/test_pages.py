@@ -5,7 +5,9 @@ Two are typeset: one of long names, and one with every optional part. What diffe
 
 import matplotlib as mpl
 import numpy as np
+import pypdfium2 as pdfium
 import pytest
+import yaml
 
 import heldin.reports.figures
 from heldin.audit.decision import Answer
@@ -14,6 +16,7 @@ from heldin.record.document import read_record, write_record
 from heldin.record.facts import Ceiling, GradientNorms
 from heldin.reports.page_one import report_id, summary_lines
 from heldin.reports.record_report import report_record, write_report
+from heldin.reports.typesetting import write_pdf
 from heldin.reports.wording import TERMS
 from heldin.words.answer import ComparisonFlaw
 from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, Relation
@@ -150,6 +153,24 @@ def test_nothing_runs_off_the_paper_or_into_the_margins(printed):
             assert right < page.width - MARGIN + 3, (kind, page.text[:80])
             assert bottom > 20
             assert top < page.height - 20
+
+
+def test_only_the_last_page_may_be_less_than_half_full(printed):
+    for page in printed[:-1]:
+        # Without the line at the foot of every page.
+        lowest = min(bottom for _, _, bottom, _, top in page.boxes if top > 60)
+        assert lowest < page.height / 2, page.text[:80]
+
+
+def test_the_configuration_is_attached_to_the_pdf(made, tmp_path):
+    with typesetting():
+        path = write_pdf(report_record(made), tmp_path / "report.pdf")
+    document = pdfium.PdfDocument(path)
+    attached = {document.get_attachment(i).get_name(): document.get_attachment(i).get_data() for i in range(1)}
+    assert document.count_attachments() == 1
+    assert yaml.safe_load(bytes(attached["configuration.yaml"])) == made.config
+    # And is no page of it.
+    assert "sequence_length:" not in "".join(page.text for page in pages(path))
 
 
 def test_no_line_of_text_lies_on_another(printed):
