@@ -36,6 +36,11 @@ gpu_base, tables, correctness, steps, examples, scoring, beside, whole, profiles
 gpu = _loaded("gpu")
 CPU = torch.device("cpu")
 TINY = gpu_base.Shape(2, 16, 2, vocabulary=61, context=32)
+TINY_RUN = {"vocabulary": 512, "context": 32, "hidden": 16, "layers": 2, "heads": 2, "window": 16}
+TINY_CORPUS = {
+    "source": {"kind": "synthetic", "parameters": {"users": 60, "mean_records": 12, "min_records": 8}},
+    "users": {"min_records": 8, "fraction": 0.5},
+}
 TINY_OF_MANY_WORDS = gpu_base.Shape(2, 16, 2, vocabulary=2048, context=32)
 
 
@@ -151,11 +156,8 @@ def test_part_5_draws_cohorts_of_the_stated_size():
 
 @pytest.mark.slow
 def test_part_6_runs_and_attacks_in_both_precisions():
-    parameters = {"users": 60, "mean_records": 12, "min_records": 8}
-    corpus = {"source": {"kind": "synthetic", "parameters": parameters}, "users": {"min_records": 8, "fraction": 0.5}}
-    shape = {"vocabulary": 512, "context": 32, "hidden": 16, "layers": 2, "heads": 2, "window": 16}
     uls = {**whole.DEFENSES["uls"], "population": 20, "cohort": 4, "steps": 6}
-    figures, told = whole.whole_runs(corpus, shape, 32, {"none": {"kind": "none"}, "uls": uls}, device=CPU)
+    figures, told = whole.whole_runs(TINY_CORPUS, TINY_RUN, 32, {"none": {"kind": "none"}, "uls": uls}, device=CPU)
     assert [its.limit for its in figures] == [1.01, *[None] * 7] * 2
     assert set(told["runs"]) == {f"{kind}, {precision}" for kind in ("none", "uls") for precision in ("fp32", "bf16")}
     for its in told["runs"].values():
@@ -437,7 +439,66 @@ def test_parts_1_2_5_and_8_run_where_only_torch_and_transformers_are(tmp_path):
     done = subprocess.run(
         [sys.executable, str(tmp_path / "bare.py")], capture_output=True, text=True, env={"PYTHONPATH": path}
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    said = [line for line in done.stderr.splitlines() if not line.startswith("USDT:")]  # the profiler's own
+    assert (done.returncode, said) == (0, [])
+
+
+UNINSTALLED = """
+import importlib.abc, importlib.metadata, sys
+from pathlib import Path
+
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "typst":
+            raise ImportError(name)
+
+real = importlib.metadata.version
+def version(name):
+    if name in ("heldin", "typst"):
+        raise importlib.metadata.PackageNotFoundError(name)
+    return real(name)
+
+importlib.metadata.version = version
+sys.meta_path.insert(0, Missing())
+import json, torch, heldin, gpu_whole
+assert heldin.__version__ == "source tree, not installed"
+corpus, shape, defenses = json.loads(sys.argv[1])
+figures, told = gpu_whole.whole_runs(corpus, shape, 32, defenses, device=torch.device("cpu"))
+assert set(told["runs"]) == {"none, fp32", "none, bf16"}
+"""
+
+
+@pytest.mark.slow
+def test_part_6_runs_from_a_source_tree_that_is_not_installed_and_without_typst(tmp_path):
+    (tmp_path / "bare.py").write_text(UNINSTALLED)
+    given = json.dumps([TINY_CORPUS, TINY_RUN, {"none": {"kind": "none"}}])
+    path = f"{ROOT / 'src'}:{ROOT / 'benchmarks'}"
+    environment = {"PYTHONPATH": path, "HELDIN_CACHE_DIR": str(tmp_path / "cache"), "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "bare.py"), given], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_pytest_starts_where_pytest_benchmark_is_installed(tmp_path):
+    (tmp_path / "made_benchmark.py").write_text(
+        "import warnings\n\ndef pytest_configure(config):\n    warnings.warn('disabled under xdist')\n"
+    )
+    about = tmp_path / "made_benchmark-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: made-benchmark\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[pytest11]\nbenchmark = made_benchmark\n")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--collect-only",
+        "tests/base/test_versions.py",
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow
