@@ -17,7 +17,6 @@ command are Parquet files that only their owner can read.
 """
 
 import contextlib
-import importlib.metadata
 import json
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, read_json, text_sha256, whole_directory, whole_file, write_text
+from heldin.base.versions import version
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -170,7 +170,7 @@ def folder_digest(folder: Path) -> str:
 
 def stamped(content: dict[str, Any], schema: int = 1) -> dict[str, Any]:
     """Return a document's content after its schema version and the version of heldin that writes it."""
-    return {_SCHEMA: schema, _WRITER: importlib.metadata.version("heldin"), **content}
+    return {_SCHEMA: schema, _WRITER: version(), **content}
 
 
 def unstamped(document: dict[str, Any], path: Path, remedy: str, schema: int = 1) -> dict[str, Any]:
@@ -184,12 +184,12 @@ def unstamped(document: dict[str, Any], path: Path, remedy: str, schema: int = 1
     Raises:
         OtherSchemaError: it is of another version.
     """
-    version, writer = document.get(_SCHEMA), document.get(_WRITER)
+    read, writer = document.get(_SCHEMA), document.get(_WRITER)
     # By type too, since True == 1 in Python.
-    if type(version) is not int or version != schema:
+    if type(read) is not int or read != schema:
         known = isinstance(writer, str) and writer.isprintable() and len(writer) <= _LONGEST
         by, other = (f"heldin {writer}", f", or use heldin {writer}") if known else ("an unknown version of heldin", "")
-        number = version if type(version) is int else "none"
+        number = read if type(read) is int else "none"
         raise OtherSchemaError(
             f"'{path}' was written by {by} with schema version {number}, and this heldin reads schema version {schema}:"
             f" {remedy}{other}"

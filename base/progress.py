@@ -5,7 +5,6 @@ text and no names: reporters give counts, and an error is logged by its class, n
 """
 
 import contextlib
-import importlib.metadata
 import os
 import sys
 import threading
@@ -24,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heldin.base.quiet import is_quiet
+from heldin.base.versions import version
 
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_TABLES = 60.0
@@ -231,7 +231,7 @@ def logged(reporter: Reporter, folder: Path, *, command: str) -> Iterator[Report
         folder: of the run; it must exist.
         command: how the program was called, without names of users.
     """
-    log_line(folder, f"begin: heldin {importlib.metadata.version('heldin')}, process {os.getpid()}: {command}")
+    log_line(folder, f"begin: heldin {version()}, process {os.getpid()}: {command}")
     started = time.monotonic()
     how = "end"
     try:

@@ -1,101 +1,122 @@
 """Correctness and speed of private steps on a GPU: `make gpu`, or `PYTHONPATH=src python benchmarks/gpu.py --only 2`.
 
-No network and no weights: models are random. Each part appends a line to benchmarks/gpu.jsonl (device, driver,
-versions, commit), says pass or fail for each figure, and renews the table of GPUs in RESULTS.md; the exit code is 1 if
-a figure or a part fails and 2 where there is no GPU. Parts 1, 2 and 5 need torch, transformers, scipy and pydantic and
-nothing else; 3 also dp-accounting and Opacus, 4 the client of endpoints, 6 and 7 all that heldin installs.
+No network and no weights: models are random. A part has one case or more, `--case 2` runs the third alone. Each case
+appends a line to benchmarks/gpu.jsonl as it ends (device, driver, versions, commit), says pass or fail for each figure
+and how long it took, and renews the table of GPUs in RESULTS.md; the exit code is 1 if a figure or a case fails and 2
+where there is no GPU. Figures of time have beside them the share of the card: 6 N FLOPs a token, without those of
+attention, over the seconds and over what a bf16 matrix product reaches on that card in the same process. Parts 1, 2, 5
+and 8 need torch, transformers, scipy and pydantic and nothing else; 3 also dp-accounting and Opacus, 4 the client of
+endpoints, 9 accelerate, 6 and 7 all that heldin installs.
 
 1. Every engine: V = 50,257 tied, 4 layers, with TF32 switched on outside. In float32 within 1e-4 of plain float64
    backward passes on the CPU; in bfloat16 within 2e-2 of plain backward passes of that precision, and beside it how far
    both are from float64, which is the passes' own rounding; every contribution at most C (1 + 1e-4).
 2. Steps of random 125M and 1.3B models over users of 16 x 512 and 16 x 1,024 tokens: a plain step (same loss, same
    attention, same passes), "auto" by the functions and with the noise of training, unit by unit. Medians of steps 2 to
-   12 with Adam; nothing waits within a step but what waits in training. Peak memory, for one case of each shape beside
+   6 with Adam; nothing waits within a step but what waits in training. Peak memory, for one case of each shape beside
    what a rehearsal without numbers said it would be.
 3. Example DP, 32 records of 512 tokens at 125M: over plain training and over Opacus (hooks, ghost clipping).
-4. Scoring 20,000 texts through the score cache, tokenizing included, over bare forward passes, which are given tokens;
+4. Scoring 5,000 texts through the score cache, tokenizing included, over bare forward passes, which are given tokens;
    in float32 and in bfloat16.
 5. Noise and optimizer of a 125M step, and the host's part of a ULS step of 342,477 users with cohorts of 1,024: who is
    drawn, which records, their passes, the keys of the noise.
 6. Whole runs: a 125M shape pre-trained on Enron's public users (without HELDIN_DATA_DIR on the built-in corpus's),
    fine-tuned without a defense and under ULS at epsilon 8, in both precisions, and attacked.
 7. With several GPUs: ULS steps at 125M by replicas and in shards over those of one GPU.
+8. A plain and a ULS step at 125M and at 1.3B profiled: the kernels that cost most, seconds and bytes by class, gaps.
+9. Our plain step at 125M and at 1.3B over a plain PyTorch loop and over the Trainer of transformers, each with and
+   without torch.compile.
 """
 
 import argparse
 import contextlib
+import functools
 import json
 import math
+import signal
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from gpu_base import SHAPES, Figure, Shape, give_back
+from gpu_base import SHAPES, Figure, Shape, give_back, peak
 from gpu_table import renew
 
 LINES = Path(__file__).with_name("gpu.jsonl")
 RESULTS = Path(__file__).with_name("RESULTS.md")
-MINUTES = 25  # of all parts of one GPU
+MINUTES = 12  # of all parts of one GPU
+SECONDS = 150  # of a case, which is then stopped
+
+Measured = tuple[list[Figure], dict[str, Any]]
+Part = Callable[[torch.device], Measured]
 
 
 # Their modules are imported when they run, for what they need is not everywhere.
-def part_1(device: torch.device) -> tuple[list[Figure], dict[str, Any]]:
+def part_1() -> Sequence[Part]:
     from gpu_correctness import correctness
 
-    return correctness(Shape(4, 768, 12, context=512), 512, device), {}
+    return [lambda device: (correctness(Shape(4, 768, 12, context=512), 512, device), {})]
 
 
-def part_2(device: torch.device) -> tuple[list[Figure], dict[str, Any]]:
-    from gpu_steps import all_steps
+def part_2() -> Sequence[Part]:
+    from gpu_steps import CASES, steps
 
-    return all_steps(device)
+    return [functools.partial(steps, case, SHAPES[case.shape]) for case in CASES]
 
 
-def part_3(device: torch.device) -> tuple[list[Figure], dict[str, Any]]:
+def part_3() -> Sequence[Part]:
     from gpu_examples import example_dp
 
-    return example_dp(SHAPES["125M"], 32, 512, device)
+    return [functools.partial(example_dp, SHAPES["125M"], 32, 512)]
 
 
-def part_4(device: torch.device) -> tuple[list[Figure], dict[str, Any]]:
+def part_4() -> Sequence[Part]:
     from gpu_scoring import scoring
 
-    return scoring(SHAPES["125M"], 20_000, 120, device)
+    return [functools.partial(scoring, SHAPES["125M"], 5_000, 120)]
 
 
-def part_5(device: torch.device) -> tuple[list[Figure], dict[str, Any]]:
+def part_5() -> Sequence[Part]:
     from gpu_beside import beside_gradients
 
-    return beside_gradients(SHAPES["125M"], 342_477, 1024, device)
+    return [functools.partial(beside_gradients, SHAPES["125M"], 342_477, 1024)]
 
 
-def part_6(_: torch.device) -> tuple[list[Figure], dict[str, Any]]:
+def part_6() -> Sequence[Part]:
     from gpu_whole import RUN_SHAPE, corpus_of, whole_runs
 
-    return whole_runs(corpus_of(), RUN_SHAPE, 256)
+    return [lambda device: whole_runs(corpus_of(), RUN_SHAPE, 256, device=device)]
 
 
-def part_7(device: torch.device) -> tuple[list[Figure], dict[str, Any]]:
+def part_7() -> Sequence[Part]:
     from gpu_whole import several
 
     # The figure to reach is of two; where there are more, of all as well.
-    figures: list[Figure] = []
-    details: dict[str, Any] = {}
-    for processes in sorted({2, torch.cuda.device_count()}):
-        found, told = several(SHAPES["125M"], device, processes, "bf16")
-        figures += found
-        details[f"{processes} processes"] = told
-    return figures, details
+    return [
+        lambda device, its=processes: several(SHAPES["125M"], device, its, "bf16")
+        for processes in sorted({2, torch.cuda.device_count()})
+    ]
 
 
-PARTS: dict[int, Callable[[torch.device], tuple[list[Figure], dict[str, Any]]]] = {
+def part_8() -> Sequence[Part]:
+    from gpu_profile import CASES, profile_step
+
+    return [functools.partial(profile_step, case, name, SHAPES[case.shape]) for case, name in CASES]
+
+
+def part_9() -> Sequence[Part]:
+    from gpu_baselines import BASELINES, beside
+
+    return [functools.partial(beside, baseline, SHAPES[baseline.case.shape]) for baseline in BASELINES]
+
+
+PARTS: dict[int, Callable[[], Sequence[Part]]] = {
     1: part_1,
     2: part_2,
     3: part_3,
@@ -103,27 +124,61 @@ PARTS: dict[int, Callable[[torch.device], tuple[list[Figure], dict[str, Any]]]] 
     5: part_5,
     6: part_6,
     7: part_7,
+    8: part_8,
+    9: part_9,
 }
 OF_SEVERAL = 7
 
 
-def attempted(
-    part: Callable[[torch.device], tuple[list[Figure], dict[str, Any]]], device: torch.device
-) -> tuple[list[Figure], dict[str, Any]]:
-    """What a part measured; if it ends in an error, that is told and fails, and the parts after it run."""
+class TooLong(Exception):
+    """A case that ran past its limit."""
+
+
+@contextlib.contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raise TooLong in this block after so many seconds, as soon as Python has its turn."""
+
+    def stop(*_: object) -> None:
+        raise TooLong(f"over {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        return part(device)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def attempted(part: Part, device: torch.device, seconds: float = SECONDS) -> Measured:
+    """What a case measured; if it ends in an error, that is told and fails, and the cases after it run."""
+    try:
+        with limited(seconds):
+            return part(device)
     except Exception as error:
         what, told = (
             f"ended in {type(error).__name__}: {next(iter(str(error).splitlines()), '')[:200]}",
             traceback.format_exc(),
         )
-    # Out here, where the error is gone, whose traceback would keep the part's tensors. After some errors CUDA gives
+    # Out here, where the error is gone, whose traceback would keep the case's tensors. After some errors CUDA gives
     # nothing back any more.
-    print(told, file=sys.stderr)
+    print(told, file=sys.stderr, flush=True)
     with contextlib.suppress(RuntimeError):
         give_back()
     return [Figure(what, math.inf, 0.0)], {"failed": told}
+
+
+def cases_of(number: int) -> Sequence[Part]:
+    """Return the cases of a part; of a part that cannot be imported one, which says so when it is run."""
+    try:
+        return PARTS[number]()
+    except Exception as error:
+        missing = error
+
+        def refuse(_: torch.device) -> Measured:
+            raise missing
+
+        return [refuse]
 
 
 def provenance(device: torch.device) -> dict[str, Any]:
@@ -148,9 +203,36 @@ def provenance(device: torch.device) -> dict[str, Any]:
     }
 
 
+def measure(number: int, case: int, part: Part, device: torch.device, limit: float) -> int:
+    """Measure a case, print and append what it measured, renew the table; return how many figures fail."""
+    began = time.monotonic()
+    figures, details = attempted(part, device, limit)
+    seconds = round(time.monotonic() - began, 1)
+    print(f"part {number}, case {case}, {seconds:,.0f} s", flush=True)
+    print("\n".join(figure.line() for figure in figures), flush=True)
+    told = {"part": number, "case": case, "seconds": seconds, "peak": peak_or_none(device)}
+    with LINES.open("a", encoding="utf-8") as lines:
+        lines.write(
+            json.dumps({**provenance(device), **told, "figures": [asdict(figure) for figure in figures], **details})
+            + "\n"
+        )
+    renew(RESULTS, LINES)
+    return sum(figure.fails for figure in figures)
+
+
+def peak_or_none(device: torch.device) -> float | None:
+    """Return the peak of the card in FLOPs a second; None where an error of CUDA left it unusable."""
+    try:
+        return peak(device)
+    except Exception:
+        return None
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", type=int, nargs="*", choices=sorted(PARTS), help="parts (default: all)")
+    parser.add_argument("--case", type=int, nargs="*", help="numbers of cases of these parts, from 0 (default: all)")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="after which a case is stopped")
     parser.add_argument("--check", action="store_true", help="only say whether there is a GPU")
     chosen = parser.parse_args()
     if not torch.cuda.is_available():
@@ -160,20 +242,17 @@ def main() -> int:
     if chosen.check:
         print(f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}")
         return 0
+    if (flops := peak_or_none(device)) is not None:
+        print(f"{torch.cuda.get_device_name(device)}, bf16 products reach {flops / 1e12:,.0f} TFLOP/s", flush=True)
     failed, started = 0, time.monotonic()
     parts = chosen.only or [its for its in sorted(PARTS) if its != OF_SEVERAL or torch.cuda.device_count() > 1]
     for number in parts:
         began = time.monotonic()
-        figures, details = attempted(PARTS[number], device)
-        seconds = round(time.monotonic() - began, 1)
-        print(f"part {number}, {seconds:,.0f} s", flush=True)
-        print("\n".join(figure.line() for figure in figures), flush=True)
-        failed += sum(figure.fails for figure in figures)
-        told = {"part": number, "seconds": seconds, "figures": [asdict(figure) for figure in figures], **details}
-        with LINES.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps({**provenance(device), **told}) + "\n")
-        renew(RESULTS, LINES)
-    if parts == [its for its in PARTS if its != OF_SEVERAL]:
+        for case, part in enumerate(cases_of(number)):
+            if chosen.case is None or case in chosen.case:
+                failed += measure(number, case, part, device, chosen.seconds)
+        print(f"part {number}, {time.monotonic() - began:,.0f} s", flush=True)
+    if chosen.case is None and parts == [its for its in PARTS if its != OF_SEVERAL]:
         figure = Figure("minutes of all parts", (time.monotonic() - started) / 60, MINUTES)
         print(figure.line())
         failed += figure.fails

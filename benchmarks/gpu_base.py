@@ -1,6 +1,7 @@
 """What the parts of the GPU benchmark share: random models and users, figures with their limits, and a clock."""
 
 import contextlib
+import functools
 import gc
 import itertools
 import statistics
@@ -28,6 +29,18 @@ class Shape:
     context: int = 2048
 
     def model(self, device: torch.device) -> GPTNeoForCausalLM:
+        model = self.default_model(device)
+        use_exact_attention(model)
+        return model
+
+    @property
+    def weights(self) -> int:
+        """Weights that take part in products: all of the model but the table of positions."""
+        of_layer = self.hidden * (12 * self.hidden + 10)
+        return self.layers * of_layer + self.vocabulary * self.hidden + 2 * self.hidden
+
+    def default_model(self, device: torch.device) -> GPTNeoForCausalLM:
+        """Return the model as transformers makes it, with the attention of transformers."""
         torch.manual_seed(0)
         kinds = (["global", "local"] * self.layers)[: self.layers]
         config = GPTNeoConfig(
@@ -45,9 +58,7 @@ class Shape:
             eos_token_id=0,
         )
         with device:
-            model = GPTNeoForCausalLM(config)
-        use_exact_attention(model)
-        return model
+            return GPTNeoForCausalLM(config)
 
 
 SHAPES = {"125M": Shape(12, 768, 12), "1.3B": Shape(24, 2048, 16)}
@@ -68,6 +79,31 @@ class Figure:
     def line(self) -> str:
         judged = "" if self.limit is None else f" (at most {self.limit:g}): {'FAIL' if self.fails else 'pass'}"
         return f"  {self.what}: {self.value:.5g}{judged}"
+
+
+def share_of_card(shape: Shape, tokens: int, seconds: float, device: torch.device, passes: int = 3) -> float:
+    """Return the share of the card's measured bf16 peak that a step uses: 2 N FLOPs per token and pass, no attention's.
+
+    Args:
+        tokens: predicted tokens.
+        passes: 3 for a forward and a backward pass, 1 for a forward pass.
+    """
+    return 2 * passes * shape.weights * tokens / seconds / peak(device)
+
+
+@functools.cache
+def peak(device: torch.device) -> float:
+    """Return the FLOPs a second of the fastest of five runs of bf16 matrix products of 8,192 x 8,192."""
+    size, products = (8192, 10) if device.type == "cuda" else (256, 2)
+    left, right = (torch.randn(size, size, device=device).to(torch.bfloat16) for _ in range(2))
+    out, clock = torch.empty_like(left), Clock(device)
+    seconds = []
+    for _ in range(6):
+        began = clock()
+        for _ in range(products):
+            torch.mm(left, right, out=out)
+        seconds.append(clock() - began)
+    return 2 * size**3 * products / min(seconds[1:])
 
 
 def some_units(users: int, records: int, length: int, vocabulary: int, device: torch.device) -> UnitBatch:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from gpu_base import Figure, Shape, median_step, recovering
+from gpu_base import Figure, Shape, median_step, recovering, share_of_card
 from transformers import GPTNeoForCausalLM
 
 from heldin.defenses.choices import NoiseGenerator, PoissonSampler
@@ -52,6 +52,14 @@ def example_dp(shape: Shape, records: int, length: int, device: torch.device) ->
         _ratio(
             f"example DP, {about}: step over Opacus with ghost clipping", "ours, untied", "Opacus, ghost", taken, 1.0
         ),
+    ]
+    found += [
+        Figure(
+            f"example DP, {about}, {name}: share of the card",
+            share_of_card(shape, records * length, timed["seconds"], device),
+        )
+        for name, timed in taken.items()
+        if "seconds" in timed
     ]
     return found, {about: taken}
 

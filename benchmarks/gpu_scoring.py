@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from gpu_base import Clock, Figure, Shape
+from gpu_base import Clock, Figure, Shape, share_of_card
 
 from heldin.models.attention import unpacked
 from heldin.models.loading import LanguageModel
@@ -55,6 +55,10 @@ def scoring(shape: Shape, texts: int, words: int, device: torch.device) -> tuple
             Figure(f"scoring {texts:,} texts in {precision}, cache included: over bare passes", scored / bare, limit)
         )
         tokens = sum(map(len, windows))
+        found += [
+            Figure(f"{name} in {precision}: share of the card", share_of_card(shape, tokens, seconds, device, passes=1))
+            for name, seconds in (("bare passes", bare), ("scoring", scored))
+        ]
         told[precision] = {"bare": bare, "scored": scored, "tokenizing on one core": tokenizing, "tokens": tokens}
     return found, told
 

@@ -1,13 +1,12 @@
 """Part 2 of the GPU benchmark: private steps over plain ones, and their peak memory."""
 
-import functools
 import math
 import statistics
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from gpu_base import SHAPES, Clock, Figure, Marks, Shape, arithmetic, recovering
+from gpu_base import Clock, Figure, Marks, Shape, arithmetic, recovering, share_of_card
 from transformers import GPTNeoForCausalLM, PreTrainedModel
 
 from heldin.defenses.choices import NoiseGenerator
@@ -25,7 +24,8 @@ from heldin.finetune.sharding import Spread
 from heldin.models.devices import Planned, moved
 
 RATIO, MEMORY = 1.10, 1.3  # of a ULS step over a plain one, at most
-STEPS = 12
+STEPS = 6
+NOISE = "noise of a step"  # its range in a profile
 
 
 @dataclass(frozen=True)
@@ -40,27 +40,26 @@ class Case:
     users_a_pass: int = 1
     checkpointing: bool = False
     rehearsed: bool = False
+    loop: bool = True  # whether steps unit by unit are timed too
+
+    @property
+    def about(self) -> str:
+        return f"{self.shape}, {self.users} x {self.records} x {self.length}"
+
+    @property
+    def tokens(self) -> int:
+        return self.users * self.records * self.length
 
 
 CASES = (
     Case("125M", 1, 16, 512),
     Case("125M", 4, 16, 512, rehearsed=True),
-    Case("125M", 16, 16, 512, 2),
+    Case("125M", 16, 16, 512, 2, loop=False),
     Case("125M", 4, 16, 1024),
     Case("1.3B", 1, 16, 512),
     Case("1.3B", 4, 16, 512, rehearsed=True),
-    Case("1.3B", 4, 16, 1024, checkpointing=True),
+    Case("1.3B", 4, 16, 1024, checkpointing=True, loop=False),
 )
-
-
-def all_steps(device: torch.device) -> tuple[list[Figure], dict[str, Any]]:
-    figures: list[Figure] = []
-    details: dict[str, Any] = {}
-    for case in CASES:
-        found, told = steps(case, SHAPES[case.shape], device)
-        figures += found
-        details |= told
-    return figures, details
 
 
 def steps(case: Case, shape: Shape, device: torch.device) -> tuple[list[Figure], dict[str, Any]]:
@@ -70,21 +69,26 @@ def steps(case: Case, shape: Shape, device: torch.device) -> tuple[list[Figure],
         model.train()
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
-    runs = _runs(case, shape)
+    runs = token_runs(case, shape)
     taken: dict[str, dict[str, Any]] = {}
-    for name in ("plain", "auto", "loop"):
+    for name in ("plain", "auto", *(["loop"] if case.loop else [])):
         with recovering(name, taken):
-            taken[name] = _timed(name, model, runs, device)
-    about = f"{case.shape}, {case.users} x {case.records} x {case.length}"
+            taken[name] = timed(name, model, runs, device)
+    about = case.about
     found: list[Figure] = []
     plain = taken["plain"]
-    for name in ("auto", "loop"):
+    for name in [name for name in taken if name != "plain"]:
         # A step that does not fit has no time: its figure is infinite, or not a number, and fails.
         its, limits = taken[name], (RATIO, MEMORY) if name == "auto" else (None, None)
         ratio = its.get("seconds", math.inf) / plain.get("seconds", math.nan)
         memory = its.get("allocated", math.inf) / plain.get("allocated", math.nan)
         found.append(Figure(f"{about}, {name}: step over plain", ratio, limits[0]))
         found.append(Figure(f"{about}, {name}: peak memory over plain", memory, limits[1]))
+    found += [
+        Figure(f"{about}, {name}: share of the card", share_of_card(shape, case.tokens, its["seconds"], device))
+        for name, its in taken.items()
+        if "seconds" in its
+    ]
     if case.rehearsed and "allocated" in taken["auto"]:
         said = _rehearsed(case, shape, runs, device)
         found.append(Figure(f"{about}, auto: peak memory over a rehearsal's", taken["auto"]["allocated"] / said))
@@ -94,7 +98,7 @@ def steps(case: Case, shape: Shape, device: torch.device) -> tuple[list[Figure],
 Runs = list[list[list[list[int]]]]  # token ids of each record of each user of each pass
 
 
-def _runs(case: Case, shape: Shape) -> Runs:
+def token_runs(case: Case, shape: Shape) -> Runs:
     generator = torch.Generator().manual_seed(1)
     size = (case.users, case.records, case.length + 1)
     users: list[list[list[int]]] = torch.randint(0, shape.vocabulary, size, generator=generator).tolist()
@@ -115,36 +119,16 @@ def _rehearsed(case: Case, shape: Shape, runs: Runs, device: torch.device) -> in
     return training_peak(lambda: shape.model(torch.device("cpu")), recipe, step, Planned("cuda", memory)).total
 
 
-def _timed(name: str, model: GPTNeoForCausalLM, runs: Runs, device: torch.device) -> dict[str, Any]:
-    model.zero_grad(set_to_none=True)
-    optimizer = torch.optim.Adam(model.parameters(), 1e-6, fused=True if device.type == "cuda" else None)
-    clock = Clock(device)
-    source = NoiseSource(NoiseGenerator.PHILOX, bytes(32))
-    users = sum(map(len, runs))
-    passes = Passes(max(sum(map(len, run)) for run in runs), budget=default_budget(device))
+def timed(name: str, model: GPTNeoForCausalLM, runs: Runs, device: torch.device) -> dict[str, Any]:
+    """Return the medians of steps 2 to ``STEPS`` in seconds, whole and of their phases, and the peak memory."""
+    clock, stepped = Clock(device), Stepped(name, model, runs, device)
     phases: dict[str, list[float]] = {"gradients": [], "noise": [], "optimizer": []}
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     whole = []
     for step in range(STEPS):
         began, marks = clock(), Marks(device)
-        marks.mark()
-        if name == "plain":
-            _plain_gradient(model, runs)
-            marks.mark()
-            marks.mark()
-        else:
-            with arithmetic("bf16", device):
-                auto = name == "auto"
-                total = clipped_sum(model, runs, 1.0, passes).gradients if auto else _looped(model, runs)
-            marks.mark()
-            noise = functools.partial(source.gaussian, step)
-            put_gradient(model, total, 1.0, users, lambda n, size, where, its=noise: its(n, size, 1.0, where))
-            del total  # as training does
-            marks.mark()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        marks.mark()
+        stepped(step, marks)
         whole.append(clock() - began)
         for phase, seconds in zip(phases, marks.spans(), strict=True):
             phases[phase].append(seconds)
@@ -154,8 +138,50 @@ def _timed(name: str, model: GPTNeoForCausalLM, runs: Runs, device: torch.device
         if device.type == "cuda"
         else {}
     )
-    of_phases = {phase: statistics.median(its[1:]) for phase, its in phases.items()}
-    return {"seconds": statistics.median(whole[1:]), "phases": of_phases, "ways": passes.effort.ways, **memory}
+    medians = {phase: statistics.median(seconds[1:]) for phase, seconds in phases.items()}
+    return {"seconds": statistics.median(whole[1:]), "phases": medians, "ways": stepped.passes.effort.ways, **memory}
+
+
+class Stepped:
+    """Training steps with Adam over the same users: "plain", or ULS by the functions ("auto") or unit by unit ("loop").
+
+    Attributes:
+        passes: the limits of the passes, and how gradients were computed.
+    """
+
+    def __init__(self, name: str, model: GPTNeoForCausalLM, runs: Runs, device: torch.device) -> None:
+        model.zero_grad(set_to_none=True)
+        self._name, self._model, self._runs, self._device = name, model, runs, device
+        self._optimizer = torch.optim.Adam(model.parameters(), 1e-6, fused=True if device.type == "cuda" else None)
+        self._source = NoiseSource(NoiseGenerator.PHILOX, bytes(32))
+        self.passes = Passes(max(sum(map(len, run)) for run in runs), budget=default_budget(device))
+
+    def __call__(self, step: int, marks: Marks) -> None:
+        """Take a step; marks lie before and after gradients, noise and optimizer."""
+        marks.mark()
+        if self._name == "plain":
+            _plain_gradient(self._model, self._runs)
+            marks.mark()
+        else:
+            with arithmetic("bf16", self._device):
+                total = self._clipped()
+            marks.mark()
+
+            def noise(name: str, size: torch.Size, where: torch.device) -> torch.Tensor:
+                with torch.profiler.record_function(NOISE):
+                    return self._source.gaussian(step, name, size, 1.0, where)
+
+            put_gradient(self._model, total, 1.0, sum(map(len, self._runs)), noise)
+            del total  # as training does
+        marks.mark()
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        marks.mark()
+
+    def _clipped(self) -> dict[str, torch.Tensor]:
+        if self._name == "loop":
+            return _looped(self._model, self._runs)
+        return clipped_sum(self._model, self._runs, 1.0, self.passes).gradients
 
 
 def _plain_gradient(model: GPTNeoForCausalLM, runs: Runs) -> None:

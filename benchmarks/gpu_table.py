@@ -20,20 +20,48 @@ def renew(results: Path, lines: Path) -> None:
 
 def table(lines: Path) -> list[str]:
     """The rows, a table for each kind of device."""
-    newest: dict[str, dict[int, dict[str, Any]]] = {}
+    newest: dict[str, dict[tuple[int, int], dict[str, Any]]] = {}
     for line in lines.read_text(encoding="utf-8").splitlines():
-        its = json.loads(line)
-        newest.setdefault(its["device"], {})[its["part"]] = its
+        measured = json.loads(line)
+        # The oldest lines of parts with one case have no number of it.
+        newest.setdefault(measured["device"], {})[measured["part"], measured.get("case", 0)] = measured
     rows = []
-    for device, parts in newest.items():
+    for device, cases in newest.items():
         rows += [f"**{device}**:", "", "| part | what | figure | at most | |", "|---|---|---|---|---|"]
-        for number, its in sorted(parts.items()):
-            rows += [_row(number, figure) for figure in its["figures"]]
-            commit = (its["commit"] or "unknown")[:9]
-            ran = f"torch {its['torch']}, driver {its['driver']}, commit {commit}, {its['time'][:10]}"
-            rows.append(f"| {number} | *{ran}* | {its['seconds']:,.0f} s | - | |")
+        for (number, case), measured in sorted(cases.items()):
+            rows += [_row(number, figure) for figure in measured["figures"]]
+            commit = (measured["commit"] or "unknown")[:9]
+            ran = f"torch {measured['torch']}, driver {measured['driver']}, commit {commit}, {measured['time'][:10]}"
+            rows.append(f"| {number} | *case {case}, {ran}* | {measured['seconds']:,.0f} s | - | |")
         rows.append("")
+        for _, measured in sorted(cases.items()):
+            for about, profile in measured.get("profile", {}).items():
+                rows += _profile(device, about, profile)
     return rows[:-1]
+
+
+def _profile(device: str, about: str, profile: dict[str, Any]) -> list[str]:
+    """The rows of a profiled step: seconds by class, and the kernels that cost most."""
+    whole = sum(row["seconds"] for row in profile["classes"].values())
+    rows = [
+        f"**{device}, a step profiled: {about}**, {profile['step'] * 1e3:.1f} ms of which"
+        f" {profile['gaps'] * 1e3:.1f} ms without a kernel, {profile['kernels']:,} kernels:",
+        "",
+        "| class | kernels | ms | share | GB | TB/s |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, row in profile["classes"].items():
+        moved, seconds = row.get("bytes"), row["seconds"]
+        told = "- | -" if not moved or not seconds else f"{moved / 1e9:.2f} | {moved / seconds / 1e12:.2f}"
+        rows.append(f"| {name} | {row['calls']:,} | {seconds * 1e3:.2f} | {seconds / whole:.1%} | {told} |")
+    rows += ["", "| kernel | class | operation | calls | ms | share |", "|---|---|---|---|---|---|"]
+    for row in profile["most costly"]:
+        kernel, operation = (row[key].replace("|", "/") for key in ("kernel", "operation"))
+        rows.append(
+            f"| `{kernel[:100]}` | {row['class']} | {operation} | {row['calls']:,} | {row['seconds'] * 1e3:.2f} |"
+            f" {row['share']:.1%} |"
+        )
+    return [*rows, ""]
 
 
 def _row(number: int, figure: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_base import Clock, Figure, Shape, give_back
+from gpu_base import Clock, Figure, Shape, give_back, share_of_card
 
 import heldin
 from heldin.defenses.choices import NoiseGenerator, PoissonSampler
@@ -69,6 +69,8 @@ def whole_runs(
     shape: Mapping[str, int],
     length: int,
     defenses: Mapping[str, Mapping[str, Any]] = DEFENSES,
+    *,
+    device: torch.device,
 ) -> tuple[list[Figure], dict[str, Any]]:
     """A base pre-trained on public users, fine-tuned without a defense and under ULS in both precisions, attacked."""
     told: dict[str, Any] = {}
@@ -80,12 +82,17 @@ def whole_runs(
             assert found is not None
             told[name] = _taken(found)
     figures = []
+    sizes = Shape(shape["layers"], shape["hidden"], shape["heads"], shape["vocabulary"], shape["context"])
     for kind in defenses:
         whole, half = (told[f"{kind}, {precision}"] for precision in PRECISIONS)
         ratio = max(half["loss"] / whole["loss"], whole["loss"] / half["loss"])
         figures.append(Figure(f"{kind}: held-out loss of one precision over the other's", ratio, LOSS_RATIO))
         figures += [Figure(f"{kind}, {p}: AUROC", told[f"{kind}, {p}"]["auroc"]) for p in PRECISIONS]
         figures.append(Figure(f"{kind}: seconds of steps, bf16 over fp32", half["seconds"] / whole["seconds"]))
+        for p in PRECISIONS:
+            a_second = told[f"{kind}, {p}"]["tokens a second"]
+            figures.append(Figure(f"{kind}, {p}: tokens a second", a_second))
+            figures.append(Figure(f"{kind}, {p}: share of the card", share_of_card(sizes, a_second, 1.0, device)))
     return figures, {"source": corpus["source"]["kind"], "runs": told}
 
 

@@ -11,6 +11,7 @@ import typer
 
 from heldin.base.errors import InputError
 from heldin.base.quiet import be_quiet, is_quiet
+from heldin.base.versions import version
 
 if TYPE_CHECKING:
     from heldin.audit.decision import DecisionConfig
@@ -52,9 +53,7 @@ def _use(device: _Device | None) -> _Device | None:
 
 def _say_version(wanted: bool) -> None:
     if wanted:
-        import importlib.metadata
-
-        typer.echo(f"heldin {importlib.metadata.version('heldin')}")
+        typer.echo(f"heldin {version()}")
         raise typer.Exit
 
 

@@ -1,6 +1,5 @@
 """The environment of a run, for the record."""
 
-import importlib.metadata
 import platform
 import resource
 import subprocess
@@ -8,14 +7,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from heldin.base.versions import installed_versions, version
 from heldin.record.facts import Environment
 
 PACKAGES = ("torch", "transformers", "tokenizers", "peft", "accelerate", "numpy", "scipy", "scikit-learn", "pyarrow")
-
-
-def version() -> str:
-    """heldin's own version."""
-    return importlib.metadata.version("heldin")
 
 
 def environment(seconds: Mapping[str, float]) -> Environment:
@@ -28,7 +23,7 @@ def environment(seconds: Mapping[str, float]) -> Environment:
         heldin=version(),
         python=platform.python_version(),
         # Those whose versions may change a number of the record.
-        packages={name: importlib.metadata.version(name) for name in PACKAGES},
+        packages=installed_versions(PACKAGES),
         git_revision=_git_revision(),
         device=device_name(default_device()),
         threads=torch.get_num_threads(),

@@ -6,8 +6,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import typst
-
 from heldin.base.errors import InputError
 from heldin.base.files import whole_file
 from heldin.reports.blocks import Block, Report, Section
@@ -24,6 +22,8 @@ def write_pdf(report: Report, path: Path) -> Path:
     Raises:
         InputError: something in it cannot be printed, such as a name in a script that no font here has.
     """
+    import typst  # 34 MB that a run without a PDF does without
+
     with tempfile.TemporaryDirectory() as scratch:
         workplace = Path(scratch)
         for name, figure in report.figures.items():

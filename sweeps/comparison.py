@@ -8,6 +8,7 @@ from heldin.audit.blocks import LEAST_BLOCKS
 from heldin.audit.decision import Answer
 from heldin.base.errors import ConstantScores, InputError, TooFewUsers
 from heldin.base.progress import Reporter
+from heldin.base.versions import version
 from heldin.base.wording import counted
 from heldin.bounds.one_run import fdp_bound
 from heldin.bounds.scores import LabelledScores
@@ -15,7 +16,6 @@ from heldin.bounds.verdict import NO_CLAIM, Standing, holm
 from heldin.defenses.accounting.joint import composed_epsilon
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
-from heldin.jobs.environment import version
 from heldin.record.document import INTERNAL_NOTICE, Record, masked
 from heldin.record.facts import Environment
 from heldin.record.sweep import (

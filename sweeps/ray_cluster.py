@@ -16,9 +16,9 @@ from typing import Any
 
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import cache_directory, private_directory, whole_directory
+from heldin.base.versions import version
 from heldin.base.wording import counted
 from heldin.corpus.cluster import connect_to_ray
-from heldin.jobs.environment import version
 from heldin.sweeps import node
 from heldin.sweeps.node import SHARED, Batch
 from heldin.sweeps.processes import Ended, Slot, Task

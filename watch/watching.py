@@ -7,7 +7,6 @@ training set, which anyone who trains has, and never the ledger.
 
 import contextlib
 import hashlib
-import importlib.metadata
 import itertools
 import json
 import secrets
@@ -22,6 +21,7 @@ import torch
 from heldin.base.artefacts import OtherSchemaError, unstamped
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory
+from heldin.base.versions import installed_versions
 from heldin.watch.given_rows import grams_of
 from heldin.watch.planted_files import LOG, MANIFEST, TRAINING, content_sha256
 from heldin.watch.training_log import (
@@ -37,6 +37,7 @@ from heldin.watch.training_log import (
     write_segment,
 )
 
+PACKAGES = ("transformers", "trl", "peft", "torch")  # their versions are logged
 _PENDING = 16  # forward passes whose tokens wait on their device, so that a GPU is waited for once for all of them
 
 
@@ -89,7 +90,7 @@ class Watch:
             tuple(sorted(ends)),
             step,
             _trainable_hashes(model) if process == 0 else (),
-            _versions(),
+            installed_versions(PACKAGES),
         )
         self._segment, self._model = Segment(header), model
         self._reads, self._unreadable, self._digest = 0, 0, hashlib.sha256()
@@ -273,11 +274,3 @@ def _trainable_hashes(model: torch.nn.Module) -> tuple[str, ...]:
     if any(type(tensor) is not torch.Tensor or not tensor.numel() for tensor in tensors):
         return ()
     return tensor_hashes(tensors)
-
-
-def _versions() -> dict[str, str]:
-    versions = {}
-    for name in ("transformers", "trl", "peft", "torch"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions

@@ -1,6 +1,5 @@
 """Every document names its schema version and the version of heldin that wrote it, and another version is refused."""
 
-import importlib.metadata
 import json
 import shutil
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import pytest
 from heldin.base.artefacts import OtherSchemaError, read_document, write_document
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256
+from heldin.base.versions import version
 from heldin.defenses.plan_file import read_plan
 from heldin.finetune.checkpoints import TrainingState, read_state, state_text
 from heldin.jobs.planted.looks import Look, looks_that_saw_a_change, write_look
@@ -141,7 +141,7 @@ def test_a_document_of_another_schema_version_is_refused_in_one_line(name, tmp_p
     document.write(folder)
     path = folder / document.path
     content = json.loads(path.read_text(encoding="utf-8"))
-    assert (content["schema_version"], content["heldin"]) == (1, importlib.metadata.version("heldin"))
+    assert (content["schema_version"], content["heldin"]) == (1, version())
     try:
         document.read(folder)
     except OtherSchemaError:
@@ -149,12 +149,12 @@ def test_a_document_of_another_schema_version_is_refused_in_one_line(name, tmp_p
     except InputError:
         # Not the whole of what is read stands here.
         assert name in ("trainings", "one training")
-    for version, writer, named in (
+    for other, writer, named in (
         (2, "9.9", ("heldin 9.9", "version 2")),
         (True, "9.9", ("heldin 9.9", "version none")),
         ("1", "9\n9", ("unknown version", "version none")),
     ):
-        rewritten(path, schema_version=version, heldin=writer)
+        rewritten(path, schema_version=other, heldin=writer)
         if name == "manifest":
             seal = folder / "ledger" / "planted.json"
             write_document(seal, {**read_document(seal), "manifest": file_sha256(path)})

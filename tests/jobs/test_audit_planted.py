@@ -505,7 +505,7 @@ def test_a_report_that_cannot_be_typeset_takes_no_verdict_along(fresh, call, mon
     def refuse(*_, **__):
         raise typst.TypstError(f"{fault}\nmore")
 
-    monkeypatch.setattr("heldin.reports.typesetting.typst.compile", refuse)
+    monkeypatch.setattr("typst.compile", refuse)
     asked = ("audit", "--planted", fresh[0], "--model", fresh[1], "--claim", CLAIM, "--declared-by", "R. Signer")
     code, out, err = call(*asked, "--json")
     assert (code, json.loads(out)["report"]) == (3, None)
