@@ -9,12 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
-from heldin.defenses.gradients.model_parts import IGNORED
+from heldin.defenses.gradients.model_parts import IGNORED, token_losses
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.ranks import own_share, processes, sum_over_ranks
 from heldin.models.attention import unpacked
@@ -148,8 +147,7 @@ def record_losses(model: PreTrainedModel, inputs: torch.Tensor, targets: torch.T
     # The usual mean over all tokens of a batch would make a record's weight depend on the other records' lengths.
     with unpacked():
         logits = model(input_ids=inputs, use_cache=False).logits  # (B, L, V)
-    losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="none")
-    return losses.view_as(targets).sum(1) / (targets != IGNORED).sum(1)  # (B L,) -> (B,)
+    return token_losses(logits, targets).sum(1) / (targets != IGNORED).sum(1)  # (B, L) -> (B,)
 
 
 def plain_batch_gradient(
