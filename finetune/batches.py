@@ -167,13 +167,15 @@ def plain_batch_gradient(
     # A pass that ran out of memory leaves the gradients of its first micro-batches behind.
     model.zero_grad(set_to_none=True)
     share = own_share(batch)
-    for start in range(0, len(share), micro_batch):
-        inputs, targets = collate(share[start : start + micro_batch], model.device)
-        with autocast(arithmetic, model.device):
+    # Around all passes: half-precision copies of the weights are kept to the end of the block.
+    with autocast(arithmetic, model.device):
+        for start in range(0, len(share), micro_batch):
+            inputs, targets = collate(share[start : start + micro_batch], model.device)
             # Over the whole batch, so that micro-batches and processes add up to the mean over its records.
             loss = record_losses(model, inputs, targets).sum() / len(batch)
-        torch.autograd.backward(loss)
-        total += loss.detach()
+            with torch.autocast(model.device.type, enabled=False):
+                torch.autograd.backward(loss)
+            total += loss.detach()
     return total
 
 
