@@ -16,7 +16,7 @@ from heldin.base.errors import InputError
 from heldin.defenses.gradients.model_parts import IGNORED, token_losses
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.ranks import own_share, processes, sum_over_ranks
-from heldin.models.attention import unpacked
+from heldin.models.attention import compiled_layers, unpacked, without_compiling
 from heldin.models.devices import moved
 from heldin.models.loading import start_token
 from heldin.models.tokens import token_lists
@@ -163,6 +163,12 @@ def plain_batch_gradient(
     Returns:
         Shape (1,), float64.
     """
+    return without_compiling(lambda: _plain_passes(model, batch, micro_batch, arithmetic))
+
+
+def _plain_passes(
+    model: PreTrainedModel, batch: Sequence[Sequence[int]], micro_batch: int, arithmetic: Arithmetic
+) -> torch.Tensor:
     total = torch.zeros(1, dtype=torch.float64, device=model.device)
     # A pass that ran out of memory leaves the gradients of its first micro-batches behind.
     model.zero_grad(set_to_none=True)
@@ -171,10 +177,11 @@ def plain_batch_gradient(
     with autocast(arithmetic, model.device):
         for start in range(0, len(share), micro_batch):
             inputs, targets = collate(share[start : start + micro_batch], model.device)
-            # Over the whole batch, so that micro-batches and processes add up to the mean over its records.
-            loss = record_losses(model, inputs, targets).sum() / len(batch)
-            with torch.autocast(model.device.type, enabled=False):
-                torch.autograd.backward(loss)
+            with compiled_layers(model, inputs.shape):
+                # Over the whole batch, so that micro-batches and processes add up to the mean over its records.
+                loss = record_losses(model, inputs, targets).sum() / len(batch)
+                with torch.autocast(model.device.type, enabled=False):
+                    torch.autograd.backward(loss)
             total += loss.detach()
     return total
 

@@ -14,25 +14,30 @@ max(1, |x|) in float32; in bfloat16 it is the written-out formula's in float32, 
 A head whose vocabulary is not a multiple of ``ALIGNED`` has rows of logits that start at addresses for which cuBLAS has
 slow kernels alone: in half precision its weights get rows of zeros, whose logits are cut off.
 
+On a GPU, layers of a model are compiled once passes of one shape came ``REPEATED`` times: that takes half a minute,
+which a long training makes up for. Compiled, a layer keeps in float32 what single operations round to bfloat16.
+
 Nothing here packs texts. Without a mask of padding transformers looks at the positions for several texts in one row,
 and waits for the answer until a GPU has done all that it was given: ``unpacked`` spares it the question.
 """
 
+import collections
 import contextlib
 import functools
+import logging
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel, masking_utils
 from transformers.activations import NewGELUActivation
-from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoMLP, GPTNeoSelfAttention
+from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoBlock, GPTNeoMLP, GPTNeoSelfAttention
 
-from heldin.models.devices import kind_of
+from heldin.models.devices import is_out_of_memory, kind_of
 
 ALIGNED = 64  # numbers of a row of logits; at least 8 of half precision are 16 bytes
 
@@ -112,7 +117,8 @@ class AlignedHead(nn.Linear):
         if hidden.dtype not in (torch.bfloat16, torch.float16):
             return F.linear(hidden, self.weight, self.bias)
         logits: Tensor = _AlignedProduct.apply(hidden, self.weight)  # type: ignore[no-untyped-call]
-        return logits if self.bias is None else logits + self.bias.to(hidden.dtype)
+        bias: Tensor | None = self.bias  # torch's own type leaves out that there may be none
+        return logits if bias is None else logits + bias.to(hidden.dtype)
 
 
 _ZEROS_BEHIND: "weakref.WeakSet[torch.UntypedStorage]" = weakref.WeakSet()  # memory of logits of aligned rows
@@ -155,7 +161,7 @@ def _with_zeros(delta: Tensor, columns: int) -> Tensor:
 
 def keeps_eager(query: Tensor) -> bool:
     """Return whether transformers' own form is used for this query."""
-    return kind_of(query.device) == "cpu" and query.dtype in (torch.float32, torch.float64)
+    return query.dtype in (torch.float32, torch.float64) and kind_of(query.device) == "cpu"
 
 
 def unscaled_attention(
@@ -197,6 +203,59 @@ def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
+
+
+Result = TypeVar("Result")
+REPEATED = 64  # passes of a shape before layers are compiled for it
+_SEEN: "weakref.WeakKeyDictionary[nn.Module, collections.Counter[torch.Size]]" = weakref.WeakKeyDictionary()
+_COMPILED: "weakref.WeakKeyDictionary[nn.Module, dict[nn.Module, Callable[..., Any]]]" = weakref.WeakKeyDictionary()
+_failed = False
+
+
+@contextlib.contextmanager
+def compiled_layers(model: nn.Module, shape: torch.Size) -> Iterator[None]:
+    """Let a pass of training in this block go through compiled layers, where the module docstring says so.
+
+    Args:
+        shape: of the pass's token ids.
+    """
+    layers = _compiled_for(model, shape)
+    for layer, compiled in layers.items():
+        # What ``nn.Module.compile`` sets for good; scoring and per-unit rules have other shapes, or hooks.
+        vars(layer)["_compiled_call_impl"] = compiled
+    try:
+        yield
+    finally:
+        for layer in layers:
+            vars(layer).pop("_compiled_call_impl")
+
+
+def _compiled_for(model: nn.Module, shape: torch.Size) -> dict[nn.Module, Callable[..., Any]]:
+    if _failed or next(model.parameters()).device.type != "cuda" or not torch.is_autocast_enabled("cuda"):
+        return {}
+    seen = _SEEN.setdefault(model, collections.Counter())
+    seen[shape] += 1
+    if seen[shape] <= REPEATED or any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
+        return {}
+    if model not in _COMPILED:
+        layers = [layer for layer in model.modules() if isinstance(layer, GPTNeoBlock)]
+        _COMPILED[model] = {layer: torch.compile(layer._call_impl) for layer in layers}
+    return _COMPILED[model]
+
+
+def without_compiling(compute: Callable[[], Result]) -> Result:
+    """The result of passes, which begin again without compiled layers, once a process, where compiling fails."""
+    global _failed
+    try:
+        return compute()
+    except Exception as error:
+        if _failed or not _COMPILED or is_out_of_memory(error):
+            raise
+        _failed = True
+        reason = next(iter(str(error).splitlines()), "")[:200]
+        logging.getLogger(__name__).warning("layers are not compiled here: %s: %s", type(error).__name__, reason)
+    # Out here, where the error is gone: its traceback would keep the failed pass's tensors.
+    return compute()
 
 
 _ASKS = "find_packed_sequence_indices"

@@ -126,7 +126,7 @@ class _TokenLosses(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, delta: Tensor) -> tuple[Tensor, None]:
         rows, index, kept = ctx.saved_tensors
-        scales = torch.where(kept, delta.flatten(), 0.0).unsqueeze(1).split(rows_per_chunk(rows))
+        scales = torch.split(torch.where(kept, delta.flatten(), 0.0).unsqueeze(1), rows_per_chunk(rows))
         for (part, ids), scale in zip(in_chunks(rows, index), scales, strict=True):
             gradient = torch.softmax(part, 1, dtype=torch.float32)
             gradient.scatter_add_(1, ids, torch.full_like(scale, -1.0))

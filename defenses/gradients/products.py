@@ -14,7 +14,7 @@ _SHARE = 64  # of a GPU's memory that a piece takes at most
 # Three terms of bfloat16, of eight significant bits each, are all 24 bits of a float32. Two leave an error of 2^-16 of
 # each token's part, which is more than 1e-4 of a gradient in which the tokens' parts cancel.
 TERMS = 3
-_EVEN = 8  # numbers of half precision in the 16 bytes that a GPU reads at a time
+EVEN = 8  # numbers of half precision in the 16 bytes that a GPU reads at a time
 
 
 def piece_floats(device: torch.device) -> int:
@@ -44,7 +44,7 @@ def multiply_into(out: Tensor, left: Tensor, right: Tensor, *, keep: bool) -> No
     """
     if _stays_half(left, right):
         # Of an odd number of columns cuBLAS has slow kernels alone: the last of them go apart.
-        whole = left.shape[2] - left.shape[2] % _EVEN or left.shape[2]
+        whole = left.shape[2] - left.shape[2] % EVEN or left.shape[2]
         for some in (slice(0, whole), slice(whole, None)):
             part, columns = out[:, some], left[:, :, some].mT
             if keep and part.numel():
