@@ -1,7 +1,7 @@
 """Part 8 of the GPU benchmark: where the time of a plain and of a ULS step goes, kernel by kernel, by torch.profiler.
 
-Each case has a process of its own: what torch.profiler leaves behind makes each later kernel take the host longer to
-start, by which a private step of 125M took twice as long as before any profile. A step is profiled twice: with the GPU's activity alone, which hardly disturbs it, for the gaps between kernels; and
+Each case has a process of its own: what torch.profiler leaves behind can slow the start of every later kernel. A step
+is profiled twice: with the GPU's activity alone, which hardly disturbs it, for the gaps between kernels; and
 with the operations of the host and the shapes of their operands, by which each kernel is put into a class. The bytes
 are those of the operands and results of each operation, counted in one more step. On a CPU the operations
 stand for kernels, each for the time in which it called no other.

@@ -59,6 +59,7 @@ CASES = (
     Case("1.3B", 1, 16, 512),
     Case("1.3B", 4, 16, 512, rehearsed=True),
     Case("1.3B", 4, 16, 1024, checkpointing=True, loop=False),
+    Case("125M", 4, 16, 512, loop=False),  # as in the first measurements: a user a pass
 )
 
 
