@@ -142,12 +142,18 @@ def _inputs_and_targets(sequence: Sequence[int]) -> tuple[Sequence[int], Sequenc
     return sequence[:-1], sequence[1:]  # the first token is only an input
 
 
-def record_losses(model: PreTrainedModel, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Loss of each record: the mean over its own tokens, nats per token, shape (B,)."""
+def record_losses(
+    model: PreTrainedModel, inputs: torch.Tensor, targets: torch.Tensor, *, once: bool = False
+) -> torch.Tensor:
+    """Loss of each record: the mean over its own tokens, nats per token, shape (B,).
+
+    Args:
+        once: whether there is at most one backward pass, which then takes less memory.
+    """
     # The usual mean over all tokens of a batch would make a record's weight depend on the other records' lengths.
     with unpacked():
         logits = model(input_ids=inputs, use_cache=False).logits  # (B, L, V)
-    return token_losses(logits, targets).sum(1) / (targets != IGNORED).sum(1)  # (B, L) -> (B,)
+    return token_losses(logits, targets, once=once).sum(1) / (targets != IGNORED).sum(1)  # (B, L) -> (B,)
 
 
 def plain_batch_gradient(
@@ -179,7 +185,7 @@ def _plain_passes(
             inputs, targets = collate(share[start : start + micro_batch], model.device)
             with compiled_layers(model, inputs.shape):
                 # Over the whole batch, so that micro-batches and processes add up to the mean over its records.
-                loss = record_losses(model, inputs, targets).sum() / len(batch)
+                loss = record_losses(model, inputs, targets, once=True).sum() / len(batch)
                 with torch.autocast(model.device.type, enabled=False):
                     torch.autograd.backward(loss)
             total += loss.detach()

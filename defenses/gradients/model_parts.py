@@ -90,22 +90,22 @@ def unit_losses(model: nn.Module, inputs: Tensor, targets: Tensor, layout: Recor
     """
     with unpacked():
         logits = model(input_ids=inputs, use_cache=False).logits  # (B, L, V)
-    losses = token_losses(logits, targets)  # (B, L)
+    losses = token_losses(logits, targets, once=True)  # (B, L)
     # (B,): each record by its own number of targets, not the batch's. A record without any has loss 0, not 0 / 0.
     records = losses.sum(1) / (targets != IGNORED).sum(1).clamp_min(1)
     return torch.zeros_like(records[: layout.units]).index_add(0, layout.unit, records / layout.sizes[layout.unit])
 
 
-def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross entropy of each token (B, L), float32, zero at ignored targets; for one backward pass.
+def token_losses(logits: Tensor, targets: Tensor, *, once: bool) -> Tensor:
+    """Cross entropy of each token (B, L), float32, zero at ignored targets.
 
     Args:
-        logits: (B, L, V), which nothing else may use.
+        logits: (B, L, V).
         targets: token ids, (B, L).
+        once: whether there is one backward pass, and nothing else uses the logits: their memory is the gradient's then.
     """
-    # Float32 numbers are made of a chunk of tokens at a time, and the gradient takes the place of the logits: tensors
-    # over the vocabulary are the largest of a step.
-    losses: Tensor = _TokenLosses.apply(logits, targets)  # type: ignore[no-untyped-call]
+    # Float32 numbers are made of a chunk of tokens at a time: tensors over the vocabulary are the largest of a step.
+    losses: Tensor = _TokenLosses.apply(logits, targets, once)  # type: ignore[no-untyped-call]
     return losses
 
 
@@ -113,25 +113,27 @@ class _TokenLosses(torch.autograd.Function):
     """``token_losses``."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, once: bool) -> Tensor:
         rows = logits.detach().flatten(0, -2)  # (N, V)
         kept = targets.flatten() != IGNORED
         index = torch.where(kept, targets.flatten(), 0).unsqueeze(1)  # ``gather`` needs an id at ignored positions too
         ctx.save_for_backward(rows, index, kept)
-        ctx.shape = logits.shape
+        ctx.shape, ctx.once = logits.shape, once
         chunks = in_chunks(rows, index)
         scores = [torch.log_softmax(part, 1, dtype=torch.float32).gather(1, ids) for part, ids in chunks]
         return torch.where(kept, -torch.cat(scores).squeeze(1), 0.0).view_as(targets)
 
     @staticmethod
-    def backward(ctx: Any, delta: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, delta: Tensor) -> tuple[Tensor, None, None]:
         rows, index, kept = ctx.saved_tensors
         scales = torch.split(torch.where(kept, delta.flatten(), 0.0).unsqueeze(1), rows_per_chunk(rows))
-        for (part, ids), scale in zip(in_chunks(rows, index), scales, strict=True):
+        whole = rows if ctx.once else torch.empty_like(rows)
+        outs = torch.split(whole, rows_per_chunk(rows))
+        for (part, ids), scale, out in zip(in_chunks(rows, index), scales, outs, strict=True):
             gradient = torch.softmax(part, 1, dtype=torch.float32)
             gradient.scatter_add_(1, ids, torch.full_like(scale, -1.0))
-            torch.mul(gradient, scale, out=part)  # rounded once, where the logits are of half precision
-        return rows.view(ctx.shape), None
+            torch.mul(gradient, scale, out=out)  # rounded once, where the logits are of half precision
+        return whole.view(ctx.shape), None, None
 
 
 @contextlib.contextmanager

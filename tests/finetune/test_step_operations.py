@@ -15,7 +15,7 @@ from transformers import GPTNeoConfig, GPTNeoForCausalLM
 
 from heldin.defenses.gradients import held_gradients, per_unit_gradients
 from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
-from heldin.finetune.batches import plain_batch_gradient
+from heldin.finetune.batches import plain_batch_gradient, record_losses
 from heldin.finetune.memory import AutocastOfGpu, tensors_in
 from heldin.finetune.passes import Passes, clipped_sum, whole_units
 from heldin.models import logprobs
@@ -170,6 +170,17 @@ def slow(model, batch):
         loss.backward()
         total += float(loss.detach())
     return total, {name: p.grad for name, p in model.named_parameters()}
+
+
+def test_losses_of_records_may_have_several_backward_passes():
+    """As Opacus takes them for ghost clipping."""
+    model, batch = new_model(1003), torch.tensor(records(1003))
+    use_exact_attention(model)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        losses = record_losses(model, batch[:, :-1], batch[:, 1:])
+    first, again = (torch.autograd.grad(losses.sum(), model.lm_head.weight, retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(first, again)
+    assert first.any()
 
 
 def test_gelu_in_one_kernel_is_the_written_out_formula():
