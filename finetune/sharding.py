@@ -99,9 +99,9 @@ def spread(model: PreTrainedModel, recipe: Recipe, device: torch.device | None =
     shape = (processes // recipe.shard, recipe.shard)
     mesh = init_device_mesh((device or default_device()).type, shape, mesh_dim_names=(_REPLICAS, _SHARDS))
     head = model.get_output_embeddings()
-    if type(head) is AlignedHead:
+    if isinstance(head, AlignedHead):
         # FSDP's hooks need logits that are no view of longer rows.
-        head.__class__ = torch.nn.Linear
+        head.__class__ = torch.nn.Linear  # type: ignore[assignment]
     # Layer by layer, and then what is left, tied embeddings among it. Given back after each forward pass, the last too:
     # passes that only score leave shards behind, as a step expects them.
     for module in (*_layers(model), model):

@@ -206,7 +206,7 @@ def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
 
 Result = TypeVar("Result")
-REPEATED = 64  # passes of a shape before layers are compiled for it
+REPEATED = 500  # passes of a shape before layers are compiled for it: these take as long as compiling
 _SEEN: "weakref.WeakKeyDictionary[nn.Module, collections.Counter[torch.Size]]" = weakref.WeakKeyDictionary()
 _COMPILED: "weakref.WeakKeyDictionary[nn.Module, dict[nn.Module, Callable[..., Any]]]" = weakref.WeakKeyDictionary()
 _failed = False

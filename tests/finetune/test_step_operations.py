@@ -18,7 +18,7 @@ from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
 from heldin.finetune.batches import plain_batch_gradient, record_losses
 from heldin.finetune.memory import AutocastOfGpu, tensors_in
 from heldin.finetune.passes import Passes, clipped_sum, whole_units
-from heldin.models import logprobs
+from heldin.models import attention, logprobs
 from heldin.models.arithmetic import true_float32
 from heldin.models.attention import AlignedHead, TanhGelu, use_exact_attention
 
@@ -170,6 +170,25 @@ def slow(model, batch):
         loss.backward()
         total += float(loss.detach())
     return total, {name: p.grad for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("step", [plain_step, private_step])
+def test_products_with_an_odd_vocabulary_take_the_zeros_behind_the_logits(step, monkeypatch):
+    """A copy of the gradient over the vocabulary would be as large as the logits."""
+    copies, model = [], new_model(1003)
+    use_exact_attention(model)
+    monkeypatch.setattr(attention.F, "pad", lambda *arguments: copies.append(arguments))
+    step(model, records(1003))
+    assert not copies
+    hidden, weight = torch.randn(6, 8).bfloat16().requires_grad_(), torch.randn(3, 8, requires_grad=True)
+    monkeypatch.undo()
+    logits = attention._AlignedProduct.apply(hidden, weight)
+    assert logits.stride() == (64, 1)
+    delta = torch.randn(6, 3).bfloat16()  # of other memory
+    found = torch.autograd.grad(logits, (hidden, weight), delta)
+    expected = (delta.float() @ weight.bfloat16().float(), delta.T.float() @ hidden.float())
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.float(), two, rtol=2e-2, atol=2e-2)
 
 
 def test_losses_of_records_may_have_several_backward_passes():
