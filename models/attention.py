@@ -238,8 +238,10 @@ def _compiled_for(model: nn.Module, shape: torch.Size) -> dict[nn.Module, Callab
     if seen[shape] <= REPEATED or any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
         return {}
     if model not in _COMPILED:
-        layers = [layer for layer in model.modules() if isinstance(layer, GPTNeoBlock)]
-        _COMPILED[model] = {layer: torch.compile(layer._call_impl) for layer in layers}
+        compiled = _COMPILED[model] = {}  # there from here on, also where compiling fails
+        for layer in model.modules():
+            if isinstance(layer, GPTNeoBlock):
+                compiled[layer] = torch.compile(layer._call_impl)
     return _COMPILED[model]
 
 

@@ -215,3 +215,40 @@ def test_gelu_in_one_kernel_is_the_written_out_formula():
     again = x.detach().bfloat16().double()
     written = 0.5 * again * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (again + 0.044715 * again**3)))
     assert ((half - written).abs() <= 2**-8 * written.abs() + 1e-6).all()
+
+
+@pytest.mark.parametrize("works", [True, False])
+@pytest.mark.filterwarnings("ignore")  # of torch itself while it compiles
+def test_a_step_with_compiled_layers_and_one_where_compiling_fails_are_eager_steps(works, monkeypatch, caplog):
+    model, batch = new_model(335), records(335)
+    use_exact_attention(model)
+    expected = plain_batch_gradient(model, batch, 2, "bf16")
+    gradients = {name: p.grad for name, p in model.named_parameters()}
+    calls = []
+
+    def compiled(layer):
+        call = torch.compile(layer._call_impl, backend="aot_eager")
+
+        def counted(*arguments, **named):
+            calls.append(layer)
+            if not works and len(calls) > 3:  # in the second pass
+                raise RuntimeError("there is no compiler\nand more")
+            return call(*arguments, **named)
+
+        return counted
+
+    def for_shape(*_):
+        return {} if attention._failed else attention._COMPILED[model]
+
+    layers = model.transformer.h
+    monkeypatch.setattr(attention, "_failed", False)
+    monkeypatch.setattr(attention, "_COMPILED", {model: {layer: compiled(layer) for layer in layers}})
+    monkeypatch.setattr(attention, "_compiled_for", for_shape)
+    loss = plain_batch_gradient(model, batch, 2, "bf16")
+    assert len(calls) == 4
+    assert attention._failed is not works
+    assert [its.name for its in caplog.records if its.levelname == "WARNING"] == [attention.__name__] * (not works)
+    assert not any("_compiled_call_impl" in vars(layer) for layer in layers)
+    torch.testing.assert_close(loss, expected, rtol=1e-3, atol=0)
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(p.grad, gradients[name], rtol=2e-2, atol=1e-3)
