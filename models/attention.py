@@ -63,6 +63,13 @@ def use_exact_attention(model: PreTrainedModel) -> None:
         model.config._attn_implementation = "sdpa"
 
 
+def use_plain_head(model: PreTrainedModel) -> None:
+    """Give the head torch's own form again, for libraries that know a layer by its class or need logits of its own."""
+    head = model.get_output_embeddings()
+    if isinstance(head, AlignedHead):
+        head.__class__ = nn.Linear  # type: ignore[assignment]
+
+
 class ExactAttention(GPTNeoSelfAttention):  # type: ignore[misc]
     """A layer of GPT-Neo that attends as the module docstring says."""
 

@@ -21,6 +21,7 @@ from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
 from heldin.finetune.batches import collate, record_losses
 from heldin.finetune.sampled_units import SampledUnit
 from heldin.finetune.units import PrivateTraining
+from heldin.models.attention import use_plain_head
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ class OpacusStep:
         from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
 
         norm = optimizer.max_grad_norm
+        use_plain_head(model)
         if self.mode == "hooks":
             hooked = GradSampleModule(model, strict=False)
         else:
