@@ -57,7 +57,7 @@ def _of_rule(shipping: Shipping) -> list[str]:
             value = none if test.value is None else f"{test.value:.4g}"
             limit = "" if test.limit is None or test.limit == test.value else f", limit {test.limit:.4g}"
             lines.append(f"  {test.requirement}: {value}{limit}")
-    return [*lines, f"answer: {shipping.said}"]
+    return [*lines, f"answer: {shipping.reason}"]
 
 
 def _shown(summary: Summary | None, *, signed: bool = False) -> str:

@@ -22,6 +22,7 @@ from heldin.record.sweep import (
 )
 from heldin.words.evidence import REAL_USERS, ClaimLabel
 from heldin.words.guarantee import GuaranteeText, Relation
+from heldin.words.sweep_page import RuleReason
 
 RATES = np.linspace(0, 1, 21)
 
@@ -51,7 +52,12 @@ def made_sweep(names=("none", "cap10", "uls"), blocks=5, *, shipped=None, domina
         own = [cell.auroc for cell in cells if cell.variant == shipped]
         judged = judge_candidates([Candidate(shipped, {}, {"auroc": [own]})], [Requirement("auroc", 0.6)], 0.05)
         shipping = Shipping(
-            answer="ship", variant=shipped, block=1, level=0.05, candidates=judged, said=f"ship {shipped}"
+            answer="ship",
+            variant=shipped,
+            block=1,
+            level=0.05,
+            candidates=judged,
+            reason=RuleReason.SELECTED(variant=shipped, block=1, percent=95.0, candidates=1),
         )
     return SweepResult(
         notice="INTERNAL",

@@ -41,7 +41,7 @@ class Flaw(Code):
 
     BLIND_DIFFERS = "blind_differs", "the groups differ without the model (blind baseline, p = {p:.1g})"
     SPLIT_FIXED = "split_fixed", "the split was fixed, not drawn by independent fair coins"
-    ASSIGNMENT_UNKNOWN = "assignment_unknown", "how membership was assigned is not stated"
+    ASSIGNMENT_UNKNOWN = "assignment_unknown", "nobody stated how membership was assigned"
     COINS_ASSERTED = "coins_asserted", "the coins are only asserted, by the maker of the model"
     COINS_IMPLAUSIBLE = "coins_implausible", "{members} members of {users} users are not what fair coins give"
     CONDITION_NOT_MET = "condition_not_met", "a condition is not met: {condition}"
@@ -49,7 +49,7 @@ class Flaw(Code):
         "not_declared",
         "nobody has declared {count} of the conditions that heldin cannot check (--declared-by NAME declares them)",
     )
-    REFERENCE_ON_ONE_SIDE = "reference_on_one_side", "the reference model was trained on one side of the split"
+    REFERENCE_ON_ONE_SIDE = "reference_on_one_side", "the reference model was trained on one of the two groups"
 
 
 class Caution(Code):
@@ -57,18 +57,18 @@ class Caution(Code):
 
     BLIND_UNDER_COINS = (
         "blind_under_coins",
-        "a blind baseline tells the groups apart (p = {p:.1g}), which fair coins allow with probability {level:g}:"
+        "a blind baseline distinguishes the groups (p = {p:.1g}), which fair coins allow with probability {level:g}:"
         " check the coins",
     )
     EVEN_SPLIT = (
         "even_split",
-        "{members} held in and {others} held out: fair coins give exactly equal numbers with probability"
+        "{members} members and {others} non-members: fair coins give exactly equal numbers with probability"
         " {percent:.2g} %; if the split was an exact half or one of each pair, say --assignment fixed",
     )
     ODD_SPLIT = (
         "odd_split",
-        "{members} held in and {others} held out: fair coins give numbers one apart with probability {percent:.2g} %;"
-        " if the split was an exact half or one of each pair, say --assignment fixed",
+        "{members} members and {others} non-members: fair coins give numbers one apart with probability"
+        " {percent:.2g} %; if the split was an exact half or one of each pair, say --assignment fixed",
     )
     MISSING_NAMES = (
         "missing_names",
@@ -76,9 +76,8 @@ class Caution(Code):
     )
     WRONG_WAY_ROUND = (
         "wrong_way_round",
-        "these scores speak for the other side (AUROC {auroc:.2f}): if a higher score speaks for a {other}, as a loss"
-        " does, say so (--higher-is {other}), by what the score is and not by what it gives; only this direction was"
-        " tested",
+        "these scores point the other way (AUROC {auroc:.2f}). If a higher score means a {other}, as a loss does,"
+        " pass --higher-is {other}. Decide by what the score is, not by its result: only this direction was tested",
     )
 
 
@@ -154,9 +153,9 @@ class Refusal(Code):
         " {needed} are needed",
     )
     TOO_FEW_TRAININGS = "too_few_trainings", "{trainings} trainings are too few ({reason}): raise --runs"
-    NOBODY_HELD_IN = "nobody_held_in", "no user is held in: a bound needs users of both groups"
-    NOBODY_HELD_OUT = "nobody_held_out", "no user is held out: a bound needs users of both groups"
-    ALL_EQUAL = "all_equal", "all {scores} scores are {value:g}: they say nothing about membership"
+    NOBODY_HELD_IN = "nobody_held_in", "there is no member: a bound needs users of both groups"
+    NOBODY_HELD_OUT = "nobody_held_out", "there is no non-member: a bound needs users of both groups"
+    ALL_EQUAL = "all_equal", "all {scores} scores are {value:g}, so they say nothing about membership"
 
 
 def delta_of(claim: Statement) -> float | None:

@@ -147,7 +147,7 @@ class PromiseCaution(Code):
         "large_delta",
         "delta {delta:g} is above 1/{units}: one unit may be published outright; use at most {most:.2g}",
     )
-    NO_NOISE = "no_noise_caution", "noise multiplier 0 adds no noise: epsilon is infinite, nothing is promised"
+    NO_NOISE = "no_noise_caution", "noise multiplier 0 adds no noise: epsilon is infinite, so there is no guarantee"
 
 
 class Covers(Code):

@@ -8,20 +8,23 @@ class SplitReason(Code):
 
     FAIR_COINS = (
         "fair_coins_of_run",
-        "each audited {what.singular} was held in by an independent fair coin under a fresh secret key",
+        (
+            "an independent fair coin flip under a fresh secret key decided for each audited {what.singular} whether it"
+            " is a member"
+        ),
     )
     FAIR_COINS_OF_BLOCK = (
         "fair_coins_of_block",
-        "each audited {what.singular} was held in by an independent fair coin under a fresh secret key, which is that"
-        " of block {block} of a sweep",
+        "an independent fair coin flip under a fresh secret key decided for each audited {what.singular} whether it"
+        " is a member, which is the key of repetition {block} of a sweep",
     )
     EXACT_HALF = (
         "exact_half",
-        "an exact half of the {what.unit} was held in: coins that depend on each other certify nothing",
+        "an exact half of the {what.unit} are members: coin flips that depend on each other certify nothing",
     )
     CANARY_COINS = (
         "canary_coins",
-        "each canary user was held in by an independent fair coin under a fresh secret key",
+        "an independent fair coin flip under a fresh secret key decided for each canary user whether it is a member",
     )
     COINS_OF_TRAININGS = (
         "coins_of_trainings",
@@ -30,15 +33,15 @@ class SplitReason(Code):
     )
     ASSERTED_BY_FILES = (
         "asserted_by_files",
-        "who was held in is asserted by two files, and how the groups were formed is not known",
+        "two files assert who is a member, and nobody stated how the groups were formed",
     )
     ASSERTED_NO_COINS = (
         "asserted_no_coins",
-        "who was held in is asserted by two files, and the groups were not formed by coins",
+        "two files assert who is a member, and coin flips did not form the groups",
     )
     ASSERTED_COINS = (
         "asserted_coins",
-        "who was held in is asserted by two files, and so are the coins that are said to have decided it",
+        "two files assert who is a member, and the coin flips are asserted too",
     )
     DRAWN_BEFORE = "drawn_before", "{coins}, drawn before {planted}"
     CONDITIONS_NOT_MET = "conditions_not_met", "{flaws}. The coins themselves: {drawn}"
@@ -67,7 +70,7 @@ class ConditionStated(Code):
     )
     NOTHING_ELSE = (
         "condition_nothing_else",
-        "no other training of this model used text of these users, and nobody who trained it knew who was held in",
+        "no other training of this model used text of these users, and nobody who trained it knew who is a member",
     )
     STARTED_UNSEEN = (
         "condition_started_unseen",
@@ -119,10 +122,10 @@ class AtEndpoint(Code):
     SHORTER_WINDOWS = "shorter_windows", "; behind the endpoint windows are two tokens shorter than the context"
     TEXTS_AS_THEY_ARE = (
         "texts_as_they_are",
-        "; behind the endpoint a newline stands in place of the start token (the letter A before a text that begins"
-        " with a blank), and a text that is longer than the context is refused",
+        "; behind the endpoint a newline replaces the start token (the letter A before a text that begins with a"
+        " blank), and a text that is longer than the context is refused",
     )
     NO_FINGERPRINT = (
         "no_fingerprint",
-        "its weights cannot be fingerprinted: whoever serves it may change them",
+        "its weights cannot be fingerprinted: the operator may change them",
     )

@@ -122,3 +122,36 @@ class SweepAdvice(Code):
         " result proves nothing.",
     )
     BEYOND = "sweep_beyond", "Release no model whose guarantee is contradicted: {variants}. {next}"
+
+
+class RuleReason(Code):
+    """What the decision rule gives, and why."""
+
+    SELECTED = (
+        "rule_selected",
+        "The rule selects {variant} (the model of repetition {block}): it keeps every limit, at {percent:g} % for all"
+        " candidates together ({candidates}).",
+    )
+    NONE_PASSES = "rule_none_passes", "No candidate passes, because each breaks a limit ({broken})."
+    BROKEN = "rule_broken", "{variant}: {limits}"
+    UNFINISHED = (
+        "rule_unfinished",
+        "The rule cannot be applied: training runs of {variants} have no result. Run the sweep again.",
+    )
+    NOT_MEASURED = (
+        "rule_not_measured",
+        "The rule cannot be applied: a training run of {variants} has too few non-members to measure a loss.",
+    )
+    WOULD_PASS = (
+        "rule_would_pass",
+        "No candidate is shown to pass. If means and spreads stay the same, these would: {variants}.",
+    )
+    WITH_BLOCKS = "rule_with_blocks", "{variant} with {blocks} repetitions", ", "
+    NO_SINGLE_MODEL = (
+        "rule_no_single_model",
+        "A candidate passes over the repetitions, but none of its models passes by its own interval. Audit more users.",
+    )
+    MORE_USERS = (
+        "rule_more_users",
+        "No candidate is shown to pass, and not every candidate is shown to break a limit. Audit more users.",
+    )

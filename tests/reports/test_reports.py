@@ -177,7 +177,7 @@ def test_canary_users_that_defenses_thinned_or_coins_left_on_one_side_are_said(r
     facts = canary_facts(groups, training_texts=54, trained_on=30)
     said = describe_canaries(changed_record(record, canaries=facts))
     assert "54 training texts" in said
-    assert "left 30;" in said
+    assert names(said, "30 of")
     assert "no unseen-token canary user" in said
     assert "rare-phrase" not in said
     whole = facts.model_copy(update={"trained_on": 54})
