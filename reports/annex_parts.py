@@ -338,8 +338,8 @@ def _delta(promise: Promised) -> str:
             f" {promise.delta * promise.users:.2g}, which should be far below 1."
         )
     return (
-        f"delta is {promise.delta:g}: the probability of an outcome may exceed the limit of epsilon by this"
-        f" much.{times} An epsilon at a larger delta looks smaller, so compare only at the same delta."
+        f"The probability of an outcome may exceed the limit of epsilon by delta, which is {promise.delta:g}.{times}"
+        " An epsilon at a larger delta looks smaller, so compare only at the same delta."
     )
 
 

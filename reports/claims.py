@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from heldin.audit.decision import Answer
 from heldin.bounds.judgement import Bound
-from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict, in_parentheses
+from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict, describe_outcome
 from heldin.record.document import Record
 from heldin.reports.blocks import Block, Small, Table
 from heldin.reports.wording import audited_by, percent, sentence
@@ -28,7 +28,7 @@ def describe_verdicts(record: Record) -> str:
         whom = f"{verdict.subjects}, " if record.canaries else ""
         # The reason becomes the end of a sentence that begins with whom it is about.
         stated = f"{whom.capitalize()}{reason[0].lower()}{reason[1:]}" if whom else reason
-        outcome = f"{verdict.outcome}{in_parentheses(verdict.outcome, verdict.standing)}"
+        outcome = f"{describe_outcome(verdict.outcome, verdict.standing)}"
         sentences.append(stated if verdict.claim == NO_CLAIM else f"On {verdict.claim}: {whom}{outcome}. {reason}")
     sentences += [sentence(warning) for verdict in judgement.verdicts for warning in verdict.warnings]
     # Estimates, and bounds under a condition that nobody checks (docs/theory.md#noise-family), are in the table only:

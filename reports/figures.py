@@ -154,7 +154,7 @@ def _draw_dots(axes: Axes, flagged: int, colour: str, title: str) -> None:
 def plot_roc(record: Record) -> Figure:
     """Return the ROC curves on linear and logarithmic axes."""
     words, area = audited_by(record), record.primary().auroc
-    caption = "ROC curves, linear and logarithmic; the thin grey line is guessing"
+    caption = "ROC curves, linear and logarithmic. The thin grey line is guessing"
     if record.ceiling() is not None:
         caption += f", the shaded part lies above what the guarantee allows any attack on {words.unit} in expectation"
     if len(record.attacks) > 1:

@@ -108,7 +108,7 @@ def describe_success(record: Record) -> str:
             f" simultaneous over all scores; adjusted p = {best.adjusted_p:.2g})."
         )
     return (
-        f"{text} heldin redrew {how} {facts.by.redraws:,} times: AUROCs as high as these occur by chance with"
+        f"{text} Redrawing {how} {facts.by.redraws:,} times shows: AUROCs as high as these occur by chance with"
         f" probability {facts.auroc_p:.2g} (a leak at {facts.by.auroc_level:g} or below). True-positive rates as high"
         f" at low false-positive rates occur with probability {facts.tpr_p:.2g} (a leak at {facts.by.tpr_level:g} or"
         " below)."

@@ -99,8 +99,8 @@ def _by_promise(record: Record) -> str:
         )
     return (
         f"The guarantee is for {_promised_to(record)}, also for the worst-affected. Anything that can happen to a"
-        f" person through the model, such as being flagged by an attack, is {_at_most(epsilon)} as likely if the"
-        f" person's texts were trained on as if not, plus a probability of {t.delta:g}."
+        f" person through the model is {_at_most(epsilon)} as likely with the person's texts as without. Add a"
+        f" probability of {t.delta:g}."
     )
 
 
@@ -124,8 +124,8 @@ def _of_users_and_entities(record: Record, user: float, pair: float, delta: floa
     others_text = "".join(f"; with {who} {_at_most(epsilon)}" for who, epsilon in others)
     return (
         f"The guarantee is for {_promised_to(record)} and {entities}, also for the worst-affected. Anything that can"
-        f" happen through the model, such as being flagged by an attack, is {_at_most(least)} as likely with {first}"
-        f" in training as without, plus a probability of {delta:g}{others_text}.{missed}"
+        f" happen through the model is {_at_most(least)} as likely with {first} in training as without{others_text}."
+        f" Add a probability of {delta:g}.{missed}"
     )
 
 
@@ -200,16 +200,16 @@ def describe_attacker(record: Record) -> str:
     words, result, release = audited_by(record), record.named(), release_of(record.config)
     if record.trainings is not None:
         text = (
-            "The attacker has the model that a training released and every document of one user, and asks that model"
-            " and the base model for the probabilities of these documents."
+            "The attacker has the model that a training released, and every document of one user. The attacker asks"
+            " that model and the base model for the probabilities of these documents."
         )
     else:
         people = record.split.held_in + record.split.held_out
         texts = max(1, round(record.attacker_texts / max(1, people)))
         text = (
-            f"The attacker can ask for {attacker_asks(result.attack)}, and has about {counted(texts, 'text')} of each"
-            f" {words.singular}, {texts_of(record.scored_texts.kind)}. The attack is {_attack(record)};"
-            f" {_uses(result.attack)}."
+            f"The attacker can ask for {attacker_asks(result.attack)}. The attacker has about"
+            f" {counted(texts, 'text')} of each {words.singular}, {texts_of(record.scored_texts.kind)}. The attack is"
+            f" {_attack(record)}; {_uses(result.attack)}."
         )
         if record.names_a_dial():
             text += " The best score has one setting more, which the answer names."

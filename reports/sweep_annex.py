@@ -14,6 +14,7 @@ from heldin.reports.annex_parts import Scenario
 from heldin.reports.blocks import Block, Facts, Remarks, Table
 from heldin.reports.wording import assign_letters, breakable, format_summary, percent, texts_of
 from heldin.words.people import AUDITED, Wording
+from heldin.words.split import SplitReason
 
 LEGEND = "(Letters: the variants, as in the table of page one.)"
 VARIES = "Variants state different releases: each cell's own report has its own."
@@ -258,8 +259,10 @@ def state_quality(result: SweepResult) -> Facts:
 
 
 def _sides(test: CellTests) -> str:
-    # Cells of a block share its key, which each of them names.
-    reason = test.sides.split(", which is that of block")[0]
+    reason = test.sides
+    # Training runs of a repetition share its key, which each of them names.
+    if reason.states(SplitReason.FAIR_COINS_OF_BLOCK):
+        reason = SplitReason.FAIR_COINS(audited=reason.values["audited"])
     return f"{reason} ({'certifiable' if test.certifiable else 'indicative only'})"
 
 

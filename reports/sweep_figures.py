@@ -206,10 +206,10 @@ def plot_exposure(result: SweepResult) -> Figure | None:
         "exposure",
         partial(_draw_exposure, done, assign_letters(result.variants)),
         f"Mean share of non-members with a lower score, thirds by records and then by words: {thirds}.",
-        "Thirds of the members, the same people in every row, sorted by how many of their records the first variant"
-        " trains on, and by how far their words are from the words of others. The axis is the mean share of"
-        " non-members with a lower score; 0.5 is guessing. Members are sorted by their texts and not by score, so"
-        " nothing was selected. Differences may still be chance.",
+        "Thirds of the members, the same people in every row. Left: sorted by how many of their records the first"
+        " variant trains on. Right: sorted by how far their words are from the words of others. The axis is the mean"
+        " share of non-members with a lower score; 0.5 is guessing. Members are sorted by their texts and not by"
+        " score, so nothing was selected. Differences may still be chance.",
     )
 
 

@@ -388,7 +388,7 @@ def describe_attacker(result: SweepResult) -> str:
     words = AUDITED[attacker.audited]
     wrongly = f"{1000 * attacker.fpr:,.0f}"
     return (
-        f"The attacker can ask for {attacker_asks(attacker.attack)}, and has texts of each {words.singular},"
+        f"The attacker can ask for {attacker_asks(attacker.attack)}. The attacker has texts of each {words.singular},"
         f" {texts_of(attacker.texts)}. The primary attack is {attacker.attack}"
         f" ({how_aggregated(attacker.attack, attacker.aggregation)}). The attack flags everyone above a score"
         f" threshold. This threshold wrongly flags {wrongly} of every 1,000 {words.other}."

@@ -4,7 +4,7 @@ import yaml
 
 from heldin.audit.blocks import LEAST_BLOCKS
 from heldin.base.wording import counted
-from heldin.bounds.verdict import in_parentheses
+from heldin.bounds.verdict import describe_outcome
 from heldin.record.sweep import CanaryPoint, CellResult, SweepResult
 from heldin.reports import sweep_annex, sweep_figures, sweep_findings
 from heldin.reports.annex_parts import REFERENCE, attach_configuration
@@ -120,7 +120,7 @@ def tabulate_cells(result: SweepResult) -> Table:
 
 def _cell_row(cell: CellResult) -> list[str]:
     verdicts = [
-        f"{verdict.subjects}: {verdict.outcome}{in_parentheses(verdict.outcome, verdict.standing)}"
+        f"{verdict.subjects}: {describe_outcome(verdict.outcome, verdict.standing)}"
         + ("" if verdict.adjusted is None else f", joint p {verdict.adjusted:.3f}")
         for verdict in cell.verdicts
     ]
@@ -144,8 +144,9 @@ def explain_tests(result: SweepResult) -> Remarks:
         " which is valid under any dependence. Each bound has the level 5 % divided by the number of planned"
         " training runs.",
         "A variant dominates another if it is no worse in guarantee, AUROC, canary users, loss and gradients, and"
-        f" better in AUROC or loss by paired t tests over at least {LEAST_BLOCKS} repetitions, with Holm's correction"
-        " over all pairs of a group. In 2,000 simulated sweeps of equal variants, at most 5 % found one.",
+        f" better in AUROC or loss. Better means by paired t tests over at least {LEAST_BLOCKS} repetitions, with"
+        " Holm's correction over all pairs of a group. In 2,000 simulated sweeps of equal variants, at most 5 %"
+        " found one.",
     ]
     if result.rule is not None:
         lines.append(
@@ -212,8 +213,8 @@ def state_kept(_result: SweepResult) -> str:
     """Return what is kept."""
     return (
         "The folder of every training run keeps its model, its scores, its ledger of members, and the key of its"
-        " coin flips and noise, readable by their owner only. heldin purge removes these files and prints what can"
-        " no longer be verified. This report and comparison.json contain no user names."
+        " coin flips and noise. Only their owner can read them. The command heldin purge removes these files, and"
+        " prints what can no longer be verified. This report and comparison.json contain no user names."
     )
 
 

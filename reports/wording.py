@@ -51,7 +51,7 @@ TERMS = {
     "simultaneous": "said of intervals that are valid for all scores together, also for the largest one.",
     "one-run": "said of lower limits of epsilon from guessing the coin flips of many people in one training (Steinke et"
     " al. 2023; Mahloujifar et al. 2024).",
-    "commitment": "a hash that fixes a secret without revealing it, so that anyone can check the secret later.",
+    "commitment": "a hash that fixes a secret without revealing it. Anyone can check the secret later.",
 }
 
 

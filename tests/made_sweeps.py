@@ -22,6 +22,7 @@ from heldin.record.sweep import (
 )
 from heldin.words.evidence import REAL_USERS, ClaimLabel
 from heldin.words.guarantee import GuaranteeText, Relation
+from heldin.words.split import SplitReason
 from heldin.words.sweep_page import RuleReason
 
 RATES = np.linspace(0, 1, 21)
@@ -171,7 +172,7 @@ def _cell(block, name, auroc, gain, private, violated):
             texts=1200,
             scores=15,
             attacks=5,
-            sides=f"each user was held in by an independent fair coin, which is that of block {block} of a sweep",
+            sides=SplitReason.FAIR_COINS_OF_BLOCK(audited="users", block=block),
             certifiable=True,
             false_alarms=0.05,
             baselines=2,

@@ -18,7 +18,7 @@ class Headline(Code):
         "Inconclusive: {score} distinguishes {what.sides}, but the wrong way round (AUROC {auroc:.2f}). The groups"
         " may be swapped, or the model made its users' texts less likely.",
     )
-    INCONCLUSIVE = "inconclusive", "Inconclusive: no leak was found, but {left}; {needed}."
+    INCONCLUSIVE = "inconclusive", "Inconclusive: no leak was found, but {left}. {needed}."
     UNLEARNED = (
         "unlearned",
         "Inconclusive: no leak was found, but the model's gain over the reference model on texts of non-members is"
@@ -108,17 +108,14 @@ class Left(Code):
     )
     TOO_FEW_FOR_RATE = (
         "left_too_few_for_rate",
-        (
-            "with so few users the audit cannot see whether an attack flags many {what.member} at {fpr_percent:g} %"
-            " false positives"
-        ),
+        ("so few users cannot show whether an attack flags many {what.member} at {fpr_percent:g} % false positives"),
     )
-    AND_TOO_FEW = "left_and_too_few", "{left}, and {few}"
-    NEEDED = "needed", "about {needed:,} {what.unit} would decide, and {users:,} were audited"
-    NEEDED_MORE_THAN = "needed_more_than", "more than {most:,} {what.unit} would decide, and {users:,} were audited"
+    AND_TOO_FEW = "left_and_too_few", "{left}. In addition, {few}"
+    NEEDED = "needed", "About {needed:,} {what.unit} would decide; {users:,} were audited"
+    NEEDED_MORE_THAN = "needed_more_than", "More than {most:,} {what.unit} would decide; {users:,} were audited"
     SETTLES_MOSTLY = (
         "settles_mostly",
-        "{users:,} {what.unit} decide in most audits, but did not here, so audit more",
+        "In most audits {users:,} {what.unit} decide, but here they did not, so audit more",
     )
 
 

@@ -8,15 +8,13 @@ class SplitReason(Code):
 
     FAIR_COINS = (
         "fair_coins_of_run",
-        (
-            "an independent fair coin flip under a fresh secret key decided for each audited {what.singular} whether it"
-            " is a member"
-        ),
+        "an independent fair coin flip under a fresh secret key decided for each audited {what.singular} whether it"
+        " is a member",
     )
     FAIR_COINS_OF_BLOCK = (
         "fair_coins_of_block",
-        "an independent fair coin flip under a fresh secret key decided for each audited {what.singular} whether it"
-        " is a member, which is the key of repetition {block} of a sweep",
+        "in repetition {block} of a sweep an independent fair coin flip under a fresh secret key decided for each"
+        " audited {what.singular} whether it is a member",
     )
     EXACT_HALF = (
         "exact_half",

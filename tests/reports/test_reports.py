@@ -75,7 +75,7 @@ def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(reco
     judgement = {"users": 60, "delta": 1e-5, "bounds": [bound], "refused": [], "verdicts": [verdict]}
     violated = changed_record(record, judgement=judgement)
     certified = describe_verdicts(violated)
-    assert "epsilon 1 at delta 1e-05: violated (certified)" in certified
+    assert "epsilon 1 at delta 1e-05: contradicted (certified)" in certified
     assert approved("limits", state_limits(violated))
     assert "2.50 (one-run, 95 %, certified)" in certified
     assert approved("violated", certified)
