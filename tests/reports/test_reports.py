@@ -84,8 +84,8 @@ def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(reco
     assert approved("violated of canary users", describe_verdicts(of_one))
     calm = {**judgement, "verdicts": [{**verdict, "outcome": "consistent"}]}
     told = describe_verdicts(changed_record(record, judgement=calm))
-    assert "violated" not in told
-    assert "epsilon 1 at delta 1e-05: consistent" in told
+    assert "is contradicted" not in told
+    assert "epsilon 1 at delta 1e-05: not contradicted" in told
     assert changed_record(record, judgement=judgement).judgement.exit_code == 3
     assert changed_record(record, judgement=calm).judgement.exit_code == 0
 

@@ -44,7 +44,7 @@ def test_a_cells_report_says_whose_cell_it_is_and_what_the_model_is_good_for(swe
     _, out, _ = swept
     record = read_record(out / "cells/2/uls/record.json")
     rows = dict(list_facts(record).pairs)
-    assert rows["cell of a sweep"] == f"block 2, uls; {record.cell.sweep[:16]}"
+    assert rows["run of a sweep"] == f"repetition 2, uls; {record.cell.sweep[:16]}"
     said = rows["loss on test texts, nats per token"]
     assert said.startswith(
         f"{record.utility.loss:.3f} on {record.utility.texts} texts of {record.utility.users} held-out"
