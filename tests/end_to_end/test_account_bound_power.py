@@ -117,7 +117,7 @@ def test_bound_judges_a_claim_and_says_so_by_its_exit_code(call, scores, shift, 
     assert {"name", "refusal", "reason"} == set(result["refused"][0])
     found, out, _ = call(*arguments)
     assert found == code
-    assert outcome in out.lower()
+    assert out.lower().startswith(describe_outcome(outcome, standing))
 
 
 def test_bound_refuses_damaged_scores_in_one_line(call, scores, tmp_path):
