@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 
+from heldin.bounds.verdict import describe_outcome
 from tests.theory_tables import numbers, rows
 
 EXACT = {row[:2]: row for row in numbers("table-of-exact-epsilons")}
