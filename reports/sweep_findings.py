@@ -1,6 +1,7 @@
 """Page one of a sweep's report: the answer, the picture, a row for each defense, and what to do next."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from heldin.attacks.statistics import how_aggregated
 from heldin.audit.blocks import LEAST_BLOCKS, Summary
@@ -261,6 +262,29 @@ def lines(result: SweepResult) -> Iterator[tuple[SweepLabel, list[Statement]]]:
     for label, state in _LINES:
         if statements := state(result):
             yield label, statements
+
+
+def summary_lines(result: SweepResult) -> Iterator[tuple[str, str]]:
+    """Yield (label, text) of page one for a terminal, the answer first."""
+    answer = answer_of_sweep(result) or Answer.INCONCLUSIVE
+    yield "answer", f"{answer.value.capitalize()}. {state_answer(result)}"
+    for label, statements in lines(result):
+        yield label.sentence.lower(), written(statements)
+
+
+def summary_facts(result: SweepResult) -> dict[str, Any]:
+    """Return page one as JSON has it: the answer, the recommendation, and the codes and numbers of each line."""
+    return {
+        "answer": (answer_of_sweep(result) or Answer.INCONCLUSIVE).value,
+        "recommendation": str(recommend(result)),
+        "page_one": {
+            "answer": [state_answer(result).model_dump(mode="json")],
+            **{
+                label.name.lower(): [each.model_dump(mode="json") for each in statements]
+                for label, statements in lines(result)
+            },
+        },
+    }
 
 
 def show_lines(result: SweepResult) -> list[Block]:

@@ -110,7 +110,7 @@ class People(Code):
 class Evidence(Code):
     """How strong the evidence is, and why."""
 
-    CERTIFIED = "Certified: heldin chose the members {how}. At most {percent:g} % of audits raise a false alarm."
+    CERTIFIED = "Certified: heldin chose the members {how}. At most {percent:g} % of audits report a leak falsely."
     ESTIMATE = "Estimate, not certified: heldin chose the members {how}, but the limits come from one training."
     BY_COINS = "by coin flips"
     BY_HALVES = "as a random half of the users"
@@ -165,9 +165,9 @@ class Guaranteed(Code):
 
     NONE = "None was claimed."
     NO_GUARANTEE = "None: {reasons}."
-    PLANNED = "The accountant guarantees {claim}. "
+    PLANNED = "The training plan guarantees {claim}. "
     CLAIMED = "You claimed {claim}. "
-    CONTRADICTED = "This audit contradicts it{subjects} ({evidence})."
+    CONTRADICTED = "This audit contradicts it{subjects} ({evidence}): a test of all scores together rejects it."
     BY_SUBJECTS = " by the scores of {subjects}"
     NOT_CONTRADICTED = "This audit does not contradict it; a perfect attack would have.{reach}"
     OUT_OF_REACH = (
