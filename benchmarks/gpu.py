@@ -128,6 +128,7 @@ PARTS: dict[int, Callable[[], Sequence[Part]]] = {
     9: part_9,
 }
 OF_SEVERAL = 7
+PROFILED = 8  # each case in a process of its own
 
 
 class TooLong(Exception):
@@ -249,7 +250,12 @@ def main() -> int:
     for number in parts:
         began = time.monotonic()
         for case, part in enumerate(cases_of(number)):
-            if chosen.case is None or case in chosen.case:
+            if chosen.case is not None and case not in chosen.case:
+                continue
+            if number == PROFILED and chosen.case != [case]:
+                words = ["--only", str(number), "--case", str(case), "--seconds", str(chosen.seconds)]
+                failed += subprocess.call([sys.executable, __file__, *words])
+            else:
                 failed += measure(number, case, part, device, chosen.seconds)
         print(f"part {number}, {time.monotonic() - began:,.0f} s", flush=True)
     if chosen.case is None and parts == [its for its in PARTS if its != OF_SEVERAL]:

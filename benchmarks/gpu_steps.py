@@ -11,17 +11,17 @@ from transformers import GPTNeoForCausalLM, PreTrainedModel
 
 from heldin.defenses.choices import NoiseGenerator
 from heldin.defenses.gradients.engine_choice import default_budget
-from heldin.defenses.gradients.layer_rules import lay_out
-from heldin.defenses.gradients.model_parts import unit_losses
 from heldin.defenses.gradients.one_pass import release_workspace
 from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
 from heldin.defenses.noise import NoiseSource
+from heldin.finetune.batches import plain_batch_gradient
 from heldin.finetune.memory import Step, training_peak
 from heldin.finetune.passes import Passes, clipped_sum, put_gradient, whole_units
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.recipe import Recipe
 from heldin.finetune.sharding import Spread
-from heldin.models.devices import Planned, moved
+from heldin.models import attention
+from heldin.models.devices import Planned
 
 RATIO, MEMORY = 1.10, 1.3  # of a ULS step over a plain one, at most
 STEPS = 6
@@ -53,12 +53,13 @@ class Case:
 
 CASES = (
     Case("125M", 1, 16, 512),
-    Case("125M", 4, 16, 512, rehearsed=True),
-    Case("125M", 16, 16, 512, 2, loop=False),
-    Case("125M", 4, 16, 1024),
+    Case("125M", 4, 16, 512, 4, rehearsed=True),
+    Case("125M", 16, 16, 512, 4, loop=False),
+    Case("125M", 4, 16, 1024, 4),
     Case("1.3B", 1, 16, 512),
     Case("1.3B", 4, 16, 512, rehearsed=True),
     Case("1.3B", 4, 16, 1024, checkpointing=True, loop=False),
+    Case("125M", 4, 16, 512, loop=False),  # as in the first measurements: a user a pass
 )
 
 
@@ -151,6 +152,7 @@ class Stepped:
 
     def __init__(self, name: str, model: GPTNeoForCausalLM, runs: Runs, device: torch.device) -> None:
         model.zero_grad(set_to_none=True)
+        attention.REPEATED = 0  # a step is timed as it is in a long training
         self._name, self._model, self._runs, self._device = name, model, runs, device
         self._optimizer = torch.optim.Adam(model.parameters(), 1e-6, fused=True if device.type == "cuda" else None)
         self._source = NoiseSource(NoiseGenerator.PHILOX, bytes(32))
@@ -160,7 +162,7 @@ class Stepped:
         """Take a step; marks lie before and after gradients, noise and optimizer."""
         marks.mark()
         if self._name == "plain":
-            _plain_gradient(self._model, self._runs)
+            _plain_gradient(self._model, self._runs, self.passes.most)
             marks.mark()
         else:
             with arithmetic("bf16", self._device):
@@ -184,13 +186,8 @@ class Stepped:
         return clipped_sum(self._model, self._runs, 1.0, self.passes).gradients
 
 
-def _plain_gradient(model: GPTNeoForCausalLM, runs: Runs) -> None:
-    for run in runs:
-        units = whole_units(run)
-        inputs, targets = moved(units.inputs, model.device), moved(units.targets, model.device)
-        with arithmetic("bf16", model.device):
-            losses = unit_losses(model, inputs, targets, lay_out(units.unit, units.units, model.device))
-        torch.autograd.backward(losses.sum() / sum(map(len, runs)))
+def _plain_gradient(model: GPTNeoForCausalLM, runs: Runs, most: int) -> None:
+    plain_batch_gradient(model, [ids for run in runs for user in run for ids in user], most, "bf16")
 
 
 def _looped(model: GPTNeoForCausalLM, runs: Runs) -> dict[str, torch.Tensor]:

@@ -9,15 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
-from heldin.defenses.gradients.model_parts import IGNORED
+from heldin.defenses.gradients.model_parts import IGNORED, token_losses
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.ranks import own_share, processes, sum_over_ranks
-from heldin.models.attention import unpacked
+from heldin.models.attention import compiled_layers, unpacked, without_compiling
 from heldin.models.devices import moved
 from heldin.models.loading import start_token
 from heldin.models.tokens import token_lists
@@ -143,13 +142,18 @@ def _inputs_and_targets(sequence: Sequence[int]) -> tuple[Sequence[int], Sequenc
     return sequence[:-1], sequence[1:]  # the first token is only an input
 
 
-def record_losses(model: PreTrainedModel, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Loss of each record: the mean over its own tokens, nats per token, shape (B,)."""
+def record_losses(
+    model: PreTrainedModel, inputs: torch.Tensor, targets: torch.Tensor, *, once: bool = False
+) -> torch.Tensor:
+    """Loss of each record: the mean over its own tokens, nats per token, shape (B,).
+
+    Args:
+        once: whether there is at most one backward pass, which then takes less memory.
+    """
     # The usual mean over all tokens of a batch would make a record's weight depend on the other records' lengths.
     with unpacked():
         logits = model(input_ids=inputs, use_cache=False).logits  # (B, L, V)
-    losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="none")
-    return losses.view_as(targets).sum(1) / (targets != IGNORED).sum(1)  # (B L,) -> (B,)
+    return token_losses(logits, targets, once=once).sum(1) / (targets != IGNORED).sum(1)  # (B, L) -> (B,)
 
 
 def plain_batch_gradient(
@@ -165,17 +169,26 @@ def plain_batch_gradient(
     Returns:
         Shape (1,), float64.
     """
+    return without_compiling(lambda: _plain_passes(model, batch, micro_batch, arithmetic))
+
+
+def _plain_passes(
+    model: PreTrainedModel, batch: Sequence[Sequence[int]], micro_batch: int, arithmetic: Arithmetic
+) -> torch.Tensor:
     total = torch.zeros(1, dtype=torch.float64, device=model.device)
     # A pass that ran out of memory leaves the gradients of its first micro-batches behind.
     model.zero_grad(set_to_none=True)
     share = own_share(batch)
-    for start in range(0, len(share), micro_batch):
-        inputs, targets = collate(share[start : start + micro_batch], model.device)
-        with autocast(arithmetic, model.device):
-            # Over the whole batch, so that micro-batches and processes add up to the mean over its records.
-            loss = record_losses(model, inputs, targets).sum() / len(batch)
-        torch.autograd.backward(loss)
-        total += loss.detach()
+    # Around all passes: half-precision copies of the weights are kept to the end of the block.
+    with autocast(arithmetic, model.device):
+        for start in range(0, len(share), micro_batch):
+            inputs, targets = collate(share[start : start + micro_batch], model.device)
+            with compiled_layers(model, inputs.shape):
+                # Over the whole batch, so that micro-batches and processes add up to the mean over its records.
+                loss = record_losses(model, inputs, targets, once=True).sum() / len(batch)
+                with torch.autocast(model.device.type, enabled=False):
+                    torch.autograd.backward(loss)
+            total += loss.detach()
     return total
 
 

@@ -17,6 +17,7 @@ from heldin.base.errors import InputError
 from heldin.defenses.gradients.model_parts import trainable
 from heldin.finetune.ranks import in_buckets
 from heldin.finetune.recipe import Optimizer, Recipe
+from heldin.models.attention import AlignedHead
 from heldin.models.devices import default_device
 
 _REPLICAS, _SHARDS = "replicas", "shards"
@@ -97,6 +98,10 @@ def spread(model: PreTrainedModel, recipe: Recipe, device: torch.device | None =
         raise InputError(f"finetune.shard cuts weights by rows, and '{number}' of this model is one number")
     shape = (processes // recipe.shard, recipe.shard)
     mesh = init_device_mesh((device or default_device()).type, shape, mesh_dim_names=(_REPLICAS, _SHARDS))
+    head = model.get_output_embeddings()
+    if type(head) is AlignedHead:
+        # FSDP's hooks need logits that are no view of longer rows.
+        head.__class__ = torch.nn.Linear
     # Layer by layer, and then what is left, tied embeddings among it. Given back after each forward pass, the last too:
     # passes that only score leave shards behind, as a step expects them.
     for module in (*_layers(model), model):

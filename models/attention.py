@@ -1,4 +1,6 @@
-"""Exact scaled-dot-product attention for GPT-Neo, of which transformers has an eager form and FlashAttention's alone.
+"""Layers of a model in the form that a GPU computes fastest: attention of GPT-Neo, tanh-GELU, the vocabulary's product.
+
+transformers has GPT-Neo's attention in an eager form and as FlashAttention's alone.
 
 GPT-Neo does not scale its logits, and half of its layers see a local window. transformers computes the logits in
 float32 on purpose, which autocast undoes: in bfloat16 a logit of 300 is off by up to 1. Here the operands keep their
@@ -6,36 +8,54 @@ type and logits and softmax are float32 inside torch's kernels, which also never
 
 On a CPU in float32 transformers' own form is kept, so that results there stay what they were.
 
+GELU by its tanh formula is one kernel, where transformers writes it out in eight. The result differs by at most 1e-6 of
+max(1, |x|) in float32; in bfloat16 it is the written-out formula's in float32, rounded once.
+
+A head whose vocabulary is not a multiple of ``ALIGNED`` has rows of logits that start at addresses for which cuBLAS has
+slow kernels alone: in half precision its weights get rows of zeros, whose logits are cut off.
+
+On a GPU, layers of a model are compiled once passes of one shape came ``REPEATED`` times: that takes half a minute,
+which a long training makes up for. Compiled, a layer keeps in float32 what single operations round to bfloat16.
+
 Nothing here packs texts. Without a mask of padding transformers looks at the positions for several texts in one row,
 and waits for the answer until a GPU has done all that it was given: ``unpacked`` spares it the question.
 """
 
+import collections
 import contextlib
 import functools
-from collections.abc import Iterator
+import logging
+import weakref
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, masking_utils
-from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoSelfAttention
+from transformers.activations import NewGELUActivation
+from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoBlock, GPTNeoMLP, GPTNeoSelfAttention
 
-from heldin.models.devices import kind_of
+from heldin.models.devices import is_out_of_memory, kind_of
+
+ALIGNED = 64  # numbers of a row of logits; at least 8 of half precision are 16 bytes
 
 
 def use_exact_attention(model: PreTrainedModel) -> None:
-    """Let every GPT-Neo attention layer of the model, if it has any, attend as the module docstring says.
+    """Give GPT-Neo's attention, tanh-GELU and the head the forms of the module docstring, where the model has them.
 
     torch then uses cuDNN's attention nowhere in this process.
     """
-    layers = [layer for layer in model.modules() if type(layer) in (GPTNeoSelfAttention, ExactAttention)]
+    layers = list(model.modules())
     for layer in layers:
         # By its class: a function of the layer as its own attribute would be a cycle, and a model that nobody holds
         # any more would stay in a GPU's memory until Python looks for cycles.
-        layer.__class__ = ExactAttention
-    if layers:
+        layer.__class__ = _FORMS.get(type(layer), type(layer))
+    head = model.get_output_embeddings()
+    if type(head) is nn.Linear and head.out_features % ALIGNED:
+        head.__class__ = AlignedHead
+    if any(type(layer) is ExactAttention for layer in layers):
         # It builds a graph for each new shape of a batch: tens of milliseconds, longer than a pass of 125M. For good: a
         # block around each use would set and restore torch's one switch from several threads.
         torch.backends.cuda.enable_cudnn_sdp(False)
@@ -45,6 +65,10 @@ def use_exact_attention(model: PreTrainedModel) -> None:
 
 class ExactAttention(GPTNeoSelfAttention):  # type: ignore[misc]
     """A layer of GPT-Neo that attends as the module docstring says."""
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """The attended values of hidden states (B, L, h), and the weights; the signature is that of transformers."""
+        return super().forward(cast_once(hidden_states), *args, **kwargs)
 
     def _attn(
         self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None
@@ -61,9 +85,83 @@ class ExactAttention(GPTNeoSelfAttention):  # type: ignore[misc]
             return unscaled_attention((query, key, value), window, attention_mask, dropout), None
 
 
+class OnceCastMlp(GPTNeoMLP):  # type: ignore[misc]
+    """The MLP of GPT-Neo."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """The MLP's values of hidden states (B, L, h)."""
+        values: Tensor = super().forward(cast_once(hidden_states))
+        return values
+
+
+def cast_once(hidden: Tensor) -> Tensor:
+    """Hidden states in the type in which autocast multiplies, as each of the layers that read them would cast them."""
+    device = hidden.device.type
+    return hidden.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else hidden
+
+
+class TanhGelu(NewGELUActivation):  # type: ignore[misc]
+    """GELU by its tanh formula (Hendrycks and Gimpel 2016, arXiv 1606.08415) in one kernel."""
+
+    def forward(self, input: Tensor) -> Tensor:  # the name that transformers gives it
+        """GELU of each number."""
+        return F.gelu(input, approximate="tanh")
+
+
+class AlignedHead(nn.Linear):
+    """A linear layer whose products in half precision are of aligned rows."""
+
+    def forward(self, input: Tensor) -> Tensor:  # the name that torch gives it
+        """The logits (..., V) of hidden states (..., h)."""
+        hidden = cast_once(input)
+        if hidden.dtype not in (torch.bfloat16, torch.float16):
+            return F.linear(hidden, self.weight, self.bias)
+        logits: Tensor = _AlignedProduct.apply(hidden, self.weight)  # type: ignore[no-untyped-call]
+        bias: Tensor | None = self.bias  # torch's own type leaves out that there may be none
+        return logits if bias is None else logits + bias.to(hidden.dtype)
+
+
+_ZEROS_BEHIND: "weakref.WeakSet[torch.UntypedStorage]" = weakref.WeakSet()  # memory of logits of aligned rows
+
+
+class _AlignedProduct(torch.autograd.Function):
+    """hidden (..., h) times weight (V, h) transposed, (..., V), whose rows lie a multiple of ``ALIGNED`` apart."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
+        rows = len(weight)
+        padded = weight.new_zeros(-(-rows // ALIGNED) * ALIGNED, weight.shape[1], dtype=hidden.dtype)
+        padded[:rows] = weight
+        ctx.save_for_backward(hidden, padded)
+        ctx.rows, ctx.dtype = rows, weight.dtype
+        with torch.autocast(hidden.device.type, enabled=False):
+            logits = F.linear(hidden, padded)
+        _ZEROS_BEHIND.add(logits.untyped_storage())
+        return logits[..., :rows]
+
+    @staticmethod
+    def backward(ctx: Any, delta: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        hidden, padded = ctx.saved_tensors
+        delta = _with_zeros(delta.flatten(0, -2), len(padded))  # (T, V and the zeros)
+        of_hidden = of_weight = None
+        with torch.autocast(delta.device.type, enabled=False):
+            if ctx.needs_input_grad[0]:
+                of_hidden = (delta @ padded).view_as(hidden)
+            if ctx.needs_input_grad[1]:
+                of_weight = (delta.t() @ hidden.flatten(0, -2))[: ctx.rows].to(ctx.dtype)
+        return of_hidden, of_weight
+
+
+def _with_zeros(delta: Tensor, columns: int) -> Tensor:
+    """delta (T, V) with columns of zeros behind: those of the logits where it lies in their memory, else in a copy."""
+    if delta.stride() == (columns, 1) and delta.untyped_storage() in _ZEROS_BEHIND:
+        return delta.as_strided((len(delta), columns), (columns, 1))
+    return F.pad(delta, (0, columns - delta.shape[1]))
+
+
 def keeps_eager(query: Tensor) -> bool:
     """Return whether transformers' own form is used for this query."""
-    return kind_of(query.device) == "cpu" and query.dtype in (torch.float32, torch.float64)
+    return query.dtype in (torch.float32, torch.float64) and kind_of(query.device) == "cpu"
 
 
 def unscaled_attention(
@@ -93,11 +191,71 @@ def unscaled_attention(
     return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout, scale=1.0)
 
 
+_FORMS: dict[type[nn.Module], type[nn.Module]] = {
+    GPTNeoSelfAttention: ExactAttention,
+    GPTNeoMLP: OnceCastMlp,
+    NewGELUActivation: TanhGelu,
+}
+
+
 def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """A boolean mask as transformers' eager form takes it."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
+
+
+Result = TypeVar("Result")
+REPEATED = 64  # passes of a shape before layers are compiled for it
+_SEEN: "weakref.WeakKeyDictionary[nn.Module, collections.Counter[torch.Size]]" = weakref.WeakKeyDictionary()
+_COMPILED: "weakref.WeakKeyDictionary[nn.Module, dict[nn.Module, Callable[..., Any]]]" = weakref.WeakKeyDictionary()
+_failed = False
+
+
+@contextlib.contextmanager
+def compiled_layers(model: nn.Module, shape: torch.Size) -> Iterator[None]:
+    """Let a pass of training in this block go through compiled layers, where the module docstring says so.
+
+    Args:
+        shape: of the pass's token ids.
+    """
+    layers = _compiled_for(model, shape)
+    for layer, compiled in layers.items():
+        # What ``nn.Module.compile`` sets for good; scoring and per-unit rules have other shapes, or hooks.
+        vars(layer)["_compiled_call_impl"] = compiled
+    try:
+        yield
+    finally:
+        for layer in layers:
+            vars(layer).pop("_compiled_call_impl")
+
+
+def _compiled_for(model: nn.Module, shape: torch.Size) -> dict[nn.Module, Callable[..., Any]]:
+    if _failed or next(model.parameters()).device.type != "cuda" or not torch.is_autocast_enabled("cuda"):
+        return {}
+    seen = _SEEN.setdefault(model, collections.Counter())
+    seen[shape] += 1
+    if seen[shape] <= REPEATED or any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
+        return {}
+    if model not in _COMPILED:
+        layers = [layer for layer in model.modules() if isinstance(layer, GPTNeoBlock)]
+        _COMPILED[model] = {layer: torch.compile(layer._call_impl) for layer in layers}
+    return _COMPILED[model]
+
+
+def without_compiling(compute: Callable[[], Result]) -> Result:
+    """The result of passes, which begin again without compiled layers, once a process, where compiling fails."""
+    global _failed
+    try:
+        return compute()
+    except Exception as error:
+        if _failed or not _COMPILED or is_out_of_memory(error):
+            raise
+        _failed = True
+        reason = next(iter(str(error).splitlines()), "")[:200]
+        logging.getLogger(__name__).warning("layers are not compiled here: %s: %s", type(error).__name__, reason)
+    # Out here, where the error is gone: its traceback would keep the failed pass's tensors.
+    return compute()
 
 
 _ASKS = "find_packed_sequence_indices"

@@ -214,9 +214,14 @@ def batch_scores(
 
 def in_chunks(logits: torch.Tensor, targets: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Pieces of logits (N, V) and targets (N,), for which more tensors as large as themselves are needed."""
-    # They fit into a CPU's cache, so that main memory is read once and not several times.
-    rows = max(1, LOGITS_PER_CHUNK[kind_of(logits.device) == "cuda"] // logits.shape[1])
+    rows = rows_per_chunk(logits)
     return zip(torch.split(logits, rows), torch.split(targets, rows), strict=True)
+
+
+def rows_per_chunk(logits: torch.Tensor) -> int:
+    """Rows of a piece of logits (N, V)."""
+    # They fit into a CPU's cache, so that main memory is read once and not several times.
+    return max(1, LOGITS_PER_CHUNK[kind_of(logits.device) == "cuda"] // logits.shape[1])
 
 
 def _score_rows(logits: torch.Tensor, targets: torch.Tensor, moments: bool, ranks: bool) -> torch.Tensor:

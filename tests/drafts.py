@@ -31,7 +31,11 @@ def typesetting() -> Iterator[None]:
 @contextlib.contextmanager
 def drafting() -> Iterator[None]:
     """Make drafts, outside of ``typesetting``."""
-    import typst
+    try:
+        import typst
+    except ModuleNotFoundError:  # as on a GPU machine, where no test makes a report
+        yield
+        return
 
     from heldin.reports.blocks import Figure, Report
 

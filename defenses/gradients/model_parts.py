@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from heldin.base.errors import InputError
 from heldin.defenses.gradients.layer_rules import LayerRule, RecordLayout, rule_of
 from heldin.models.attention import unpacked
+from heldin.models.logprobs import in_chunks, rows_per_chunk
 
 IGNORED = -100  # torch's own mark of a position without target
 
@@ -89,32 +90,50 @@ def unit_losses(model: nn.Module, inputs: Tensor, targets: Tensor, layout: Recor
     """
     with unpacked():
         logits = model(input_ids=inputs, use_cache=False).logits  # (B, L, V)
-    losses: Tensor = _TokenLosses.apply(logits, targets)  # type: ignore[no-untyped-call]  # (B, L)
+    losses = token_losses(logits, targets, once=True)  # (B, L)
     # (B,): each record by its own number of targets, not the batch's. A record without any has loss 0, not 0 / 0.
     records = losses.sum(1) / (targets != IGNORED).sum(1).clamp_min(1)
     return torch.zeros_like(records[: layout.units]).index_add(0, layout.unit, records / layout.sizes[layout.unit])
 
 
+def token_losses(logits: Tensor, targets: Tensor, *, once: bool) -> Tensor:
+    """Cross entropy of each token (B, L), float32, zero at ignored targets.
+
+    Args:
+        logits: (B, L, V).
+        targets: token ids, (B, L).
+        once: whether there is one backward pass, and nothing else uses the logits: their memory is the gradient's then.
+    """
+    # Float32 numbers are made of a chunk of tokens at a time: tensors over the vocabulary are the largest of a step.
+    losses: Tensor = _TokenLosses.apply(logits, targets, once)  # type: ignore[no-untyped-call]
+    return losses
+
+
 class _TokenLosses(torch.autograd.Function):
-    """Cross entropy of each token (B, L), zero at ignored targets, from logits (B, L, V); for one backward pass."""
+    """``token_losses``."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
-        scores = torch.log_softmax(logits, -1, dtype=torch.float32)
-        kept = targets != IGNORED
-        index = torch.where(kept, targets, 0).unsqueeze(-1)  # ``gather`` needs a valid id at ignored positions too
-        ctx.save_for_backward(scores, index, kept)
-        ctx.dtype = logits.dtype
-        return torch.where(kept, -scores.gather(-1, index).squeeze(-1), 0.0)
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, once: bool) -> Tensor:
+        rows = logits.detach().flatten(0, -2)  # (N, V)
+        kept = targets.flatten() != IGNORED
+        index = torch.where(kept, targets.flatten(), 0).unsqueeze(1)  # ``gather`` needs an id at ignored positions too
+        ctx.save_for_backward(rows, index, kept)
+        ctx.shape, ctx.once = logits.shape, once
+        chunks = in_chunks(rows, index)
+        scores = [torch.log_softmax(part, 1, dtype=torch.float32).gather(1, ids) for part, ids in chunks]
+        return torch.where(kept, -torch.cat(scores).squeeze(1), 0.0).view_as(targets)
 
     @staticmethod
-    def backward(ctx: Any, delta: Tensor) -> tuple[Tensor, None]:
-        scores, index, kept = ctx.saved_tensors
-        scale = torch.where(kept, delta, 0.0).unsqueeze(-1)
-        # In the memory of the log-probabilities, unlike ``F.cross_entropy``: tensors over the vocabulary are the
-        # largest of a step.
-        gradient = scores.exp_().mul_(scale).scatter_add_(-1, index, -scale)
-        return gradient.to(ctx.dtype), None
+    def backward(ctx: Any, delta: Tensor) -> tuple[Tensor, None, None]:
+        rows, index, kept = ctx.saved_tensors
+        scales = torch.split(torch.where(kept, delta.flatten(), 0.0).unsqueeze(1), rows_per_chunk(rows))
+        whole = rows if ctx.once else torch.empty_like(rows)
+        outs = torch.split(whole, rows_per_chunk(rows))
+        for (part, ids), scale, out in zip(in_chunks(rows, index), scales, outs, strict=True):
+            gradient = torch.softmax(part, 1, dtype=torch.float32)
+            gradient.scatter_add_(1, ids, torch.full_like(scale, -1.0))
+            torch.mul(gradient, scale, out=out)  # rounded once, where the logits are of half precision
+        return whole.view(ctx.shape), None, None
 
 
 @contextlib.contextmanager

@@ -39,6 +39,7 @@ from heldin.defenses.gradients.layer_rules import NoRule, RecordLayout, lay_out
 from heldin.defenses.gradients.model_parts import IGNORED, Parts, evaluating, take_apart, unit_losses
 from heldin.defenses.gradients.one_pass import Engine, one_pass, ways_of
 from heldin.models.arithmetic import true_float32
+from heldin.models.attention import compiled_layers, without_compiling
 from heldin.models.devices import is_out_of_memory, moved
 
 # A ghost norm's square is off by about 4 * 2^-24 of the square of the summed norms of its tokens; below this share of
@@ -150,7 +151,8 @@ def clipped_gradient_sum(
         else:
             ways = ways_of(parts, layout, inputs.shape[1], engine, memory_budget)
             used = in_words(engine, ways)
-            if engine == "auto" and unit_by_unit(ways, layout, inputs.shape[1], device):
+            weights = sum(parameter.numel() for parameter in parts.trainable.values())
+            if engine == "auto" and unit_by_unit(ways, weights, layout, inputs.shape[1], device):
                 ways, used = None, "auto: unit by unit"
         if ways is None:
             result = _loop(parts, inputs, targets, layout, clip, most_records)
@@ -232,7 +234,12 @@ def _loop(
     starts = [start for b in layout.blocks for start in range(b.start, b.start + b.units * b.rows, b.rows)]
     for start, end in itertools.pairwise([*starts, len(inputs)]):
         rows = slice(start, end)
-        loss, gradients = plain_gradient(parts, inputs[rows], targets[rows], most_records)
+
+        def compute(rows: slice = rows) -> tuple[Tensor, list[Tensor]]:
+            with compiled_layers(parts.model, inputs[rows].shape):
+                return plain_gradient(parts, inputs[rows], targets[rows], most_records)
+
+        loss, gradients = without_compiling(compute)
         # Over all tensors together: a norm for each would allow sqrt(number of tensors) times C.
         norm = norm_of_all(gradients)
         masked = ~(torch.isfinite(norm.float()) & torch.isfinite(loss))

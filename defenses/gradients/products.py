@@ -14,6 +14,7 @@ _SHARE = 64  # of a GPU's memory that a piece takes at most
 # Three terms of bfloat16, of eight significant bits each, are all 24 bits of a float32. Two leave an error of 2^-16 of
 # each token's part, which is more than 1e-4 of a gradient in which the tokens' parts cancel.
 TERMS = 3
+EVEN = 8  # numbers of half precision in the 16 bytes that a GPU reads at a time
 
 
 def piece_floats(device: torch.device) -> int:
@@ -42,10 +43,14 @@ def multiply_into(out: Tensor, left: Tensor, right: Tensor, *, keep: bool) -> No
         keep: whether to add.
     """
     if _stays_half(left, right):
-        if keep:
-            out.add_(torch.bmm(left.mT, right, out_dtype=torch.float32))
-        else:
-            torch.bmm(left.mT, right, out_dtype=torch.float32, out=out)
+        # Of an odd number of columns cuBLAS has slow kernels alone: the last of them go apart.
+        whole = left.shape[2] - left.shape[2] % EVEN or left.shape[2]
+        for some in (slice(0, whole), slice(whole, None)):
+            part, columns = out[:, some], left[:, :, some].mT
+            if keep and part.numel():
+                part.add_(torch.bmm(columns, right, out_dtype=torch.float32))
+            elif part.numel():
+                torch.bmm(columns, right, out_dtype=torch.float32, out=part)
     else:
         out.baddbmm_(left.float().mT, right.float(), beta=int(keep))  # beta 0 ignores what ``out`` holds, NaN too
 
