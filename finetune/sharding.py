@@ -98,7 +98,7 @@ def spread(model: PreTrainedModel, recipe: Recipe, device: torch.device | None =
         raise InputError(f"finetune.shard cuts weights by rows, and '{number}' of this model is one number")
     shape = (processes // recipe.shard, recipe.shard)
     mesh = init_device_mesh((device or default_device()).type, shape, mesh_dim_names=(_REPLICAS, _SHARDS))
-    head = model.get_output_embeddings()
+    head: torch.nn.Module | None = model.get_output_embeddings()
     if type(head) is AlignedHead:
         # FSDP's hooks need logits that are no view of longer rows.
         head.__class__ = torch.nn.Linear
