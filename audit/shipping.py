@@ -17,6 +17,7 @@ from heldin.audit.coarse import brief
 from heldin.audit.requirement import Requirement
 from heldin.base.section import Facts
 from heldin.bounds.verdict import holm
+from heldin.words.statement import Statement
 
 MOST_CANDIDATES = 3  # more would be paid for by all of them
 LEAST_BLOCKS = 5  # of a rule's limits: with three the first step of Holm hardly ever passes
@@ -88,7 +89,7 @@ class Shipping(Facts):
         block: the block whose cell is handed out; null otherwise.
         level: probability that a recommended variant breaks a limit, at most.
         candidates: how each did.
-        said: the answer in a sentence.
+        reason: why.
     """
 
     answer: Literal["ship", "none passes", "cannot be judged"]
@@ -96,7 +97,7 @@ class Shipping(Facts):
     block: int | None
     level: float
     candidates: list[CandidateResult]
-    said: str
+    reason: Statement
 
 
 def judge_candidates(

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, read_json, text_sha256, whole_directory, whole_file, write_text
-from heldin.base.versions import version
+from heldin.base.machine import version
 
 if TYPE_CHECKING:
     import pyarrow as pa

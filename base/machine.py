@@ -1,19 +1,37 @@
-"""This machine: its main memory, and processes that work for this one."""
+"""This machine: its main memory, installed packages, and processes that work for this one."""
 
 import atexit
+import importlib.metadata
 import multiprocessing
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import psutil
 
+UNINSTALLED = "source tree, not installed"
 CGROUPS = Path("/sys/fs/cgroup")
 OF_THIS_PROCESS = Path("/proc/self/cgroup")
+
+
+def version() -> str:
+    """Return heldin's own version; ``UNINSTALLED`` where it runs from a source tree that is not installed."""
+    return installed_versions(["heldin"]).get("heldin", UNINSTALLED)
+
+
+def installed_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of these packages by name, without those that are not installed."""
+    versions = {}
+    for name in packages:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
 
 
 def main_memory() -> int:

@@ -15,7 +15,7 @@ from heldin.base.tabular import Tabular
 from heldin.bounds import bands, estimates, one_run, thresholds, verdict
 from heldin.bounds.design import Assignment, Design
 from heldin.bounds.scores import LabelledScores
-from heldin.bounds.verdict import Claim, Standing, Verdict, in_parentheses, p_value
+from heldin.bounds.verdict import Claim, Standing, Verdict, describe_outcome, p_value
 from heldin.defenses.accounting.closed_forms import check_delta
 from heldin.words.evidence import REAL_USERS, Refusal
 from heldin.words.statement import Statement
@@ -279,7 +279,7 @@ class Judgement(Tabular):
         if not self.verdicts:
             return f"Nothing can be said: {'; '.join(bound.reason for bound in self.refused)}"
         gravest = self.verdict
-        return f"{gravest.outcome.capitalize()}{in_parentheses(gravest.outcome, gravest.standing)}: {gravest.reason}"
+        return f"{describe_outcome(gravest.outcome, gravest.standing).capitalize()}: {gravest.reason}"
 
     def notes(self) -> Sequence[str]:
         """Warnings of all verdicts, each once."""
@@ -392,7 +392,7 @@ def table(result: Judgement) -> str:
     """The result as plain text: the verdicts with their reasons, then the bounds."""
     lines = []
     for each in result.verdicts:
-        lines += [f"{each.outcome.upper()}{in_parentheses(each.outcome, each.standing)}: {each.reason}"]
+        lines += [f"{describe_outcome(each.outcome, each.standing).upper()}: {each.reason}"]
         lines += [f"  warning: {text}" for text in each.warnings]
     lines += ["", f"epsilon lower bounds at delta {result.delta:g}, {result.users} users, each at its own confidence"]
     lines += [f"{'bound':<26}{'epsilon >=':>11}{'confidence':>12}{'standing':>13}{'coverage':>10}"]

@@ -112,13 +112,20 @@ def curve_claim(ceiling: RocCeiling, epsilon: float, delta: float, family: "Nois
     return Claim(label, ceiling, epsilon, delta, is_curve=True, family=family)
 
 
-def in_parentheses(outcome: str, standing: str) -> str:
-    """Return the standing of an outcome in parentheses; "certified" is left out after anything but a violation.
+def describe_outcome(outcome: str, standing: str) -> str:
+    """Return an outcome in words, with its standing; "certified" is left out after anything but a contradiction.
 
-    "Consistent (certified)" would read as if the claim were.
+    "Not contradicted (certified)" would read as if the claim were certified.
     """
     plain = standing == Standing.CERTIFIED.value and outcome != Outcome.VIOLATED.value
-    return "" if plain else f" ({standing})"
+    return f"{_OUTCOMES[Outcome(outcome)]}{'' if plain else f' ({standing})'}"
+
+
+_OUTCOMES = {
+    Outcome.VIOLATED: "contradicted",
+    Outcome.CONSISTENT: "not contradicted",
+    Outcome.INCONCLUSIVE: "out of reach",
+}
 
 
 @dataclass(frozen=True)

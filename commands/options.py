@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heldin.base.errors import InputError
+from heldin.base.machine import version
 from heldin.base.quiet import be_quiet, is_quiet
-from heldin.base.versions import version
 
 if TYPE_CHECKING:
     from heldin.audit.decision import DecisionConfig

@@ -8,7 +8,7 @@ import typer
 
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
-from heldin.commands.finish import command_line, interruptible
+from heldin.commands.finish import command_line, interruptible, labelled
 from heldin.commands.options import AsCsv, AsHtml, AsJson, DeviceOption, Out, Quiet, answer
 
 if TYPE_CHECKING:
@@ -117,13 +117,15 @@ def write_reports(result: "SweepResult", folder: Path, *, html: bool) -> list[Pa
 
 
 def print_sweep(result: "SweepResult", *, json: bool, csv: bool) -> None:
-    """Print a sweep as a table, as JSON, or as CSV with a row for each variant."""
-    from heldin.record.sweep_table import table
+    """Print a sweep as a table with the lines of page one, as JSON, or as CSV with a row for each variant."""
+    from heldin.reports.sweep_findings import summary_facts, summary_lines
+    from heldin.reports.sweep_table import table
 
     # What has a row of its own for each variant: the rest are lists, which comparison.json has.
     rows = [{**v.model_dump(mode="json", exclude=_LISTS), "promise": str(v.promise or "")} for v in result.variants]
     flat = [{key: value for name, cell in row.items() for key, value in _cells(name, cell).items()} for row in rows]
-    answer(table(result), result.model_dump(mode="json"), flat, json=json, csv=csv)
+    text = "\n".join([table(result), "", *(labelled(label, line) for label, line in summary_lines(result))])
+    answer(text, {**summary_facts(result), **result.model_dump(mode="json")}, flat, json=json, csv=csv)
 
 
 def _cells(name: str, value: object) -> dict[str, object]:

@@ -178,8 +178,8 @@ A record is internal: it contains exact statistics about private users. It conta
 scores of single users. `heldin verify` recomputes it from the other files of the folder. Sentences are not stored: a
 record has statements, each a code with its values, from which reports write sentences.
 
-The file begins with `schema_version`, which other versions of heldin refuse, and ends with `sha256`, the SHA-256 of
-everything else: a damaged file is refused.
+The file begins with `sha256`, by which a damaged file is refused, `schema_version`, by which a file of another version
+is refused, and `heldin`, the version that wrote it.
 """
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from heldin.base.versions import installed_versions, version
+from heldin.base.machine import installed_versions, version
 from heldin.record.facts import Environment
 
 PACKAGES = ("torch", "transformers", "tokenizers", "peft", "accelerate", "numpy", "scipy", "scikit-learn", "pyarrow")

@@ -10,7 +10,7 @@ from typing import Any
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.limits import AurocDifference, independent_difference
 from heldin.base.errors import InputError
-from heldin.bounds.verdict import NO_CLAIM, in_parentheses
+from heldin.bounds.verdict import NO_CLAIM, describe_outcome
 from heldin.record.document import Record, read_record
 from heldin.record.facts import TrainingFacts
 
@@ -147,7 +147,7 @@ def _row(folder: Path, record: Record, first: Record, over: str | None) -> Row:
     # Canary users have verdicts of their own: a verdict is only ambiguous where there are both.
     several = len({v.subjects for v in record.judgement.verdicts}) > 1
     verdicts = [
-        f"{f'{v.subjects}: ' if several else ''}{v.outcome}{in_parentheses(v.outcome, v.standing)}"
+        f"{f'{v.subjects}: ' if several else ''}{describe_outcome(v.outcome, v.standing)}"
         for v in record.judgement.verdicts
         # A record without claims still holds one verdict, which states what could have been certified.
         if v.claim != NO_CLAIM

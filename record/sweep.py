@@ -27,7 +27,7 @@ class CellTests(Facts):
 
     Attributes:
         scores: number of scores that were judged.
-        sides: who decided who is held in, in words.
+        sides: who decided who is held in.
         certifiable: whether statements on these sides may be certified.
         false_alarms: probability at most of a false "leaks"; null if nothing bounds it.
         separating: those of them that separated the groups.
@@ -38,7 +38,7 @@ class CellTests(Facts):
     texts: int
     scores: int
     attacks: int
-    sides: str
+    sides: Statement
     certifiable: bool
     false_alarms: float | None
     baselines: int
@@ -54,7 +54,7 @@ def tests_of(record: Record) -> CellTests:
         texts=record.attacker_texts,
         scores=facts.scores,
         attacks=len({attack.attack for attack in record.attacks}),
-        sides=record.split.standing_reason,
+        sides=record.split.reason,
         certifiable=record.split.certifiable,
         false_alarms=by.auroc_level + by.tpr_level if facts.decision.exact else None,
         baselines=len(record.blind),

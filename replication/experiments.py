@@ -122,7 +122,7 @@ def _run_sweep(name: str, sweep: "Sweep", folder: Path, json: bool) -> None:
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.commands.finish import interruptible
     from heldin.commands.sweep import write_reports
-    from heldin.record.sweep_table import table
+    from heldin.reports.sweep_table import table
     from heldin.sweeps.driver import run_sweep
     from replication.sweep_findings import finding_table
 

@@ -21,9 +21,9 @@ from heldin.words.evidence import delta_of
 from heldin.words.people import TRAININGS
 
 _FOUND_BY = {
-    "patterns": "what Presidio's patterns find ({which}), and names of people are none of them",
-    "words": "the names of a list, where they stand as they are listed",
-    "spacy": "what a spaCy pipeline takes for one",
+    "patterns": "what Presidio's patterns find ({which}), which does not include names of people",
+    "words": "the names of a list, where they occur exactly as listed",
+    "spacy": "what a spaCy pipeline finds",
     "gold": "what the last column of the CoNLL file marks",
 }
 
@@ -32,9 +32,9 @@ def tabulate_limits(record: Record) -> Table | None:
     """Return the organisation's own limits; None without any."""
     rows = limit_rows(record)
     note = (
-        "Set before the audit (decision.require). Value: of the attack whose interval reaches farthest. Not shown: the"
-        " limit lies within the interval. Each attack is held against the limit by its own interval, which is enough to"
-        " say that all keep it; intervals of all scores at once are wider, since they let a reader pick one."
+        "The limits were set before the audit (decision.require). Value: that of the attack whose interval reaches"
+        " farthest. Not shown: the limit lies within the interval. Each attack is compared with the limit by its own"
+        " interval, which suffices to say that all attacks keep the limit."
     )
     head = ("limit", "value", "end of the 95 % interval", "outcome")
     return Table(head, rows, note, numeric=(1, 2), widths=(2, 0.7, 1, 0.8)) if rows else None
@@ -52,7 +52,7 @@ def explain_promise(record: Record) -> Facts:
         pairs = [
             ["unit", f"Not known: the model was trained elsewhere. The audit counts by {unit}."],
             ["delta", _delta_of_bounds(record)],
-            ["neighbours", "Not known: a promise would have to say which training sets count as neighbours."],
+            ["neighbours", "Not known: a guarantee would have to say which training sets count as neighbours."],
         ]
         return Facts(pairs)
     first, *others = parts.explain_promise(
@@ -99,7 +99,7 @@ def _membership(record: Record) -> list[Scenario]:
         "Membership of real users",
         "not run",
         "probabilities of a user's texts",
-        "Nothing is known of real users as they are: those who were tested were made for this audit.",
+        "Real users were not tested: the tested users were made for this audit.",
     )
     if record.trainings is not None:
         return [
@@ -131,7 +131,7 @@ def _membership(record: Record) -> list[Scenario]:
         rows.append(unreal)
     elif record.canaries is not None:
         areas = [g.auroc for g in record.canaries.groups if g.auroc]
-        most = "too few on a side"
+        most = "too few in a group"
         if areas:
             best = max(areas, key=lambda area: area.value)
             most = (
@@ -156,7 +156,7 @@ def _together(record: Record, area: Estimate) -> str:
         return f"{area.lower:.3f} to {area.upper:.3f}"
     if decision.answer is Answer.LEAKS:
         return f"picked among {scores} scores, its interval on page one"
-    return f"and of {scores} scores none above {brief(decision.excluded_auroc):.2f} at 95 %"
+    return f"and none of {scores} scores above {brief(decision.excluded_auroc):.2f} at 95 %"
 
 
 def list_other_models(record: Record) -> list[str]:
@@ -164,22 +164,24 @@ def list_other_models(record: Record) -> list[str]:
     lines = []
     if record.cell is not None:
         lines.append(
-            f"This model is one of a sweep (block {record.cell.block}, {record.cell.variant}): other models of its"
-            " block had the same held-in people. The sweep's report states what all of them together promise."
+            f"This model is one of a sweep (repetition {record.cell.block}, {record.cell.variant}): other models of"
+            " the repetition have the same members. The sweep's report states the guarantee of all of them together."
         )
     if record.planted is not None:
         lines.append(
-            f"Of the models trained on the planted set this is look {record.planted.look} of"
-            f" {record.planted.looks} that were paid for; what else was trained on it, heldin does not know."
+            f"This is look {record.planted.look} of {record.planted.looks} that were planned at models trained on the"
+            " planted set. heldin does not know what else was trained on it."
         )
     attack = record.config.get("attack")
     shadows = attack.get("shadow_models", 0) if isinstance(attack, dict) else 0
     if shadows:
-        lines.append(f"{counted(int(shadows), 'shadow model')} were trained on draws of the same people; keep them in.")
+        lines.append(
+            f"{counted(int(shadows), 'shadow model')} were trained on draws of the same people; do not release them."
+        )
     if record.trainings is not None:
-        lines.append(f"{counted(record.trainings.runs, 'model')} were trained, scored and thrown away.")
+        lines.append(f"{counted(record.trainings.runs, 'model')} were trained, scored and deleted.")
     if not lines:
-        lines.append("The record knows of none; heldin looks at no model or statistic but those of this audit.")
+        lines.append("The record lists none. heldin looks only at the models and statistics of this audit.")
     return lines
 
 
@@ -191,7 +193,7 @@ def state_quality(record: Record) -> Facts:
     rows = [
         ["how many were tested", f"{s.held_in:,} {words.member} and {s.held_out:,} {words.other}"],
         ["with how much", f"{record.attacker_texts:,} texts; {counted(d.scores, 'score')} of {_attacks(record)}"],
-        ["who is on which side", f"{s.standing_reason} ({'certifiable' if s.certifiable else 'indicative only'})"],
+        ["who is a member", f"{s.standing_reason} ({'certifiable' if s.certifiable else 'indicative only'})"],
         ["by chance alone", _false_alarms(record)],
     ]
     if record.trainings is None:
@@ -206,7 +208,7 @@ def state_quality(record: Record) -> Facts:
 def _false_alarms(record: Record) -> str:
     d = record.decision
     if not d.decision.exact:
-        return 'nothing bounds how often "leaks" is false: the p-values are indicative'
+        return 'nothing limits how often "leaks" is false: the p-values are indicative'
     alarms = f'a false "leaks" by the attacks in {100 * (d.by.auroc_level + d.by.tpr_level):g} % of audits at most'
     verdicts = [verdict for verdict in record.judgement.verdicts if verdict.claim != NO_CLAIM]
     claims = len({verdict.claim for verdict in verdicts})
@@ -215,7 +217,7 @@ def _false_alarms(record: Record) -> str:
     which = "the tested claim" if claims == 1 else f"each of the {claims} tested claims"
     # One verdict for each group of people on whom a claim is tested.
     shared = ", which groups of people share" if len(verdicts) > claims else ""
-    return f"{alarms}; {which} has a level of its own{shared}"
+    return f"{alarms}; {which} is tested at its own level{shared}"
 
 
 def _attacks(record: Record) -> str:
@@ -229,12 +231,12 @@ def list_occasions(record: Record) -> Remarks:
         needed = at_most_counted(decided.users_needed, before="about ")
         words = TRAININGS if record.trainings is not None else audited_by(record)
         lines.append(
-            f"Before anything is decided: {needed} {words.unit} would settle what this audit left open, in four of"
-            " five audits if nothing leaks."
+            f"Before any decision: {needed} {words.unit} would decide what this audit left open, in four of five"
+            " audits if nothing leaks."
         )
     if record.planted is not None and record.planted.look < record.planted.looks:
         left = record.planted.looks - record.planted.look
-        lines.append(f"{counted(left, 'further look')} at checkpoints of this planted set {_are(left)} paid for.")
+        lines.append(f"{counted(left, 'further look')} at checkpoints of this planted set {_are(left)} planned.")
     return parts.list_occasions(release_of(record.config), more=lines)
 
 
@@ -254,7 +256,11 @@ def answer_opinion(record: Record) -> Table:
 
 def _each_person(record: Record) -> str:
     promised = epsilon_per_user(record.training) is not None
-    by = "a promise to every user, and what it rests on" if promised else "no promise bounds the odds of each person"
+    by = (
+        ("a guarantee for every user, with its conditions")
+        if promised
+        else "no guarantee limits the risk to each person"
+    )
     if record.trainings is not None:
         return f"page one: {by}; measured for one worst-case user"
     return f"page one: {by}; measured in groups of ten or more, not for single people"
@@ -264,22 +270,25 @@ def state_residual_risk(record: Record) -> list[Block]:
     """Return the risk that is left."""
     decided, words = record.decision.decision, audited_by(record)
     left = {
-        Answer.LEAKS: "Membership leaks to the attacker described; an attacker who knows more may do better.",
+        Answer.LEAKS: "The attacker described can identify members. An attacker who knows more may do better.",
         Answer.NO_LEAK: (
-            f"These attacks leave room for an AUROC of up to {decided.excluded_auroc:.2f}, and others were not tried."
+            f"An AUROC of up to {decided.excluded_auroc:.2f} remains possible with these attacks, and others were not"
+            " tried."
         ),
         Answer.INCONCLUSIVE: (
-            f"An AUROC of up to {decided.excluded_auroc:.2f} stays possible: too little was tested to say less."
+            f"An AUROC of up to {decided.excluded_auroc:.2f} remains possible, because the audit was too small."
         ),
-        Answer.NOT_VALID: "Nothing follows about membership.",
+        Answer.NOT_VALID: "The audit says nothing about membership.",
     }
-    lines = [left[decided.answer] if record.trainings is None else "One user was tested; others may be hit harder."]
+    lines = [left[decided.answer] if record.trainings is None else "One user was tested. Others may be affected more."]
     lines += filter(None, [most_left(record)])
     lines.append(parts.list_untried(list_scenarios(record)))
     if record.training is not None and record.training.epsilon is not None:
-        lines.append("The promise rests on its conditions (facts, guarantee), and on code that was not proved right.")
+        lines.append(
+            "The guarantee depends on its conditions (see Facts, guarantee), and on code that nobody proved right."
+        )
     elif record.training is not None:
-        lines.append(f"No promise bounds attacks that were not tried on {words.unit}.")
+        lines.append(f"No guarantee limits attacks on {words.unit} that were not tried.")
     return parts.sign(lines, f"made {record.created}, of the model {record.target.fingerprint[:16]}")
 
 

@@ -32,12 +32,12 @@ from heldin.words.statement import Statement
 S = TypeVar("S")
 Status = Literal["run", "run, not valid", "not run", "out of scope"]
 EXTRACTION = "Extraction: training texts that the model writes out"
-NO_BOUND = "Neither this nor membership bounds the other."
+NO_BOUND = "A low risk of extraction does not imply a low risk of membership inference, or the reverse."
 NOT_ANONYMITY = (
-    "heldin does not determine whether a model is anonymous or whether a law is kept. It states what was tested, by"
-    " whom it could be done, and what was found; the decision is that of those who sign."
+    "heldin does not determine whether a model is anonymous or complies with a law. It reports what was tested, who"
+    " could do it, and what was found. The people who sign decide."
 )
-_NO_TEST = "heldin has no such test: nothing is known."
+_NO_TEST = "heldin has no such test."
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ OUT_OF_SCOPE = (
         _NO_TEST,
     ),
     Scenario(
-        "Reconstruction: training texts put together again",
+        "Reconstruction: training texts recovered from weights or gradients",
         "out of scope",
         "the weights, or gradients of training",
         _NO_TEST,
@@ -87,7 +87,7 @@ EXTRACTION_NOT_RUN = Scenario(
     EXTRACTION,
     "not run",
     "the beginning of a text, and what the model writes after it",
-    "Nothing is known. What was found of membership does not bound it.",
+    "Not tested. Results on membership do not limit it.",
 )
 
 
@@ -113,12 +113,12 @@ def list_entries(
         part("tests", "What was tested, and what was not", lambda subject: _tests(tests(subject))),
         part("own-limits", "The organisation's own limits", limits),
         part("release", "To whom the model will be given", release),
-        part("promise-terms", "What the promise means", promise),
+        part("promise-terms", "What the guarantee means", promise),
         part("others", "Other releases about the same people", lambda subject: [Remarks(others(subject)), _OTHERS]),
         part("quality", "How much was tested, and how well", quality),
         part("when-to-repeat", "When to test again", repeat),
-        part("opinion", "EDPB Opinion 28/2024, row by row", opinion),
-        part("residual", "The risk that is left", residual),
+        part("opinion", "EDPB Opinion 28/2024", opinion),
+        part("residual", "Residual risk", residual),
     )
 
 
@@ -132,8 +132,8 @@ _OTHERS = Blanks("Known to those who sign: other models, statistics or data abou
 def _tests(scenarios: Sequence[Scenario]) -> Table:
     rows = [[scenario.name, scenario.status, scenario.attacker, scenario.result] for scenario in scenarios]
     note = (
-        "Out of scope: heldin has no such test. No row bounds another: a model that hides membership may write texts"
-        " out, and the reverse."
+        "Out of scope: heldin has no such test. No row implies another: a model that hides membership may write"
+        " training texts, and the reverse."
     )
     head = ("attack", "here", "what the attacker has", "what was found")
     return Table(head, rows, note, widths=(1.2, 0.55, 1.25, 1.9))
@@ -141,45 +141,45 @@ def _tests(scenarios: Sequence[Scenario]) -> Table:
 
 def sign(lines: Sequence[str], basis: str) -> list[Block]:
     """Return the risk that is left, and the lines to sign."""
-    blanks = Blanks("Accepted, and why; the advice of the data-protection officer")
+    blanks = Blanks("Accepted, with reasons; advice of the data-protection officer")
     return [Remarks(lines), blanks, Paragraph(NOT_ANONYMITY), Signature(f"this report, {basis}")]
 
 
 def list_untried(scenarios: Sequence[Scenario]) -> str:
     """Return the kinds of attack that were not tried, in a sentence."""
     untried = [scenario.short for scenario in scenarios if scenario.status in ("not run", "out of scope")]
-    return f"Nothing is known about: {', '.join(untried)}."
+    return f"Not tested: {', '.join(untried)}."
 
 
 def state_release(release: Release | None, attacks: Sequence[str], tests: str = "The tests of membership") -> Facts:
     """Return the config's release block, and what it means for the tests by these attacks."""
     if release is None:
-        return Facts([("what they can have of the model", ""), ("how much they can ask", ""), ("who gets it", "")])
+        return Facts([("access", ""), ("rate limit", ""), ("recipients", "")])
     limit = release.rate_limit
     more = list(dict.fromkeys(name for name in attacks if asks_for_vocabulary(name)))
-    had = f"{tests} had what these people will have"
+    had = f"{tests} used the same access as the recipients will have"
     meaning = {
         "weights": (
-            "Every attack above can be tried, at any number of queries, and what was given away cannot be called back."
-            " Tests that ask for log-probabilities alone say too little."
+            "Recipients can try every attack above, with any number of queries, and released weights cannot be taken"
+            " back. Tests that use log-probabilities alone say too little."
         ),
-        "log-probabilities": f"{had}, but for {' and '.join(more)}, which had the probabilities of all tokens."
+        "log-probabilities": f"{had}, except {' and '.join(more)}, which used the probabilities of all tokens."
         if more
         else f"{had}.",
-        "text": "The tests of membership had more than these people will have; extraction needs no more than text.",
+        "text": "The tests of membership used more access than the recipients will have; extraction needs only text.",
     }
     return Facts(
         [
-            ["what they can have of the model", f"{release.access} (as declared)"],
+            ["access", f"{release.access} (as declared)"],
             [
-                "how much they can ask",
+                "rate limit",
                 "no limit is stated"
                 if limit is None
                 else f"{limit:,} queries a day"
                 if isinstance(limit, int)
                 else limit,
             ],
-            ["who gets it", release.who or "not stated"],
+            ["recipients", release.who or "not stated"],
             ["what this means for the tests", meaning[release.access]],
         ]
     )
@@ -190,9 +190,9 @@ def list_occasions(release: Release | None, *, more: Sequence[str]) -> Remarks:
     lines = [
         "After any further training, or any change of the texts, the defense or the base model.",
         "When stronger attacks are known: an audit is evidence against the attacks that were run.",
-        "Before the weights are given away: afterwards no audit can change who has them."
+        "Before the weights are released: afterwards no audit can change who has them."
         if release is not None and release.access == "weights"
-        else "When more people get the model, or more of it.",
+        else "When more people get access, or more access.",
     ]
     return Remarks([*lines, *more])
 
@@ -233,13 +233,13 @@ def answer_opinion(
         ],
         [
             "58",
-            "documents: the model, data and versions; threat models; the risk that is left, advice and decision",
+            "documents: the model, data and versions; threat models; residual risk, advice and decision",
             f"{documents}; the table of tests; the lines below",
         ],
     ]
     note = (
-        "Paraphrased from public quotations of EDPB Opinion 28/2024, whose own text counts. Listed are the paragraphs"
-        " that were quoted; of the others between 43 and 58 this report says nothing."
+        "Paraphrased from public quotations of EDPB Opinion 28/2024; the text of the opinion is authoritative. The"
+        " table lists the quoted paragraphs, and no others between 43 and 58."
     )
     return Table(("paragraph", "what it asks", "in this report"), rows, note, widths=(0.45, 2, 2))
 
@@ -249,15 +249,15 @@ def describe_controls(baselines: int, separating: Sequence[str]) -> str:
     if not baselines:
         return "none could be run"
     if separating:
-        return f"{', '.join(separating)} of {baselines} separated the groups without the model"
-    return f"{counted(baselines, 'baseline')} without the model, none of which separated the groups"
+        return f"{', '.join(separating)} of {baselines} baselines separated the groups without the model"
+    return f"none of {counted(baselines, 'baseline')} separated the groups without the model"
 
 
 _NEIGHBOURS = {
     "add_remove": (
         "Two training sets count as neighbours if one has everything of one more {unit} than the other (add/remove).",
         "Epsilon and delta limit how far a model trained on the one may differ from one trained on the other.",
-        "Exchanging one for another is two such steps: do not compare with an epsilon for exchange.",
+        "Exchanging one for another takes two such steps, so do not compare with an epsilon for exchange.",
     ),
     "zero_out": (
         "Two training sets count as neighbours if in one of them all of one {unit} counts as nothing (zero-out).",
@@ -300,7 +300,7 @@ class Promised:
 def explain_promise(promise: Promised, unit: str) -> list[list[str]]:
     """(term, up to three sentences) of unit, delta and neighbours; ``one`` is whom the audit counts by."""
     if promise.epsilon is None or promise.delta is None:
-        nothing = "There is none: it belongs to a promise."
+        nothing = "None: there is no guarantee."
         return [
             ["unit", f"{sentence(str(promise.guarantee))} The audit counts by {unit}."],
             ["delta", nothing],
@@ -313,18 +313,20 @@ def _unit(promise: Promised) -> str:
     same = "Compare this epsilon only with one for the same unit."
     match promise.unit:
         case "user":
-            return f"The unit is a user. Whatever one user wrote is protected as a whole, however much it is. {same}"
+            return f"The unit is a user. All texts of one user are protected together, however many there are. {same}"
         case "example":
             return (
-                "The unit is one record, not a person. Of somebody with several records each is protected, and all of"
-                f" them together less. {same}"
+                "The unit is one record, not a person. Each record of a person is protected, and all records of the"
+                f" person together are protected less. {same}"
             )
         case _:
             if promise.protected == "user and entity":
-                unit, others = "one user together with one entity", "a user alone and an entity alone have their own"
+                unit, others = "one user together with one entity", "a user alone and an entity alone have other values"
             else:
-                unit, others = f"a {promise.protected}", "whoever has more or fewer has another"
-            return f"The unit is {unit}: epsilon {promise.epsilon:.3g} is for that, and {others} (facts). {same}"
+                unit, others = f"a {promise.protected}", "people with more or fewer records have other values"
+            return (
+                f"The unit is {unit}: epsilon {promise.epsilon:.3g} is for this unit, and {others} (see Facts). {same}"
+            )
 
 
 def _delta(promise: Promised) -> str:
@@ -332,12 +334,12 @@ def _delta(promise: Promised) -> str:
     times = ""
     if promise.users is not None:
         times = (
-            f" Times the {counted(promise.users, 'user')} trained on it is {promise.delta * promise.users:.2g}, and"
-            " should be far below 1."
+            f" Multiplied by the {counted(promise.users, 'user')} trained on, delta is"
+            f" {promise.delta * promise.users:.2g}, which should be far below 1."
         )
     return (
-        f"delta is {promise.delta:g}: by that much the probability of an outcome may exceed what epsilon allows.{times}"
-        " An epsilon at a larger delta looks smaller: compare only at the same delta."
+        f"The probability of an outcome may exceed the limit of epsilon by delta, which is {promise.delta:g}.{times}"
+        " An epsilon at a larger delta looks smaller, so compare only at the same delta."
     )
 
 
@@ -345,8 +347,8 @@ def _neighbours(promise: Promised) -> str:
     key = None if promise.guarantee is None else relation_of(promise.guarantee)
     if key is None:
         return (
-            "Two training sets count as neighbours as the guarantee says (facts). Compare only with an epsilon for the"
-            " same relation."
+            "The guarantee says which training sets count as neighbours (see Facts). Compare only with an epsilon"
+            " for the same relation."
         )
     unit = {"user": "user", "example": "record"}.get(promise.unit, promise.protected)
     return " ".join(_NEIGHBOURS[key]).format(unit=unit)

@@ -86,13 +86,13 @@ def tabulate_baselines(record: Record) -> list[Block]:
         for baseline in record.blind
     ]
     note = (
-        "Scores made without the audited model. If one separates groups that somebody else formed, the groups are to"
-        " blame."
+        "Scores made without the audited model. If a baseline separates groups that heldin did not draw, the groups"
+        " differ for other reasons than membership."
     )
     head = ("baseline", "AUROC", "p-value", "alarm below", "separates the groups")
     if rows:
         return [Table(head, rows, note, numeric=(1, 2, 3))]
-    return [Paragraph(f"None could be run: too few {audited_by(record).unit} on a side."), Small(note)]
+    return [Paragraph(f"No baseline could be run: too few {audited_by(record).unit} in a group."), Small(note)]
 
 
 def tabulate_dials(record: Record) -> Table | None:
@@ -108,11 +108,11 @@ def tabulate_dials(record: Record) -> Table | None:
         return None
     unit = audited_by(record).unit
     note = (
-        f"The leading attack with one dial turned, on the same {unit}. The first setting of each dial leads."
-        f" Differences with 95 % intervals (DeLong); N/A where a setting tells all {unit} apart, which leaves no error"
-        " to estimate."
+        f"The primary attack with one setting changed at a time, on the same {unit}. The first row of each setting is"
+        f" the primary attack. Differences have 95 % intervals (DeLong). N/A: the setting separates all {unit}, which"
+        " leaves no error to estimate."
     )
-    head = ("dial", "setting", "AUROC", "95 % interval", "less the leading setting's", "adjusted p")
+    head = ("dial", "setting", "AUROC", "95 % interval", "difference from the first", "adjusted p")
     return Table(head, rows, note, numeric=(2, 3, 4, 5))
 
 
@@ -135,18 +135,18 @@ def tabulate_exposure(record: Record) -> Table | None:
         ]
         for number, group in enumerate(exposed.groups, start=1)
     ]
-    head = ("group", words.unit, "above held-out", "share of training", "reference loss", "reference divergence")
+    head = ("group", words.unit, "above non-members", "share of training", "reference loss", "reference divergence")
     note = (
-        f"Means over {words.member} in groups by score, the highest scores first, which chance alone orders where"
-        f" nothing leaks; single {words.unit} stand in people.parquet, until a purge and for its owner alone (heldin"
-        " report --people). Reference loss in nats per token. Reference divergence: the KL divergence of their texts"
-        " from the reference model, from below, nats per token. Word divergence: that of their words from everybody"
-        " else's in training, nats."
+        f"Means over {words.member} in groups by score, the highest scores first. If nothing leaks, chance alone"
+        f" orders the groups. people.parquet lists single {words.unit} until a purge, for its owner alone (heldin"
+        " report --people). Reference loss: nats per token. Reference divergence: a lower limit of the KL divergence"
+        " of their texts from the reference model, nats per token. Word divergence: KL divergence of their words"
+        " from the words of all others in training, nats."
     )
     if exposed.of is not None:
         note += (
-            f" A sample of {exposed.users:,} of {exposed.of:,}, drawn by name; words are compared with those of a"
-            " sample of others."
+            f" This is a sample of {exposed.users:,} of {exposed.of:,}, drawn by name. Words are compared with those"
+            " of a sample of others."
         )
     return Table((*head, "word divergence", "near-duplicates"), rows, note, numeric=range(8))
 
@@ -177,8 +177,11 @@ def show_canaries(record: Record) -> list[Block]:
         if group.auroc is not None:
             cells = [f"{group.auroc.value:.3f}", f"{group.auroc.lower:.3f} to {group.auroc.upper:.3f}"]
         rows.append([group_name(group), str(group.held_in), str(group.held_out), *cells])
-    note = "Each canary user was held in by its own fair coin. N/A: fewer than two users on a side."
-    head = ("group", "held in", "held out", "AUROC", "95 % interval")
+    note = (
+        "An independent fair coin flip decided for each canary user whether it was trained on. N/A: fewer than two"
+        " users in a group."
+    )
+    head = ("group", "trained on", "not trained on", "AUROC", "95 % interval")
     blocks = [
         figures.plot_canaries(record),
         Table(head, rows, note, numeric=(1, 2, 3, 4)),
@@ -216,10 +219,10 @@ def marks_line(record: Record) -> str:
     if not groups:
         return ""
     sides = []
-    for name in ("held-in", "held-out"):
-        group_sides: list[MarkSide] = [getattr(group, name.replace("-", "_")) for group in groups]
+    for name, words in (("held_in", "that were trained on"), ("held_out", "that were not")):
+        group_sides: list[MarkSide] = [getattr(group, name) for group in groups]
         first, users = sum(side.target.first_percent for side in group_sides), sum(side.users for side in group_sides)
-        sides.append(f"{name} canary users {first:,} of {users:,}")
+        sides.append(f"canary users {words}: {first:,} of {users:,}")
     return (
         "Canary users whose mark the model finds likelier than at least 99 % of"
         f" {_candidates(groups)} that were drawn alike and never planted: {'; '.join(sides)} (by chance 1 %)."
@@ -235,7 +238,7 @@ def _mark_rows(group: MarkGroup) -> list[list[str]]:
     name = group.kind.replace("_", " ")
     if group.length is not None:
         name += f" of {counted(group.length, 'token')}"
-    return [_mark_row(f"{name}, held in", group.held_in), _mark_row("– held out", group.held_out)]
+    return [_mark_row(f"{name}, trained on", group.held_in), _mark_row("– not trained on", group.held_out)]
 
 
 def _mark_row(name: str, side: MarkSide) -> list[str]:

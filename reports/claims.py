@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from heldin.audit.decision import Answer
 from heldin.bounds.judgement import Bound
-from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict, in_parentheses
+from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict, describe_outcome
 from heldin.record.document import Record
 from heldin.reports.blocks import Block, Small, Table
 from heldin.reports.wording import audited_by, percent, sentence
@@ -28,7 +28,7 @@ def describe_verdicts(record: Record) -> str:
         whom = f"{verdict.subjects}, " if record.canaries else ""
         # The reason becomes the end of a sentence that begins with whom it is about.
         stated = f"{whom.capitalize()}{reason[0].lower()}{reason[1:]}" if whom else reason
-        outcome = f"{verdict.outcome}{in_parentheses(verdict.outcome, verdict.standing)}"
+        outcome = f"{describe_outcome(verdict.outcome, verdict.standing)}"
         sentences.append(stated if verdict.claim == NO_CLAIM else f"On {verdict.claim}: {whom}{outcome}. {reason}")
     sentences += [sentence(warning) for verdict in judgement.verdicts for warning in verdict.warnings]
     # Estimates, and bounds under a condition that nobody checks (docs/theory.md#noise-family), are in the table only:
@@ -40,12 +40,12 @@ def describe_verdicts(record: Record) -> str:
         best = max(bounds, key=lambda bound: bound.epsilon_lower)
         subjects = f"on {best.subjects}, " if record.canaries else ""
         together = len({bound.subjects for bound in bounds}) > 1
-        paid = "; all groups are corrected for together" if together else ""
+        paid = "; the correction covers all groups of people" if together else ""
         sentences.append(
             f"Of the {len(bounds)} lower bounds on epsilon per {audited_by(record).singular} (at delta"
             f" {judgement.delta:g}) that this design supports, the highest is {best.epsilon_lower:.2f}"
-            f" ({subjects}{best.name}, {percent(best.level, 0)}, {best.standing}); it was picked after looking, each"
-            f" bound holds on its own{paid}."
+            f" ({subjects}{best.name}, {percent(best.level, 0)}, {best.standing}). It was picked after seeing all of"
+            f" them, and each bound holds on its own{paid}."
         )
     elif len(_bounds_that_follow(record)) < len(judgement.bounds):
         sentences.append(_NONE_FOLLOWS.format(unit=audited_by(record).singular))
@@ -63,12 +63,12 @@ def _count_violated(verdicts: Sequence[Verdict]) -> list[str]:
         return []
     violated = len({verdict.claim for verdict in verdicts if verdict.outcome is Outcome.VIOLATED})
     if len(tested) == 1:
-        outcome = "is violated" if violated else "is not contradicted, which does not show it to be true"
-        return [f"The claim that was tested {outcome}."]
-    outcome = f"{violated} {'is' if violated == 1 else 'are'} violated"
+        outcome = "is contradicted" if violated else "is not contradicted, which does not show that it is true"
+        return [f"The tested claim {outcome}."]
+    outcome = f"{violated} {'is' if violated == 1 else 'are'} contradicted"
     if not violated:
-        outcome = "none is contradicted, which does not show them to be true"
-    return [f"Of the {len(tested)} claims that were tested {outcome}."]
+        outcome = "none is contradicted, which does not show that they are true"
+    return [f"Of the {len(tested)} tested claims, {outcome}."]
 
 
 def tabulate_conditions(record: Record) -> Table | None:
@@ -86,8 +86,8 @@ def tabulate_conditions(record: Record) -> Table | None:
         rows.append(["what the model was given", "measured", training_line(planted.training)])
     if planted.control is not None:
         rows.append(["positive control", "measured", control_line(planted.control)])
-    note = "Declared: heldin was not there when the model was trained, and takes it from whoever signs."
-    return Table(("condition", "known by", "how, or who says so"), rows, note, widths=(48, 12, 40))
+    note = "Declared: heldin did not observe the training, and relies on the person who signs."
+    return Table(("condition", "known by", "how, or by whom"), rows, note, widths=(48, 12, 40))
 
 
 def title_bounds(record: Record) -> str:
@@ -114,11 +114,11 @@ def tabulate_bounds(record: Record) -> list[Block]:
     blocks: list[Block] = []
     if rows:
         note = (
-            "Coverage: how often such a bound was right on simulated mechanisms of known epsilon, where it was right"
-            " least often; a bound of exactly its level is seen a little above or below it. Conditional: right only if"
-            " what the bound's name assumes holds, which nobody checks."
+            "Coverage: how often such a bound was right on simulated mechanisms of known epsilon, for the mechanism"
+            " where it was right least often. Conditional: right only if the assumption in the bound's name holds,"
+            " which nobody checked."
         )
-        head = ("bound", "epsilon at least", "level", "standing", "lowest coverage measured")
+        head = ("bound", "epsilon at least", "level", "evidence", "lowest coverage measured")
         blocks.append(Table(head, rows, note, numeric=(1, 2, 4)))
     if refused := _refused(record):
         reasons = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in refused.items())
@@ -144,7 +144,7 @@ def title_promise(record: Record) -> str:
     if training is None or training.by_exposure is None:
         return ""
     holders = training.by_exposure.counted == "holders"
-    what_for = "What holds for a user and an entity" if holders else "What is promised to whom"
+    what_for = "The guarantee for a user and an entity" if holders else "The guarantee for each person"
     return f"{what_for}, at delta {training.delta:g}"
 
 
@@ -157,21 +157,21 @@ def tabulate_promise(record: Record) -> Table | None:
     if promise.counted == "holders":
         head = ["other users who may name the entity", "epsilon"]
         rows = [[f"{at.exposed:,}" if at.exposed else "a user alone", _epsilon(at.epsilon)] for at in promise.curve]
-        note = "By the theorem of two-level sampling; a name missed in one text of one other user is counted in."
+        note = "By the theorem of two-level sampling; a name that was missed in one text of one other user is included."
         if promise.claimed is not None:
             note += f" Claimed for this run: epsilon {promise.claimed:.4g}."
     else:
-        head = ["records, written or named in", "epsilon"]
+        head = ["records by or about the person", "epsilon"]
         rows = [[f"{at.exposed:,}", _epsilon(at.epsilon)] for at in training.exposed or promise.curve]
         note = (
-            "epsilon of a person who wrote, or is named in, so many of the records trained on, whether the name was"
+            "Epsilon of a person who wrote, or is named in, so many training records, whether the name was"
             " recognised or not."
         )
         # Independent trainings state the curve alone: nobody's exposure was counted.
         if training.exposed:
             note += (
-                " The shares were counted in these records: they are facts about private people and stay with this"
-                " report."
+                " The shares were counted in these records: they are facts about private people, so do not publish"
+                " them."
             )
             shares = {"users with at most that many": [at.users for at in training.exposed]}
             if all(at.entities is not None for at in training.exposed):

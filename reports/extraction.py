@@ -9,10 +9,13 @@ from heldin.reports.blocks import Block, Paragraph, Table
 from heldin.reports.wording import audited_by
 
 NEITHER = (
-    "Membership and extraction are two questions, and neither bounds the other: a model whose attacks cannot tell who"
-    " was held in may emit somebody's text, and one that emits no text may tell who was held in."
+    "Membership and extraction are two questions. A model on which membership attacks fail may still write a"
+    " training text, and the reverse."
 )
-_CANARIES = {"canary users held in": "held-in canary users", "canary users held out": "held-out canary users"}
+_CANARIES = {
+    "canary users held in": "canary users that were trained on",
+    "canary users held out": "canary users that were not",
+}
 
 
 def extraction_line(record: Record) -> str:
@@ -40,8 +43,11 @@ def written_out(record: Record) -> str:
     """Return what the model would write out, for page one; or that this was not tested."""
     line = extraction_line(record)
     if not line:
-        return "Not tested: nothing is known, and membership does not bound it."
-    return f"{line} A token is a word or a part of one. Neither this nor membership bounds the other."
+        return "Not tested. Results on membership do not limit it."
+    return (
+        f"{line} A token is a word or a part of one. A low risk of extraction does not imply a low risk of membership"
+        " inference, or the reverse."
+    )
 
 
 def most_left(record: Record) -> str:
@@ -53,7 +59,7 @@ def most_left(record: Record) -> str:
         return ""
     return (
         f"By these queries, up to {100 * group.emitted[-1].upper:.3g} % of {_of_group(record, group)} may have a text"
-        " that the model writes out; other beginnings, near copies and longer attacks were not tried."
+        " that the model writes. Other prefixes, near copies and longer attacks were not tried."
     )
 
 
@@ -107,16 +113,15 @@ def _share(emitted: Emitted) -> str:
 def _extraction_note(record: Record, facts: ExtractionFacts) -> str:
     texts = sum(group.texts for group in facts.groups)
     sentences = [
-        "Measured: people with a text long enough, one window of each of these texts. In brackets: exact 95 % limits of"
-        " the share among them (Clopper-Pearson)."
-        " Held-out people's texts were not trained on under their names: what is emitted of them is the control, as is"
-        " what the reference emits."
+        "Measured: people with a text long enough, one window of each of these texts. In brackets: exact 95 % limits"
+        " of the share among them (Clopper-Pearson). Texts of non-members were not trained on under their names."
+        " What the model emits of them is the control, as is what the reference emits."
     ]
     if record.kind == "audit":
         kind = record.scored_texts.kind
         trained_on = {"training": "were trained on", "mixed": "were trained on in part"}
         held_in = trained_on.get(kind, "are not known to have been trained on" if kind == "not known" else "are fresh")
-        sentences.append(f"The held-in texts {held_in} ({record.scored_texts.known_by}).")
+        sentences.append(f"The texts of members {held_in} ({record.scored_texts.known_by}).")
     for name, counts in (
         ("another person's training text", [group.in_others for group in facts.groups]),
         ("a public text", [group.in_public for group in facts.groups]),
@@ -129,8 +134,8 @@ def _extraction_note(record: Record, facts: ExtractionFacts) -> str:
         else:
             sentences.append(f"Whether words also occur in {name} is not known.")
     sentences.append(
-        "Only these very words after these very prefixes are counted: other prefixes, paraphrase and near copies were"
-        " not tested."
+        "Only these exact words after these exact prefixes are counted. Other prefixes, paraphrases and near copies"
+        " were not tested."
     )
     return " ".join(sentences)
 

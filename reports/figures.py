@@ -154,18 +154,16 @@ def _draw_dots(axes: Axes, flagged: int, colour: str, title: str) -> None:
 def plot_roc(record: Record) -> Figure:
     """Return the ROC curves on linear and logarithmic axes."""
     words, area = audited_by(record), record.primary().auroc
-    caption = "ROC curves, linear and logarithmic; the thin grey line is guessing"
+    caption = "ROC curves, linear and logarithmic. The thin grey line is guessing"
     if record.ceiling() is not None:
-        caption += (
-            f", the shaded part lies above what the guarantee lets any attack on {words.unit} reach in expectation"
-        )
+        caption += f", the shaded part lies above what the guarantee allows any attack on {words.unit} in expectation"
     if len(record.attacks) > 1:
-        which = " and the one that the headline names are" if len(_chosen(record)) > 1 else " is"
+        which = " and the best one are" if len(_chosen(record)) > 1 else " is"
         caption += (
-            f". Of {len(record.attacks)} scores the leading attack{which} shown, in groups of ten {words.unit} or more:"
-            " curves of many scores would tell together who was held in"
+            f". Of {len(record.attacks)} scores the primary attack{which} shown, in groups of ten {words.unit} or"
+            " more: curves of many scores together would reveal who is a member"
         )
-    alt = f"ROC curves of the attacks; the leading one has an AUROC of {area.value:.2f}."
+    alt = f"ROC curves of the attacks; the primary attack has an AUROC of {area.value:.2f}."
     return Figure("roc", partial(_draw_roc, record), alt, f"{caption}.")
 
 
@@ -193,8 +191,8 @@ def plot_knowledge(record: Record) -> Figure | None:
         "knowledge",
         partial(_draw_knowledge, record.knowledge, unit),
         f"AUROC by number of texts: {first.mean:.2f} with {first.texts}, {last.mean:.2f} with {last.texts}.",
-        f"AUROC of the leading attack by how many texts of each {unit} the attacker has. The band holds 95 % of random"
-        " choices of the texts; it is no interval for the AUROC.",
+        f"AUROC of the primary attack by how many texts of each {unit} the attacker has. The band contains 95 % of"
+        " random choices of the texts; it is not a confidence interval of the AUROC.",
     )
 
 
@@ -212,8 +210,8 @@ def plot_canaries(record: Record) -> Figure | None:
         "canaries",
         partial(_draw_canaries, record.canaries, record.primary().auroc, words),
         "AUROC of groups of canary users with intervals; the table below has the same numbers.",
-        f"AUROC of the leading attack on canary users by {' and by '.join(over)}, with 95 % intervals. The band is that"
-        f" of the {words.subjects}.",
+        f"AUROC of the primary attack on canary users by {' and by '.join(over)}, with 95 % intervals. The band is"
+        f" that of the {words.subjects}.",
     )
 
 

@@ -13,7 +13,7 @@ from heldin.record.document import Record
 from heldin.record.planted_facts import PlantedFacts
 from heldin.reports.annex_parts import REFERENCE
 from heldin.reports.attacks import marks_line
-from heldin.reports.blocks import Block, Entry, Note, Paragraph, Place
+from heldin.reports.blocks import Block, Entry, Note, Paragraph
 from heldin.reports.claims import describe_verdicts
 from heldin.reports.extraction import extraction_line
 from heldin.reports.people import describe_attacker, describe_people
@@ -41,7 +41,7 @@ def warn(record: Record) -> list[str]:
         if b.separates
     ]
     if record.trainings and record.trainings.target == "none":
-        warnings.append("A control: what was trained has no defense; the config's was left out (--target none).")
+        warnings.append("This is a control: the model was trained without the defense of the config (--target none).")
     # The name of a private defense alone would be read as a guarantee.
     if training and training.defense != "none" and training.epsilon is None:
         warnings.append(f"The defense '{training.defense}' ran, with {training.guarantee}.")
@@ -51,8 +51,8 @@ def warn(record: Record) -> list[str]:
     verbatim = sorted(FOR_TRAINING_DOCUMENTS & {result.attack for result in record.attacks})
     if verbatim and record.scored_texts.kind == "fresh":
         warnings.append(
-            f"Made for the documents of training: {', '.join(verbatim)}. The scored texts are fresh, and there such a"
-            " statistic may miss what others find."
+            f"These attacks are made for training texts: {', '.join(verbatim)}. The scored texts were not trained on,"
+            " so these attacks may miss what others find."
         )
     overlaps = split.overlaps
     if (
@@ -64,13 +64,14 @@ def warn(record: Record) -> list[str]:
     ):
         warnings.append(
             f"{overlaps.scored_texts_in_same_users_training.count:,} of {record.attacker_texts:,} scored texts are"
-            f" word for word in the same {words.singular}'s training texts: for them the attack is not on fresh text."
+            f" word for word in the training texts of the same {words.singular}, so the attack on them is not on"
+            " fresh text."
         )
     if overlaps.held_out_texts_in_training.count and not record.trainings:
         warnings.append(
             f"{words.other.capitalize()} share {counted(overlaps.held_out_texts_in_training.count, 'text')} word for"
-            " word with training: to that extent they were trained on, and the difference between the sides looks too"
-            " small."
+            " word with training. To that extent they were trained on, and the difference between the groups looks"
+            " too small."
         )
     if overlaps.held_out_texts_in_held_in.count and not record.trainings:
         warnings.append(
@@ -91,10 +92,10 @@ def describe_success(record: Record) -> str:
     if record.trainings:
         return _separate_trainings(record, record.trainings)
     result, facts = record.primary(), record.decision
-    how = "redrawing the coins" if facts.law.value.endswith("coins") else "redrawing the two groups"
+    how = "the coin flips" if facts.law.value.endswith("coins") else "the two groups"
     text = (
-        f"The leading attack, {result.attack} ({how_aggregated(result.attack, result.aggregation)}), reached an AUROC"
-        f" of {interval(result.auroc)}; 0.5 is guessing, 1 is certainty."
+        f"The primary attack, {result.attack} ({how_aggregated(result.attack, result.aggregation)}), reached an AUROC"
+        f" of {interval(result.auroc)}; 0.5 is guessing, and 1 is certainty."
     )
     # The highest of many is too high by selection: quoted with the interval that holds for all scores at once, and with
     # its adjusted p-value (docs/theory.md#randomisation-test).
@@ -102,14 +103,15 @@ def describe_success(record: Record) -> str:
     if best is not result and best.simultaneous is not None:
         low, high = best.simultaneous
         text += (
-            f" The highest of all {facts.scores} scores is {best.attack},"
-            f" {how_aggregated(best.attack, best.aggregation)}: {best.auroc.value:.3f}"
-            f" ({low:.3f} to {high:.3f}, simultaneous over all scores; adjusted p = {best.adjusted_p:.2g})."
+            f" The highest AUROC of all {facts.scores} scores is that of {best.attack},"
+            f" {how_aggregated(best.attack, best.aggregation)}: {best.auroc.value:.3f} ({low:.3f} to {high:.3f},"
+            f" simultaneous over all scores; adjusted p = {best.adjusted_p:.2g})."
         )
     return (
-        f"{text} By {how} {facts.by.redraws:,} times, chance gives AUROCs as high as these with probability"
-        f" {facts.auroc_p:.2g} (leaks at {facts.by.auroc_level:g} or below), and true-positive rates as high at low"
-        f" false-positive rates with {facts.tpr_p:.2g} (at {facts.by.tpr_level:g})."
+        f"{text} Redrawing {how} {facts.by.redraws:,} times shows: AUROCs as high as these occur by chance with"
+        f" probability {facts.auroc_p:.2g} (a leak at {facts.by.auroc_level:g} or below). True-positive rates as high"
+        f" at low false-positive rates occur with probability {facts.tpr_p:.2g} (a leak at {facts.by.tpr_level:g} or"
+        " below)."
     )
 
 
@@ -121,15 +123,15 @@ def describe_canaries(record: Record) -> str:
     replaced = f" {c.replaced} of them took the place of real users, who are not audited." if c.replaced else ""
     text = f"{c.decision.headline} " if c.decision else ""
     # Of a training of somebody else's only what it was given is known.
-    took_part = "took part like any user" if record.planted is None else "stand in the planted training set"
+    took_part = "were treated like any user" if record.planted is None else "are in the planted training set"
     text += (
-        f"{counted(c.users, 'canary user')}, planted for this audit, {took_part}: {c.held_in} were held in"
-        f" and {c.held_out} held out, each by its own fair coin.{replaced}"
+        f"{counted(c.users, 'canary user')}, planted for this audit, {took_part}: {c.held_in} were trained on and"
+        f" {c.held_out} were not, by an independent fair coin flip for each.{replaced}"
     )
     if c.trained_on < c.training_texts:
         text += (
-            f" Of the {c.training_texts:,} training texts of those held in, defenses on the data side left"
-            f" {c.trained_on:,}; numbers of documents are those before."
+            f" Data defenses kept {c.trained_on:,} of their {c.training_texts:,} training texts. Numbers of documents"
+            " below are those before."
         )
     if record.planted is not None:
         text += _planted_rows(record.planted)
@@ -138,19 +140,20 @@ def describe_canaries(record: Record) -> str:
         sides = [sum(s) for s in zip(*((g.held_in, g.held_out) for g in c.groups if g.kind == kind), strict=True)]
         if 0 in sides:
             text += (
-                f" The coins left no {kind.replace('_', '-')} canary user on one side: nothing is concluded about them."
+                f" The coin flips left no {kind.replace('_', '-')} canary user in one group, so this audit says"
+                " nothing about them."
             )
     measured = sorted((g for g in c.groups if g.auroc), key=lambda g: g.auroc.value if g.auroc else 0.0)
     if not measured:
-        return f"{text} Too few of them are on each side to say how well the attack did on them."
+        return f"{text} Too few of them are in each group to say how well the attack did."
     # Highest and lowest, so that the group on which the attack does best is not taken for all.
     ends = [measured[-1]] if len(measured) == 1 else [measured[-1], measured[0]]
-    reached = "; the least on ".join(f"{group_name(g)}: {interval(g.auroc)}" for g in ends if g.auroc)
-    most = "The leading attack did best on" if len(measured) > 1 else "The leading attack's AUROC on"
+    reached = ", and worst on ".join(f"{group_name(g)}: {interval(g.auroc)}" for g in ends if g.auroc)
+    most = "The primary attack did best on" if len(measured) > 1 else "The AUROC of the primary attack on"
     return f"{text} {most} {reached}. " + (
-        "Each has rows of one real user: they show what leaks about users with as few rows."
+        "Each has rows of one real user, so they show what leaks about users with as few rows."
         if of_real_rows(record)
-        else "They are made to be found: they show what can leak, not what leaks about real users."
+        else "Canary users are made to be found: they show what can leak, not what leaks about real users."
     )
 
 
@@ -160,8 +163,8 @@ def _planted_rows(planted: PlantedFacts) -> str:
 
     text = ""
     if planted.training is not None and planted.training.silent_canary_users:
-        number = counted(planted.training.silent_canary_users, "held-in canary user")
-        text += f" {number} had no row on which training counted a loss."
+        number = counted(planted.training.silent_canary_users, "canary user")
+        text += f" {number} in the training data had no row on which training counted a loss."
     if planted.control is not None:
         text += f" Positive control {control_line(planted.control)}."
     return f"{text} {form_line(planted.form)}" if planted.form is not None else text
@@ -175,38 +178,41 @@ def state_limits(record: Record) -> str:
     guarantee = "" if tested else " No differential-privacy guarantee was claimed or tested."
     t, words = record.training, audited_by(record)
     if t and t.epsilon is not None:
-        guarantee = f" The accountant promises {t.guarantee_alone}."
+        guarantee = f" The accountant guarantees {t.guarantee_alone}."
         # Only where something is promised to those who are audited: an example's epsilon says nothing of users' AUROC.
         if ceiling := record.ceiling():
             guarantee += (
-                f" If that holds, no attack on {words.unit} is expected to exceed an AUROC of {ceiling.auroc:.3f}."
+                f" If the guarantee holds, the expected AUROC of any attack on {words.unit} is at most"
+                f" {ceiling.auroc:.3f}."
             )
     alone = ""
     if record.split.audited == "canaries":
         rows = "have a few rows of one real user each" if of_real_rows(record) else "are made to be found"
         alone = (
-            f" No real user was audited: canary users {rows}, and say what this training lets through, not how many"
-            " real users could be named."
+            f" No real user was audited. Canary users {rows}: they show what this training lets through, not how many"
+            " real users could be identified."
         )
     return (
-        "An audit bounds what an attacker can do from below: these attacks did this well; another may do better."
-        f" Intervals are estimates: they treat {words.unit} as independent, while all scores share one"
-        f" model.{guarantee}{alone}"
+        "An audit shows what these attacks can do at least. Another attack may do better. Intervals are estimates:"
+        f" they treat {words.unit} as independent, although all scores come from one model.{guarantee}{alone}"
     )
 
 
 def _separate_trainings(record: Record, facts: TrainingsFacts) -> str:
     result = record.primary()
     text = (
-        f"The score of a training is the mean {result.attack} of that user's own documents under its last model and the"
-        f" base model. It tells trainings with the user from those without at an AUROC of {interval(result.auroc)}."
+        f"The score of a training is the mean {result.attack} of that user's own documents under its last model and"
+        " the base model. It distinguishes trainings with the user from trainings without, with an AUROC of"
+        f" {interval(result.auroc)}."
     )
     # The coins may leave fewer than two trainings of a side among those that would pick a threshold
     # (``bounds.trainings.pilot_size``).
     if not record.judgement.bounds:
-        return f"{text} No bound could be tested: {'; '.join(refused.reason for refused in record.judgement.refused)}."
+        return (
+            f"{text} No bound could be computed: {'; '.join(refused.reason for refused in record.judgement.refused)}."
+        )
     if facts.threshold is None or facts.members is None or facts.non_members is None:
-        return f"{text} No single threshold was tested; bands over all thresholds were."
+        return f"{text} Bands over all thresholds were tested, not one threshold."
     how = f"picked by the first {facts.pilot} trainings" if facts.pilot else "fixed before looking"
     return (
         f"{text} At the threshold {facts.threshold:.4g}, {how}, it called {facts.true_positives} of {facts.members}"
@@ -217,14 +223,14 @@ def _separate_trainings(record: Record, facts: TrainingsFacts) -> str:
 def _limit_trainings(record: Record, facts: TrainingsFacts) -> str:
     t = record.training
     assert t is not None
-    promised = f"The accountant promises {t.guarantee}. " if t.epsilon is not None else ""
+    promised = f"The accountant guarantees {t.guarantee}. " if t.epsilon is not None else ""
     most = (
         "" if facts.reach is None else f" This many trainings could have certified at most epsilon {facts.reach:.2f}."
     )
     return (
-        f"{promised}Bounds are on epsilon per user of this training, from below: another user, a stronger attack or"
-        f" more trainings may show more.{most} They are about the training (code, config, the other users' texts), not"
-        " about any one model that it released."
+        f"{promised}Bounds are lower limits of epsilon per user of this training: another user, a stronger attack or"
+        f" more trainings may show more.{most} Bounds are about the training (code, configuration, the other users'"
+        " texts), not about any one model that it released."
     )
 
 
@@ -245,7 +251,7 @@ def explain_further(record: Record) -> Iterator[tuple[str, str]]:
 
 # The sections behind page one.
 SECTIONS: tuple[Entry[Record], ...] = (
-    Entry("decision", "What decided the answer", explain_answer, place=Place.PAGE),
+    Entry("decision", "What decided the answer", explain_answer),
     Entry("annex-reference", "", lambda _: REFERENCE),
     Entry("people", "In people, in detail", describe_people),
     Entry("attacker", "Who attacks", describe_attacker),

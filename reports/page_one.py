@@ -95,7 +95,9 @@ def state_people(record: Record) -> list[Statement]:
     people, stated = record.flagged(), 100 * record.decision.by.fpr
     if people is None:
         return [People.TOO_FEW(others=record.split.held_out, percent=stated)]
-    allowed = None if people.allowed is None else People.ALLOWED(rate=people.allowed)
+    # Other scores than this rate may contradict the guarantee, which would read as if it were kept.
+    shown = people.allowed is not None and not _contradicted(record)
+    allowed = People.ALLOWED(rate=people.allowed) if shown else None
     counted_people = People.COUNTED(
         rate=people.members,
         lower=people.lower,

@@ -17,8 +17,8 @@ from heldin.words.guarantee import GuaranteeText
 LARGEST_ODDS = 1e6  # above which odds say nothing that a reader could use
 _FURTHER = {
     "weights": (
-        " The release names weights: whoever has them can also compute what needs gradients and inner values; attacks"
-        " on these were not run."
+        " The weights will be released. Anyone who has them can also compute gradients and inner values; attacks on"
+        " these were not run."
     ),
     "log-probabilities": " The release names log-probabilities: {asked}.",
     "text": " The release names text alone, less than this attack asks for.",
@@ -81,26 +81,26 @@ def describe_worst_off(record: Record) -> str:
 def _by_promise(record: Record) -> str:
     epsilon, t = epsilon_per_user(record.training), record.training
     if t is None:
-        return "No promise bounds the odds on a single person: how the model was trained is not known here."
+        return "Nothing limits the risk to a single person, because this audit does not know how the model was trained."
     if epsilon is None or t.delta is None:
         if t.epsilon is None:
             why = "the training has no guarantee"
             if t.promise.states(GuaranteeText.NO_PROTECTION):
-                why = "nothing but what was done to the texts protects" if t.removals else t.guarantee
+                why = "only changes to the texts protect people" if t.removals else t.guarantee
         else:
             why = f"its epsilon is for {t.protected}, and a user may have several records"
-        return f"No promise bounds the odds on a single person: {why}."
+        return f"No guarantee limits the risk to a single person: {why}."
     if t.unit == "user_entity" and t.epsilon is not None:
         return _of_users_and_entities(record, epsilon, t.epsilon, t.delta)
     if _too_large(epsilon):
         return (
-            f"The promise is for {_promised_to(record)}, and at epsilon {epsilon:.3g} its bound is a number that is"
-            " too large to help."
+            f"The guarantee is for {_promised_to(record)}, but at epsilon {epsilon:.3g} it allows so much that it"
+            " does not help."
         )
     return (
-        f"The promise is for {_promised_to(record)}, the worst-off too: anything that can happen to somebody through"
-        f" the model, such as being named by an attack, is {_at_most(epsilon)} as likely after they were in"
-        f" training as after they were not, plus a probability of {t.delta:g}."
+        f"The guarantee is for {_promised_to(record)}, also for the worst-affected. Anything that can happen to a"
+        f" person through the model is {_at_most(epsilon)} as likely with the person's texts as without. Add a"
+        f" probability of {t.delta:g}."
     )
 
 
@@ -123,9 +123,9 @@ def _of_users_and_entities(record: Record, user: float, pair: float, delta: floa
     (first, least), *others = held
     others_text = "".join(f"; with {who} {_at_most(epsilon)}" for who, epsilon in others)
     return (
-        f"The promise is for {_promised_to(record)} and {entities}, the worst-off too: anything that can happen through"
-        f" the model, such as being named by an attack, is {_at_most(least)} as likely with {first} in training as"
-        f" without, plus a probability of {delta:g}{others_text}.{missed}"
+        f"The guarantee is for {_promised_to(record)} and {entities}, also for the worst-affected. Anything that can"
+        f" happen through the model is {_at_most(least)} as likely with {first} in training as without{others_text}."
+        f" Add a probability of {delta:g}.{missed}"
     )
 
 
@@ -157,29 +157,28 @@ def _by_group(record: Record) -> list[str]:
         if not facts.epsilon_lower:
             return []
         return [
-            f"For this user some outcome is at least {_factor(math.exp(facts.epsilon_lower))} times as likely in one of"
-            " two cases, with the user's texts or without them, as in the other (epsilon at least"
-            f" {facts.epsilon_lower:.2f}, 95 %)."
+            f"For this user, some outcome is at least {_factor(math.exp(facts.epsilon_lower))} times as likely with"
+            f" the user's texts as without, or the reverse (epsilon at least {facts.epsilon_lower:.2f}, 95 %)."
         ]
     curve, words = record.named().curve, audited_by(record)
     if curve is None or record.decision.decision.answer is Answer.NOT_VALID:
         return []
     inside, outside = curve.histogram.held_in[-1], curve.histogram.held_out[-1]
     return [
-        f"Measured: of the {inside + outside:,} {words.unit} with the highest scores {inside:,} were held in and"
-        f" {outside:,} held out."
+        f"Measured: of the {inside + outside:,} {words.unit} with the highest scores, {inside:,} are members and"
+        f" {outside:,} are not."
     ]
 
 
 def _not_told(record: Record) -> str:
     if record.trainings is not None:
-        return "Another user may be hit harder; other users' odds were not computed."
-    return "One person's odds were not computed."
+        return "Other users may be affected more: their risk was not computed."
+    return "The risk to one person was not computed."
 
 
 def _uses(attack: str) -> str:
     if attack not in ATTACKS:
-        return "it uses what its name says"
+        return "its name says what it uses"
     uses = ATTACKS[attack].uses
     return "it needs no other user's texts" if uses is Uses.MODEL else f"it uses {uses.value}"
 
@@ -191,7 +190,9 @@ def attacker_asks(attack: str) -> str:
         "this model" if statistic is not None and not statistic.needs_reference else "this model and a reference model"
     )
     every = asks_for_vocabulary(attack)
-    return f"{'the probabilities of all tokens at each place' if every else 'the probability'} of a text under {models}"
+    return (
+        f"{'the probabilities of all tokens at each position' if every else 'the probability'} of a text under {models}"
+    )
 
 
 def describe_attacker(record: Record) -> str:
@@ -199,21 +200,21 @@ def describe_attacker(record: Record) -> str:
     words, result, release = audited_by(record), record.named(), release_of(record.config)
     if record.trainings is not None:
         text = (
-            "Somebody who has the model that a training released, and every document of one user, and asks that model"
-            " and the base model for the probabilities of these documents."
+            "The attacker has the model that a training released, and every document of one user. The attacker asks"
+            " that model and the base model for the probabilities of these documents."
         )
     else:
         people = record.split.held_in + record.split.held_out
         texts = max(1, round(record.attacker_texts / max(1, people)))
         text = (
-            f"Somebody who can ask for {attacker_asks(result.attack)}, and who has about"
+            f"The attacker can ask for {attacker_asks(result.attack)}. The attacker has about"
             f" {counted(texts, 'text')} of each {words.singular}, {texts_of(record.scored_texts.kind)}. The attack is"
             f" {_attack(record)}; {_uses(result.attack)}."
         )
         if record.names_a_dial():
-            text += " The score of the headline has one setting more, which the headline names."
+            text += " The best score has one setting more, which the answer names."
     if release is None:
-        return f"{text} To whom the model will be given is not stated (release)."
+        return f"{text} Nobody stated who will get the model (release)."
     asked = "that is what this attack asks for"
     if asks_for_vocabulary(result.attack):
         asked = "this attack asks for more, those of all tokens and not of the text's alone"

@@ -25,13 +25,14 @@ def write_report(folder: Path) -> Path:
 
 def report_record(record: Record) -> Report:
     """Return everything that the report of a record says."""
-    body, closing = assemble(record, SECTIONS), assemble(record, CLOSING)
+    front, body, closing = (assemble(record, entries) for entries in (FRONT, SECTIONS, CLOSING))
+    terms, glossary = explain_terms(front, (*body, *closing))
     return Report(
         title="User-inference audit",
         subject=record.name,
         created=record.created,
         notice=record.notice,
-        sections=(*body, explain_terms((*body, *closing)), *closing),
+        sections=(*front, terms, *body, glossary, *closing),
     )
 
 
@@ -54,12 +55,12 @@ def list_facts(record: Record) -> Facts:
         ),
         ("public users, their records", f"{c.public_users:,}, {c.public_records:,}"),
         (
-            "held in, held out, always in",
+            "members, non-members, always trained on",
             f"{s.held_in:,} and {s.held_out:,} {words.unit}, {counted(s.always_in, 'user')}"
             f" ({_ASSIGNED[s.assignment]})",
         ),
         ("records by part", ", ".join(f"{k} {v:,}" for k, v in s.records_by_part.items())),
-        ("how the sides are known", "heldin drew them" if s.known_by == "measured" else s.known_by),
+        ("how membership is known", "heldin drew the groups" if s.known_by == "measured" else s.known_by),
         *_overlaps(s.overlaps, words, record.scored_texts.kind),
         (
             "scored texts",
@@ -83,9 +84,9 @@ def list_facts(record: Record) -> Facts:
         k = record.canaries
         rows.append(
             (
-                "canary users, held in and held out",
-                f"{k.users}, {k.held_in} and {k.held_out}; {k.replaced} in the place of real users;"
-                f" {_taught(record, k)} of their texts, scored {k.attacker_texts:,}",
+                "canary users, trained on and not",
+                f"{k.users}, {k.held_in} and {k.held_out}; {k.replaced} in place of real users; {_taught(record, k)}"
+                f" of their texts, scored {k.attacker_texts:,}",
             )
         )
     # An audit of somebody else's model draws no coins, and has neither key nor ledger.
@@ -108,7 +109,7 @@ def list_facts(record: Record) -> Facts:
     if record.planted:
         p = record.planted
         rows.append(("training set", f"{p.rows:,} rows, written {p.planted}; {p.training_set[:16]}"))
-        rows.append(("look at the training", f"{p.look} of {p.looks} that were paid for"))
+        rows.append(("look at the training", f"{p.look} of {p.looks} that were planned"))
         rows.append(("plan of the audit", p.plan[:16]))
     if record.utility:
         u = record.utility
@@ -116,12 +117,14 @@ def list_facts(record: Record) -> Facts:
         rows.append(
             (
                 "loss on test texts, nats per token",
-                f"{u.loss:.3f} on {u.texts:,} texts of {u.users:,} held-out users, the mean over these; the base model"
+                f"{u.loss:.3f} on {u.texts:,} texts of {u.users:,} non-members, the mean over users; the base model"
                 f" {u.base_loss:.3f}{gain}",
             )
         )
     if record.cell:
-        rows.append(("cell of a sweep", f"block {record.cell.block}, {record.cell.variant}; {record.cell.sweep[:16]}"))
+        rows.append(
+            (("run of a sweep"), (f"repetition {record.cell.block}, {record.cell.variant}; {record.cell.sweep[:16]}"))
+        )
     rows += [
         ("the answer is decided by", decided_by(record)),
         (
@@ -215,7 +218,7 @@ def _overlaps(overlaps: Overlaps, words: Wording, scored: str) -> list[tuple[str
         (f"{texts} in another's training", _count(overlaps.scored_texts_in_other_users_training)),
         (f"texts of {words.other} in training", _count(overlaps.held_out_texts_in_training)),
         (f"{words.other} in training, by name", _count(overlaps.held_out_users_in_training)),
-        ("held-out scored texts among held-in ones", _count(overlaps.held_out_texts_in_held_in)),
+        ("scored texts of non-members among members' texts", _count(overlaps.held_out_texts_in_held_in)),
         ("audited texts among the public ones", _count(overlaps.audited_texts_in_public)),
     ]
 
@@ -227,21 +230,27 @@ def _count(count: Count) -> str:
 def explain_repeat(record: Record) -> list[Block]:
     """Return how to repeat the audit."""
     secrets = {
-        "run": "Secrets (the key of the coins and the ledger of who was held in) stay in the run folder until it is"
-        " purged (heldin purge); a new run draws new coins.",
-        "trainings": "The key of the audit stays in its folder, and with it the coins and the key of every training;"
-        " the same command there goes on, elsewhere it draws a new key.",
+        "run": (
+            "The run folder keeps secrets (the key of the coin flips and the ledger of members) until heldin purge"
+            " removes them. A new run draws new coins."
+        ),
+        "trainings": (
+            "The folder keeps the key of the audit, which decides the coin flips and the key of every training. The"
+            " same command continues in this folder; elsewhere it draws a new key."
+        ),
     }
     kind = "trainings" if record.trainings else record.kind
     stored = [Paragraph(secrets[kind])] if kind in secrets else []
     return [Verbatim(breakable(record.command)), *stored, annex_parts.attach_configuration(record.config)]
 
 
-# The table of contents. The glossary of their words comes between the two.
-SECTIONS: tuple[Entry[Record], ...] = (
+# The table of contents. Terms of page one come after it, and others before the annex.
+FRONT: tuple[Entry[Record], ...] = (
     Entry("answer", "", page_one.show_answer, place=Place.FRONT),
     Entry("picture", "", figures.plot_people, place=Place.FRONT),
     Entry("lines", "", page_one.show_lines, place=Place.FRONT),
+)
+SECTIONS: tuple[Entry[Record], ...] = (
     *findings.SECTIONS,
     Entry("conditions", "What certified statements rest on", claims.tabulate_conditions, whole=True),
     Entry("roc", "How well the attacks separate the groups", figures.plot_roc),
@@ -251,10 +260,10 @@ SECTIONS: tuple[Entry[Record], ...] = (
     Entry("promise", claims.title_promise, claims.tabulate_promise, level=2, whole=True),
     Entry("blind", "Blind baselines", attacks.tabulate_baselines, level=2, whole=True),
     Entry("knowledge", "What the attacker knows", figures.plot_knowledge, level=2),
-    Entry("dials", "The attacker's dials", attacks.tabulate_dials, level=2, whole=True),
+    Entry("dials", "Other settings of the attack", attacks.tabulate_dials, level=2, whole=True),
     Entry("extraction", "Extraction", extraction.show_extraction, whole=True),
-    Entry("marks", "How far canary users are exposed", attacks.tabulate_marks, level=2, whole=True),
-    Entry("exposure", "Who is at risk", attacks.tabulate_exposure, whole=True),
+    Entry("marks", "Exposure of canary users' marks", attacks.tabulate_marks, level=2, whole=True),
+    Entry("exposure", "Who is most exposed", attacks.tabulate_exposure, whole=True),
     Entry("correlations", "", attacks.tabulate_correlations, whole=True),
     Entry("canaries", "Canary users", attacks.show_canaries),
     Entry("curves", "While the model was fine-tuned", attacks.show_curves),

@@ -14,6 +14,7 @@ from heldin.reports.annex_parts import Scenario
 from heldin.reports.blocks import Block, Facts, Remarks, Table
 from heldin.reports.wording import assign_letters, breakable, format_summary, percent, texts_of
 from heldin.words.people import AUDITED, Wording
+from heldin.words.split import SplitReason
 
 LEGEND = "(Letters: the variants, as in the table of page one.)"
 VARIES = "Variants state different releases: each cell's own report has its own."
@@ -40,12 +41,19 @@ def tabulate_extraction(result: SweepResult) -> Table | None:
     if not asked:
         return None
     note = (
-        "People with a text that would be emitted, of those with a text long enough, summed over blocks:"
-        f" {asked[0]}.{'' if len(asked) == 1 else ' Cells ask in different ways: their own reports say how.'} Exposed:"
-        " canary users whose mark is likelier than 99 % of 1,000 that were drawn alike and never planted. Each cell's"
-        " own report has all queries, words that stand elsewhere, and the reference."
+        "People with a text that the model would emit, of those with a text long enough, summed over repetitions:"
+        f" {asked[0]}.{'' if len(asked) == 1 else ' Training runs ask in different ways, as their own reports say.'}"
+        " Exposed: canary users whose mark is likelier than 99 % of 1,000 that were drawn alike and never planted."
+        " The report of each training run has all queries, words that occur elsewhere, and the reference."
     )
-    head = ("variant", "cells", "held-in people", "held-out people", "held-in canary users exposed", "held-out ones")
+    head = (
+        "variant",
+        "runs",
+        ("members"),
+        ("non-members"),
+        "exposed canary users trained on",
+        "not trained on",
+    )
     return Table(head, count_extracted(result), note, numeric=range(1, 6), widths=(1.4, None, 1, 1, 1, 1))
 
 
@@ -120,15 +128,15 @@ def _membership(result: SweepResult) -> list[Scenario]:
     words, done, marks = _what(result), _done(result), assign_letters(result.variants)
     void = [cell for cell in done if cell.answer == Answer.NOT_VALID.value]
     texts = "texts of theirs" + (f", {texts_of(result.attacker.texts)}" if result.attacker else "")
-    outcome = "No cell has a result."
+    outcome = "No training run has a result."
     if done:
         areas = [
             f"{marks[variant.name]} {format_summary(variant.auroc)}" for variant in result.variants if variant.auroc
         ]
-        outcome = f"AUROC of the leading attack: {'; '.join(areas)}."
+        outcome = f"AUROC of the primary attack: {'; '.join(areas)}."
         outcome += f" {LEGEND}"
     if void:
-        outcome += f" The comparison is not valid in {len(void)} of {counted(len(done), 'cell')}."
+        outcome += f" The comparison is not valid in {len(void)} of {counted(len(done), 'training run')}."
     rows = [
         Scenario(
             f"Membership of {words.unit}: was this {words.singular} in training?",
@@ -159,8 +167,8 @@ def _extraction(result: SweepResult) -> Scenario:
     if not rows:
         return parts.EXTRACTION_NOT_RUN
     measured = sum(1 for _ in _extractions(result))
-    some = "" if measured == len(done) else f"Asked in {measured} of {counted(len(done), 'cell')}. "
-    people = "; ".join(f"{row[0].split()[0]} {row[2]} held in and {row[3]} held out" for row in rows)
+    some = "" if measured == len(done) else f"Tested in {measured} of {counted(len(done), 'training run')}. "
+    people = "; ".join(f"{row[0].split()[0]} {row[2]} members and {row[3]} non-members" for row in rows)
     return Scenario(
         parts.EXTRACTION,
         "run",
@@ -187,7 +195,7 @@ def explain_promises(result: SweepResult) -> Facts:
 
 def _promise(variant: VariantResult, unit: str) -> str:
     if variant.promise is None or variant.privacy_unit is None:
-        return "Not known: no cell has a result."
+        return "Not known: no training run has a result."
     if variant.epsilon is None:
         return parts.explain_promise(_promised(variant), unit)[0][1]
     return " ".join(words for _, words in parts.explain_promise(_promised(variant), unit))
@@ -208,8 +216,8 @@ def list_other_models(result: SweepResult) -> list[str]:
     """Return other models of the same people."""
     done = _done(result)
     lines = [
-        f"{counted(len(done), 'model')} of this sweep were trained on the same people, those of a block with the same"
-        " held-in ones. Whoever gets several of them knows more than one of them tells."
+        f"{counted(len(done), 'model')} of this sweep were trained on the same people, and those of one repetition"
+        " have the same members. Anyone who gets several of these models learns more than from one."
     ]
     composed = result.composed
     if composed is not None:
@@ -220,46 +228,48 @@ def list_other_models(result: SweepResult) -> list[str]:
         lines.append(f"The epsilon of the {whose} {value}.")
         if composed.others:
             lines.append(
-                f"{counted(composed.others, 'training')} without a promise to users may have seen the same users."
+                f"{counted(composed.others, 'training')} without a guarantee for users may have used the same users."
             )
     if result.tried:
-        lines.append("Models that only tuned settings are of other blocks; they are in the folder tuning.")
-    lines.append("heldin purge removes the models that are not released; until then they count.")
+        lines.append("Models that only tuned settings are from other repetitions; they are in the folder tuning.")
+    lines.append("heldin purge removes the models that are not released. Until then they count.")
     return lines
 
 
 def state_quality(result: SweepResult) -> Facts:
     """Return how much was tested, and how well."""
     words, done, tests = _what(result), _done(result), _tests(result)
-    cells = f"{len(done)} of {counted(len(result.cells), 'cell')}, in {counted(result.blocks, 'block')}"
+    cells = f"{len(done)} of {counted(len(result.cells), 'training run')}, in {counted(result.blocks, 'repetition')}"
     rows = [["how many models", cells]]
     if not done or not tests:
         return Facts(rows)
     first = done[0]
     rows.append(
         [
-            "how many were tested in a block",
+            "how many were tested in a repetition",
             f"{first.held_in or 0:,} {words.member} and {first.held_out or 0:,} {words.other} in the first",
         ]
     )
     much = [f"{test.texts:,} texts; {test.scores} scores of {counted(test.attacks, 'attack')}" for test in tests]
     rows.append(["with how much", _spread(much)])
-    rows.append(["who is on which side", _spread([_sides(test) for test in tests])])
+    rows.append(["who is a member", _spread([_sides(test) for test in tests])])
     rows.append(["by chance alone", _spread([_false_alarms(t) for t in tests])])
     rows.append(["controls", _spread([parts.describe_controls(t.baselines, t.separating) for t in tests])])
     return Facts(rows)
 
 
 def _sides(test: CellTests) -> str:
-    # Cells of a block share its key, which each of them names.
-    reason = test.sides.split(", which is that of block")[0]
+    reason = test.sides
+    # Training runs of a repetition share its key, which each of them names.
+    if reason.states(SplitReason.FAIR_COINS_OF_BLOCK):
+        reason = SplitReason.FAIR_COINS(audited=reason.values["audited"])
     return f"{reason} ({'certifiable' if test.certifiable else 'indicative only'})"
 
 
 def _false_alarms(test: CellTests) -> str:
     if test.false_alarms is None:
-        return 'nothing bounds how often "leaks" is false: the p-values are indicative'
-    return f'a false "leaks" by the attacks in {100 * test.false_alarms:g} % of audits of one cell at most'
+        return 'nothing limits how often "leaks" is false: the p-values are indicative'
+    return f'a false "leaks" by the attacks in {100 * test.false_alarms:g} % of audits of one training run at most'
 
 
 def _spread(texts: Sequence[str]) -> str:
@@ -270,8 +280,10 @@ def _spread(texts: Sequence[str]) -> str:
     if len(counts) == 1:
         return texts[0]
     most = sorted(counts.items(), key=lambda pair: -pair[1])
-    shown = "; ".join(f"in {counted(number, 'cell')} {text}" for text, number in most[:_SHOWN])
-    return shown + (f"; and {len(most) - _SHOWN} more (each cell's own report)" if len(most) > _SHOWN else "")
+    shown = "; ".join(f"in {counted(number, 'training run')} {text}" for text, number in most[:_SHOWN])
+    return shown + (
+        (f"; and {len(most) - _SHOWN} more (see the reports of the training runs)") if len(most) > _SHOWN else ""
+    )
 
 
 _SHOWN = 3  # in one row
@@ -282,17 +294,19 @@ def list_occasions(result: SweepResult) -> Remarks:
     lines = []
     if result.blocks < LEAST_BLOCKS:
         lines.append(
-            f"Before variants are told apart: from {LEAST_BLOCKS} blocks on intervals hold over coins, seeds and"
-            " trainings."
+            f"Before variants are distinguished: from {LEAST_BLOCKS} repetitions on, intervals cover coin flips,"
+            " seeds and training runs."
         )
     if any(cell.state in ("failed", "to do") for cell in result.cells):
-        lines.append("When the cells without a result have one.")
+        lines.append("When the missing training runs have a result.")
     return parts.list_occasions(_release(result), more=lines)
 
 
 def answer_opinion(result: SweepResult) -> Table:
     """Return the table of the opinion of the European Data Protection Board."""
-    documents = f"settings and commitments (plan {result.sweep[:8]}); the fingerprints in each cell's record"
+    documents = (
+        f"settings and commitments (plan {result.sweep[:8]}); the fingerprints in the record of each training run"
+    )
     return parts.answer_opinion(
         list_scenarios(result), _release(result), each_person=_each_person(result), documents=documents
     )
@@ -301,7 +315,11 @@ def answer_opinion(result: SweepResult) -> Table:
 def _each_person(result: SweepResult) -> str:
     marks = assign_letters(result.variants)
     promised = [marks[variant.name] for variant in result.variants if variant.epsilon_per_user is not None]
-    by = f"a promise to every user by {', '.join(promised)}" if promised else "no variant promises it to each person"
+    by = (
+        (f"a guarantee for every user by {', '.join(promised)}")
+        if promised
+        else ("no variant has a guarantee for each person")
+    )
     return f"page one: {by}; measured in groups and thirds of the people, not for single ones"
 
 
@@ -316,31 +334,38 @@ def state_residual_risk(result: SweepResult) -> list[Block]:
             for name, mark, variant in ((variant.name, marks[variant.name], variant) for variant in result.variants)
         ]
         return ", ".join(
-            f"{number} of {counted(cells_done, 'cell')} of {mark}" for mark, number, cells_done in counts if number
+            (f"{number} of {counted(cells_done, 'training run')} of {mark}")
+            for mark, number, cells_done in counts
+            if number
         )
 
     lines = []
     if leaks := cells(Answer.LEAKS):
         lines.append(
-            f"Membership leaks to the attacker described in {leaks}. Each cell is tested by itself: of several,"
-            " one may say so by chance. An attacker who knows more may do better."
+            f"The attacker described can identify members in {leaks}. Each training run is tested alone, so one of"
+            " several may leak by chance. An attacker who knows more may do better."
         )
     if open_ := cells(Answer.INCONCLUSIVE):
-        lines.append(f"Too little was tested to exclude a leak in {open_}.")
+        lines.append(f"Too little was tested to rule out a leak in {open_}.")
     calm = [cell for cell in done if cell.answer == Answer.NO_LEAK.value]
     if calm:
-        lines.append(f"No leak was found in {len(calm)} of {counted(len(done), 'cell')}; other attacks were not tried.")
+        lines.append(
+            f"No leak was found in {len(calm)} of {counted(len(done), 'training run')}; other attacks were not tried."
+        )
     if result.shipping is not None and result.rule is not None:
         lines.append(
-            f"The rule may name a variant that breaks a limit in {percent(result.rule.level, 0)} of sweeps; it says"
+            f"The rule may select a variant that breaks a limit in {percent(result.rule.level, 0)} of sweeps. It says"
             " nothing beyond its limits."
         )
     lines.append(parts.list_untried(list_scenarios(result)))
     bare = [marks[variant.name] for variant in result.variants if variant.cells and variant.epsilon_per_user is None]
     if len(bare) < sum(bool(variant.cells) for variant in result.variants):
-        lines.append("A promise rests on its conditions (the cell's facts), and on code that was not proved right.")
+        lines.append(
+            "A guarantee depends on its conditions (see the facts of the training run), and on code that nobody"
+            " proved right."
+        )
     if bare:
-        lines.append(f"No promise to every user bounds attacks that were not tried on: {', '.join(bare)}.")
+        lines.append(f"No guarantee for every user limits attacks that were not tried on: {', '.join(bare)}.")
     return parts.sign(lines, f"sweep {result.sweep[:16]}")
 
 

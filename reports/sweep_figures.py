@@ -33,21 +33,18 @@ def plot_frontier(result: SweepResult) -> Figure | None:
     if not done:
         return None
     caption = (
-        f"Each mark is a variant, with 95 % intervals where there are any; {describe_intervals(result)}. First: what"
-        " the leading attack reaches, against what is promised to every user; a dash is the ceiling of the promise."
-        " Second: against what the model learned. Third: what was learned against what it cost."
+        f"Each mark is a variant, with 95 % intervals where they are known; {describe_intervals(result)}. First:"
+        " AUROC of the primary attack against the guarantee for every user; a dash is the ceiling of the guarantee."
+        " Second: AUROC against what the model learned. Third: what the model learned against its cost."
     )
     if any(variant.canaries for variant in result.variants):
-        caption += (
-            " Fourth: the group of canary users that is told apart best under each variant, against what the model"
-            " learned."
-        )
+        caption += " Fourth: highest AUROC of a group of canary users against what the model learned."
     points = "; ".join(_describe_point(variant) for variant in done if variant.auroc is not None)
     return Figure(
         "frontier",
         partial(_draw_frontier, done, assign_letters(result.variants)),
-        f"Scatter plots of promise, AUROC, utility and compute. {points}.",
-        f"{caption} Pale marks are beaten by another variant.",
+        f"Scatter plots of guarantee, AUROC, utility and compute. {points}.",
+        f"{caption} Another variant dominates pale ones.",
     )
 
 
@@ -171,10 +168,10 @@ def plot_rocs(result: SweepResult) -> list[Figure]:
         Figure(
             f"roc-{number}",
             partial(_draw_rocs, result, part, assign_letters(result.variants)),
-            "A panel of ROC curves for each variant; their AUROCs stand in the table on page one.",
-            "ROC curves of the leading attack, one for each block, between groups of ten users or more, on logarithmic"
-            " axes. The thin grey line is guessing; the shaded part lies above what a promise leaves to any attack in"
-            " expectation.",
+            "A panel of ROC curves for each variant; the table of differences has their AUROCs.",
+            "ROC curves of the primary attack, one for each repetition, between groups of ten users or more, on"
+            " logarithmic axes. The thin grey line is guessing; the shaded part lies above what a guarantee allows"
+            " any attack in expectation.",
         )
         for number, part in enumerate(parts, start=1)
     ]
@@ -190,7 +187,7 @@ def plot_canaries(result: SweepResult) -> Figure | None:
         "canaries",
         partial(_draw_canaries, done, assign_letters(result.variants)),
         "AUROC of canary users by substring length for each variant; the table below has the same numbers.",
-        "Canary users, each held in by its own fair coin: AUROC of the leading attack, means over blocks.",
+        "AUROC of the primary attack on canary users, means over repetitions.",
         width=100 if len(panels) > 1 else 55,
     )
 
@@ -208,11 +205,11 @@ def plot_exposure(result: SweepResult) -> Figure | None:
     return Figure(
         "exposure",
         partial(_draw_exposure, done, assign_letters(result.variants)),
-        f"Mean share of held-out users with a lower score, thirds by records and then by words: {thirds}.",
-        "Thirds of the held-in users, the same people in every row: sorted by how many records of theirs the first"
-        " variant trains on, and by how far their words are from everybody else's. The axis: the mean share of held-out"
-        " users who score lower; half is what chance gives. They are sorted by what they wrote and not by score, so"
-        " that nothing was selected; differences may still be chance.",
+        f"Mean share of non-members with a lower score, thirds by records and then by words: {thirds}.",
+        "Thirds of the members, the same people in every row. Left: sorted by how many of their records the first"
+        " variant trains on. Right: sorted by how far their words are from the words of others. The axis is the mean"
+        " share of non-members with a lower score; 0.5 is guessing. Members are sorted by their texts and not by"
+        " score, so nothing was selected. Differences may still be chance.",
     )
 
 
@@ -223,8 +220,8 @@ def plot_curves(result: SweepResult) -> Figure | None:
     return Figure(
         "curves",
         partial(_draw_curves, result, _done(result), assign_letters(result.variants)),
-        "Held-out users' validation loss and AUROC over the training of each variant's model.",
-        "Validation loss of held-out users and AUROC on samples of users, in the first block that measured them.",
+        "Validation loss of non-members and AUROC during training, by variant.",
+        "Validation loss of non-members and AUROC on samples of users, in the first repetition that measured them.",
     )
 
 
@@ -244,14 +241,14 @@ def _draw_frontier(variants: Sequence[VariantResult], marks: Mapping[str, str]) 
                 promises.plot([_promise_of(variant)], [variant.ceiling.auroc], "_", color="black", markersize=12)
         promises.set_xscale("symlog", linthresh=1)
         promises.axhline(0.5, color=GREY, linewidth=0.6)
-        label(promises, "epsilon per user (right: none)", "AUROC of the leading attack")
+        label(promises, "epsilon per user (right: none)", "AUROC of the primary attack")
         infinite = _without_promise(variants)
         ticks = [tick for tick in (0.5, 1, 2, 4, 8, 16, 32, 64) if tick < infinite / 1.5]
         promises.set_xticks([*ticks, infinite], [*(f"{tick:g}" for tick in ticks), "none"])
         promises.minorticks_off()
         marked[two] = _scatter(two, variants, marks, x=lambda variant: variant.gain, y=lambda variant: variant.auroc)
         two.axhline(0.5, color=GREY, linewidth=0.6)
-        label(two, "loss gained over the base, nats a token", "AUROC of the leading attack")
+        label(two, "loss gained over the base, nats per token", "AUROC of the primary attack")
         marked[three] = _scatter(
             three, variants, marks, x=lambda variant: variant.gradients, y=lambda variant: variant.gain
         )
@@ -260,11 +257,11 @@ def _draw_frontier(variants: Sequence[VariantResult], marks: Mapping[str, str]) 
             three.set_xscale("log")
         else:
             three.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k")
-        label(three, "gradients computed", "loss gained over the base, nats a token")
+        label(three, "gradients computed", "loss gained over the base, nats per token")
         for axes in more:
             marked[axes] = _scatter(axes, variants, marks, x=lambda variant: variant.gain, y=_best_canaries)
             axes.axhline(0.5, color=GREY, linewidth=0.6)
-            label(axes, "loss gained over the base, nats a token", "AUROC of the canary users found best")
+            label(axes, "loss gained over the base, nats per token", "AUROC of the canary users found best")
         # Last, when every axis has its limits.
         for axes, points in marked.items():
             place_labels(axes, points)
@@ -446,7 +443,7 @@ def _draw_exposure(variants: Sequence[VariantResult], marks: Mapping[str, str]) 
             axes.set_yticks(
                 range(len(shown)), [f"{marks[variant.name]}  {_short(variant.label, 20)}" for variant in shown]
             )
-            label(axes, "held-out users with a lower score", "")
+            label(axes, "non-members with a lower score", "")
         panels[0].set_ylim(len(shown) - 0.4, -0.6)  # the first on top, and no row on an axis
         handles = [
             panels[0].plot([], [], mark, color=colour, markersize=4, label=text)[0] for mark, colour, text in _THIRDS
@@ -474,7 +471,7 @@ def _draw_curves(result: SweepResult, variants: Sequence[VariantResult], marks: 
         for axes, its_ends in ends.items():
             axes.set_xlim(left=0.0)  # of a single evaluation there would be an axis around 1
             _at_the_ends(axes, its_ends)
-        label(losses, "share of training", "held-out validation loss, nats a token")
+        label(losses, "share of training", "validation loss of non-members, nats per token")
         areas.axhline(0.5, color=GREY, linewidth=0.6)
         label(areas, "share of training", "AUROC on samples of users")
     return saved[0]

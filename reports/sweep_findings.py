@@ -1,6 +1,7 @@
 """Page one of a sweep's report: the answer, the picture, a row for each defense, and what to do next."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from heldin.attacks.statistics import how_aggregated
 from heldin.audit.blocks import LEAST_BLOCKS, Summary
@@ -263,6 +264,29 @@ def lines(result: SweepResult) -> Iterator[tuple[SweepLabel, list[Statement]]]:
             yield label, statements
 
 
+def summary_lines(result: SweepResult) -> Iterator[tuple[str, str]]:
+    """Yield (label, text) of page one for a terminal, the answer first."""
+    answer = answer_of_sweep(result) or Answer.INCONCLUSIVE
+    yield "answer", f"{answer.value.capitalize()}. {state_answer(result)}"
+    for label, statements in lines(result):
+        yield label.sentence.lower(), written(statements)
+
+
+def summary_facts(result: SweepResult) -> dict[str, Any]:
+    """Return page one as JSON has it: the answer, the recommendation, and the codes and numbers of each line."""
+    return {
+        "answer": (answer_of_sweep(result) or Answer.INCONCLUSIVE).value,
+        "recommendation": str(recommend(result)),
+        "page_one": {
+            "answer": [state_answer(result).model_dump(mode="json")],
+            **{
+                label.name.lower(): [each.model_dump(mode="json") for each in statements]
+                for label, statements in lines(result)
+            },
+        },
+    }
+
+
 def show_lines(result: SweepResult) -> list[Block]:
     """Return the lines of page one, the table of defenses, and the line to sign."""
     paragraphs = [Paragraph(written(statements), lead=f"{label.sentence}.") for label, statements in lines(result)]
@@ -309,14 +333,14 @@ def list_notes(result: SweepResult) -> list[Block]:
     """Return what a reader must know: violations, then what the comparison rests on."""
     violated = [
         f"{cell.block}/{cell.variant} ({verdict.subjects}, {verdict.claim}, {verdict.standing},"
-        f" {'and for all cells at once' if verdict.jointly_violated else 'in this cell alone'})"
+        f" {'and for all training runs at once' if verdict.jointly_violated else 'in this training run alone'})"
         for cell in result.cells
         for verdict in cell.verdicts
         if verdict.outcome == "violated"
     ]
     more = f" and {len(violated) - _MOST_NAMED} more" if len(violated) > _MOST_NAMED else ""
     violations = [f"A claim is contradicted in {'; '.join(violated[:_MOST_NAMED])}{more}."] if violated else []
-    said = [] if result.shipping is None else [Paragraph(sentence(result.shipping.said))]
+    said = [] if result.shipping is None else [Paragraph(str(result.shipping.reason))]
     return [*said, *map(Note, [*violations, *(sentence(note) for note in result.notes)])]
 
 
@@ -331,16 +355,16 @@ def show_rule(result: SweepResult) -> list[Block]:
 def _state_rule(rule: Rule) -> str:
     needs = [name_measure(words) for words in rule.require]
     return (
-        f"{'; '.join(needs)}. Of those that pass, the best in {_PREFERRED.get(rule.prefer, rule.prefer)} is shipped."
-        f" Candidates: {', '.join(rule.candidates)}. A variant that breaks a limit is recommended with a probability of"
-        f" at most {percent(rule.level, 0)}."
+        f"{'; '.join(needs)}. Of the candidates that keep these limits, the rule selects the best in"
+        f" {_PREFERRED.get(rule.prefer, rule.prefer)}. Candidates: {', '.join(rule.candidates)}. The probability that"
+        f" the rule selects a variant that breaks a limit is at most {percent(rule.level, 0)}."
     )
 
 
 def _state_outcome(result: SweepResult, variant: VariantResult) -> str:
     """Return whether a variant passes, or why not; and the marks of variants that beat it."""
     marks = assign_letters(result.variants)
-    outcomes = ["a claim is violated"] if variant.jointly_violated else []
+    outcomes = ["a claim is contradicted"] if variant.jointly_violated else []
     if result.shipping is not None:
         mine = next((candidate for candidate in result.shipping.candidates if candidate.name == variant.name), None)
         named = result.rule is not None and variant.name in result.rule.candidates
@@ -348,18 +372,18 @@ def _state_outcome(result: SweepResult, variant: VariantResult) -> str:
         waits = "not judged yet" if variant.cells < result.blocks else "cannot be judged"
         outcomes.append(_judged(mine, result.shipping) if mine else waits if named else "not a candidate")
     if variant.dominated_by:
-        outcomes.append("beaten by " + ", ".join(marks[name] for name in variant.dominated_by))
+        outcomes.append("dominated by " + ", ".join(marks[name] for name in variant.dominated_by))
     worse = [marks[other.name] for other in result.variants if variant.name in other.dominated_by]
     if worse:
-        outcomes.append("beats " + ", ".join(worse))
+        outcomes.append("dominates " + ", ".join(worse))
     if variant.cells < result.blocks:
-        outcomes.append(f"{variant.cells} of {counted(result.blocks, 'cell')}")
-    return "; ".join(outcomes) or "not told apart"
+        outcomes.append(f"{variant.cells} of {counted(result.blocks, 'training run')}")
+    return "; ".join(outcomes) or "not distinguished"
 
 
 def _judged(candidate: CandidateResult, shipping: Shipping) -> str:
     if shipping.variant == candidate.name:
-        return "ship this one"
+        return "selected"
     if candidate.passes:
         return "passes"
     if candidate.disqualified:
@@ -380,13 +404,16 @@ def describe_attacker(result: SweepResult) -> str:
     attacker = result.attacker
     if attacker is None:
         done = any(cell.state == "done" for cell in result.cells)
-        return "Cells are attacked in different ways, as each one's report says." if done else "No cell has a result."
+        return (
+            ("Training runs are attacked in different ways, as their reports say.")
+            if done
+            else ("No training run has a result.")
+        )
     words = AUDITED[attacker.audited]
     wrongly = f"{1000 * attacker.fpr:,.0f}"
     return (
-        f"Somebody who can ask for {attacker_asks(attacker.attack)}, and who has"
-        f" texts of theirs, {texts_of(attacker.texts)}. The leading attack is {attacker.attack}"
-        f" ({how_aggregated(attacker.attack, attacker.aggregation)})."
-        f" Named is whoever scores above the threshold that {wrongly} of 1,000 {words.other} exceed, who are named"
-        " wrongly; with a lower threshold more are named, rightly and wrongly."
+        f"The attacker can ask for {attacker_asks(attacker.attack)}. The attacker has texts of each {words.singular},"
+        f" {texts_of(attacker.texts)}. The primary attack is {attacker.attack}"
+        f" ({how_aggregated(attacker.attack, attacker.aggregation)}). The attack flags everyone above a score"
+        f" threshold. This threshold wrongly flags {wrongly} of every 1,000 {words.other}."
     )

@@ -4,7 +4,7 @@ import yaml
 
 from heldin.audit.blocks import LEAST_BLOCKS
 from heldin.base.wording import counted
-from heldin.bounds.verdict import in_parentheses
+from heldin.bounds.verdict import describe_outcome
 from heldin.record.sweep import CanaryPoint, CellResult, SweepResult
 from heldin.reports import sweep_annex, sweep_figures, sweep_findings
 from heldin.reports.annex_parts import REFERENCE, attach_configuration
@@ -22,13 +22,14 @@ _COLUMNS = 3  # of canary users in one table
 
 def report_sweep(result: SweepResult) -> Report:
     """Return everything that the report of a sweep says."""
-    body, closing = assemble(result, SECTIONS), assemble(result, CLOSING)
+    front, body, closing = (assemble(result, entries) for entries in (FRONT, SECTIONS, CLOSING))
+    terms, glossary = explain_terms(front, (*body, *closing), level=2)
     return Report(
         title="Defenses compared" if result.rule is None else "Which defense to release",
         subject=result.name,
         created=result.created,
         notice=result.notice,
-        sections=(*body, explain_terms((*body, *closing), level=2), *closing),
+        sections=(*front, terms, *body, glossary, *closing),
     )
 
 
@@ -48,9 +49,9 @@ def tabulate_candidates(result: SweepResult) -> Table | None:
                 ]
             )
     note = (
-        "Value: the plan's, or the mean over blocks of the attack that comes nearest to the limit. Limit: its one-sided"
-        ' confidence limit. p-value: of "the limit is broken". Holm: of "the candidate breaks a limit", corrected for'
-        " all candidates."
+        "Value: that of the plan, or the mean over repetitions for the attack nearest to the limit. Limit: its"
+        ' one-sided confidence limit. p-value: of "the limit is broken". Holm: of "the candidate breaks a limit",'
+        " corrected for all candidates."
     )
     head = ("candidate", "requirement", "value", "limit", "p-value", "Holm")
     return Table(head, rows, note, numeric=(2, 3, 4, 5)) if rows else None
@@ -72,8 +73,9 @@ def tabulate_differences(result: SweepResult) -> Table | None:
     ]
     note = (
         "AUROC: of the primary attack, 0.5 is guessing. epsilon ≥: the largest certified lower bound of its training"
-        " runs, valid for all at once. Loss: on held-out users' test texts, nats per token. Differences: to the first"
-        f" variant of the group, within blocks, which share members and non-members; {describe_intervals(result)}."
+        " runs, valid for all at once. Loss: on non-members' test texts, nats per token. Differences: to the first"
+        " variant of the group, within repetitions, which share members and non-members;"
+        f" {describe_intervals(result)}."
     )
     head = ("variant", "AUROC", "epsilon ≥", "loss", "difference of AUROCs", "of losses", "gradients")
     return Table(head, rows, note, numeric=(2, 6), dense=True) if rows else None
@@ -107,8 +109,8 @@ def _kind(point: CanaryPoint) -> str:
 def tabulate_cells(result: SweepResult) -> Table:
     """Return a row for each cell."""
     note = (
-        "epsilon ≥: a lower bound on the epsilon of those audited that holds for all cells of the plan at once with"
-        " 95 %, certified. Joint p: Holm over all planned cells and groups of people."
+        "epsilon ≥: a certified lower bound on epsilon, valid at 95 % for all training runs of the plan at once."
+        " Joint p: Holm's correction over all planned training runs and groups of people."
     )
     head = ("block", "variant", "state", "AUROC", "loss", "epsilon ≥", "verdicts", "s")
     widths = (None, 1.4, 1.2, None, None, None, 2.4, None)
@@ -118,7 +120,7 @@ def tabulate_cells(result: SweepResult) -> Table:
 
 def _cell_row(cell: CellResult) -> list[str]:
     verdicts = [
-        f"{verdict.subjects}: {verdict.outcome}{in_parentheses(verdict.outcome, verdict.standing)}"
+        f"{verdict.subjects}: {describe_outcome(verdict.outcome, verdict.standing)}"
         + ("" if verdict.adjusted is None else f", joint p {verdict.adjusted:.3f}")
         for verdict in cell.verdicts
     ]
@@ -136,19 +138,21 @@ def _cell_row(cell: CellResult) -> list[str]:
 def explain_tests(result: SweepResult) -> Remarks:
     """Return what each statement rests on, with the coverage that simulations measured."""
     lines = [
-        "Intervals over three blocks or more: Student's t on one number a block; of 2,000 simulated sweeps 94 to 96 %"
-        " covered the truth at three and at five blocks.",
-        "Verdicts of all cells: Holm over all planned cells and groups of people, which holds under any dependence of"
-        " the cells. Bounds: each at 5 % divided by the number of planned cells.",
-        "Beaten by another: no worse by what was measured in promise, AUROC, canary users, loss and gradients, and"
-        f" better in AUROC or loss by paired t tests over at least {LEAST_BLOCKS} blocks, Holm over all pairs of a"
-        " group. Of 2,000 simulated sweeps of variants that are all alike at most 5 % named one.",
+        "Intervals over three repetitions or more use Student's t with one number for each repetition. In 2,000"
+        " simulated sweeps, 94 to 96 % of the intervals covered the truth at three and at five repetitions.",
+        "Verdicts of all training runs use Holm's correction over all planned training runs and groups of people,"
+        " which is valid under any dependence. Each bound has the level 5 % divided by the number of planned"
+        " training runs.",
+        "A variant dominates another if it is no worse in guarantee, AUROC, canary users, loss and gradients, and"
+        f" better in AUROC or loss. Better means by paired t tests over at least {LEAST_BLOCKS} repetitions, with"
+        " Holm's correction over all pairs of a group. In 2,000 simulated sweeps of equal variants, at most 5 %"
+        " found one.",
     ]
     if result.rule is not None:
         lines.append(
-            "The rule: one-sided t tests over the blocks, all of a candidate's must reject (intersection-union), Holm"
-            " over the candidates. Of 2,000 simulated sweeps whose candidates barely break a limit at most 5 % shipped"
-            " one."
+            "The rule uses one-sided t tests over the repetitions, of which all of a candidate must reject"
+            " (intersection-union), with Holm's correction over the candidates. In 2,000 simulated sweeps whose"
+            " candidates barely break a limit, at most 5 % selected one."
         )
     return Remarks(lines)
 
@@ -197,8 +201,9 @@ def show_commitments(result: SweepResult) -> list[Block]:
             ledgers.setdefault((cell.block, groups[cell.variant]), cell.ledger_commitment)
     rows = [[str(block), breakable(group), breakable(ledger)] for (block, group), ledger in ledgers.items()]
     text = (
-        f"The plan of all cells has the hash {breakable(result.sweep)} and was fixed before the coins of the blocks"
-        " were drawn; every cell's record names it. The hashes of the ledgers, which say who was held in:"
+        f"The plan of all training runs has the hash {breakable(result.sweep)} and was fixed before the coin flips."
+        " The record of every training run contains this hash. The ledgers, which list the members, have these"
+        " hashes:"
     )
     table = Table(("block", "group of", "hash of the ledger"), rows, widths=(None, 1, 2.5), dense=True)
     return [Paragraph(text), table]
@@ -207,9 +212,9 @@ def show_commitments(result: SweepResult) -> list[Block]:
 def state_kept(_result: SweepResult) -> str:
     """Return what is kept."""
     return (
-        "Every cell's folder keeps its model, scores and ledger, which say who was held in, and the key of its coins"
-        " and noise, all readable by their owner only. heldin purge removes them and says what can no longer be"
-        " verified without; this report and comparison.json name nobody."
+        "The folder of every training run keeps its model, its scores, its ledger of members, and the key of its"
+        " coin flips and noise. Only their owner can read them. The command heldin purge removes these files, and"
+        " prints what can no longer be verified. This report and comparison.json contain no user names."
     )
 
 
@@ -219,24 +224,26 @@ def explain_repeat(result: SweepResult) -> list[Block]:
     return [Verbatim(breakable(result.command)), Paragraph(text), attach_configuration(result.config)]
 
 
-# The table of contents. The glossary of their words comes between the two.
-SECTIONS: tuple[Entry[SweepResult], ...] = (
+# The table of contents. Terms of page one come after it, and others before the annex.
+FRONT: tuple[Entry[SweepResult], ...] = (
     Entry("answer", "", sweep_findings.show_answer, place=Place.FRONT),
     Entry("picture", "", sweep_figures.plot_defenses, place=Place.FRONT),
     Entry("lines", "", sweep_findings.show_lines, place=Place.FRONT),
-    Entry("decision", "What decided the answer", sweep_findings.list_notes, place=Place.PAGE),
+)
+SECTIONS: tuple[Entry[SweepResult], ...] = (
+    Entry("decision", "What decided the answer", sweep_findings.list_notes),
     Entry("annex-reference", "", lambda _: REFERENCE),
     Entry("rule", "The rule", sweep_findings.show_rule),
     Entry("attacker", "Who attacks", sweep_findings.describe_attacker),
-    Entry("frontier", "What each defense costs and leaves", sweep_figures.plot_frontier),
-    Entry("candidates", "The candidates against the rule", tabulate_candidates, level=2, whole=True),
-    Entry("differences", "On the same people", tabulate_differences, level=2, whole=True),
-    Entry("roc", "How well the leading attack does", sweep_figures.plot_rocs),
+    Entry("frontier", "What each defense costs", sweep_figures.plot_frontier),
+    Entry("candidates", "The candidates and the rule", tabulate_candidates, level=2, whole=True),
+    Entry("differences", "Differences on the same people", tabulate_differences, level=2, whole=True),
+    Entry("roc", "How well the primary attack does", sweep_figures.plot_rocs),
     Entry("canaries", "Canary users", show_canaries),
     Entry("extraction", "Extraction", sweep_annex.tabulate_extraction),
     Entry("exposure", "Who is exposed", sweep_figures.plot_exposure),
     Entry("curves", "While models were trained", sweep_figures.plot_curves),
-    Entry("cells", "Every cell", tabulate_cells),
+    Entry("cells", "Every training run", tabulate_cells),
     Entry("appendix", "Appendix"),
     Entry("statistics", "Tests", explain_tests, level=2),
     Entry("tried", "What was tuned", tabulate_tried, level=2),

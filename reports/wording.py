@@ -9,7 +9,7 @@ from heldin.audit.bootstrap import Estimate
 from heldin.audit.results import CanaryGroup
 from heldin.base.wording import counted
 from heldin.record.document import Record
-from heldin.reports.blocks import Facts, Section, texts
+from heldin.reports.blocks import Facts, Place, Section, texts
 from heldin.words.people import AUDITED, Wording
 
 if TYPE_CHECKING:
@@ -21,57 +21,37 @@ SHORT = {"epsilon_per_user": "epsilon", "auroc": "AUROC", "loss": "loss", "loss_
 MEASURES = {
     "epsilon_per_user": "epsilon per user",
     "auroc": "AUROC of every attack",
-    "loss": "loss on held-out users' test texts, nats per token",
+    "loss": "loss on non-members' test texts, nats per token",
     "loss_gain_over_base": "loss gained over the base model, nats per token",
 }
 # At most twenty terms.
 TERMS = {
-    "leaks": "guessing would reach these scores with a probability of at most 5 %, or a guarantee is contradicted.",
-    "no leak found": "not that, the upper limits of all scores are below the size that was fixed beforehand, and the"
-    " model did not fail to learn.",
-    "inconclusive, not valid": "none of these; or the comparison does not test the model, because the two groups differ"
-    " without it.",
-    "member, non-member": "a person whose data was used for training, and a comparable one whose data was not. Tables"
-    " also say held in and held out.",
-    "held in, held out": "those whose texts (of entities: texts that name them) the model was trained on, and"
-    " comparable ones that it was not trained on.",
-    "AUROC": "how often one who is held in scores above one who is held out: 0.5 is guessing, 1 is certainty.",
-    "true-positive rate (TPR) at a false-positive rate (FPR)": "the share of those held in who are named where that"
-    " share of those held out is named wrongly, read off a curve of groups of ten or more.",
-    "adjusted p-value": "how often redrawing who is held in, with the scores as they are, gives a result at least as"
-    " large, corrected for every score that was tried.",
-    "simultaneous, all at once": "95 % intervals of all scores together: they stay valid if the largest is picked"
-    " afterwards.",
-    "epsilon, delta": "the privacy-loss bound of differential privacy (DP): whatever an attacker sees is at most"
-    " e^epsilon times as likely with one person's texts as without, plus a probability of delta.",
-    "ceiling": "the largest expected AUROC, or TPR, that a DP guarantee leaves to any attack.",
-    "certified, indicative, estimate": "valid at the stated level under conditions that heldin checked, or that a"
-    " person named in the report declared; the same number where a condition is only asserted, or not met; a number"
-    " without such a level.",
-    "one-run bounds": "lower limits of epsilon from guessing the fair coins of many people in one training (Steinke et"
-    " al. 2023; the f-DP form by Mahloujifar et al. 2024).",
-    "Clopper-Pearson, DKW, ROC band": "lower limits of epsilon from many independent trainings: by exact binomial"
-    " limits at one threshold, or by a band around the whole curve.",
-    "DeLong": "the usual large-sample covariance of AUROCs on the same people.",
-    "nat": "the unit of a natural logarithm of a probability; 1 nat is 1.44 bits.",
-    "commitment": "a hash that fixes a secret without revealing it: whoever reveals the secret later can be checked.",
-    "canary user": "a made-up or altered user, planted by the auditor, each held in by its own fair coin.",
-    "token": "a word or a part of one: what a model reads and writes at a time.",
-    "mark, exposure": "what all texts of a canary user share; how far its rank, among marks that were drawn alike and"
-    " never planted, is above the last one, in powers of two (bits).",
-}
-# Terms that a report explains only if it has one of these words.
-_NEEDED_BY: dict[str, tuple[str, ...]] = {
-    "epsilon, delta": ("epsilon",),
-    "ceiling": ("ceiling",),
-    "certified, indicative, estimate": ("certified", "indicative", "estimate"),
-    "one-run bounds": ("one-run",),
-    "Clopper-Pearson, DKW, ROC band": ("Clopper-Pearson", "DKW", "ROC band"),
-    "DeLong": ("DeLong",),
-    "commitment": ("commitment",),
-    "canary user": ("canary users",),
-    "token": ("token",),
-    "mark, exposure": ("Exposure of canary users",),
+    "leaks": "an attack identifies members better than guessing (a false alarm has a probability of at most 5 %), or"
+    " the scores contradict a guarantee.",
+    "no leak found": "the upper limits of all scores are below a size that was fixed before the audit, and nothing"
+    " shows that the model failed to learn.",
+    "inconclusive": "the audit shows no leak, and cannot rule out a leak above a size that was fixed before the audit.",
+    "not valid": "the audit does not test the model, for example because members and non-members differ without it.",
+    "member": "a person whose texts were used for training. A non-member is a comparable person whose texts were not.",
+    "certified": "true with the stated probability, under conditions that heldin checked or that the named person"
+    " declared.",
+    "indicative": "computed like a certified number, but a condition was not checked, not declared or not met.",
+    "estimate": "computed without such a probability.",
+    "confidence interval": "a range that contains the true number in 95 of 100 such audits.",
+    "false-positive rate": "the share of non-members that an attack wrongly flags (FPR).",
+    "true-positive rate": "the share of members that an attack rightly flags (TPR).",
+    "canary user": "an artificial or altered user, planted by the auditor to test the training.",
+    "nat": "a unit of loss: a text that is less likely by a factor of 2.72 has a loss that is 1 nat higher.",
+    "epsilon": "the limit of differential privacy (DP): every outcome is at most e^epsilon times as likely with one"
+    " person's texts as without. A smaller epsilon protects more.",
+    "delta": "the probability with which an outcome may exceed the limit of epsilon.",
+    "AUROC": "how often a random member has a higher score than a random non-member: 0.5 is guessing, 1 is certainty.",
+    "adjusted p-value": "how often a result at least as large occurs by chance if heldin redraws who is a member,"
+    " corrected for every score that was tried.",
+    "simultaneous": "said of intervals that are valid for all scores together, also for the largest one.",
+    "one-run": "said of lower limits of epsilon from guessing the coin flips of many people in one training (Steinke et"
+    " al. 2023; Mahloujifar et al. 2024).",
+    "commitment": "a hash that fixes a secret without revealing it. Anyone can check the secret later.",
 }
 
 
@@ -105,10 +85,10 @@ def group_name(group: CanaryGroup) -> str:
 def texts_of(kind: str) -> str:
     """Return whether an attacker's texts were trained on, to follow a comma."""
     return {
-        "fresh": "kept out of training",
-        "training": "in the training set if that one was held in",
-        "mixed": "some of them in the training set if that one was held in",
-        "not known": "of which it is not known whether they were trained on",
+        "fresh": "which were not trained on",
+        "training": "which were trained on if the user is a member",
+        "mixed": "some of which were trained on if the user is a member",
+        "not known": "of which nobody stated whether they were trained on",
     }[kind]
 
 
@@ -185,10 +165,12 @@ def describe_intervals(result: "SweepResult") -> str:
     return "two repetitions give no interval"
 
 
-def explain_terms(sections: Sequence[Section], level: int = 1) -> Section:
-    """Make the section of the terms that occur in other sections."""
-    text = "\n".join(texts(sections))
-    # Substrings of the text, not whole words: a report with "one-run bound" needs the entry for "one-run".
-    left_out = [term for term, words in _NEEDED_BY.items() if not any(word in text for word in words)]
-    pairs = [(term, meaning) for term, meaning in TERMS.items() if term not in left_out]
-    return Section("glossary", "Words", (Facts(pairs),), level)
+def explain_terms(front: Sequence[Section], others: Sequence[Section], level: int = 1) -> tuple[Section, Section]:
+    """Return two sections: terms that page one uses, for page two, and those that only later pages use."""
+    here, later = ("\n".join(texts(sections)).lower() for sections in (front, others))
+    first = [pair for pair in TERMS.items() if pair[0].lower() in here]
+    rest = [pair for pair in TERMS.items() if pair not in first and pair[0].lower() in later]
+    return (
+        Section("terms", "Terms on page one", (Facts(first),), place=Place.PAGE),
+        Section("glossary", "Further terms", (Facts(rest),), level),
+    )

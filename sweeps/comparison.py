@@ -7,8 +7,8 @@ from pathlib import Path
 from heldin.audit.blocks import LEAST_BLOCKS
 from heldin.audit.decision import Answer
 from heldin.base.errors import ConstantScores, InputError, TooFewUsers
+from heldin.base.machine import version
 from heldin.base.progress import Reporter
-from heldin.base.versions import version
 from heldin.base.wording import counted
 from heldin.bounds.one_run import fdp_bound
 from heldin.bounds.scores import LabelledScores

@@ -22,7 +22,7 @@ from heldin.base.files import (
     whole_directory,
     write_text,
 )
-from heldin.base.versions import version
+from heldin.base.machine import version
 from heldin.sweeps.processes import Ended, Slot, Task, run_process
 
 SHARED = "shared"

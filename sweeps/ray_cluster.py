@@ -16,7 +16,7 @@ from typing import Any
 
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import cache_directory, private_directory, whole_directory
-from heldin.base.versions import version
+from heldin.base.machine import version
 from heldin.base.wording import counted
 from heldin.corpus.cluster import connect_to_ray
 from heldin.sweeps import node

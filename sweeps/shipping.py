@@ -7,10 +7,11 @@ import numpy as np
 
 from heldin.audit.requirement import MEASURES, Requirement
 from heldin.audit.shipping import Candidate, CandidateResult, Shipping, judge_candidates
-from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.record.requirements import aurocs, epsilon_per_user, held_against
 from heldin.sweeps.sweep_config import DecisionRule, Sweep
+from heldin.words.statement import Statement
+from heldin.words.sweep_page import RuleReason
 
 
 def shipping(sweep: Sweep, records: Mapping[str, Mapping[int, Record]]) -> Shipping | None:
@@ -25,12 +26,12 @@ def shipping(sweep: Sweep, records: Mapping[str, Mapping[int, Record]]) -> Shipp
     answered = partial(Shipping, variant=None, block=None, level=rule.level)
     unfinished = [name for name in rule.candidates if len(records.get(name, {})) < sweep.config.blocks]
     if unfinished:
-        reason = f"cannot be judged: cells of {', '.join(unfinished)} have no result; run the sweep again"
-        return answered(answer="cannot be judged", candidates=[], said=reason)
+        reason = RuleReason.UNFINISHED(variants=", ".join(unfinished))
+        return answered(answer="cannot be judged", candidates=[], reason=reason)
     unmeasured = [name for name in rule.candidates if not _measurable(rule, records[name])]
     if unmeasured:
-        reason = f"cannot be judged: a cell of {', '.join(unmeasured)} has too few held-out users to measure a loss"
-        return answered(answer="cannot be judged", candidates=[], said=reason)
+        reason = RuleReason.NOT_MEASURED(variants=", ".join(unmeasured))
+        return answered(answer="cannot be judged", candidates=[], reason=reason)
     results = judge_candidates(
         [_candidate(name, records[name]) for name in rule.candidates], rule.requirements(), rule.level
     )
@@ -41,18 +42,13 @@ def shipping(sweep: Sweep, records: Mapping[str, Mapping[int, Record]]) -> Shipp
     if passing:
         best = max(passing, key=lambda result: _preference(rule, records[result.name]))
         block = handed[best.name]
-        reason = (
-            f"ship {best.name} (the model of block {block}): it keeps every requirement, shown at"
-            f" {1 - rule.level:.0%} for all {counted(len(results), 'candidate')} together"
-        )
-        return answered(answer="ship", variant=best.name, block=block, candidates=results, said=reason)
+        percent = 100 * (1 - rule.level)
+        reason = RuleReason.SELECTED(variant=best.name, block=block, percent=percent, candidates=len(results))
+        return answered(answer="ship", variant=best.name, block=block, candidates=results, reason=reason)
     if all(result.breaks for result in results):
-        why = "; ".join(f"{result.name}: {_broken(result)}" for result in results)
-        violated = " or has a claim that is violated" if any(result.disqualified for result in results) else ""
-        each = f"each of {counted(len(results), 'candidate')}"
-        reason = f"none passes: {each} is shown to break a requirement{violated} ({why})"
-        return answered(answer="none passes", candidates=results, said=reason)
-    return answered(answer="cannot be judged", candidates=results, said=f"cannot be judged: {_what_would_do(results)}")
+        broken = [RuleReason.BROKEN(variant=result.name, limits=_broken(result)) for result in results]
+        return answered(answer="none passes", candidates=results, reason=RuleReason.NONE_PASSES(broken=broken))
+    return answered(answer="cannot be judged", candidates=results, reason=_what_would_do(results))
 
 
 def _broken(candidate: CandidateResult) -> str:
@@ -61,17 +57,17 @@ def _broken(candidate: CandidateResult) -> str:
     return ", ".join(test.requirement for test in candidate.tests if test.broken)
 
 
-def _what_would_do(results: Sequence[CandidateResult]) -> str:
+def _what_would_do(results: Sequence[CandidateResult]) -> Statement:
     enough = [
-        f"{candidate.name} would pass with {candidate.blocks_needed} blocks"
+        RuleReason.WITH_BLOCKS(variant=candidate.name, blocks=candidate.blocks_needed)
         for candidate in results
         if candidate.blocks_needed
     ]
     if enough:
-        return "no candidate is shown to pass; if means and spreads stay as they are, " + ", ".join(enough)
+        return RuleReason.WOULD_PASS(variants=enough)
     if any(candidate.passes for candidate in results):
-        return "a candidate passes over the blocks, but no single model of it does by its own interval: give more users"
-    return "no candidate is shown to pass, and not each is shown to break a requirement: give more users"
+        return RuleReason.NO_SINGLE_MODEL()
+    return RuleReason.MORE_USERS()
 
 
 def _candidate(name: str, records: Mapping[int, Record]) -> Candidate:

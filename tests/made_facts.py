@@ -17,7 +17,7 @@ from heldin.words.statement import Code
 class Made(Code):
     """A statement of the tests, in whatever words."""
 
-    TEXT = "made_by_a_test", "{text}"
+    TEXT = "{text}"
 
 
 def stated(text):

@@ -22,6 +22,8 @@ from heldin.record.sweep import (
 )
 from heldin.words.evidence import REAL_USERS, ClaimLabel
 from heldin.words.guarantee import GuaranteeText, Relation
+from heldin.words.split import SplitReason
+from heldin.words.sweep_page import RuleReason
 
 RATES = np.linspace(0, 1, 21)
 
@@ -51,7 +53,12 @@ def made_sweep(names=("none", "cap10", "uls"), blocks=5, *, shipped=None, domina
         own = [cell.auroc for cell in cells if cell.variant == shipped]
         judged = judge_candidates([Candidate(shipped, {}, {"auroc": [own]})], [Requirement("auroc", 0.6)], 0.05)
         shipping = Shipping(
-            answer="ship", variant=shipped, block=1, level=0.05, candidates=judged, said=f"ship {shipped}"
+            answer="ship",
+            variant=shipped,
+            block=1,
+            level=0.05,
+            candidates=judged,
+            reason=RuleReason.SELECTED(variant=shipped, block=1, percent=95.0, candidates=1),
         )
     return SweepResult(
         notice="INTERNAL",
@@ -165,7 +172,7 @@ def _cell(block, name, auroc, gain, private, violated):
             texts=1200,
             scores=15,
             attacks=5,
-            sides=f"each user was held in by an independent fair coin, which is that of block {block} of a sweep",
+            sides=SplitReason.FAIR_COINS_OF_BLOCK(audited="users", block=block),
             certifiable=True,
             false_alarms=0.05,
             baselines=2,

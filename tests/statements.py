@@ -20,7 +20,7 @@ def statements_in(statement: Statement | list[Statement]) -> Iterator[Statement]
 def states(statement: Statement | list[Statement], *codes: Code) -> bool:
     """Return whether a statement has all of these codes, by itself or within it."""
     stated = {each.code for each in statements_in(statement)}
-    return stated >= {str(code.value) for code in codes}
+    return stated >= {code.code for code in codes}
 
 
 def answer_in(printed: str) -> str:

@@ -21,7 +21,7 @@ import torch
 from heldin.base.artefacts import OtherSchemaError, unstamped
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory
-from heldin.base.versions import installed_versions
+from heldin.base.machine import installed_versions
 from heldin.watch.given_rows import grams_of
 from heldin.watch.planted_files import LOG, MANIFEST, TRAINING, content_sha256
 from heldin.watch.training_log import (

@@ -6,166 +6,137 @@ from heldin.words.statement import Code
 class Headline(Code):
     """The answer; ``audited`` names whose words are used."""
 
-    LEAKS = "leaks", "Leaks{standing}: {finding}."
+    LEAKS = "Leaks{standing}: {finding}."
     NO_LEAK = (
-        "no_leak",
-        "No leak found, and more than AUROC {auroc:.2f} is excluded, as is naming more than {percent:.0f} % of"
-        " {what.member} at {fpr_percent:g} % false positives (estimates at 95 %, for {scores} only).",
+        "No leak found: the audit rules out an AUROC above {auroc:.2f}, and that an attack flags more than"
+        " {percent:.0f} % of {what.member} at {fpr_percent:g} % false positives (estimates at 95 %, for {scores}"
+        " only)."
     )
     REVERSED = (
-        "reversed",
-        "Inconclusive: {score} tells {what.sides} the wrong way round (AUROC {auroc:.2f}): the groups may be swapped,"
-        " or the model made its users' texts less likely.",
+        "Inconclusive: {score} distinguishes {what.sides}, but the wrong way round (AUROC {auroc:.2f}). The groups"
+        " may be swapped, or the model made its users' texts less likely."
     )
-    INCONCLUSIVE = "inconclusive", "Inconclusive: no leak was found, but {left}; {needed}."
+    INCONCLUSIVE = "Inconclusive: no leak was found, but {left}. {needed}."
     UNLEARNED = (
-        "unlearned",
-        "Inconclusive: no leak was found, but the model's gain over the reference model on held-out texts is not above"
-        " 0.",
+        "Inconclusive: no leak was found, but the model's gain over the reference model on texts of non-members is"
+        " not above 0."
     )
-    NOT_VALID = "not_valid", "The comparison is not valid: {flaws}."
-    WITH_TRAININGS = "with_trainings", "{headline} {certified}"
+    NOT_VALID = "The comparison is not valid: {flaws}."
+    WITH_TRAININGS = "{headline} {certified}"
 
 
 class TrainingsCertify(Code):
     """What independent trainings certify."""
 
-    WHOLE = "trainings_certify", "{trainings} independent trainings{target} {least}{threshold}; {claims}."
-    WITHOUT_DEFENSE = "trainings_without_defense", " without any defense"
-    AT_LEAST = "trainings_certify_at_least", "certify an epsilon of at least {epsilon:.2f}"
-    NOTHING = "trainings_certify_nothing", "certify no epsilon above zero"
-    PICKED_BY = "threshold_picked", " at the threshold that the first {pilot} picked"
-    FIXED_BEFORE = "threshold_fixed", " at the threshold that was fixed beforehand"
-    NO_CLAIM = "trainings_no_claim", "no claim was tested"
-    VIOLATED = "trainings_violated", "what is claimed is violated"
-    CONSISTENT = "trainings_consistent", "consistent with what is claimed"
-    INCONCLUSIVE = "trainings_inconclusive", "inconclusive on what is claimed"
+    WHOLE = "{trainings} independent trainings{target} {least}{threshold}; {claims}."
+    WITHOUT_DEFENSE = " without any defense"
+    AT_LEAST = "certify an epsilon of at least {epsilon:.2f}"
+    NOTHING = "certify no epsilon above zero"
+    PICKED_BY = " at the threshold that the first {pilot} picked"
+    FIXED_BEFORE = " at the threshold that was fixed beforehand"
+    NO_CLAIM = "no claim was tested"
+    VIOLATED = "the claim is contradicted"
+    CONSISTENT = "the claim is not contradicted"
+    INCONCLUSIVE = "the claim is out of reach"
 
 
 class LeakFound(Code):
     """What tells of a leak."""
 
-    BY_AUROC = "leak_by_auroc", "{score} tells {what.sides} with AUROC {interval}"
+    BY_AUROC = "{score} distinguishes {what.sides} with AUROC {interval}"
     BY_RATES = (
-        "leak_by_rates",
-        "{score} names more {what.member} at low false-positive rates than chance allows; its AUROC is {interval}",
+        "{score} flags more {what.member} at low false-positive rates than chance allows. Its AUROC is {interval}"
     )
-    BY_CLAIM = "leak_by_claim", "{violation}. The AUROC of {score} on {what.unit} is {interval}"
+    BY_CLAIM = "{violation}. The AUROC of {score} on {what.unit} is {interval}"
 
 
 class AurocInterval(Code):
     """An AUROC and its interval."""
 
-    ALONE = "interval_alone", "{auroc:.2f} ({lower:.2f} to {upper:.2f}, 95 % interval)"
-    SIMULTANEOUS = (
-        "interval_simultaneous",
-        "{auroc:.2f} ({lower:.2f} to {upper:.2f}, simultaneous over {scores} scores)",
-    )
+    ALONE = "{auroc:.2f} ({lower:.2f} to {upper:.2f}, 95 % interval)"
+    SIMULTANEOUS = "{auroc:.2f} ({lower:.2f} to {upper:.2f}, simultaneous over {scores} scores)"
 
 
 class Scores(Code):
     """The scores that were tested."""
 
-    ONE = "this_score", "this score"
-    SEVERAL = "these_scores", "these {count} scores"
+    ONE = "this score"
+    SEVERAL = "these {count} scores"
 
 
 class IndicativeReason(Code):
     """Why an answer is only indicative."""
 
-    CONDITION_UNMET = "standing_condition_unmet", " (indicative only: a condition is not met)"
-    SIDES_ASSERTED = "standing_sides_asserted", " (indicative only: the sides are asserted)"
+    CONDITION_UNMET = " (indicative only: a condition is not met)"
+    SIDES_ASSERTED = " (indicative only: who is a member is asserted)"
 
 
 class Violation(Code):
     """Whose scores contradict a claim."""
 
-    CERTIFIED = "violation_certified", "the scores certify more than was claimed"
-    CERTIFIED_BY = "violation_certified_by", "the scores of {subjects} certify more than was claimed"
-    INDICATED = "violation_indicated", "the scores point to more than was claimed, which nothing certifies"
-    INDICATED_BY = (
-        "violation_indicated_by",
-        "the scores of {subjects} point to more than was claimed, which nothing certifies",
-    )
+    CERTIFIED = "the scores certify more than was claimed"
+    CERTIFIED_BY = "the scores of {subjects} certify more than was claimed"
+    INDICATED = "the scores point to more than was claimed, which nothing certifies"
+    INDICATED_BY = "the scores of {subjects} point to more than was claimed, which nothing certifies"
 
 
 class Left(Code):
     """What an inconclusive audit leaves open."""
 
-    AUROC = "left_auroc", "an AUROC of up to {auroc:.2f} is not excluded"
+    AUROC = "an AUROC of up to {auroc:.2f} is not ruled out"
     RATE = (
-        "left_rate",
-        "naming up to {percent:.0f} % of {what.member} at {fpr_percent:g} % false positives is not excluded",
+        "an attack that flags up to {percent:.0f} % of {what.member} at {fpr_percent:g} % false positives is not"
+        " ruled out"
     )
     BOTH = (
-        "left_both",
-        "an AUROC of up to {auroc:.2f} and naming up to {percent:.0f} % of {what.member} at {fpr_percent:g} % false"
-        " positives are not excluded",
+        "an AUROC of up to {auroc:.2f}, and an attack that flags up to {percent:.0f} % of {what.member} at"
+        " {fpr_percent:g} % false positives, are not ruled out"
     )
     TOO_FEW_FOR_RATE = (
-        "left_too_few_for_rate",
-        "whether many {what.member} can be named at {fpr_percent:g} % false positives cannot be seen with so few",
+        "so few users cannot show whether an attack flags many {what.member} at {fpr_percent:g} % false positives"
     )
-    AND_TOO_FEW = "left_and_too_few", "{left}, and {few}"
-    NEEDED = "needed", "about {needed:,} {what.unit} would settle it, {users:,} were there"
-    NEEDED_MORE_THAN = "needed_more_than", "more than {most:,} {what.unit} would settle it, {users:,} were there"
-    SETTLES_MOSTLY = (
-        "settles_mostly",
-        "{users:,} {what.unit} settle it in most audits, but did not here: more would",
-    )
+    AND_TOO_FEW = "{left}. In addition, {few}"
+    NEEDED = "About {needed:,} {what.unit} would decide; {users:,} were audited"
+    NEEDED_MORE_THAN = "More than {most:,} {what.unit} would decide; {users:,} were audited"
+    SETTLES_MOSTLY = "In most audits {users:,} {what.unit} decide, but here they did not, so audit more"
 
 
 class Note(Code):
     """What a reader must know first."""
 
-    PROMISE_BROKEN = "promise_broken", "A promise is broken: {violation}."
-    PROMISE_SEEMS_BROKEN = "promise_seems_broken", "A promise seems broken: {violation}."
+    PROMISE_BROKEN = "A guarantee is contradicted: {violation}."
+    PROMISE_SEEMS_BROKEN = "A guarantee seems to be contradicted: {violation}."
     DISAGREE = (
-        "disagree",
-        "The attacks disagree: {score} tells {what.sides} (adjusted p = {p:.2g}), the leading attack, {leading}, does"
-        " not (AUROC {auroc:.2f}).{length}",
+        "The attacks disagree: {score} distinguishes {what.sides} (adjusted p = {p:.2g}), and the primary attack,"
+        " {leading}, does not (AUROC {auroc:.2f}).{length}"
     )
     DISAGREE_BY_RATES = (
-        "disagree_by_rates",
-        "The attacks disagree: {score} tells {what.sides} (adjusted p = {p:.2g} of its true-positive rates), the"
-        " leading attack, {leading}, does not (AUROC {auroc:.2f}).{length}",
+        "The attacks disagree: {score} distinguishes {what.sides} (adjusted p = {p:.2g} of its true-positive rates),"
+        " and the primary attack, {leading}, does not (AUROC {auroc:.2f}).{length}"
     )
     LENGTH_DROWNS = (
-        "length_drowns",
-        " The leading score goes with the length of a user's texts (rank correlation {leading:+.2f}; {other:+.2f} in"
-        " the other): length drowns what membership adds.",
+        " The score of the primary attack correlates with the length of a user's texts (rank correlation"
+        " {leading:+.2f}; {other:+.2f} for the other score). Length hides what membership adds."
     )
     BLIND_BY_CHANCE = (
-        "blind_by_chance",
         "The blind baseline '{baseline}' separates the groups without the audited model (AUROC {auroc:.2f}, p ="
-        " {p:.1g}). heldin drew the sides, so this is chance, once in ten thousand audits for each baseline, or the"
-        " draw has leaked: keep the answer, and check who could see the ledger.",
+        " {p:.1g}). heldin drew the groups. Either this is chance, which happens once in ten thousand audits for"
+        " each baseline, or the draw has leaked. Keep the answer, and check who could see the ledger."
     )
 
 
 class ComparisonFlaw(Code):
     """Why a comparison of the two sides is not valid."""
 
-    GROUPS_DIFFER = (
-        "groups_differ",
-        "the two groups differ even without the audited model ({baseline}: AUROC {auroc:.2f}, p = {p:.1g})",
-    )
-    SAME_SCORE = "same_score", "{score} gives every user the same score: are these the users' texts?"
-    HELD_OUT_USERS_TRAINED_ON = (
-        "held_out_users_trained_on",
-        "{count} of {users} held-out users are in the training file",
-    )
-    HELD_OUT_TEXTS_TRAINED_ON = (
-        "held_out_texts_trained_on",
-        "{count} of {texts} held-out texts are in the training file",
-    )
+    GROUPS_DIFFER = "the two groups differ even without the audited model ({baseline}: AUROC {auroc:.2f}, p = {p:.1g})"
+    SAME_SCORE = "{score} gives every user the same score: are these the users' texts?"
+    HELD_OUT_USERS_TRAINED_ON = "{count} of {users} non-members are in the training file"
+    HELD_OUT_TEXTS_TRAINED_ON = "{count} of {texts} texts of non-members are in the training file"
     MODEL_CHANGED = (
-        "model_changed",
-        "the model '{model}' changed while it was audited (a probe text's score moved by {drift:.2g} nats a token)",
+        "the model '{model}' changed while it was audited (a probe text's score moved by {drift:.2g} nats a token)"
     )
-    NO_EFFECT = "no_effect", "the planted rows had no effect on this model, though it learned other rows"
+    NO_EFFECT = "the planted rows had no effect on this model, though it learned other rows"
     ATTACK_MISSES = (
-        "attack_misses",
-        "the model's losses tell held-in canary users from held-out ones, which the plan's attack misses",
+        "the model's losses distinguish canary users that were trained on from others, which the plan's attack misses"
     )
-    HELD_IN_USERS_ABSENT = "held_in_users_absent", "{count} of {users} held-in users are not in the training file"
+    HELD_IN_USERS_ABSENT = "{count} of {users} members are not in the training file"

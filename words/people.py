@@ -13,9 +13,9 @@ class Wording:
     Attributes:
         audited: key in ``AUDITED``.
         subjects: the people of a verdict.
-        sides: the two sides, as in "tells held-in from held-out users".
-        member: the held-in side.
-        other: the held-out side.
+        sides: the two groups, as in "distinguishes members from non-members".
+        member: the group in the training data.
+        other: the group outside it.
         unit: the statistical unit, plural.
         singular: one of them.
         members: who the members are, for readers who do not know the term.
@@ -32,8 +32,9 @@ class Wording:
 
 
 def _audited(audited: str, subjects: Statement, unit: str, singular: str, members: str) -> Wording:
-    sides = (f"held-in from held-out {unit}", f"held-in {unit}", f"held-out {unit}")
-    return Wording(audited, subjects, *sides, unit, singular, members)
+    # Users are meant where nothing else is said.
+    member, other = ("members", "non-members") if audited == "users" else (f"member {unit}", f"non-member {unit}")
+    return Wording(audited, subjects, f"{member} from {other}", member, other, unit, singular, members)
 
 
 USERS = _audited("users", REAL_USERS, "users", "user", "people whose data was used")
@@ -48,9 +49,9 @@ BOTH = _audited(
 CANARIES = Wording(
     "canaries",
     Subjects.CANARIES(),
-    "canary users that were held in from those that were not",
-    "held-in canary users",
-    "held-out canary users",
+    "canary users that were trained on from those that were not",
+    "canary users that were trained on",
+    "canary users that were not",
     "canary users",
     "canary user",
     "planted users whose texts were used",

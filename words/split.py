@@ -7,122 +7,81 @@ class SplitReason(Code):
     """Why a split supports certified statements, or why it does not."""
 
     FAIR_COINS = (
-        "fair_coins_of_run",
-        "each audited {what.singular} was held in by an independent fair coin under a fresh secret key",
+        "an independent fair coin flip under a fresh secret key decided for each audited {what.singular} whether it"
+        " is a member"
     )
     FAIR_COINS_OF_BLOCK = (
-        "fair_coins_of_block",
-        "each audited {what.singular} was held in by an independent fair coin under a fresh secret key, which is that"
-        " of block {block} of a sweep",
+        "in repetition {block} of a sweep an independent fair coin flip under a fresh secret key decided for each"
+        " audited {what.singular} whether it is a member"
     )
-    EXACT_HALF = (
-        "exact_half",
-        "an exact half of the {what.unit} was held in: coins that depend on each other certify nothing",
-    )
+    EXACT_HALF = "an exact half of the {what.unit} are members: coin flips that depend on each other certify nothing"
     CANARY_COINS = (
-        "canary_coins",
-        "each canary user was held in by an independent fair coin under a fresh secret key",
+        "an independent fair coin flip under a fresh secret key decided for each canary user whether it is a member"
     )
     COINS_OF_TRAININGS = (
-        "coins_of_trainings",
         "each training has the worst-case user by an independent fair coin under a fresh secret key, and draws its"
-        " cohorts and noise under a key of its own",
+        " cohorts and noise under a key of its own"
     )
-    ASSERTED_BY_FILES = (
-        "asserted_by_files",
-        "who was held in is asserted by two files, and how the groups were formed is not known",
-    )
-    ASSERTED_NO_COINS = (
-        "asserted_no_coins",
-        "who was held in is asserted by two files, and the groups were not formed by coins",
-    )
-    ASSERTED_COINS = (
-        "asserted_coins",
-        "who was held in is asserted by two files, and so are the coins that are said to have decided it",
-    )
-    DRAWN_BEFORE = "drawn_before", "{coins}, drawn before {planted}"
-    CONDITIONS_NOT_MET = "conditions_not_met", "{flaws}. The coins themselves: {drawn}"
+    ASSERTED_BY_FILES = "two files assert who is a member, and nobody stated how the groups were formed"
+    ASSERTED_NO_COINS = "two files assert who is a member, and coin flips did not form the groups"
+    ASSERTED_COINS = "two files assert who is a member, and the coin flips are asserted too"
+    DRAWN_BEFORE = "{coins}, drawn before {planted}"
+    CONDITIONS_NOT_MET = "{flaws}. The coins themselves: {drawn}"
 
 
 class ConditionStated(Code):
     """What must hold, named as ``record.planted_facts.ConditionName``."""
 
-    FAIR_COINS = (
-        "condition_fair_coins",
-        "an independent fair coin under a fresh key decided each audited user and canary user",
-    )
+    FAIR_COINS = "an independent fair coin under a fresh key decided each audited user and canary user"
     FIXED_BEFORE_COINS = (
-        "condition_fixed_before_coins",
-        "attacks, references, thresholds, canary users and the audited users were fixed before the coins",
+        "attacks, references, thresholds, canary users and the audited users were fixed before the coins"
     )
-    SCORED_WITHOUT_COINS = "condition_scored_without_coins", "scores were computed without the coins"
-    SET_UNCHANGED = "condition_set_unchanged", "the training set is as heldin wrote it"
-    GIVEN_EVERY_ROW = (
-        "condition_given_every_row",
-        "the model was trained on every planted row, and on nothing else",
-    )
+    SCORED_WITHOUT_COINS = "scores were computed without the coins"
+    SET_UNCHANGED = "the training set is as heldin wrote it"
+    GIVEN_EVERY_ROW = "the model was trained on every planted row, and on nothing else"
     WEIGHTED_ALIKE = (
-        "condition_weighted_alike",
-        "every row was weighted alike: no mask, weight, filter or clipping depended on a row's text or user",
+        "every row was weighted alike: no mask, weight, filter or clipping depended on a row's text or user"
     )
     NOTHING_ELSE = (
-        "condition_nothing_else",
-        "no other training of this model used text of these users, and nobody who trained it knew who was held in",
+        "no other training of this model used text of these users, and nobody who trained it knew who is a member"
     )
-    STARTED_UNSEEN = (
-        "condition_started_unseen",
-        "the model before training and the reference model had not been trained on text of these users",
-    )
-    ROW_IS_EXAMPLE = (
-        "condition_row_is_example",
-        "each row was one training example: not split, not packed with others, not repeated",
-    )
-    SERVED_ALONE = "condition_served_alone", "the endpoint served this model and no other"
-    EARLIER_LOOKS_UNUSED = (
-        "condition_earlier_looks_unused",
-        "this training used nothing that an earlier look found",
-    )
-    LOOKS_PAID = "condition_looks_paid", "no more looks were taken than were paid for before"
+    STARTED_UNSEEN = "the model before training and the reference model had not been trained on text of these users"
+    ROW_IS_EXAMPLE = "each row was one training example: not split, not packed with others, not repeated"
+    SERVED_ALONE = "the endpoint served this model and no other"
+    EARLIER_LOOKS_UNUSED = "this training used nothing that an earlier look found"
+    LOOKS_PAID = "no more looks were taken than were paid for before"
 
 
 class ScoringRule(Code):
     """What part of a text every model scores."""
 
     WHOLE = (
-        "scored_whole",
         "every model scores the same characters of a text, its first {characters:,}: {tokens}, in windows of as many"
         " tokens as the model's context, each read after a start token, the end-of-text token not scored; models with"
-        " different tokenizers are compared per text, never per token{endpoint}",
+        " different tokenizers are compared per text, never per token{endpoint}"
     )
 
 
 class ScoredTokens(Code):
     """Which tokens count."""
 
-    ALL = "all_tokens", "all tokens"
-    ANSWERS = (
-        "tokens_of_answers",
-        "of these the tokens of {part}, each after all that precedes it",
-    )
+    ALL = "all tokens"
+    ANSWERS = "of these the tokens of {part}, each after all that precedes it"
 
 
 class ScoredPart(Code):
     """The part of a text that training counted."""
 
-    COMPLETION = "part_completion", "its completion"
-    TURNS = "part_turns", "the turns of '{role}'"
+    COMPLETION = "its completion"
+    TURNS = "the turns of '{role}'"
 
 
 class AtEndpoint(Code):
     """What differs for a model behind an endpoint."""
 
-    SHORTER_WINDOWS = "shorter_windows", "; behind the endpoint windows are two tokens shorter than the context"
+    SHORTER_WINDOWS = "; behind the endpoint windows are two tokens shorter than the context"
     TEXTS_AS_THEY_ARE = (
-        "texts_as_they_are",
-        "; behind the endpoint a newline stands in place of the start token (the letter A before a text that begins"
-        " with a blank), and a text that is longer than the context is refused",
+        "; behind the endpoint a newline replaces the start token (the letter A before a text that begins with a"
+        " blank), and a text that is longer than the context is refused"
     )
-    NO_FINGERPRINT = (
-        "no_fingerprint",
-        "its weights cannot be fingerprinted: whoever serves it may change them",
-    )
+    NO_FINGERPRINT = "its weights cannot be fingerprinted: the operator may change them"

@@ -1,6 +1,7 @@
 """Statements of documents: a code and the values of its sentence. Records keep statements; people read sentences."""
 
 import math
+import re
 import string
 from collections.abc import Iterator, Sequence
 from enum import Enum
@@ -10,12 +11,14 @@ from pydantic import Field
 
 from heldin.base.section import Facts
 
+_CAPITAL = re.compile("(?<!^)(?=[A-Z])")
+
 
 class Statement(Facts):
     """Something that a document states. ``str`` renders its sentence, which no code compares or parses.
 
     Attributes:
-        code: value of a ``Code``.
+        code: that of a ``Code``.
         values: numbers, names and further statements that the sentence contains, by name.
     """
 
@@ -30,7 +33,7 @@ class Statement(Facts):
 
     def states(self, code: "Code") -> bool:
         """Return whether the statement has this code."""
-        return self.code == str(code.value)
+        return self.code == code.code
 
 
 class Code(Enum):
@@ -44,17 +47,22 @@ class Code(Enum):
     sentence: str
     separator: str
 
-    def __new__(cls, code: str, sentence: str, separator: str = "; ") -> Self:
-        """Make a member whose value is the code."""
+    def __new__(cls, sentence: str, separator: str = "; ") -> Self:
+        """Make a member. Its value is a number, since two members may have the same sentence."""
         member = object.__new__(cls)
-        member._value_ = code
+        member._value_ = len(cls.__members__)
         member.sentence, member.separator = sentence, separator
         return member
+
+    @property
+    def code(self) -> str:
+        """The name in documents: class and member, as in "relation.add_remove"."""
+        return f"{_CAPITAL.sub('_', type(self).__name__)}.{self.name}".lower()
 
     def __call__(self, **values: Any) -> Statement:
         """Return the statement with these values. JSON has no infinite numbers: they are kept by name."""
         kept = {name: str(v) if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
-        return Statement(code=self.value, values=kept)
+        return Statement(code=self.code, values=kept)
 
 
 class _Formatter(string.Formatter):
@@ -98,5 +106,5 @@ _known: dict[str, Code] = {}
 def code_named(name: str) -> Code:
     """Return a code by its name. A module of words may have been imported since the last one was looked up."""
     if name not in _known:
-        _known.update({code.value: code for code in all_codes()})
+        _known.update({code.code: code for code in all_codes()})
     return _known[name]

@@ -50,9 +50,8 @@ class PseudoUsers(Code):
     """What the guarantees of this study take for granted."""
 
     PUBLIC = (
-        "pseudo_users",
         "for the protected pseudo-users only: the set of labels, test texts and what pre-trained the encoder are taken"
-        " as public, and data sets are compared after the texts were dealt",
+        " as public, and data sets are compared after the texts were dealt"
     )
 
 

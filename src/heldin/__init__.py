@@ -56,7 +56,7 @@ __all__ = sorted(_HOMES)
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return importlib.import_module("heldin.base.versions").version()
+        return importlib.import_module("heldin.base.machine").version()
     if name not in _HOMES:
         raise AttributeError(f"module 'heldin' has no attribute '{name}'")
     home = _HOMES[name]

@@ -69,7 +69,7 @@ def test_scores_in_arrays_give_what_a_csv_file_gives(call, tmp_path):
     frame = found.to_dataframe()
     assert list(frame["name"]) == [b.name for b in found.bounds]
     # "Consistent (certified)" would say that the claim is.
-    assert found._repr_html_().startswith("<p><b>Consistent: epsilon 4")
+    assert found._repr_html_().startswith("<p><b>Not contradicted: epsilon 4")
 
 
 @pytest.mark.parametrize(

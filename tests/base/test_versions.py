@@ -1,12 +1,12 @@
 import importlib.metadata
 
 import heldin
-from heldin.base import versions
+from heldin.base import machine
 
 
 def test_an_installed_package_has_its_version():
-    assert versions.installed_versions(["torch", "no-such-package"]) == {"torch": importlib.metadata.version("torch")}
-    assert heldin.__version__ == versions.version()
+    assert machine.installed_versions(["torch", "no-such-package"]) == {"torch": importlib.metadata.version("torch")}
+    assert heldin.__version__ == machine.version()
 
 
 def test_a_source_tree_that_is_not_installed_says_so(monkeypatch):
@@ -14,5 +14,5 @@ def test_a_source_tree_that_is_not_installed_says_so(monkeypatch):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
-    assert versions.version() == versions.UNINSTALLED
-    assert versions.installed_versions(["torch"]) == {}
+    assert machine.version() == machine.UNINSTALLED
+    assert machine.installed_versions(["torch"]) == {}

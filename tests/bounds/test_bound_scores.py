@@ -193,12 +193,12 @@ def test_a_plan_without_a_promise_to_users_is_refused():
 def test_table(scores):
     result = bound(scores, assignment="coin", claims=[parse_claim("epsilon=4,delta=1e-6")])
     text = engine.table(result)
-    assert text.startswith("CONSISTENT: ")
+    assert text.startswith("NOT CONTRADICTED: ")
     assert result.verdict.reason in text.splitlines()[0]
     assert names(text, "1e-06", "1000", *(r.name for r in result.refused), *(r.reason for r in result.refused))
     none = bound(scores, assignment="fixed", delta=1e-5)
     assert none.bounds == ()
-    assert engine.table(none).startswith("INCONCLUSIVE (indicative): ")
+    assert engine.table(none).startswith("OUT OF REACH (INDICATIVE): ")
     assert str(Flaw.SPLIT_FIXED()) in engine.table(none)
 
 

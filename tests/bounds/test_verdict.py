@@ -158,8 +158,8 @@ def test_coins_that_come_out_even(uls):
     assert warned(501, 499) == warned(30, 30) == warned(500, 500, COIN) == warned(500, 500, FIXED) == ()
     both = dataclasses.replace(stated, blind_p_value=1e-9)
     assert [each.code for each in warned(500, 500, both)] == [
-        Caution.BLIND_UNDER_COINS.value,
-        Caution.EVEN_SPLIT.value,
+        Caution.BLIND_UNDER_COINS.code,
+        Caution.EVEN_SPLIT.code,
     ]
     assert evenness(5, 10) == pytest.approx(252 / 1024)
     assert evenness(5, 11) == pytest.approx(2 * 462 / 2048)

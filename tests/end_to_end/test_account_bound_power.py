@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 
+from heldin.bounds.verdict import describe_outcome
 from tests.theory_tables import numbers, rows
 
 EXACT = {row[:2]: row for row in numbers("table-of-exact-epsilons")}
@@ -117,7 +118,7 @@ def test_bound_judges_a_claim_and_says_so_by_its_exit_code(call, scores, shift, 
     assert {"name", "refusal", "reason"} == set(result["refused"][0])
     found, out, _ = call(*arguments)
     assert found == code
-    assert outcome in out.lower()
+    assert out.lower().startswith(describe_outcome(outcome, standing))
 
 
 def test_bound_refuses_damaged_scores_in_one_line(call, scores, tmp_path):

@@ -190,7 +190,7 @@ def test_a_folder_that_was_not_exported_and_both_or_neither_are_one_line(call, f
 def test_a_plan_says_which_step_s_model_it_covers(finished, tmp_path, call):
     """The small run keeps the best of its steps by the loss of held-in users."""
     plan = json.loads((finished / "plan.json").read_text(encoding="utf-8"))
-    assert plan["covers"]["code"] == Covers.PROTECTED_VALIDATION.value
+    assert plan["covers"]["code"] == Covers.PROTECTED_VALIDATION.code
     assert call("export", finished, "--to", tmp_path / "public")[0] == 0
     card = (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
     assert str(Covers.PROTECTED_VALIDATION()) in card

@@ -149,7 +149,7 @@ def test_single_users_are_printed_to_their_owner_alone(call, finished):
 def test_the_report_says_internal_on_every_page(finished):
     found = pages(finished / "report.pdf")
     assert 2 <= len(found) <= 7 + 2  # the annex has a page or two of its own
-    assert all(page.says("Internal document") for page in found)
+    assert all(page.says("Internal: ") for page in found)
 
 
 def test_the_trainer_is_handed_the_included_records_and_nothing_else(small_config, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 from heldin.base.artefacts import OtherSchemaError, read_document, write_document
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256
-from heldin.base.versions import version
+from heldin.base.machine import version
 from heldin.defenses.plan_file import read_plan
 from heldin.finetune.checkpoints import TrainingState, read_state, state_text
 from heldin.jobs.planted.looks import Look, looks_that_saw_a_change, write_look

@@ -149,7 +149,7 @@ def test_defenses_of_the_data_side_and_whom_verdicts_speak_of_are_named(finished
     write_record(record.model_copy(update={"training": training, "judgement": judgement}), tmp_path / "record.json")
     row = compare([finished, tmp_path]).rows[1]
     assert row.defense == "deduplication + cap of 5"
-    assert row.verdict == "real users: consistent, rare-phrase canary users: inconclusive"
+    assert row.verdict == "real users: not contradicted, rare-phrase canary users: out of reach"
     private = training.model_copy(update={"defense": "uls"})
     write_record(record.model_copy(update={"training": private}), tmp_path / "record.json")
     row = compare([finished, tmp_path]).rows[1]

@@ -175,7 +175,7 @@ def test_other_releases_as_far_as_the_record_knows_them(record, approved):
     shadows = {**record.config, "attack": {**record.config["attack"], "shadow_models": 4}}
     made = changed_record(record, cell=cell.model_dump(), config=shadows)
     first, second = annex.list_other_models(made)
-    assert "(block 2, uls)" in first
+    assert names(first, "2, uls")
     assert second.startswith("4 shadow models")
     assert names(annex.list_other_models(_planted(record, 2))[0], "look 2 of 3")
     assert names(*annex.list_other_models(_trainings(record)), "40 models")
@@ -192,7 +192,7 @@ def test_other_releases_as_far_as_the_record_knows_them(record, approved):
 def test_quantity_and_quality_are_the_record_s(record, approved):
     rows = dict(annex.state_quality(record).pairs)
     s = record.split
-    assert names(rows["how many were tested"], f"{s.held_in} held-in", f"{s.held_out} held-out")
+    assert names(rows["how many were tested"], f"{s.held_in} members", f"{s.held_out} non-members")
     assert names(rows["by chance alone"], "5 %")
     decided = dataclasses.replace(record.decision.decision, exact=False)
     unsure = changed_record(record, decision=record.decision.model_copy(update={"decision": decided}).model_dump())
@@ -238,7 +238,7 @@ def test_every_kind_of_record_has_an_annex_that_page_two_points_to(record, kind)
         *("annex", "tests", "release", "promise-terms", "others", "quality", "when-to-repeat", "opinion", "residual"),
     ]
     assert ("own-limits" in after) == (kind == "limits and release")
-    assert keys[:5] == ["answer", "picture", "lines", "decision", "annex-reference"]
+    assert keys[:6] == ["answer", "picture", "lines", "terms", "decision", "annex-reference"]
     whole = "\n".join(texts(report.sections))
     assert whole.count(NOT_ANONYMITY) == 1
     assert "a DP guarantee" not in whole

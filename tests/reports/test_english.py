@@ -1,11 +1,11 @@
-"""Page one is in plain English: short sentences, ordinary words, and a readability that is measured."""
+"""Reports are in plain English: short sentences, ordinary words, and a readability that is measured."""
 
 import re
 
 import pytest
 
-from heldin.reports.blocks import Banner, Paragraph, Place
-from tests.reports.golden_pages import made_cases, report_of
+from heldin.reports.blocks import Attachment, Banner, Paragraph, Place, Verbatim, texts
+from tests.reports.golden_pages import made_cases, report_of, reports
 
 MOST_WORDS = 25  # of a sentence, without numbers and what is in parentheses
 LEAST_EASE = 45.0  # Flesch reading ease of a page
@@ -32,9 +32,19 @@ def _texts():
 TEXTS = dict(_texts())
 
 
+def _later():
+    """Every text behind page one, by its case and section."""
+    cases = {**reports(), **{name: report_of(case) for name, case in made_cases().items()}}
+    for name, report in cases.items():
+        for section in report.sections:
+            if section.place is not Place.FRONT:
+                blocks = [block for block in section.blocks if not isinstance(block, Attachment | Verbatim)]
+                yield f"{name}, {section.key}", list(texts([section.title, blocks]))
+
+
 def sentences(text):
     """The sentences of a text; a full stop within a number or a path ends none."""
-    return [part for part in re.split(r"(?<=[.!?])\s+(?=[A-Z])", text) if part]
+    return [part for part in re.split(r"(?<=[.!?])\s+(?=[A-Z0-9])", text) if part]
 
 
 def words(sentence):
@@ -58,6 +68,15 @@ def test_sentences_are_short_and_words_are_ordinary(name):
         for sentence in sentences(text):
             assert len(words(sentence)) <= MOST_WORDS, sentence
         assert not [word for word in REPLACED if re.search(word, text)], text
+
+
+def test_later_pages_have_short_sentences_and_ordinary_words_too():
+    """There a colon or a semicolon may end a sentence."""
+    for place, given in _later():
+        for text in given:
+            for sentence in sentences(text):
+                assert all(len(words(part)) <= MOST_WORDS for part in re.split("[;:] ", sentence)), (place, sentence)
+            assert not [word for word in REPLACED if re.search(word, text)], (place, text)
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -162,13 +162,13 @@ def test_a_page_that_is_not_valid_names_the_flaw_and_nothing_else(record, flaw):
     made = _judged(made, (None, "inconclusive", "certified", 3.0))
     assert values_of(state_answer(made)[0], Found.NOT_VALID)["flaw"].states(PlainFlaw[flaw.name])
     assert report_record(made).section("picture") is None
-    assert [s.code for s in _line(made, Label.GUARANTEE)] in ([Guaranteed.NONE.value], [Guaranteed.NO_GUARANTEE.value])
+    assert [s.code for s in _line(made, Label.GUARANTEE)] in ([Guaranteed.NONE.code], [Guaranteed.NO_GUARANTEE.code])
     assert made.flagged() is None
 
 
 def test_a_leak_of_canary_users_is_part_of_the_answer(record):
     made = _with_canaries(decided_record(record, evidence(OPEN)), evidence(LEAK))
-    assert [s.code for s in state_answer(made)] == [Found.TOO_FEW.value, Found.CANARIES_LEAK.value]
+    assert [s.code for s in state_answer(made)] == [Found.TOO_FEW.code, Found.CANARIES_LEAK.code]
     (line,) = _line(made, Label.CANARIES)
     assert values_of(line, People.CANARIES) == {
         "answer": "Leaks", "rate": 25.0, "lower": 21.0, "upper": 31.0, "wrong": 5.0,
@@ -283,14 +283,14 @@ def test_a_model_that_learned_nothing_is_said_to_show_nothing(record, its, lower
 def test_a_claim_that_this_audit_could_not_contradict_says_nothing(record):
     beyond = _judged(changed_record(record, training=None, kind="audit"), (8.0, "inconclusive", "indicative", 3.8))
     claimed, judged = _line(beyond, Label.GUARANTEE)
-    assert (claimed.code, judged.code) == (Guaranteed.CLAIMED.value, Guaranteed.OUT_OF_REACH.value)
+    assert (claimed.code, judged.code) == (Guaranteed.CLAIMED.code, Guaranteed.OUT_OF_REACH.code)
     assert judged.values["reach"] == 3.8
     within = _judged(record, (2.0, "consistent", "certified", 3.8))
     assert states(_line(within, Label.GUARANTEE), Guaranteed.NOT_CONTRADICTED)
     void = decided_record(within, FLAWED)
     assert states(_line(void, Label.GUARANTEE), Guaranteed.NOT_VALID)
     unclaimed = _judged(changed_record(record, training=None, kind="audit"), (None, "inconclusive", "certified", 1.6))
-    assert [s.code for s in _line(unclaimed, Label.GUARANTEE)] == [Guaranteed.NONE.value, Guaranteed.NO_REACH.value]
+    assert [s.code for s in _line(unclaimed, Label.GUARANTEE)] == [Guaranteed.NONE.code, Guaranteed.NO_REACH.code]
     accounted = _judged(_private(record), (2.0, "consistent", "certified", 3.8))
     assert _line(accounted, Label.GUARANTEE)[0].states(Guaranteed.PLANNED)
     # A claim that somebody typed is not the accountant's, even where there is a plan.

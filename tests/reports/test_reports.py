@@ -75,7 +75,7 @@ def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(reco
     judgement = {"users": 60, "delta": 1e-5, "bounds": [bound], "refused": [], "verdicts": [verdict]}
     violated = changed_record(record, judgement=judgement)
     certified = describe_verdicts(violated)
-    assert "epsilon 1 at delta 1e-05: violated (certified)" in certified
+    assert "epsilon 1 at delta 1e-05: contradicted (certified)" in certified
     assert approved("limits", state_limits(violated))
     assert "2.50 (one-run, 95 %, certified)" in certified
     assert approved("violated", certified)
@@ -84,8 +84,8 @@ def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(reco
     assert approved("violated of canary users", describe_verdicts(of_one))
     calm = {**judgement, "verdicts": [{**verdict, "outcome": "consistent"}]}
     told = describe_verdicts(changed_record(record, judgement=calm))
-    assert "violated" not in told
-    assert "epsilon 1 at delta 1e-05: consistent" in told
+    assert "is contradicted" not in told
+    assert "epsilon 1 at delta 1e-05: not contradicted" in told
     assert changed_record(record, judgement=judgement).judgement.exit_code == 3
     assert changed_record(record, judgement=calm).judgement.exit_code == 0
 
@@ -177,7 +177,7 @@ def test_canary_users_that_defenses_thinned_or_coins_left_on_one_side_are_said(r
     facts = canary_facts(groups, training_texts=54, trained_on=30)
     said = describe_canaries(changed_record(record, canaries=facts))
     assert "54 training texts" in said
-    assert "left 30;" in said
+    assert names(said, "30 of")
     assert "no unseen-token canary user" in said
     assert "rare-phrase" not in said
     whole = facts.model_copy(update={"trained_on": 54})

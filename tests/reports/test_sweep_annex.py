@@ -48,7 +48,7 @@ def test_what_was_run_and_what_was_not_follows_from_the_cells(approved):
     assert void.status == "run, not valid"
     some = rows(answered(result, "not valid"))["Membership of users"]
     assert some.status == "run"
-    assert names(some.result, "3 of 15 cells")
+    assert names(some.result, "3 of 15 training runs")
     assert approved("not valid in a block", some.result)
     none = result.model_copy(update={"cells": [c.model_copy(update={"state": "failed"}) for c in result.cells]})
     assert rows(none)["Membership of users"].status == "not run"
@@ -64,7 +64,7 @@ def test_extraction_is_counted_over_the_blocks_and_says_in_how_many_cells_it_was
     assert approved("every cell", its.result)
     assert count_extracted(whole)[2] == ["c  uls", "5 of 5", "15 of 300", "0 of 290", "45 of 50", "0 of 60"]
     part = with_extraction(made_sweep(), blocks=(2, 3))
-    assert names(rows(part)["Extraction"].result, "6 of 15 cells")
+    assert names(rows(part)["Extraction"].result, "6 of 15 training runs")
     assert approved("some cells", rows(part)["Extraction"].result)
     assert count_extracted(part)[0][1:3] == ["2 of 5", "6 of 120"]
     assert sweep_annex.answer_opinion(whole).rows[0][2].startswith("run; ")
@@ -103,7 +103,15 @@ def test_promises_in_words_once_for_all_variants_that_promise_the_same(approved)
 def test_quantity_and_quality_are_the_cells(approved):
     result = made_sweep()
     its = "\n".join(": ".join(pair) for pair in sweep_annex.state_quality(result).pairs)
-    numbers = ("15 of 15 cells", "5 blocks", "100 held-in", "100 held-out", "1,200 texts", "15 scores", "5 attacks")
+    numbers = (
+        "15 of 15 training runs",
+        "5 repetitions",
+        "100 members",
+        "100 non-members",
+        "1,200 texts",
+        "15 scores",
+        "5 attacks",
+    )
     assert names(its, *numbers, "(certifiable)", "5 %")
     assert approved("made", its)
     changed = with_tests(result, certifiable=False, false_alarms=None, separating=["words"])
@@ -115,7 +123,7 @@ def test_quantity_and_quality_are_the_cells(approved):
         for c in result.cells
     ]
     mixed = dict(sweep_annex.state_quality(result.model_copy(update={"cells": cells})).pairs)["with how much"]
-    assert names(mixed, "12 cells", "1,200 texts", "3 cells", "9 texts")
+    assert names(mixed, "12 training runs", "1,200 texts", "3 training runs", "9 texts")
 
 
 def test_what_is_left_names_leaks_promises_and_what_nobody_looked_at(approved):
@@ -128,11 +136,11 @@ def test_what_is_left_names_leaks_promises_and_what_nobody_looked_at(approved):
     lines = {case: sweep_annex.state_residual_risk(its)[0].lines for case, its in made.items()}
     for case, said in lines.items():
         assert approved(case, "\n".join(said))
-    assert any("15 of 15 cells" in line for line in lines["calm"])
+    assert any("15 of 15" in line for line in lines["calm"])
     # A rule that ships a defense has an error of its own.
     assert any("5 %" in line for line in lines["calm"])
     assert not any("5 %" in line for line in lines["none shipped"])
-    assert names(lines["leaks"][0], "1 of 5 cells of a", "1 of 5 cells of b", "1 of 5 cells of c")
+    assert names(lines["leaks"][0], "1 of 5 training runs of a", "of b", "of c")
     open_ones = [next(line for line in lines[case] if "inversion" in line) for case in ("calm", "extraction tested")]
     assert ["extraction" in line for line in open_ones] == [True, False]
 
@@ -147,7 +155,7 @@ def test_other_models_of_the_same_people_and_what_they_cost_together(approved):
     assert approved("composed", "\n".join(said))
     occasions = [sweep_annex.list_occasions(made).lines for made in (made_sweep(blocks=1), result)]
     (more_blocks,) = set(occasions[0]) - set(occasions[1])
-    assert names(more_blocks, "3 blocks")
+    assert names(more_blocks, "3 repetitions")
 
 
 def test_page_and_pdf_have_the_texts_of_the_annex_and_lines_to_sign(tmp_path):

@@ -17,7 +17,7 @@ from heldin.reports.page_one import written
 from heldin.reports.sweep_figures import extent_of, marks_in, place_labels
 from heldin.reports.sweep_report import report_sweep
 from heldin.reports.typesetting import write_pdf
-from heldin.words.sweep_page import Chosen, Compared, SweepAdvice, SweepLabel
+from heldin.words.sweep_page import Chosen, Compared, RuleReason, SweepAdvice, SweepLabel
 from tests.drafts import typesetting
 from tests.made_sweeps import made_sweep
 from tests.pdf_pages import lines_lie_apart, pages
@@ -172,7 +172,8 @@ def test_a_limit_that_is_not_shown_to_be_kept_is_not_called_broken(approved):
     candidate = Candidate("cap10", {}, {"auroc": [unsure], "loss_gain_over_base": [short]})
     asked = [Requirement("auroc", at_most=0.6), Requirement("loss_gain_over_base", at_least=0.05)]
     judged = judge_candidates([candidate], asked, 0.05)
-    shipping = Shipping(answer="none passes", variant=None, block=None, level=0.05, candidates=judged, said="none")
+    reason = RuleReason.NONE_PASSES(broken=[])
+    shipping = Shipping(answer="none passes", variant=None, block=None, level=0.05, candidates=judged, reason=reason)
     result = CASES["rule"].model_copy(update={"shipping": shipping})
     rows = dict(sweep_findings.show_rule(result)[1].rows)
     broken, not_shown = rows["cap10"].split("; ")

@@ -9,7 +9,9 @@ from heldin.record.document import read_record
 from heldin.record.facts import ByExposure
 from heldin.sweeps.load import load_sweep
 from heldin.sweeps.shipping import shipping
+from heldin.words.sweep_page import RuleReason
 from tests.refusals import names
+from tests.statements import values_of
 from tests.tiny_sweeps import ULS, written
 
 RULE = {
@@ -60,7 +62,9 @@ def test_the_rule_names_what_to_ship_or_why_not(swept, tmp_path):
     good, better, leaks = made_up(record, 0.52, 0.2), made_up(record, 0.53, 0.4), made_up(record, 0.75, 0.9)
     found = shipping(sweep, {"uls": good, "more": better})
     assert (found.answer, found.variant, found.block) == ("ship", "more", 1)
-    assert names(found.said, "more", "block 1", "95%", "2")
+    assert values_of(found.reason, RuleReason.SELECTED) == {
+        "variant": "more", "block": 1, "percent": 95.0, "candidates": 2,
+    }  # fmt: skip
     assert names([t.requirement for t in found.candidates[0].tests][1], "auroc", "0.6")
     # A dial counts as an attack does, over the blocks and for the block whose model is handed out.
     far = {
@@ -91,7 +95,9 @@ def test_the_rule_names_what_to_ship_or_why_not(swept, tmp_path):
     unsure = made_up(record, 0.56, 0.2, spread=0.07)
     found = shipping(sweep, {"uls": unsure, "more": leaks})
     assert found.answer == "cannot be judged"
-    assert names(found.said, "uls", found.candidates[0].blocks_needed)
+    assert found.reason.values["variants"] == [
+        RuleReason.WITH_BLOCKS(variant="uls", blocks=found.candidates[0].blocks_needed)
+    ]
     # The first block's own interval is above the limit, the second's is not.
     wide = made_up(record, 0.55, 0.2, spread=-0.02, half=0.045)
     assert shipping(sweep, {"uls": wide, "more": leaks}).block == 2
@@ -120,7 +126,7 @@ def test_the_rule_names_what_to_ship_or_why_not(swept, tmp_path):
     del good[3]
     unfinished = shipping(sweep, {"uls": good, "more": better})
     assert (unfinished.answer, unfinished.candidates) == ("cannot be judged", [])
-    assert names(unfinished.said, "uls")
+    assert values_of(unfinished.reason, RuleReason.UNFINISHED) == {"variants": "uls"}
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_variants_of_a_block_share_coins_and_set_asides_and_nothing_else(swept):
     assert {its.cell.sweep for its in records.values()} == {records["1/none"].cell.sweep}
     assert [(its.cell.block, its.cell.variant, its.cell.group) for its in records.values()][1] == (1, "uls", "none")
     assert {its.reference.fingerprint for its in records.values()} == {records["1/none"].reference.fingerprint}
-    assert names(records["2/uls"].split.standing_reason, "block 2")
+    assert names(records["2/uls"].split.standing_reason, "repetition 2")
     for path in (out / "ledger/coins.json", out / "sweep.json", out / "cells/1/uls/ledger/cell.json"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from heldin.base.files import cache_root
-from heldin.base.versions import version
+from heldin.base.machine import version
 from heldin.record.sweep import read_sweep
 from heldin.sweeps.node import SHARED, Batch, _require_same, token
 from tests.refusals import refused

@@ -16,7 +16,7 @@ from heldin.jobs.purge import purge
 from heldin.jobs.user_scores import leading_scores
 from heldin.record.document import read_record, write_record
 from heldin.record.sweep import read_sweep
-from heldin.record.sweep_table import table
+from heldin.reports.sweep_table import table
 from heldin.stages.measures.losses import read_losses
 from heldin.sweeps.cell_plan import kept_hash, placed_cells
 from heldin.sweeps.comparison import _about_machines, _joint_bound, _joint_verdicts

@@ -8,9 +8,11 @@ import shutil
 import pytest
 
 import heldin.sweeps.processes as processes
+from heldin.audit.decision import Answer
 from heldin.record.document import read_record, write_record
-from heldin.record.sweep_table import table
 from heldin.reports.record_report import list_facts
+from heldin.reports.sweep_findings import summary_lines
+from heldin.reports.sweep_table import table
 from tests.made_facts import changed_record
 from tests.refusals import names
 
@@ -28,9 +30,15 @@ def test_the_result_is_read_again_and_told_by_compare(swept, call):
     _, out, result = swept
     code, printed, err = call("compare", out, "--json")
     assert code == 0, err
-    assert json.loads(printed)["variants"][1]["name"] == "uls"
+    facts = json.loads(printed)
+    assert facts["variants"][1]["name"] == "uls"
+    assert facts["answer"] in {answer.value for answer in Answer}
+    assert facts["page_one"]["recommendation"][0]["code"].startswith("sweep_advice.")
     code, printed, _ = call("compare", out)
-    assert printed.strip() == table(result)
+    assert printed.startswith(table(result))
+    # Below the table the lines of page one.
+    told = " ".join(printed.split())
+    assert all(" ".join(line.split()) in told for _, line in summary_lines(result))
     code, printed, _ = call("compare", out, "--csv")
     assert printed.splitlines()[0].startswith("name,group,defense,promise,unit,privacy_unit,trained_users,epsilon,")
     code, _, err = call("compare", out, "--over", "seed")
@@ -44,10 +52,10 @@ def test_a_cells_report_says_whose_cell_it_is_and_what_the_model_is_good_for(swe
     _, out, _ = swept
     record = read_record(out / "cells/2/uls/record.json")
     rows = dict(list_facts(record).pairs)
-    assert rows["cell of a sweep"] == f"block 2, uls; {record.cell.sweep[:16]}"
+    assert rows["run of a sweep"] == f"repetition 2, uls; {record.cell.sweep[:16]}"
     said = rows["loss on test texts, nats per token"]
     assert said.startswith(
-        f"{record.utility.loss:.3f} on {record.utility.texts} texts of {record.utility.users} held-out"
+        f"{record.utility.loss:.3f} on {record.utility.texts} texts of {record.utility.users} non-members"
     )
     assert names(said, f"{record.utility.base_loss:.3f}")
     assert rows["gradients"].startswith(f"of {record.training.gradients:,} records")

@@ -12,7 +12,7 @@ from heldin.base.errors import ResumableError
 from heldin.jobs.purge import purge
 from heldin.record.document import read_record
 from heldin.record.sweep import read_sweep
-from heldin.record.sweep_table import table
+from heldin.reports.sweep_table import table
 from heldin.stages.sides.ledger import load_ledger
 from heldin.sweeps.cell_plan import placed_cells, plan_of, require_sweep, tries, tuning_cells, with_choices
 from heldin.sweeps.check_sweep import check_sweep, lines

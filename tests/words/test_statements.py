@@ -14,10 +14,10 @@ CODES = [code for code in all_codes() if type(code).__module__.startswith("heldi
 
 
 def test_no_code_has_two_sentences():
-    assert [code for code, count in Counter(code.value for code in CODES).items() if count > 1] == []
+    assert [code for code, count in Counter(code.code for code in CODES).items() if count > 1] == []
 
 
-@pytest.mark.parametrize("code", CODES, ids=lambda code: code.value)
+@pytest.mark.parametrize("code", CODES, ids=lambda code: code.code)
 def test_every_sentence_is_rendered_from_numbers_and_names(code):
     fields = [(name, spec) for _, name, spec, _ in string.Formatter().parse(code.sentence) if name]
     values = {name: 3 if spec == "," else 0.25 if spec else "somebody" for name, spec in fields if "." not in name}
