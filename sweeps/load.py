@@ -1,7 +1,4 @@
-"""Read the file of a sweep: scales, axes multiplied out, variants grouped by their users, and all problems at once.
-
-``heldin demo`` runs a sweep that is built in.
-"""
+"""Read the file of a sweep: scales, axes multiplied out, variants grouped by their users, and all problems at once."""
 
 import itertools
 import json
@@ -17,7 +14,6 @@ from heldin.base.wording import counted
 from heldin.canaries.config import SubstringCanaries
 from heldin.corpus.split import Audited
 from heldin.defenses.config import EntityDefense
-from heldin.jobs.starting_files import BUILT_IN
 from heldin.stages.config_files import merged, read_config, with_overrides
 from heldin.stages.run_config import RunConfig, parse_config
 from heldin.sweeps.sweep_config import NAME, DecisionRule, Sweep, SweepConfig, Variant
@@ -26,51 +22,6 @@ _NAMING = ("include", "exclude", "users", "public_validation", "corpus", "canari
 _TUNABLE = ("finetune", "defense", "data_defenses")
 _PROMISED = {"uls", "els", "group", "user_entity", "uedp", "filter"}  # to every user
 _OF_POOLS = {"entities", "categories", "group_size", "entity_cap"}
-# Five defenses, alike in users and in gradients where they are private; a promise to every user needs choices of users
-# that are each user's own matter.
-_USER_LOCAL = {
-    "corpus": {"users": {"min_records": 12, "max_users": None, "fraction": 0.6}},
-    "finetune": {"select": "last", "evaluations": 3},
-}
-_PRIVATE = {"steps": 40, "target_epsilon": 8}
-# Small steps: what so few users teach drowns in the noise, and larger steps would only lose what the base model knew.
-_SMALL = {"learning_rate": 0.0003, "warmup_steps": 5}
-DEMO_SWEEP = {
-    "name": "demo",
-    "base": "the built-in demo",
-    "variants": {
-        "none": {},
-        "dedup-cap": {"data_defenses": [{"kind": "deduplicate"}, {"kind": "cap", "records": 8}]},
-        "example": {
-            "finetune": _SMALL,
-            "defense": {"kind": "example", "population": 1600, "cohort": 100, "delta": 1.0e-5, **_PRIVATE},
-        },
-        "els": {
-            "finetune": _SMALL,
-            "defense": {
-                "kind": "els",
-                "population": 800,
-                "cohort": 100,
-                "group_size": 8,
-                "protected_users": 100,
-                "delta": 1.0e-3,
-                **_PRIVATE,
-            },
-        },
-        "uls": {
-            "finetune": _SMALL,
-            "defense": {
-                "kind": "uls",
-                "population": 100,
-                "cohort": 25,
-                "group_size": 4,
-                "delta": 1.0e-3,
-                **_PRIVATE,
-            },
-        },
-    },
-    "resources": {"workers": 2},
-}
 
 
 def load_sweep(path: Path, overrides: Sequence[str] = (), scale: str | None = None) -> Sweep:
@@ -336,9 +287,3 @@ def _canaries(config: RunConfig) -> Any:
     visible = (config.finetune.sequence_length, config.attack.max_characters)
     substrings = any(isinstance(spec, SubstringCanaries) for spec in config.canaries)
     return (config.canaries, config.model, visible if substrings else None)
-
-
-def demo_sweep() -> Sweep:
-    """Return the sweep of ``heldin demo``."""
-    where = "the built-in demo"
-    return sweep_of(checked(SweepConfig, DEMO_SWEEP, where), merged(BUILT_IN, _USER_LOCAL), where)

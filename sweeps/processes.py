@@ -1,7 +1,6 @@
 """Processes of heldin on this machine: what each gets of its cores and GPUs, and what it says while it works."""
 
 import contextlib
-import ctypes
 import os
 import queue
 import re
@@ -11,26 +10,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import IO, Protocol
 
 import psutil
 
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
+from heldin.sweeps.loaded import Forked, Loaded, end_with_parent
 from heldin.sweeps.sweep_config import Resources
 
 FINE = {0, 3, 4}  # exit codes of a finished run; a violation is a result
 _SAID = ("error: ", "stopped: ")  # how the command line begins the line that says why it ended
 _TAIL = 20_000  # bytes
-_RUNNING: set[subprocess.Popen[bytes]] = set()  # that this process started and waits for
+_Process = subprocess.Popen[bytes] | Forked
+_RUNNING: set[_Process] = set()  # that this process started and waits for
 _INTERRUPTED = 130  # exit code
 _TO_STOP, _TO_DIE, _PAUSE = 6.0, 2.0, 0.1  # seconds
-_LIBC = ctypes.CDLL(None)  # loaded now: between a fork and what is started nothing may be
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 
 
 @dataclass(frozen=True)
@@ -75,11 +74,13 @@ class Slot:
         threads: of each of its processes.
         processes: started by torchrun if there are several, which share the work of training.
         gpus: the GPUs that it sees, as CUDA names them; None: as they are.
+        loaded: interpreters that may fork for it; None: it is started afresh.
     """
 
     threads: int
     processes: int = 1
     gpus: tuple[str, ...] | None = None
+    loaded: Loaded | None = field(default=None, compare=False, repr=False)
 
 
 class CellPlace(Protocol):
@@ -126,13 +127,15 @@ class Machine:
             raise InputError(
                 f"resources.processes is {resources.processes}, of a GPU each: this machine has {len(gpus)}"
             )
+        forks = not gpus and resources.processes == 1
+        self._loaded = Loaded(self.width, threads) if forks else None
         self._slots: queue.SimpleQueue[Slot] = queue.SimpleQueue()
         for number in range(self.width):
             first = number * resources.processes
             assigned = tuple(gpus[(first + i) % len(gpus)] for i in range(resources.processes)) if gpus else None
-            self._slots.put(Slot(threads, resources.processes, assigned))
+            self._slots.put(Slot(threads, resources.processes, assigned, self._loaded))
         # One call after another, so that each may have what the workers would share, unless the file sets a limit.
-        self._alone = Slot(resources.threads or cores)
+        self._alone = Slot(resources.threads or cores, loaded=self._loaded)
         self.describes = f"{self.width} at a time, {counted(threads, 'thread')} each"
         self._stopped = False
 
@@ -160,6 +163,8 @@ class Machine:
             alone: whether the interrupt reached this process alone; Ctrl-C reaches all of a terminal's group.
         """
         self._stopped = True
+        if self._loaded is not None:
+            self._loaded.stop()
         interrupted = set() if alone else set(_RUNNING)
         ends = time.monotonic() + _TO_STOP
         try:
@@ -182,7 +187,9 @@ class Machine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing to give back."""
+        """End what was loaded."""
+        if self._loaded is not None:
+            self._loaded.close()
 
 
 def visible_gpus() -> list[str]:
@@ -207,22 +214,16 @@ def run_process(task: Task, slot: Slot, on: Mapping[str, str] | None = None, *, 
             is then told to end, and stops where it can resume.
         cwd: the folder from which relative paths count; None: that of this process.
     """
-    given = {"OMP_NUM_THREADS": str(slot.threads), **(on or {})}
-    if slot.gpus is not None:
-        given["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
     task.progress.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     started = time.monotonic()
     # Owner-only: the last line may quote a user.
     with open(task.progress, "wb", opener=_private) as output:
-        process = subprocess.Popen(
-            command(task, slot),
-            env={**os.environ, **given},
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=output,
-            preexec_fn=partial(_end_with, os.getpid(), signal.SIGTERM if on is None else signal.SIGKILL),
-        )
+        process: _Process | None = None
+        if slot.loaded is not None:
+            process = slot.loaded.fork(task.module, task.words, slot.threads, task.progress)
+            if process is None and slot.loaded.stopped:
+                return Ended(_INTERRUPTED)
+        process = process or _started(task, slot, on, cwd, output)
         _RUNNING.add(process)
         try:
             code = _ended(process)
@@ -243,7 +244,25 @@ def run_process(task: Task, slot: Slot, on: Mapping[str, str] | None = None, *, 
     return Ended(code, why(task.progress, code), seconds)
 
 
-def _ended(process: subprocess.Popen[bytes]) -> int:
+def _started(
+    task: Task, slot: Slot, on: Mapping[str, str] | None, cwd: Path | None, output: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    """Return a call in an interpreter of its own, just started."""
+    given = {"OMP_NUM_THREADS": str(slot.threads), **(on or {})}
+    if slot.gpus is not None:
+        given["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
+    return subprocess.Popen(
+        command(task, slot),
+        env={**os.environ, **given},
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=output,
+        preexec_fn=partial(end_with_parent, os.getpid(), signal.SIGTERM if on is None else signal.SIGKILL),
+    )
+
+
+def _ended(process: _Process) -> int:
     # With a limit each time: an interrupt that Ray raises in its worker does not end a system call.
     while True:
         try:
@@ -252,21 +271,13 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
             continue
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: _Process) -> None:
     """Kill a process and all that it started, such as torchrun's."""
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(process.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
     process.kill()
-
-
-def _end_with(parent: int, number: int) -> None:
-    """Have this process, before it begins, sent a signal once the parent is gone, however the parent ended."""
-    # Nobody else ends what a sweep started: not the system if the sweep is killed, nor Ray, which kills its worker.
-    _LIBC.prctl(_DIE_WITH_PARENT, number)
-    if os.getppid() != parent:  # it was gone before it was asked for
-        os.kill(os.getpid(), number)
 
 
 def command(task: Task, slot: Slot) -> list[str]:

@@ -15,7 +15,8 @@ from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
 from heldin.jobs.checkpoint.audit_config import parse_checkpoint
 from heldin.stages.run_config import load_config, parse_config
 from heldin.stages.run_folder import for_any_config_without_coins, require_folder, take_folder
-from heldin.sweeps.load import demo_sweep
+from heldin.stages.train.plan import mechanism_of
+from heldin.sweeps.demo import demo_sweep
 from tests.conftest import SMALL
 from tests.refusals import names, refused
 
@@ -47,8 +48,21 @@ def test_a_key_that_is_called_like_a_kind_elsewhere_is_named():
         parse_config({**MINIMAL, "data_defenses": [{"kind": "cap", "records": 0}]}, "test")
 
 
-def test_the_demo_loads_and_the_defaults_are_the_papers():
-    assert [its.name for its in demo_sweep().variants] == ["none", "dedup-cap", "example", "els", "uls"]
+def test_the_demo_loads_and_its_rule_can_select():
+    short, whole = demo_sweep(), demo_sweep(every=True)
+    assert [variant.name for variant in short.variants] == ["none", "dedup-cap", "uls"]
+    assert [variant.name for variant in whole.variants] == ["none", "dedup-cap", "example", "els", "uls"]
+    for sweep in (short, whole):
+        # All have the same users, and the rule has its blocks.
+        assert {variant.group for variant in sweep.variants} == {"none"}
+        assert sweep.config.decision is not None
+        # The audits call small what the rule accepts.
+        limit = sweep.config.decision.require[0].at_most
+        assert {variant.config.decision.auroc for variant in sweep.variants} == {limit}
+        assert all(mechanism_of(variant.config, plain_steps=1, clip_norm=1.0) for variant in sweep.variants[2:])
+
+
+def test_the_defaults_are_the_papers():
     config = parse_config(MINIMAL, "test")
     assert (config.finetune.epochs, config.finetune.batch_size, config.finetune.learning_rate) == (10, 8, 5e-5)
     assert (config.split.attacker_fraction, config.split.evaluation_fraction) == (0.1, 0.1)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -20,6 +21,7 @@ from heldin.record.document import read_record
 from heldin.sweeps.cell_plan import take_sweep
 from heldin.sweeps.driver import run_sweep
 from heldin.sweeps.load import load_sweep
+from heldin.sweeps.loaded import Loaded
 from heldin.sweeps.processes import Ended, Machine, Slot, Task, command, last_line, run_process, visible_gpus, why
 from heldin.sweeps.sweep_config import Resources
 from tests.refusals import names, refused
@@ -151,11 +153,15 @@ def is_gone(pid):
     return True
 
 
-@pytest.mark.parametrize("alone", [False, True])
-def test_a_cell_that_does_not_hear_an_interrupt_is_killed_with_what_it_started(monkeypatch, tmp_path, alone):
-    monkeypatch.setattr(processes, "command", lambda task, slot: [sys.executable, "-c", STUBBORN])
+@pytest.mark.parametrize(("alone", "forks"), [(False, False), (True, False), (True, True)])
+def test_a_cell_that_does_not_hear_an_interrupt_is_killed_with_what_it_started(monkeypatch, tmp_path, alone, forks):
+    (tmp_path / "stubborn.py").write_text(STUBBORN, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{Path(heldin.__file__).parents[1]}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(processes, "Loaded", partial(Loaded, modules=()) if forks else lambda *_: None)
     monkeypatch.setattr(processes, "_TO_STOP", 0.5)
-    machine, tasks = Machine(Resources(workers=2), 3), [Task((), tmp_path / f"{i}.txt", tmp_path) for i in range(3)]
+    machine = Machine(Resources(workers=2), 3)
+    tasks = [Task((), tmp_path / f"{i}.txt", tmp_path, "stubborn") for i in range(3)]
     ended = []
     threads = [threading.Thread(target=lambda task=task: ended.append(machine.run(task))) for task in tasks]
     for thread in threads:
@@ -171,6 +177,7 @@ def test_a_cell_that_does_not_hear_an_interrupt_is_killed_with_what_it_started(m
     assert time.monotonic() - begun < 5
     # The third, which waited for its turn, is not begun.
     assert sorted(its.code for its in ended) == [-9, -9, 130]
+    machine.__exit__(None, None, None)
     grandchildren = [int(last_line(task.progress)) for task in tasks if last_line(task.progress)]
     until = time.monotonic() + 5
     while not all(map(is_gone, grandchildren)):

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
@@ -73,31 +74,38 @@ def until(condition, sweep=None):
         time.sleep(0.02)
 
 
+def said_in(number):
+    """The file for what a process says; a cell is forked, and has the command line of the interpreter."""
+    with contextlib.suppress(OSError):
+        return str(Path(f"/proc/{number}/fd/2").readlink())
+    return ""
+
+
 def cell_process(out, name):
-    """Number of the process of a cell, by its command line; None if there is none."""
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = file.read_bytes().decode().split("\0")
-        except (OSError, UnicodeDecodeError):
-            continue
-        if "run" in words and str(out / "cells" / name / "config.yaml") in words:
-            return int(file.parent.name)
-    return None
+    """Number of the process of a cell; None if there is none."""
+    numbers = [number for number in processes_of(out) if said_in(number).endswith(f"/{name.replace('/', '-')}.txt")]
+    return numbers[0] if numbers else None
 
 
 def processes_of(out):
-    """Numbers of all processes whose command line names this folder."""
+    """Numbers of all processes whose command line, or file for what they say, names this folder."""
     found = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            if str(out).encode() in file.read_bytes():
+            if str(out).encode() in file.read_bytes() or said_in(file.parent.name).startswith(f"{out}/"):
                 found.append(int(file.parent.name))
     return found
 
 
+def ended(process):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() == psutil.STATUS_ZOMBIE
+    return True
+
+
 def sharing(out):
     """Whether what the cells share is being made."""
-    return any(b"heldin.sweeps.shared" in Path(f"/proc/{number}/cmdline").read_bytes() for number in processes_of(out))
+    return any("/shared-" in said_in(number) for number in processes_of(out))
 
 
 def half_done(out, name):
@@ -130,6 +138,7 @@ def test_kills_of_driver_and_cells_change_no_number(file, tmp_path):
     until(lambda: half_done(out, "1/none") and half_done(out, "1/uls"), sweep)
     os.killpg(sweep.pid, signal.SIGKILL)
     sweep.communicate()
+    until(lambda: not processes_of(out))  # the next kill must not hit what is dying
     assert not (out / "comparison.json").exists()
     same_keys(out, calm)
 
@@ -175,6 +184,8 @@ def test_an_interrupted_or_killed_sweep_is_gone_within_ten_seconds(file, tmp_pat
     out = tmp_path / "out"
     sweep = started(file, out)
     until(lambda: sharing(out) if at == "shared" else half_done(out, "1/uls"), sweep)
+    interpreters = psutil.Process(sweep.pid).children()
+    assert len(interpreters) == 2
     begun = time.monotonic()
     if way == "Ctrl-C":
         os.killpg(sweep.pid, signal.SIGINT)
@@ -183,10 +194,11 @@ def test_an_interrupted_or_killed_sweep_is_gone_within_ten_seconds(file, tmp_pat
     else:
         # The driver alone: what it started learns of it by itself.
         os.kill(sweep.pid, signal.SIGKILL)
-        until(lambda: processes_of(out) == [])
+        until(lambda: processes_of(out) == [] and all(map(ended, interpreters)))
         sweep.communicate()
     assert time.monotonic() - begun < 10
     assert processes_of(out) == []
+    assert all(map(ended, interpreters))
 
 
 @pytest.mark.long
