@@ -1,4 +1,4 @@
-"""This machine: its main memory, installed packages, and processes that work for this one."""
+"""This machine and process: main memory, installed packages, processes that work for this one, and the quiet switch."""
 
 import atexit
 import importlib.metadata
@@ -92,3 +92,17 @@ def _end_with(parent: BaseProcess) -> None:
     parent.join()
     # sys.exit in a thread ends that thread alone.
     os._exit(1)
+
+
+_quiet = False
+
+
+def be_quiet(quiet: bool) -> None:
+    """Show no progress from now on in this process (``heldin --quiet``), or show it again."""
+    global _quiet
+    _quiet = quiet
+
+
+def is_quiet() -> bool:
+    """Return whether heldin shows only answers and errors."""
+    return _quiet

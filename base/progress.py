@@ -22,8 +22,7 @@ from rich.progress import Task as RichTask
 from rich.table import Table
 from rich.text import Text
 
-from heldin.base.machine import version
-from heldin.base.quiet import is_quiet
+from heldin.base.machine import is_quiet, version
 
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_TABLES = 60.0

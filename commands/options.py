@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heldin.base.errors import InputError
-from heldin.base.machine import version
-from heldin.base.quiet import be_quiet, is_quiet
+from heldin.base.machine import be_quiet, is_quiet, version
 
 if TYPE_CHECKING:
     from heldin.audit.decision import DecisionConfig

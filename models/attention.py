@@ -116,7 +116,13 @@ class TanhGelu(NewGELUActivation):  # type: ignore[misc]
 
 
 class AlignedHead(nn.Linear):
-    """A linear layer whose products in half precision are of aligned rows."""
+    """A linear layer whose products in half precision are of aligned rows.
+
+    Attributes:
+        computes: the forward function of torch that gives the same, but for rounding.
+    """
+
+    computes = nn.Linear.forward
 
     def forward(self, input: Tensor) -> Tensor:  # the name that torch gives it
         """The logits (..., V) of hidden states (..., h)."""

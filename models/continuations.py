@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from heldin.base.errors import InputError
 from heldin.models.arithmetic import true_float32
+from heldin.models.devices import in_chunks
 from heldin.models.loading import LanguageModel
-from heldin.models.logprobs import in_chunks, tokens_per_batch
+from heldin.models.logprobs import tokens_per_batch
 
 
 def require_context(lm: LanguageModel, tokens: int) -> None:

@@ -18,6 +18,8 @@ from heldin.base.errors import InputError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+# Logits (tokens x vocabulary) of a piece: 1 MiB and 1 GiB in float32.
+LOGITS_PER_CHUNK = {False: 2**18, True: 2**28}  # key: whether on a GPU
 # In the environment and not in a config: a run may go on on another device, and processes that it starts use the same.
 DEVICE = "HELDIN_DEVICE"
 SPREAD = "auto"  # over all GPUs, and main memory
@@ -162,3 +164,15 @@ def copies_on_other_gpus(model: "PreTrainedModel") -> "list[PreTrainedModel]":
         others = [torch.device("cuda", i) for i in range(torch.cuda.device_count()) if i != model.device.index]
         _COPIES[model] = [copy_on(model, device) for device in others]
     return _COPIES[model]
+
+
+def in_chunks(logits: torch.Tensor, targets: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Pieces of logits (N, V) and targets (N,), for which more tensors as large as themselves are needed."""
+    rows = rows_per_chunk(logits)
+    return zip(torch.split(logits, rows), torch.split(targets, rows), strict=True)
+
+
+def rows_per_chunk(logits: torch.Tensor) -> int:
+    """Rows of a piece of logits (N, V)."""
+    # They fit into a CPU's cache, so that main memory is read once and not several times.
+    return max(1, LOGITS_PER_CHUNK[kind_of(logits.device) == "cuda"] // logits.shape[1])

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from heldin.base.errors import InputError
 from heldin.models.arithmetic import true_float32
 from heldin.models.attention import unpacked
-from heldin.models.devices import kind_of, moved
+from heldin.models.devices import in_chunks, kind_of, moved
 from heldin.models.loading import LanguageModel
 from heldin.models.token_scores import TokenScores
 from heldin.models.tokens import MEMO
@@ -28,8 +28,6 @@ MAX_PADDING = 0.05
 # Logits (tokens x vocabulary) of a forward pass: 16 MiB and 4 GiB in float32.
 LOGITS_PER_BATCH = {"cpu": 2**22, "cuda": 2**30}
 TOKENS_PER_BATCH = 2**16  # on a GPU: with a small vocabulary the activations take more than the logits
-# 1 MiB and 1 GiB in float32
-LOGITS_PER_CHUNK = {False: 2**18, True: 2**28}  # key: whether on a GPU
 
 Tokens = Sequence[int] | NDArray[np.int32]
 Scored = Callable[[], list[NDArray[np.float32]]]  # waits for the scores of a batch
@@ -210,18 +208,6 @@ def batch_scores(
         logits = model(input_ids=moved(inputs, model.device), use_cache=False).logits.flatten(0, 1)  # (B*L, V)
     chunks = in_chunks(logits, moved(targets, model.device).flatten())
     return torch.cat([_score_rows(part, wanted, moments, ranks) for part, wanted in chunks], dim=1)
-
-
-def in_chunks(logits: torch.Tensor, targets: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Pieces of logits (N, V) and targets (N,), for which more tensors as large as themselves are needed."""
-    rows = rows_per_chunk(logits)
-    return zip(torch.split(logits, rows), torch.split(targets, rows), strict=True)
-
-
-def rows_per_chunk(logits: torch.Tensor) -> int:
-    """Rows of a piece of logits (N, V)."""
-    # They fit into a CPU's cache, so that main memory is read once and not several times.
-    return max(1, LOGITS_PER_CHUNK[kind_of(logits.device) == "cuda"] // logits.shape[1])
 
 
 def _score_rows(logits: torch.Tensor, targets: torch.Tensor, moments: bool, ranks: bool) -> torch.Tensor:

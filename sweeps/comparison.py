@@ -13,8 +13,7 @@ from heldin.base.wording import counted
 from heldin.bounds.one_run import fdp_bound
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import NO_CLAIM, Standing, holm
-from heldin.defenses.accounting.joint import composed_epsilon
-from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.mechanism import Mechanism, composed_epsilon
 from heldin.defenses.plan_file import read_plan
 from heldin.record.document import INTERNAL_NOTICE, Record, masked
 from heldin.record.facts import Environment

@@ -20,7 +20,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from heldin.models.attention import AlignedHead
 from heldin.models.devices import moved
 
 
@@ -152,8 +151,8 @@ class LayerRule:
 def rule_of(layer: nn.Module) -> LayerRule | None:
     """The rule for a layer's own parameters, or None."""
     # By the forward function, not by class: a subclass with its own forward does not inherit the rule.
-    forward = type(layer).forward
-    if forward in (nn.Linear.forward, AlignedHead.forward):
+    forward = getattr(type(layer), "computes", type(layer).forward)
+    if forward is nn.Linear.forward:
         return LayerRule(_first, _linear, "product")
     if forward is Conv1D.forward:
         return LayerRule(_first, _conv1d, "product")

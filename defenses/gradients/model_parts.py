@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from heldin.base.errors import InputError
 from heldin.defenses.gradients.layer_rules import LayerRule, RecordLayout, rule_of
 from heldin.models.attention import unpacked
-from heldin.models.logprobs import in_chunks, rows_per_chunk
+from heldin.models.devices import in_chunks, rows_per_chunk
 
 IGNORED = -100  # torch's own mark of a position without target
 

@@ -3,7 +3,7 @@
 import pytest
 
 from heldin.defenses.accounting.guarantees import epsilon
-from heldin.defenses.accounting.joint import composed_epsilon
+from heldin.defenses.mechanism import composed_epsilon
 from tests.made_mechanisms import els, example, shuffled, uls
 
 DELTA = 1e-5

@@ -18,7 +18,7 @@ from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
 from heldin.finetune.batches import plain_batch_gradient, record_losses
 from heldin.finetune.memory import AutocastOfGpu, tensors_in
 from heldin.finetune.passes import Passes, clipped_sum, whole_units
-from heldin.models import attention, logprobs
+from heldin.models import attention, devices
 from heldin.models.arithmetic import true_float32
 from heldin.models.attention import AlignedHead, TanhGelu, use_exact_attention
 
@@ -99,7 +99,7 @@ def operations(step, model, batch):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setitem(logprobs.LOGITS_PER_CHUNK, False, 1003 * LENGTH)
+    monkeypatch.setitem(devices.LOGITS_PER_CHUNK, False, 1003 * LENGTH)
 
 
 @pytest.mark.parametrize("step", [plain_step, private_step])

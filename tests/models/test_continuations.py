@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-import heldin.models.logprobs
+import heldin.models.devices
 from heldin.models.continuations import continuation_logprobs
 from heldin.models.loading import LanguageModel, load_language_model
 from tests.oracles.continuations import all_continuations, every
@@ -81,7 +81,7 @@ def test_a_windows_probability_does_not_depend_on_its_batch(make_lm, monkeypatch
     assert 0 < np.isinf(together).sum() < 40
     # One window a batch, and one row of logits a chunk.
     monkeypatch.setitem(heldin.models.logprobs.LOGITS_PER_BATCH, "cpu", 1)
-    monkeypatch.setitem(heldin.models.logprobs.LOGITS_PER_CHUNK, False, 1)
+    monkeypatch.setitem(heldin.models.devices.LOGITS_PER_CHUNK, False, 1)
     done = []
     np.testing.assert_allclose(continuation_logprobs(lm, windows, 6, **asked, advance=done.append), together, atol=1e-4)
     assert done == [1] * 40

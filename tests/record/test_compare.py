@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from heldin.audit.bootstrap import Estimate, bootstrap
-from heldin.bounds.verdict import Outcome, Standing, Verdict
+from heldin.bounds.verdict import Outcome, Standing, Verdict, describe_outcome
 from heldin.record.compare import _difference, compare, table
 from heldin.record.document import read_record, write_record
 from heldin.record.facts import RemovalFacts, ScoredTexts
@@ -149,7 +149,8 @@ def test_defenses_of_the_data_side_and_whom_verdicts_speak_of_are_named(finished
     write_record(record.model_copy(update={"training": training, "judgement": judgement}), tmp_path / "record.json")
     row = compare([finished, tmp_path]).rows[1]
     assert row.defense == "deduplication + cap of 5"
-    assert row.verdict == "real users: not contradicted, rare-phrase canary users: out of reach"
+    calm, unseen = (describe_outcome(outcome, "certified") for outcome in ("consistent", "inconclusive"))
+    assert row.verdict == f"real users: {calm}, rare-phrase canary users: {unseen}"
     private = training.model_copy(update={"defense": "uls"})
     write_record(record.model_copy(update={"training": private}), tmp_path / "record.json")
     row = compare([finished, tmp_path]).rows[1]
