@@ -89,7 +89,7 @@ def write_example(
 
 
 def _texts(users: int, seed: int) -> _Texts:
-    # The parameters of ``heldin demo``, whose recipe ``_train`` takes.
+    # The parameters of the starting files, whose recipe ``_train`` takes.
     everything = list(generate(SyntheticCorpus(users, 24, 10, distinctiveness=0.9, seed=seed)))
     key = seed_key(seed)
     names = list(dict.fromkeys(record.user for record in everything))
@@ -145,9 +145,9 @@ def _train(folder: Path, texts: _Texts, reporter: Reporter) -> None:
     from heldin.jobs.starting_files import BUILT_IN
     from heldin.stages.run_config import parse_config
 
-    demo = parse_config(BUILT_IN, "the built-in demo")
-    assert demo.model.pretrain is not None
-    shape, recipe = demo.model.pretrain.shape, demo.model.pretrain.recipe
+    built_in = parse_config(BUILT_IN, "the built-in config")
+    assert built_in.model.pretrain is not None
+    shape, recipe = built_in.model.pretrain.shape, built_in.model.pretrain.recipe
     public = [record.text for record in texts.public]
     with reporter.track("base model", recipe.steps(len(public)), "steps") as advance:
         # On public users only, so that the base model is a fair reference for both sides.
@@ -158,7 +158,7 @@ def _train(folder: Path, texts: _Texts, reporter: Reporter) -> None:
         ignore=shutil.ignore_patterns(INDEX),
     )
     # There are no validation texts to choose a checkpoint by.
-    plain = replace(demo.finetune, select=Select.LAST)
+    plain = replace(built_in.finetune, select=Select.LAST)
     sequences = encode(base.tokenizer, [record.text for record in texts.training], plain.sequence_length)
     with reporter.track("fine-tuned model", plain.steps(len(sequences)), "steps") as advance:
         train_once(base, sequences, plain, folder / "model", advance=advance)
