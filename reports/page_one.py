@@ -287,7 +287,7 @@ def written_date(created: str) -> str:
 def describe_owner(release: Release | None) -> str:
     """Return who is responsible for the model, and what it is for."""
     stated = (None, None) if release is None else (release.owner, release.purpose)
-    return "; ".join(text or "not stated" for text in stated) if any(stated) else "not stated"
+    return " / ".join(text or "not stated" for text in stated) if any(stated) else "not stated"
 
 
 def describe_release(release: Release | None) -> str:
@@ -312,7 +312,7 @@ def identify(record: Record) -> Facts:
     return Facts(
         [
             ("Model", f"{record.name} ({record.target.name}{size})"),
-            ("Owner, purpose", describe_owner(release)),
+            ("Owner/purpose", describe_owner(release)),
             ("Intended release", describe_release(release)),
             ("Audit", f"{written_date(record.created)}, {counts}, report {report_id(record)}"),
         ]

@@ -72,7 +72,7 @@ def show_answer(result: SweepResult) -> list[Block]:
                 f"{counted(len(result.variants), 'defense')}, {done} of {len(result.cells)} training runs done",
             ),
             (
-                "Owner, purpose",
+                "Owner/purpose",
                 describe_owner(release),
             ),
             ("Intended release", describe_release(release)),
@@ -90,7 +90,7 @@ def state_answer(result: SweepResult) -> Statement:
         return Chosen.NOTHING_DONE()
     if shipping is not None and shipping.variant is not None:
         label = next(variant.label for variant in result.variants if variant.name == shipping.variant)
-        return Chosen.SHIP(variant=label, although=_although(result, shipping.variant))
+        return Chosen.SHIP(variant=label, although=_although(result, shipping))
     leaking = [variant.label for variant in result.variants if answer_of(result, variant.name) is Answer.LEAKS]
     values = {"leaking": Chosen.LEAKING(variants=", ".join(leaking)) if leaking else None}
     if shipping is None:
@@ -98,11 +98,23 @@ def state_answer(result: SweepResult) -> Statement:
     return (Chosen.NONE_PASSES if shipping.answer == "none passes" else Chosen.UNDECIDED)(**values)
 
 
-def _although(result: SweepResult, variant: str) -> Statement | None:
-    """Return what speaks against a selected variant, for the same sentence."""
-    against = {Answer.LEAKS: Chosen.LEAKS, Answer.INCONCLUSIVE: Chosen.INCONCLUSIVE, Answer.NOT_VALID: Chosen.NOT_VALID}
-    answer = answer_of(result, variant)
-    reasons = [against[answer]()] if answer in against else []
+def _although(result: SweepResult, shipping: Shipping) -> Statement | None:
+    """Return what speaks against the selected variant and its model, for the same sentence."""
+    variant = shipping.variant or ""
+    answers = {cell.block: cell.answer for cell in result.cells if cell.variant == variant and cell.answer is not None}
+    reasons = []
+    match answer_of(result, variant):
+        case Answer.LEAKS:
+            reasons.append(Chosen.LEAKS())
+        case Answer.INCONCLUSIVE:
+            leaking = list(answers.values()).count(Answer.LEAKS.value)
+            reasons.append(Chosen.INCONCLUSIVE(leaking=leaking, count=len(answers)))
+            if shipping.block is not None and answers.get(shipping.block) == Answer.LEAKS.value:
+                reasons.append(Chosen.OWN_LEAK(block=shipping.block, variant=variant))
+        case Answer.NOT_VALID:
+            reasons.append(Chosen.NOT_VALID())
+        case _:
+            pass
     if _canaries_leak(result, variant):
         reasons.append(Chosen.CANARIES_LEAK())
     return Chosen.ALTHOUGH(against=reasons) if reasons else None
@@ -200,7 +212,7 @@ def state_guarantees(result: SweepResult) -> list[Statement]:
         if variant.label not in certified
         and any(v.outcome == "violated" for c in result.cells if c.variant == variant.name for v in c.verdicts)
     ]
-    statements = [Compared.GUARANTEES(count=len(private), of_all=len(result.variants))]
+    statements = [Compared.GUARANTEES(variants=", ".join(variant.label for variant in private))]
     statements += [Compared.CONTRADICTED(variants=", ".join(certified))] if certified else []
     statements += [Compared.SUSPECTED(variants=", ".join(suspected))] if suspected else []
     return statements if certified or suspected else [*statements, Compared.NOT_CONTRADICTED()]
@@ -230,7 +242,7 @@ def _advise(result: SweepResult, shipping: Shipping | None) -> Statement:
         values = {"block": shipping.block, "variant": shipping.variant}
         if answer_of(result, shipping.variant) is Answer.NOT_VALID:
             return SweepAdvice.NOT_VALID(**values)
-        return SweepAdvice.EXPORT(**values, although=_although(result, shipping.variant))
+        return SweepAdvice.EXPORT(**values, although=_although(result, shipping))
     if shipping.answer == "none passes":
         return SweepAdvice.NONE()
     needed = [candidate.blocks_needed for candidate in shipping.candidates if candidate.blocks_needed is not None]

@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 
+from heldin.audit.decision import Answer
 from heldin.audit.requirement import MEASURES, Requirement
 from heldin.audit.shipping import Candidate, CandidateResult, Shipping, judge_candidates
 from heldin.record.document import Record
@@ -107,10 +108,14 @@ def _measurable(rule: DecisionRule, records: Mapping[int, Record]) -> bool:
 
 
 def _own_passing(records: Mapping[int, Record], requirements: Sequence[Requirement]) -> int | None:
-    """Return the first block whose model keeps every requirement by its own 95 % intervals; None if none does."""
+    """Return the first block whose model keeps every requirement by its own 95 % intervals; None if none does.
+
+    A model whose own audit finds no leak comes before one whose audit finds a leak.
+    """
     held = {block: held_against(record, requirements) for block, record in records.items()}
     # What is exact is the same for all blocks, and was judged before.
-    return next((b for b in sorted(held) if all(test.exact or test.outcome == "kept" for test in held[b])), None)
+    kept = [block for block, tests in held.items() if all(test.exact or test.outcome == "kept" for test in tests)]
+    return min(kept, key=lambda block: (records[block].decision.decision.answer is Answer.LEAKS, block), default=None)
 
 
 def _preference(rule: DecisionRule, records: Mapping[int, Record]) -> float:

@@ -10,8 +10,9 @@ class Chosen(Code):
     ALTHOUGH = ", although {against}"
     LEAKS = ("its models leak", " and ")
     CANARIES_LEAK = ("its canary users leak", " and ")
-    INCONCLUSIVE = ("its audits are inconclusive", " and ")
+    INCONCLUSIVE = ("its audits are inconclusive ({leaking} of {count} report a leak)", " and ")
     NOT_VALID = ("its comparison is not valid", " and ")
+    OWN_LEAK = ("the audit of the model in cells/{block}/{variant} reports a leak", " and ")
     NONE_PASSES = "{leaking}No candidate keeps the limits of the decision rule."
     UNDECIDED = "{leaking}The decision rule selects nothing yet."
     NO_RULE = "{leaking}The sweep file sets no decision rule, so no defense is selected."
@@ -59,7 +60,7 @@ class Compared(Code):
     )
     GAIN_WITHOUT_INTERVAL = "Not known for {variants}: two repetitions give no interval."
     GAIN_NOT_MEASURED = "Not measured for {variants}."
-    GUARANTEES = "{count} of {of_all} defenses have a guarantee, which the table lists."
+    GUARANTEES = "With a guarantee, which the table lists: {variants}."
     NOT_CONTRADICTED = " This sweep contradicts none of them."
     NO_GUARANTEE = "No defense has a guarantee."
     CONTRADICTED = " Contradicted by this sweep, certified: {variants}."

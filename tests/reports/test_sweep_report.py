@@ -146,6 +146,22 @@ def test_a_selected_defense_whose_canary_users_leak_is_said_so_in_the_same_sente
     assert sweep_findings.state_answer(CASES["rule"]).values["although"] is None
 
 
+def test_a_released_model_whose_own_audit_leaks_is_said_so_in_the_same_sentence():
+    def against(*leaking):
+        cells = [
+            c.model_copy(update={"answer": "leaks" if c.block in leaking else "no leak found"})
+            if c.variant == "uls"
+            else c
+            for c in CASES["rule"].cells
+        ]
+        answer = sweep_findings.state_answer(CASES["rule"].model_copy(update={"cells": cells}))
+        return values_of(answer, Chosen.SHIP)["although"].values["against"]
+
+    assert values_of(against(2, 3), Chosen.INCONCLUSIVE) == {"leaking": 2, "count": 5}
+    assert not states(against(2, 3), Chosen.OWN_LEAK)
+    assert values_of(against(1), Chosen.OWN_LEAK) == {"block": 1, "variant": "uls"}
+
+
 def test_missing_repetitions_are_counted_beside_the_answer():
     variants = [v.model_copy(update={"cells": 3}) if v.name == "uls" else v for v in CASES["rule"].variants]
     rows = sweep_findings.tabulate_defenses(CASES["rule"].model_copy(update={"variants": variants})).rows

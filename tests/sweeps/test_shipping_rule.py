@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from heldin.audit.decision import Answer
 from heldin.bounds.verdict import Outcome
 from heldin.record.document import read_record
 from heldin.record.facts import ByExposure
@@ -66,6 +67,11 @@ def test_the_rule_names_what_to_ship_or_why_not(swept, tmp_path):
         "variant": "more", "block": 1, "percent": 95.0, "candidates": 2,
     }  # fmt: skip
     assert names([t.requirement for t in found.candidates[0].tests][1], "auroc", "0.6")
+    # A model whose own audit reports a leak is handed out only if no other model keeps the limits.
+    decision = record.decision.decision
+    leak = record.decision.model_copy(update={"decision": dataclasses.replace(decision, answer=Answer.LEAKS)})
+    alarmed = {**better, 1: better[1].model_copy(update={"decision": leak})}
+    assert shipping(sweep, {"uls": good, "more": alarmed}).block == 2
     # A dial counts as an attack does, over the blocks and for the block whose model is handed out.
     far = {
         block: its.model_copy(
