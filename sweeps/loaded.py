@@ -174,8 +174,9 @@ def _answer(interpreter: "subprocess.Popen[bytes]", timeout: float | None) -> in
 
 def serve(modules: Sequence[str]) -> None:
     """Load the modules, and fork for each call that standard input names; return in a process that did its call."""
-    # Ctrl-C reaches all of a terminal's group; the calls stop by themselves.
-    on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C reaches all of a terminal's group; the calls stop by themselves. Blocked and not ignored, so that a call
+    # that is interrupted just after the fork gets the signal once it unblocks it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     for name in modules:
         importlib.import_module(name)
     while line := sys.stdin.readline():
@@ -184,7 +185,7 @@ def serve(modules: Sequence[str]) -> None:
         pid = os.fork()
         if pid == 0:
             end_with_parent(interpreter, signal.SIGTERM)
-            signal.signal(signal.SIGINT, on_interrupt)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
             _do(call)
             return
         print(pid, flush=True)

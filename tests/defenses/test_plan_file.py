@@ -96,7 +96,7 @@ def tampered(tmp_path, change, mechanism=None):
         (
             lambda d: d.update(covers="the model,\nwhatever is done with it"),
             "_require_same",
-            ("covers", '"last_step"'),
+            ("covers", '"covers.last_step"'),
         ),
         (
             lambda d: d["dp_event"]["event"].update(sampling_probability=0.001),

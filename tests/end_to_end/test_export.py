@@ -71,7 +71,7 @@ def test_a_sentence_that_the_plan_does_not_give_is_not_exported(call, run, tmp_p
         update={"promise": stated("epsilon 0.1, delta 1e-09 per user"), "epsilon": 0.1}
     )
     write_record(record.model_copy(update={"training": training}), run / "record.json")
-    _refused(call, run, tmp_path, 'training.promise.code: the record states "made_by_a_test"', "verify")
+    _refused(call, run, tmp_path, 'training.promise.code: the record states "made.text"', "verify")
 
 
 def test_a_plan_of_another_config_is_not_exported(call, run, tmp_path):

@@ -12,7 +12,9 @@ from heldin.sweeps.loaded import Loaded
 from tests.tiny_sweeps import ROOT
 
 PROBE = """
-import os, sys, time
+import os, signal, sys, time
+# As heldin does: a job in the background of a shell begins with this signal ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 print(os.getpid(), os.environ["OMP_NUM_THREADS"], *sys.argv[1:], file=sys.stderr, flush=True)
 try:
     time.sleep(float(sys.argv[1]))

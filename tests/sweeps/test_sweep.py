@@ -162,7 +162,7 @@ def test_what_some_cells_share_fails_for_these_alone(tmp_path, monkeypatch, call
     file = written(tmp_path, variants={"lost": lost, "none": {}})
     code, printed, err = call("sweep", file, "--out", tmp_path / "out")
     assert code == 5, err
-    (failed,) = (line for line in printed.splitlines() if "cell 1/lost: failed: " in line)
+    (failed,) = (line for line in printed.splitlines() if "run 1/lost: failed: " in line)
     assert failed.endswith(reason)
     assert [its.state for its in read_sweep(tmp_path / "out").cells] == ["failed", "done"]
 
