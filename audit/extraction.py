@@ -24,7 +24,7 @@ class Emitted(Facts):
         users: number of these people under the audited model.
         lower, upper: exact 95 % limits of their share among those with a text long enough (Clopper & Pearson 1934), for
             people drawn from a larger number of people; null where nobody has one.
-        only_theirs: those of them with such a text whose suffix stands in no other person's training text and in no
+        only_theirs: those of them with such a text whose suffix occurs in no other person's training text and in no
             public text, as far as these are known; null where neither is.
         reference: number of people under the reference model; null where its tokens are others.
     """
@@ -46,8 +46,8 @@ class ExtractionGroup(Facts):
         measured: those of them with at least one text that is long enough.
         texts: number of their texts that are long enough; one window of each was measured.
         too_short: number of their other texts.
-        in_others: texts whose suffix also stands in another person's training text; null where these are not known.
-        in_public: texts whose suffix also stands in a public text; null where there are none.
+        in_others: texts whose suffix also occurs in another person's training text; null where these are not known.
+        in_public: texts whose suffix also occurs in a public text; null where there are none.
         emitted: by number of queries.
     """
 

@@ -152,7 +152,7 @@ def limited(seconds: float) -> Iterator[None]:
 
 
 def attempted(part: Part, device: torch.device, seconds: float = SECONDS) -> Measured:
-    """What a case measured; if it ends in an error, that is told and fails, and the cases after it run."""
+    """Return what a case measured. A case that ends in an error is reported and fails, and the next cases run."""
     try:
         with limited(seconds):
             return part(device)
