@@ -4,7 +4,7 @@ Each case has a process of its own: what torch.profiler leaves behind can slow t
 is profiled twice: with the GPU's activity alone, which hardly disturbs it, for the gaps between kernels; and
 with the operations of the host and the shapes of their operands, by which each kernel is put into a class. The bytes
 are those of the operands and results of each operation, counted in one more step. On a CPU the operations
-stand for kernels, each for the time in which it called no other.
+count as kernels, each with its time outside of the operations that it calls.
 """
 
 import bisect

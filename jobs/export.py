@@ -191,8 +191,7 @@ def _card(record: Record, plan: Mechanism) -> str:
         metadata["base_model"] = public_base
     protection = (
         "The guarantee limits how much the model depends on the texts of any one protected unit. A smaller epsilon"
-        " protects more. It does not make the model anonymous, and protects nobody whose texts are outside the training"
-        " data."
+        " protects more. It does not make the model anonymous."
         if private
         else "Nothing limits what the model reveals about single people. Anyone who has it may be able to tell whose"
         " texts trained it, or to make it repeat some of them."

@@ -116,13 +116,7 @@ class TanhGelu(NewGELUActivation):  # type: ignore[misc]
 
 
 class AlignedHead(nn.Linear):
-    """A linear layer whose products in half precision are of aligned rows.
-
-    Attributes:
-        computes: the forward function of torch that gives the same, but for rounding.
-    """
-
-    computes = nn.Linear.forward
+    """A linear layer whose products in half precision are of aligned rows."""
 
     def forward(self, input: Tensor) -> Tensor:  # the name that torch gives it
         """The logits (..., V) of hidden states (..., h)."""
@@ -132,6 +126,9 @@ class AlignedHead(nn.Linear):
         logits: Tensor = _AlignedProduct.apply(hidden, self.weight)  # type: ignore[no-untyped-call]
         bias: Tensor | None = self.bias  # torch's own type leaves out that there may be none
         return logits if bias is None else logits + bias.to(hidden.dtype)
+
+    # Of the function and not of the class: a subclass with a forward of its own may compute something else.
+    forward.computes = nn.Linear.forward  # type: ignore[attr-defined]
 
 
 _ZEROS_BEHIND: "weakref.WeakSet[torch.UntypedStorage]" = weakref.WeakSet()  # memory of logits of aligned rows

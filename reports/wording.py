@@ -42,8 +42,8 @@ TERMS = {
     "true-positive rate": "the share of members that an attack rightly flags (TPR).",
     "canary user": "an artificial or altered user, planted by the auditor to test the training.",
     "nat": "a unit of loss: a text that is less likely by a factor of 2.72 has a loss that is 1 nat higher.",
-    "epsilon": "the limit of differential privacy (DP): every outcome is at most e^epsilon times as likely with one"
-    " person's texts as without. A smaller epsilon protects more.",
+    "epsilon": "the limit of differential privacy (DP): every outcome is at most e^epsilon times as likely with what"
+    " the guarantee protects, such as one person's texts, as without. A smaller epsilon protects more.",
     "delta": "the probability with which an outcome may exceed the limit of epsilon.",
     "AUROC": "how often a random member has a higher score than a random non-member: 0.5 is guessing, 1 is certainty.",
     "adjusted p-value": "how often a result at least as large occurs by chance if heldin redraws who is a member,"

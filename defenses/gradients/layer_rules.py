@@ -151,7 +151,8 @@ class LayerRule:
 def rule_of(layer: nn.Module) -> LayerRule | None:
     """The rule for a layer's own parameters, or None."""
     # By the forward function, not by class: a subclass with its own forward does not inherit the rule.
-    forward = getattr(type(layer), "computes", type(layer).forward)
+    # A function that computes what one of torch does, but for rounding, names it (``models.attention.AlignedHead``).
+    forward = getattr(type(layer).forward, "computes", type(layer).forward)
     if forward is nn.Linear.forward:
         return LayerRule(_first, _linear, "product")
     if forward is Conv1D.forward:

@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from heldin.defenses.gradients.layer_rules import rule_of
+from heldin.models.attention import AlignedHead
 from tests.oracles.per_unit_gradients import clipped_sum, norm_of, unit_gradients
 from tests.refusals import refused
 from tests.tiny_models import ENGINES, V, batch, people, run, worst_error
@@ -97,3 +99,14 @@ def test_models_that_mix_records_are_refused():
         run(Custom(nn.BatchNorm1d(8)), batch(people()), clip_norm=1.0)
     with refused(by="why_not_rules", naming="model"):
         run(Custom(Mixing()), batch(people()), clip_norm=1.0)
+
+
+def test_a_head_with_a_forward_of_its_own_does_not_inherit_the_rule_of_the_aligned_head():
+    """Its product is torch's but for rounding. A subclass may compute anything, and a wrong norm clips wrongly."""
+
+    class Doubled(AlignedHead):
+        def forward(self, input):
+            return 2.0 * super().forward(input)
+
+    assert rule_of(AlignedHead(4, 3)) == rule_of(nn.Linear(4, 3)) is not None
+    assert rule_of(Doubled(4, 3)) is None
