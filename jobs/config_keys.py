@@ -346,7 +346,7 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("*", "\\*")
 
 
-def file_schema(config: type[BaseModel] = RunConfig, title: str = "A run of heldin") -> dict[str, Any]:
+def file_schema(config: type[BaseModel] = RunConfig, title: str = "A file for heldin run") -> dict[str, Any]:
     """Return the schema of a file: a whole config, or, below ``extends``, the part of one that differs.
 
     In such a part nothing is required, since what it leaves out is in the other file.

@@ -31,10 +31,10 @@ same check, and compares the figures here with what it measures.
   claimed epsilon of 1 at delta 1e-5; a user's score is how much likelier a fresh text of theirs became, less what the
   auditor's own model, trained on the whole pool, leads to expect. Violation certified by the one-run test, exit code 3.
   For the two released models the second one is a variant that was trained on nobody of the pool.
-- **white-box**: `heldin audit-trainer` with two trainings of 100 canaries (claimed epsilon 4, rate 0.2, five steps) and
+- **white-box**: `heldin white-box` with two trainings of 100 canaries (claimed epsilon 4, rate 0.2, five steps) and
   as few steps as it takes, exit code 4 or 3; or, for what an optimizer does behind the noise, gradient canaries scored
   by how far the released weights moved.
-- **two processes**: the part of `heldin audit-trainer` that trains in two processes.
+- **two processes**: the part of `heldin white-box` that trains in two processes.
 - **unit**: a named test.
 
 "4 to x" is what epsilon becomes by [theory.md](theory.md#table-of-wrong-steps) (ULS, T = 1000, q = 1/64, delta =
@@ -67,7 +67,7 @@ AFTER = """
 - heldin itself refuses a key that has served another job (`stages.train.training._bind_key`); that two runs of a
   foreign trainer share noise shows in the audit because it runs under several keys, from one state of the global
   generators.
-- What `heldin audit-trainer` says at its end, in these words:
+- What `heldin white-box` says at its end, in these words:
 NOT_TESTED
 
 ## What the checks would have seen

@@ -555,7 +555,7 @@ CASES = {
 
 _BEFORE = """# Trainings that an audit must not certify
 
-What careless and dishonest people may do with a planted training set, and what `heldin audit --planted` says then. Made
+What careless and dishonest people may do with a planted training set, and what `heldin audit-planted` says then. Made
 by `python -m tests.planted_bugs.trainings > docs/planted-audits.md`; `tests/planted_bugs/test_trainings.py` does each
 of them and asserts what stands here. The plan has `evidence: callback`, rows that no training has (`unseen`) and 60
 canary users of 4 rows; the model is tiny and learns its rows well. A condition that is *not met* makes every statement
