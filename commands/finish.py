@@ -32,11 +32,12 @@ def finish(
     fail_on: frozenset[FailOn] | None = None,
 ) -> NoReturn:
     """Write the report, print the findings (``json``: as one JSON object) and exit with the code of ``exit_code``."""
+    code = exit_code(record, fail_on)
     if json:
-        typer.echo(json_text(findings_as_json(record, folder)))
+        typer.echo(json_text(findings_as_json(record, folder, code)))
     else:
-        tell(record, folder, verbose=verbose)
-    raise typer.Exit(exit_code(record, fail_on))
+        tell(record, folder, code, verbose=verbose)
+    raise typer.Exit(code)
 
 
 def exit_code(record: "Record", fail_on: frozenset[FailOn] | None) -> int:
@@ -54,7 +55,7 @@ def exit_code(record: "Record", fail_on: frozenset[FailOn] | None) -> int:
     return ExitCode.GATED if found & {*fail_on, FailOn.NOT_VALID} else ExitCode.DONE
 
 
-def tell(record: "Record", folder: Path, *, verbose: bool = False) -> None:
+def tell(record: "Record", folder: Path, code: int, *, verbose: bool = False) -> None:
     """Write the report and print page one as labelled lines; ``verbose``: with the statistics and conditions."""
     from heldin.reports.findings import explain_further
     from heldin.reports.page_one import summary_lines
@@ -70,7 +71,7 @@ def tell(record: "Record", folder: Path, *, verbose: bool = False) -> None:
 
         for line in condition_lines(record.planted, every=True):
             typer.echo(labelled("condition", line))
-    if code := record.judgement.exit_code:
+    if code:
         typer.echo(labelled("exit code", str(code)))
     typer.echo(labelled("report", _report(record, folder) or "none"))
 
@@ -88,14 +89,14 @@ def labelled(label: str, text: str) -> str:
     )
 
 
-def findings_as_json(record: "Record", folder: Path) -> dict[str, Any]:
+def findings_as_json(record: "Record", folder: Path, code: int) -> dict[str, Any]:
     """Write the report; the findings as JSON has them: answer, people and recommendation first, then the facts."""
     from heldin.reports.page_one import summary_facts
 
     _log_answer(record, folder)
     summary = summary_facts(record)
     report = _report(record, folder)
-    return {**summary, **_facts(record), "folder": str(folder), "report": report}
+    return {**summary, **_facts(record), "exit_code": code, "folder": str(folder), "report": report}
 
 
 def _log_answer(record: "Record", folder: Path) -> None:
@@ -123,8 +124,6 @@ def _facts(record: "Record") -> dict[str, Any]:
     return {
         "kind": record.kind,
         "name": record.name,
-        "exit_code": record.judgement.exit_code,
-        # The exit code of its own: it follows from the verdicts and is not in the record.
         **record.model_dump(mode="json", include={"decision", "judgement", "extraction", "planted"}),
     }
 

@@ -185,12 +185,13 @@ def _finish_all(
         for record, folder in looks:
             assert record.planted is not None
             lines.append(_look_line(record))
-            codes.add(exit_code(record, fail_on))
+            its = exit_code(record, fail_on)
+            codes.add(its)
             if json:
-                objects.append(findings_as_json(record, folder))
+                objects.append(findings_as_json(record, folder, its))
             else:
                 typer.echo(f"look {record.planted.look}: {record.target.name}")
-                tell(record, folder, verbose=verbose)
+                tell(record, folder, its, verbose=verbose)
     except InputError as error:
         if not lines:
             raise

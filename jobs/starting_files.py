@@ -125,6 +125,7 @@ _KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 _COLUMNS = {"user": "author", "text": "body"}
+_ROWS = {**_COLUMNS, "id": "id", "date": "date"}
 _TEXTS = {"held_in": "example/held_in.jsonl", "held_out": "example/held_out.jsonl", "columns": _COLUMNS}
 _DECISION = {"auroc": 0.6, "tpr": 0.15}
 _RELEASE = {"access": "weights", "owner": "who is responsible for it", "purpose": "what the model is for"}
@@ -152,13 +153,13 @@ _OTHERS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "plant": {
         "users": (
             "A training set for somebody else's training: some users are left out by coin, canary users are added.",
-            {"name": "planted", "training": "example/training.jsonl", "columns": _COLUMNS, "reference": "example/base"}
+            {"name": "planted", "training": "example/training.jsonl", "columns": _ROWS, "reference": "example/base"}
             | {"evidence": "callback", "users": {"min_records": 10}, "split": {"audit_fraction": 0.5}}
             | {"sequence_length": 128, "canaries": [{"kind": "unseen_token", "users": 40, "documents": [4]}]},
         ),
         "canaries": (
             "A training set for somebody else's training: nobody is left out, canary users are added.",
-            {"name": "planted", "training": "example/training.jsonl", "columns": _COLUMNS, "reference": "example/base"}
+            {"name": "planted", "training": "example/training.jsonl", "columns": _ROWS, "reference": "example/base"}
             | {"evidence": "callback", "split": {"canaries_only": True}, "sequence_length": 128}
             | {"canaries": [{"kind": "unseen_token", "users": 100, "documents": [4]}]},
         ),
