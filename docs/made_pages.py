@@ -249,5 +249,26 @@ def _allowed(hint: Any, todo: list[Any]) -> str:
     return {str: "text", float: "number", int: "integer", bool: "true or false"}.get(hint, "any value")
 
 
+_GLOSSARY = """\
+# Glossary
+
+The terms of reports and of this documentation. `make golden` writes this page from `words/glossary.py`, which reports
+read too, and a test compares the two.
+"""
+
+
+def glossary_page() -> str:
+    """Every term under a heading, in alphabetical order."""
+    from heldin.words.glossary import FURTHER, TERMS
+
+    terms = sorted({**TERMS, **FURTHER}.items(), key=lambda pair: pair[0].lower())
+    return "\n".join([_GLOSSARY, *(f"## {_capital(term)}\n\n{_capital(meaning)}\n" for term, meaning in terms)])
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 if __name__ == "__main__":
-    (DOCS / "record.md").write_text(record_page(), encoding="utf-8")
+    for page, text in (("record", record_page()), ("glossary", glossary_page())):
+        (DOCS / f"{page}.md").write_text(text, encoding="utf-8")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import heldin
+from heldin.words.glossary import FURTHER, TERMS
 from tests.reports.conftest import GOLDEN_RECORD
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +67,14 @@ def test_every_field_of_a_record_has_a_meaning_and_the_page_is_the_code_s(made_p
     fields = {row[0].strip("| `") for row in rows}
     assert set(record) - fields == {"schema_version", "sha256"}
     assert set(record["decision"]["decision"]) | set(record["attacks"][0]["curve"]["histogram"]) <= fields
+
+
+def test_the_glossary_has_the_terms_of_reports_and_each_once(made_pages):
+    page = made_pages.glossary_page()
+    assert page == (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"), "make golden writes it again"
+    headings = re.findall(r"^## (.+)$", page, re.MULTILINE)
+    assert {heading.lower() for heading in headings} == {term.lower() for term in (*TERMS, *FURTHER)}
+    assert len(headings) == len(TERMS) + len(FURTHER)
 
 
 def test_every_command_is_on_the_page(made_pages):
