@@ -5,9 +5,9 @@ fair coin, drawn after the pool was fixed and used once; the scores are a functi
 randomness independent of the coins; all m flipped users count, abstentions included; the number of guesses r was fixed
 before looking, or its choice is paid for. Users' scores may depend on each other, which these theorems allow.
 
-The theorems allow any guesses that are a function of the scores: the guesser never sees a coin. docs/theory.md#choice-of-guesses
-says how the number of guesses, and who is guessed, were chosen. Right guesses are also simulated for a Gaussian attacker,
-whose scores are N(mu, 1) for members and N(0, 1) for others.
+The theorems allow any guesses that are a function of the scores: the guesser never sees a coin. The number of guesses,
+and who is guessed, were chosen as docs/theory.md#choice-of-guesses describes. Right guesses are also simulated for a
+Gaussian attacker, whose scores are N(mu, 1) for members and N(0, 1) for others.
 """
 
 import functools
