@@ -19,7 +19,9 @@ def _inline(writer: Any, node: Any) -> None:
 
 
 def _block(writer: Any, node: Any) -> None:
-    _write(writer, f'<div class="math">{convert(node.astext(), display="block")}</div>\n')
+    # A wide formula scrolls; a theme's rules for scripts that draw formulas do not apply.
+    style = "overflow-x: auto; overflow-y: hidden; padding: 0.4rem 0"
+    _write(writer, f'<div style="{style}">{convert(node.astext(), display="block")}</div>\n')
 
 
 def _write(writer: Any, markup: str) -> None:
