@@ -177,7 +177,7 @@ def audit(
 
     With --planted, the model was trained on a set that heldin plant wrote, so that heldin knows who was held in. Needs
     --model; a --claim states its unit, as in epsilon=8,delta=1e-6,unit=user. Exit code 3 if a claim is violated and
-    every condition is checked or declared (docs/other-trainings.md).
+    every condition is checked or declared (docs/plant.md).
 
     To audit a model behind an OpenAI-compatible endpoint that returns log-probabilities of a prompt, give --endpoint
     URL and --model NAME; a reference behind the same endpoint is endpoint:NAME (docs/endpoints.md).

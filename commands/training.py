@@ -43,7 +43,7 @@ def audit_training(
     """Audit how models are trained: train many small ones, with or without a worst-case user, and bound epsilon below.
 
     Each training runs the config's whole defense under its own key and yields one score; Clopper-Pearson limits at one
-    threshold certify a lower bound on epsilon per user (docs/independent-trainings.md). If killed, the same command
+    threshold certify a lower bound on epsilon per user (docs/retraining.md). If killed, the same command
     resumes. Exit code 3 if a claim is violated.
     """
     from heldin.base.progress import reporter_for_this_terminal
