@@ -26,12 +26,15 @@ def test_every_key_is_on_the_page_and_links_lead_to_headings(config, tmp_path):
 
 def test_a_key_that_sections_share_is_explained_once():
     text = markdown(blocks())
-    rows = [line for line in text.splitlines() if line.startswith("| `")]
-    (patterns,) = (row for row in rows if "a user must match at least one" in row)
-    assert patterns.startswith("| `include` |")
-    assert "The keys are those of [`corpus.source`](#corpussource-kind-jsonl" in text
+    rows = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| `")]
+    # Four sections filter users, two read a corpus, and two have a recipe.
+    assert [rows.count(f"| `{name}`") for name in ("include", "mean_records", "weight_decay")] == [1, 1, 1]
+    assert text.count("(#corpususers-") == 3
+    assert text.count("(#corpussource-kind-jsonl") == 1
+    assert text.count("(#finetune-") == 1
     # A default that differs from the one that is explained is stated.
-    assert "`min_records` (default 4)" in text
+    (of_recipe,) = [line for line in text.splitlines() if "(#finetune-" in line]
+    assert re.search(r"`epochs` \(\w+ 3\)", of_recipe)
 
 
 def test_dollar_signs_make_no_formula():
