@@ -257,7 +257,7 @@ def audit_planted(
     out: Source | None = None,
     quiet: bool = False,
 ) -> AuditResult:
-    """Audit a model that was trained on a planted training set, as ``heldin audit --planted``.
+    """Audit a model that was trained on a planted training set, as ``heldin audit-planted``.
 
     Args:
         planted: what ``plant`` returned, or its folder.

@@ -48,7 +48,7 @@ def main() -> None:
     told = _timed("training", lambda: _run(*script, *how, "--tokens", 32))
     mechanism = next(line for line in told.splitlines() if line.startswith("noise_multiplier="))
     claims = [f"epsilon={options.epsilon:g},delta=1e-5,unit=user", f"{mechanism},unit=example"]
-    asked = ("heldin", "audit", "--planted", planted, "--model", model, "--declared-by", "benchmarks")
+    asked = ("heldin", "audit-planted", planted, "--model", model, "--declared-by", "benchmarks")
     _timed("audit", lambda: _run(*asked, *(word for claim in claims for word in ("--claim", claim))))
 
 

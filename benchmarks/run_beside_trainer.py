@@ -98,7 +98,7 @@ def _by_trainer(folder: Path, name: str, seed: int) -> Record:
         _run(sys.executable, ROOT / "examples" / "trainer.py", training, folder / "base", model, *how)
     else:
         _train(training, folder / "base", model, VARIANTS[name], seed)
-    _run("heldin", "audit", "--planted", planted, "--model", model, "--declared-by", "benchmarks", "--quiet")
+    _run("heldin", "audit-planted", planted, "--model", model, "--declared-by", "benchmarks", "--quiet")
     return read_record(planted / "audits" / "1" / "record.json")
 
 

@@ -99,11 +99,11 @@ def steps(rounds: int) -> dict[str, float]:
     pairs = {
         "text sampling / example DP": (
             step(unit="example", sampled="example"),
-            step(unit="user_entity", sampled="example", exposed=1),
+            step(unit="user-entity", sampled="example", exposed=1),
         ),
         "two-level sampling / ULS": (
             step(unit="user", sampled="user", group_size=8),
-            step(unit="user_entity", sampled="user", two_level=every),
+            step(unit="user-entity", sampled="user", two_level=every),
         ),
     }
     found = {}

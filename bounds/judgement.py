@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import ConfigDict
 
 from heldin.base.errors import InputError
+from heldin.base.exit_codes import ExitCode
 from heldin.base.tabular import Tabular
 from heldin.bounds import bands, estimates, one_run, thresholds, verdict
 from heldin.bounds.design import Assignment, Design
@@ -269,10 +270,9 @@ class Judgement(Tabular):
 
     @property
     def exit_code(self) -> int:
-        """3 if the violation of a claim is certified, 4 if it is only indicated, else 0."""
-        # The graver code is the lower number: a certified violation is not to be hidden by an indicative one.
+        """The exit code of the gravest verdict: CERTIFIED before INDICATIVE before DONE."""
         codes = [v.exit_code for v in self.verdicts]
-        return 3 if 3 in codes else max(codes, default=0)
+        return ExitCode.CERTIFIED if ExitCode.CERTIFIED in codes else max(codes, default=ExitCode.DONE)
 
     def heading(self) -> str:
         """The gravest verdict, or why there is none."""

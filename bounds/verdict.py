@@ -16,6 +16,7 @@ from pydantic import ConfigDict
 
 from heldin.base.arguments import number_in
 from heldin.base.errors import InputError, TooFewUsers
+from heldin.base.exit_codes import ExitCode
 from heldin.bounds import bands, one_run, verdict
 from heldin.bounds import thresholds as bounds
 from heldin.bounds.design import Design
@@ -168,10 +169,10 @@ class Verdict:
 
     @property
     def exit_code(self) -> int:
-        """3 for a certified violation, 4 for an indicative one, else 0."""
+        """The exit code: CERTIFIED or INDICATIVE if the claim is contradicted, else DONE."""
         if self.outcome is not Outcome.VIOLATED:
-            return 0
-        return 3 if self.standing is Standing.CERTIFIED else 4
+            return ExitCode.DONE
+        return ExitCode.CERTIFIED if self.standing is Standing.CERTIFIED else ExitCode.INDICATIVE
 
     def as_dict(self) -> dict[str, Any]:
         """The public fields: outcome, standing, reason, max_certifiable_epsilon."""
@@ -375,7 +376,7 @@ def parse_claim(text: str) -> Claim:
         raise InputError(f"claim '{text}' names no delta: add one, such as delta=1e-6")
     # A name given twice is one field of the dictionary, which the number of parts shows.
     if sorted(fields) != ["delta", "epsilon"] or len(parts) != 2:
-        why = "; a unit is stated with heldin audit --planted alone" if "unit" in fields else ""
+        why = "; a unit is stated with heldin audit-planted alone" if "unit" in fields else ""
         raise InputError(f"claim '{text}' is not of the form epsilon=4,delta=1e-6{why}")
     try:
         epsilon, delta = number_in(fields["epsilon"]), number_in(fields["delta"])

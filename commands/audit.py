@@ -1,4 +1,4 @@
-"""``heldin audit``: a checkpoint, or a model behind an endpoint, audited with two files of texts."""
+"""``heldin audit`` and ``heldin audit-endpoint``: a model audited with two files of texts."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,193 +8,153 @@ import typer
 
 from heldin.base.errors import InputError
 from heldin.commands.finish import command_line, finish, interruptible
-from heldin.commands.options import AT_ENDPOINT, AsJson, DeviceOption, Out, Quiet, Verbose
+from heldin.commands.options import (
+    RUNNING,
+    AsJson,
+    BatchSize,
+    Claims,
+    DeviceOption,
+    FailOnOption,
+    Out,
+    Quiet,
+    Set,
+    Verbose,
+    fail_on_of,
+)
 from heldin.models.model_config import ScoringPrecision
 
-READING = "How the files are read"
 KNOWN = "What is known about the two groups"
-DECIDING = "Claims, and thresholds of the answer"
-ENDPOINT = "A model behind an endpoint"
-PLANTED = "A model trained on a planted training set"
+PACE = "Requests and cost"
+
+References = Annotated[
+    list[str] | None,
+    typer.Option("--reference", metavar="MODEL", help="Not trained on these users. Repeatable."),
+]
+HeldIn = Annotated[Path | None, typer.Option("--held-in", help="Texts of users it was trained on.")]
+HeldOut = Annotated[Path | None, typer.Option("--held-out", help="Texts of users it was not trained on.")]
+User = Annotated[str | None, typer.Option("--user", help="Column that names the user (user).")]
+Text = Annotated[str | None, typer.Option("--text", help="Column that holds the text (text).")]
+Config = Annotated[Path | None, typer.Option("--config", help="YAML with these keys and further ones.")]
+AssignmentOption = Annotated[
+    str | None,
+    typer.Option("--assignment", metavar="WORD", help="coin, fixed or unknown (default).", rich_help_panel=KNOWN),
+]
+TrainingOption = Annotated[
+    Path | None, typer.Option("--training", help="The training data, to be searched.", rich_help_panel=KNOWN)
+]
+TextsOption = Annotated[
+    str | None,
+    typer.Option("--texts", metavar="WORD", help="Held-in texts: fresh or training.", rich_help_panel=KNOWN),
+]
+Limit = Annotated[
+    int | None, typer.Option("--limit", min=2, help="At most this many users a group.", rich_help_panel=RUNNING)
+]
 
 
 def audit(
     called: typer.Context,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Model folder or hub name; may be a LoRA adapter folder. With --planted repeatable: checkpoints of one"
-            " training, each a look."
-        ),
-    ] = None,
-    reference: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Model not trained on these users, such as the base model. Repeatable; the first is the main one."
-        ),
-    ] = None,
-    held_in: Annotated[Path | None, typer.Option(help="Texts of users the model was trained on.")] = None,
-    held_out: Annotated[Path | None, typer.Option(help="Texts of users it was not trained on.")] = None,
-    user: Annotated[str | None, typer.Option(help="Column that names the user (default: user).")] = None,
-    text: Annotated[str | None, typer.Option(help="Column that holds the text (default: text).")] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="YAML file with these options as keys, and more; options on the command line win."),
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the audit in the report (default: audit).")] = None,
+    model: Annotated[str | None, typer.Option(metavar="MODEL", help="Folder or hub name; may be an adapter.")] = None,
+    reference: References = None,
+    held_in: HeldIn = None,
+    held_out: HeldOut = None,
+    user: User = None,
+    text: Text = None,
+    claim: Claims = None,
+    config: Config = None,
+    set_: Set = None,
     out: Out = None,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    fail_on: FailOnOption = None,
+    assignment: AssignmentOption = None,
+    training: TrainingOption = None,
+    texts: TextsOption = None,
+    limit: Limit = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Public seed of all draws.", rich_help_panel=RUNNING)] = None,
+    batch_size: BatchSize = None,
+    dtype: Annotated[
+        ScoringPrecision | None,
+        typer.Option(metavar="DTYPE", help="fp32 (default), bf16, int8 or nf4.", rich_help_panel=RUNNING),
+    ] = None,
     device: DeviceOption = None,
     json: AsJson = False,
-    id: Annotated[
-        str | None,
-        typer.Option(help="Column with unique record ids (default: made from user and text).", rich_help_panel=READING),
-    ] = None,
-    skip_bad_lines: Annotated[
-        bool | None, typer.Option("--skip-bad-lines", help="Skip and count unusable rows.", rich_help_panel=READING)
-    ] = None,
-    precision: Annotated[
-        ScoringPrecision | None,
-        typer.Option(
-            help="Load models in fp32 (default), bf16, int8 or nf4; measures how far it moves scores.",
-            rich_help_panel=READING,
-        ),
-    ] = None,
-    max_texts_per_user: Annotated[
-        int | None, typer.Option(help="Score at most this many texts per user.", rich_help_panel=READING)
-    ] = None,
-    max_characters: Annotated[
-        int | None,
-        typer.Option(help="Score only this many characters of each text (default: 4000).", rich_help_panel=READING),
-    ] = None,
-    assignment: Annotated[
-        str | None,
-        typer.Option(
-            help="How users came to be held in or out. coin: an independent fair coin for each user. fixed: any other"
-            " known way, such as an exact half or one of each pair. unknown: you do not know.",
-            rich_help_panel=KNOWN,
-        ),
-    ] = None,
-    training: Annotated[
-        Path | None,
-        typer.Option(
-            help="The training data, with the same columns: check which users' texts are in it.",
-            rich_help_panel=KNOWN,
-        ),
-    ] = None,
-    texts: Annotated[
-        str | None,
-        typer.Option(
-            help="Without --training: whether the held-in texts are fresh or training (trained on).",
-            rich_help_panel=KNOWN,
-        ),
-    ] = None,
-    claim: Annotated[
-        list[str] | None,
-        typer.Option(help="Claim to test, such as epsilon=8,delta=1e-6. Repeatable.", rich_help_panel=DECIDING),
-    ] = None,
-    plan: Annotated[
-        Path | None, typer.Option(help="plan.json whose privacy curve is tested.", rich_help_panel=DECIDING)
-    ] = None,
-    exclude_auroc: Annotated[
-        float | None,
-        typer.Option(
-            help="Answer 'no leak found' only if an AUROC above this is excluded (default: 0.60).",
-            rich_help_panel=DECIDING,
-        ),
-    ] = None,
-    exclude_tpr: Annotated[
-        float | None,
-        typer.Option(
-            help="Likewise for the true-positive rate at 5 % FPR (default: 0.15).",
-            rich_help_panel=DECIDING,
-        ),
-    ] = None,
-    endpoint: Annotated[
-        str | None,
-        typer.Option(
-            help="Base URL, such as https://host/v1; --model is then a model name there.", rich_help_panel=ENDPOINT
-        ),
-    ] = None,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(help="Tokenizer of the models there (default: send texts, not tokens).", rich_help_panel=ENDPOINT),
-    ] = None,
-    context: Annotated[
-        int | None,
-        typer.Option(
-            help="Most tokens of a pass, for a model that does not state them; with --endpoint of a request (default:"
-            " the server's context length, at most 2048).",
-            rich_help_panel=READING,
-        ),
-    ] = None,
-    api_key_env: Annotated[
-        str | None, typer.Option(help="Environment variable that holds the API key.", rich_help_panel=ENDPOINT)
-    ] = None,
-    requests_per_minute: Annotated[
-        float | None, typer.Option(help="Maximum request rate (default: no limit).", rich_help_panel=ENDPOINT)
-    ] = None,
-    concurrency: Annotated[
-        int | None, typer.Option(help="Maximum number of requests in flight (default: 4).", rich_help_panel=ENDPOINT)
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(help="Seconds without an answer before a retry (default: 120).", rich_help_panel=ENDPOINT),
-    ] = None,
-    max_tries: Annotated[
-        int | None, typer.Option(help="Maximum tries per request (default: 6).", rich_help_panel=ENDPOINT)
-    ] = None,
-    price_per_million: Annotated[
-        float | None,
-        typer.Option(
-            metavar="PRICE", help="Price per million tokens, for the cost estimate.", rich_help_panel=ENDPOINT
-        ),
-    ] = None,
-    max_tokens_sent: Annotated[
-        int | None, typer.Option(help="Refuse an audit that would send more tokens.", rich_help_panel=ENDPOINT)
-    ] = None,
-    planted: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder that heldin plant wrote: --model was trained on its training set.", rich_help_panel=PLANTED
-        ),
-    ] = None,
-    declared_by: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Who declares what cannot be checked, such as that the model was trained on that set and no other text"
-            " of its users; each condition is printed, and stands in the report.",
-            rich_help_panel=PLANTED,
-        ),
-    ] = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Audit a checkpoint that someone else trained, from two files of users' texts; nothing is trained.
 
-    Needs --model, --reference, --held-in and --held-out, here or in --config. If killed, the same command resumes.
-    Exit code 4 if a claim is violated; never 3, since only the model's maker knows who was held in.
-
-    With --planted, the model was trained on a set that heldin plant wrote, so that heldin knows who was held in. Needs
-    --model; a --claim states its unit, as in epsilon=8,delta=1e-6,unit=user. Exit code 3 if a claim is violated and
-    every condition is checked or declared (docs/plant.md).
-
-    To audit a model behind an OpenAI-compatible endpoint that returns log-probabilities of a prompt, give --endpoint
-    URL and --model NAME; a reference behind the same endpoint is endpoint:NAME (docs/endpoints.md).
+    Needs --model, --reference, --held-in and --held-out. If killed, the same command resumes. --assignment coin
+    declares an independent fair coin for each user, not an exact half.
     """
-    if planted is not None:
-        from heldin.commands.planted import audit_planted
+    _audit(called, config, set_, out, fail_on, json=json, verbose=verbose)
 
-        audit_planted(called)
-        return
-    if declared_by is not None:
-        raise InputError("--declared-by goes with --planted")
+
+def audit_endpoint(
+    called: typer.Context,
+    url: Annotated[str, typer.Argument(metavar="URL", help="Base URL of the server's API: https://host/v1.")],
+    model: Annotated[str | None, typer.Option(help="Name of the model on the server.")] = None,
+    reference: References = None,
+    held_in: HeldIn = None,
+    held_out: HeldOut = None,
+    user: User = None,
+    text: Text = None,
+    claim: Claims = None,
+    config: Config = None,
+    set_: Set = None,
+    out: Out = None,
+    fail_on: FailOnOption = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Tokenizer of the models there.", rich_help_panel=PACE)
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option(help="Most tokens of a request (the server's).", rich_help_panel=PACE)
+    ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(help="Variable that holds the API key.", rich_help_panel=PACE)
+    ] = None,
+    requests_per_minute: Annotated[
+        float | None, typer.Option(help="Maximum request rate (no limit).", rich_help_panel=PACE)
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="Maximum requests in flight (4).", rich_help_panel=PACE)
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds before a retry (120).", rich_help_panel=PACE)] = None,
+    max_tries: Annotated[int | None, typer.Option(help="Maximum tries per request (6).", rich_help_panel=PACE)] = None,
+    price_per_million: Annotated[
+        float | None, typer.Option(help="Price per million tokens.", rich_help_panel=PACE)
+    ] = None,
+    max_tokens_sent: Annotated[
+        int | None, typer.Option(help="Refuse to send more tokens.", rich_help_panel=PACE)
+    ] = None,
+    assignment: AssignmentOption = None,
+    training: TrainingOption = None,
+    texts: TextsOption = None,
+    limit: Limit = None,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Audit a model behind an OpenAI-compatible endpoint that returns log-probabilities of a prompt.
+
+    A reference behind the same endpoint is endpoint:NAME; others are loaded here. Without --tokenizer texts are sent,
+    not tokens. --max-tokens-sent 0 prints the cost and stops.
+    """
+    _audit(called, config, set_, out, fail_on, json=json, verbose=verbose)
+
+
+def _audit(
+    called: typer.Context,
+    config: Path | None,
+    overrides: Sequence[str] | None,
+    out: Path | None,
+    fail_on: str | None,
+    *,
+    json: bool,
+    verbose: bool,
+) -> None:
+    gate = fail_on_of(fail_on)
     # Every option becomes a key of the config, so that both are checked by one model
     # and a file may hold what no option has.
-    if model is not None and len(model) > 1:
-        raise InputError("one --model at a time: several go with --planted")
-    given = {**called.params, "model": model[0] if model else None}
-    content = _content(config, _nested({_KEYS.get(name, name): value for name, value in given.items()}))
+    options = {_KEYS.get(name, name): value for name, value in called.params.items()}
+    content = _content(config, _nested(options), overrides or [])
     # With a key that no config has, one that is needed may be missing: the check of the whole says which was meant.
     if not _unknown(content):
         references = content["reference"]
@@ -209,11 +169,11 @@ def audit(
     from heldin.jobs.checkpoint.audit import audit_checkpoint
     from heldin.jobs.checkpoint.audit_config import parse_checkpoint
 
-    checked = parse_checkpoint(content, "" if config is None else str(config), _options(called))
+    checked = parse_checkpoint(content, "" if config is None else str(config), _typed(called))
     folder = out or Path("runs") / checked.name
     with interruptible():
         record = audit_checkpoint(checked.job(), folder, reporter_for_this_terminal(), command=command_line())
-        finish(record, folder, json=json, verbose=verbose)
+        finish(record, folder, json=json, verbose=verbose, fail_on=gate)
 
 
 # the config key that an option sets, if it is not the option's own name; "" sets none
@@ -221,29 +181,30 @@ _KEYS = {
     "claim": "claims",
     "user": "columns.user",
     "text": "columns.text",
-    "id": "columns.id",
-    "max_characters": "attack.max_characters",
-    "precision": "attack.precision",
-    "exclude_auroc": "decision.auroc",
-    "exclude_tpr": "decision.tpr",
-    "endpoint": "endpoint.url",
-    **{name: f"endpoint.{name}" for name in AT_ENDPOINT if name != "context"},
+    "limit": "max_users",
+    "dtype": "attack.precision",
+    "url": "endpoint.url",
+    **{
+        name: f"endpoint.{name}"
+        for name in (
+            *("tokenizer", "context", "api_key_env", "requests_per_minute", "concurrency", "timeout", "max_tries"),
+            *("price_per_million", "max_tokens_sent"),
+        )
+    },
     # About this call, not about what is audited: they set no key.
-    **dict.fromkeys(("config", "out", "quiet", "json", "planted", "declared_by", "verbose"), ""),
+    **dict.fromkeys(("config", "set_", "out", "quiet", "json", "verbose", "fail_on", "device", "batch_size"), ""),
 }
-_SERVED_CONTEXT = "endpoint.context"  # what --context sets where the model is behind an endpoint
 _NEEDED = ("model", "reference", "held_in", "held_out")
 _FILES = ("held_in", "held_out", "training", "plan")  # keys of the config that name files
 _DATA = (".jsonl", ".json", ".csv", ".parquet", ".gz", ".zst", ".bz2")
 
 
-def _options(called: typer.Context) -> dict[str, str]:
+def _typed(called: typer.Context) -> dict[str, str]:
     """Return the options that were given, as typed on the command line, by the config key they set."""
     # typer gives an empty tuple to a repeatable option that was left out.
     given = [name for name, value in called.params.items() if value not in (None, [], ())]
     # Those that set no key are left out: an error of the whole config is none of theirs.
-    keys = {key: f"--{name.replace('_', '-')}" for name in given if (key := _KEYS.get(name, name))}
-    return {**keys, **({_SERVED_CONTEXT: keys["context"]} if "context" in keys else {})}
+    return {key: f"--{name.replace('_', '-')}" for name in given if (key := _KEYS.get(name, name))}
 
 
 def _nested(options: dict[str, Any]) -> dict[str, Any]:
@@ -260,29 +221,22 @@ def _nested(options: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
-def _content(config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the file's content, overridden by the options; raises InputError if something required is missing."""
+def _content(config: Path | None, given: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the file's content, overridden by the options and by --set; raises InputError if a key is missing."""
     content = given
-    if config is not None:
-        from heldin.stages.config_files import merged, read_config
+    if config is not None or overrides:
+        from heldin.stages.config_files import merged, read_config, with_overrides
 
         # Given options over the file's keys, section by section: --user alone leaves the file's other columns.
-        content = merged(read_config(config), given)
-    # The server's own is the option's; what is loaded beside it sees as much.
-    if "context" in given and isinstance(content.get("endpoint"), dict):
-        content = {**content, "endpoint": {**content["endpoint"], "context": given["context"]}}
-        content.pop("context")
+        content = merged(read_config(config), given) if config is not None else given
+        content = with_overrides(content, overrides)
     missing = next((key for key in _NEEDED if not content.get(key)), None)
     # A key that is misspelt in the file is missing too: the check of the whole names what was meant.
     if missing is not None and not _unknown(content):
         raise InputError(
-            f"audit a checkpoint with --model, --reference, --held-in and --held-out, here or in --config"
-            f" (--{missing.replace('_', '-')} is missing); heldin audit-training audits how models are trained"
+            f"audit a model with --model, --reference, --held-in and --held-out, here or in --config"
+            f" (--{missing.replace('_', '-')} is missing)"
         )
-    options = content.get("endpoint")
-    # The model would name the missing key endpoint.url, which nobody typed.
-    if isinstance(options, dict) and "url" not in options:
-        raise InputError(f"--{next(iter(options)).replace('_', '-')} goes with --endpoint")
     return content
 
 

@@ -9,25 +9,31 @@ import importlib
 import inspect
 import os
 import sys
+import typing
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn, get_args
 
 import typer
+from typer.models import ArgumentInfo
 
 from heldin.base.errors import InputError, ResumableError
+from heldin.base.exit_codes import ExitCode
+from heldin.commands.examples import epilog
 from heldin.commands.finish import Interrupted
-from heldin.commands.options import BAD_INPUT, beginning
+from heldin.commands.options import beginning
 
 # Where each command is, in the order of the help; "app" is a group of commands.
 COMMANDS = {
     "demo": "sweep:demo",
     "run": "run:run",
     "sweep": "sweep:sweep",
-    "config": "config:config",
     "audit": "audit:audit",
+    "audit-endpoint": "audit:audit_endpoint",
     "plant": "planted:plant",
-    "audit-training": "training:audit_training",
-    "audit-trainer": "training:audit_trainer",
+    "audit-planted": "planted:audit_planted",
+    "retrain": "training:retrain",
+    "white-box": "training:white_box",
     "report": "finished:report",
     "compare": "finished:compare",
     "verify": "finished:verify",
@@ -36,15 +42,20 @@ COMMANDS = {
     "cache": "finished:cache",
     "bound": "scores:bound",
     "power": "scores:power",
+    "account": "account:account",
+    "choose": "account:choose",
+    "init": "config:init",
+    "config": "config:config",
     "corpus": "corpus:app",
-    "account": "account:app",
 }
 
 _WrongUse: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException of the click that typer brings
-BUG, RESUMABLE, INTERRUPTED = 1, 5, 130
 # Errors of the system that another file name helps with. All others, such as a full disk, leave a run that can be
 # resumed.
 _MISNAMED = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
+# By the type of a value, the word for it in help pages.
+_VALUES: dict[type, str] = {Path: "FILE", str: "NAME", bool: "", int: "NUMBER", float: "NUMBER"}
+_FOLDERS = ("out", "exported", "figures", "tables", "planted")
 
 
 class _Commands(Mapping[str, Any]):
@@ -61,7 +72,7 @@ class _Commands(Mapping[str, Any]):
             if not isinstance(target, typer.Typer):
                 function, target = target, typer.Typer(add_completion=False)
                 target.command(name)(function)
-            complete(target)
+            complete(target, name)
             command = typer.main.get_command(target)
             command.name = name
             self._imported[name] = command
@@ -92,10 +103,7 @@ app = typer.Typer(
     no_args_is_help=True,
     # typer's tracebacks show local variables, which hold users' names and texts.
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0 fine, 1 bug, 2 bad input or config, 3 certified violation of a claim, 4 indicative violation,"
-    " 5 failed but can be resumed, 6 trainer unsafe on input that is not finite (audit-trainer), 130 interrupted."
-    " The answer itself, also 'leaks', has no exit code: a gate reads .decision.decision.answer of --json or"
-    " record.json.",
+    epilog="Exit codes: " + "; ".join(f"{code} {code.meaning}" for code in ExitCode) + ".",
 )
 app.callback()(beginning)
 
@@ -103,6 +111,25 @@ app.callback()(beginning)
 def _flowing(doc: str) -> str:
     """Return a docstring with paragraphs on one line each: typer keeps the line ends of all but the first."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(doc).split("\n\n"))
+
+
+def _name_values(command: Callable[..., None]) -> None:
+    """Give every option and argument a word for its value, where it states none: FILE, NUMBER or NAME; a flag none."""
+    for name, annotated in typing.get_type_hints(command, include_extras=True).items():
+        # The parameter is the last of Annotated, which may be in a union with None.
+        for info in getattr(annotated, "__metadata__", ()):
+            kinds = {kind for part in (annotated.__origin__, *get_args(annotated.__origin__)) for kind in _kinds(part)}
+            word = next((word for kind, word in _VALUES.items() if kind in kinds), None)
+            if info.metavar is not None or word is None:
+                continue
+            if isinstance(info, ArgumentInfo):
+                info.metavar = name.upper()
+            else:
+                info.metavar = "FOLDER" if word == "FILE" and name in _FOLDERS else word
+
+
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    return (hint, *get_args(hint))
 
 
 def _limited(command: Callable[..., None]) -> Callable[..., None]:
@@ -121,12 +148,15 @@ def _limited(command: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-def complete(commands: typer.Typer) -> None:
-    """Give the commands of this group help that breaks where the terminal does, and limits on numbers."""
+def complete(commands: typer.Typer, name: str = "") -> None:
+    """Give the commands of this group help that breaks where the terminal does, examples, and limits on numbers."""
     for command in commands.registered_commands:
         if command.callback is not None:
             if command.callback.__doc__:
                 command.help = _flowing(command.callback.__doc__)
+            own = (command.name or command.callback.__name__).replace("_", "-")
+            command.epilog = epilog(name if own == name else f"{name} {own}")
+            _name_values(command.callback)
             command.callback = _limited(command.callback)
 
 
@@ -152,21 +182,24 @@ def call(commands: typer.Typer, name: str) -> NoReturn:
     except _WrongUse as error:
         _fail_usage(error)
     except InputError as error:
-        _fail(f"error: {error}", BAD_INPUT)
+        _fail(f"error: {error}", ExitCode.BAD_INPUT)
     except ResumableError as error:
-        _fail(f"stopped: {error}", RESUMABLE)
+        _fail(f"stopped: {error}", ExitCode.RESUMABLE)
     except Interrupted:
-        _fail("interrupted: the same command resumes from the last checkpoint", INTERRUPTED)
+        _fail("interrupted: the same command resumes from the last checkpoint", ExitCode.INTERRUPTED)
     except OSError as error:
         # Not the system's: libraries raise OSError for what they cannot read, which heldin should have caught.
         if error.errno is None:
             raise
         if error.errno in _MISNAMED and error.filename:
-            _fail(f"error: {os.strerror(error.errno)}: '{error.filename}': name another file or folder", BAD_INPUT)
+            _fail(
+                f"error: {os.strerror(error.errno)}: '{error.filename}': name another file or folder",
+                ExitCode.BAD_INPUT,
+            )
         where = f": '{error.filename}'" if error.filename else ""
-        _fail(f"stopped: {os.strerror(error.errno)}{where}; fix it and run the command again", RESUMABLE)
-    if code == INTERRUPTED:  # before there was anything to resume
-        _fail("interrupted", INTERRUPTED)
+        _fail(f"stopped: {os.strerror(error.errno)}{where}; fix it and run the command again", ExitCode.RESUMABLE)
+    if code == ExitCode.INTERRUPTED:  # before there was anything to resume
+        _fail("interrupted", ExitCode.INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -174,10 +207,10 @@ def _fail_usage(error: Any) -> NoReturn:
     """Return one line for a wrong option or command, as for any other wrong input; the help if no command was given."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
-        sys.exit(BAD_INPUT)
+        sys.exit(ExitCode.BAD_INPUT)
     context = getattr(error, "ctx", None)
     help_ = f" (see {context.command_path} --help)" if context else ""
-    _fail(f"error: {' '.join(error.format_message().split()).rstrip('.')}{help_}", BAD_INPUT)
+    _fail(f"error: {' '.join(error.format_message().split()).rstrip('.')}{help_}", ExitCode.BAD_INPUT)
 
 
 def _fail(line: str, code: int) -> NoReturn:

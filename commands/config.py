@@ -1,62 +1,56 @@
-"""``heldin config``: every key of a run's configuration, its JSON schema, and files to start from."""
+"""``heldin config``: every key of a file that a command reads; ``heldin init``: commented files to start from."""
 
 import shutil
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from heldin.base.errors import InputError
 from heldin.commands.options import AsCsv, AsJson, answer, json_text
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+
+class What(StrEnum):
+    """The commands that read a file."""
+
+    RUN = "run"
+    AUDIT = "audit"
+    PLANT = "plant"
+    SWEEP = "sweep"
+
+
+Kind = Annotated[What, typer.Argument(help="The command that reads the file.")]
+
 
 def config(
+    what: Kind,
     section: Annotated[
-        str | None, typer.Argument(help="Only this section or key, such as finetune or defense.clip_norm.")
+        str | None, typer.Argument(metavar="[KEY]", help="Only this section or key, such as finetune.epochs.")
     ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema, for editors.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as in docs/configuration.md.")] = False,
-    audit: Annotated[
-        bool, typer.Option("--audit", help="The keys of a file for heldin audit --config instead of a run's.")
-    ] = False,
-    init: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND",
-            help="Print a commented file to start from. KIND: none, uls, els, group, example, user_entity, uedp,"
-            " filter, clip, canaries, or own (your own corpus).",
-        ),
-    ] = None,
-    to: Annotated[Path | None, typer.Option(help="With --init: write to this new file instead.")] = None,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Print every key of a configuration: its default, its allowed values and its meaning."""
+    """Print every key of a file for heldin run, audit, plant or sweep: default, allowed values and meaning."""
     # Without torch: keys are printed in a moment (tests/jobs/test_config_keys.py).
     from heldin.jobs import config_keys
 
-    # --json goes with --init, where it wraps the file's text.
-    if sum((schema, markdown, csv, json and not init, init is not None)) > 1:
-        raise InputError("one of --schema, --markdown, --init, --csv and --json at a time")
-    if section and (schema or init):
-        raise InputError("--schema and --init are for the whole file: leave the section out")
-    if audit and init is not None:
-        raise InputError("--init writes files for heldin run: leave --audit out")
-    if to is not None and init is None:
-        raise InputError("--to says where --init KIND writes: name a kind, such as --init none")
-    if init is not None:
-        _start(init, to, json)
-        return
-    from heldin.jobs.checkpoint.audit_config import CheckpointConfig
-    from heldin.stages.run_config import RunConfig
-
-    model = CheckpointConfig if audit else RunConfig
+    if sum((schema, markdown, csv, json)) > 1:
+        raise InputError("one of --schema, --markdown, --csv and --json at a time")
+    if section and schema:
+        raise InputError("--schema is for the whole file: leave the section out")
+    model = _model(what)
     if schema:
-        typer.echo(json_text(config_keys.file_schema(model, "An audit by heldin" if audit else "A run of heldin")))
+        typer.echo(json_text(config_keys.file_schema(model, f"A file for heldin {what}")))
         return
     listed = config_keys.blocks_at(section, model) if section else config_keys.blocks(model)
     if markdown:
-        typer.echo(config_keys.markdown(listed, config_keys.AUDIT_PAGE if audit else config_keys.RUN_PAGE))
+        typer.echo(config_keys.markdown(listed, config_keys.AUDIT_PAGE if what is What.AUDIT else config_keys.RUN_PAGE))
         return
     # Lines stay readable on a wide terminal, and whole on a narrow one.
     width = min(config_keys.WIDTH, shutil.get_terminal_size().columns)
@@ -65,17 +59,47 @@ def config(
     answer("\n".join(config_keys.lines(listed, width)), {"sections": sections}, rows, json=json, csv=csv)
 
 
-def _start(kind: str, to: Path | None, json: bool) -> None:
+def init(
+    what: Kind,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            help="run: none (default), uls, els, group, example, user-entity, uedp, filter, clip, canaries, own (your"
+            " own corpus). audit: files, endpoint. plant: users, canaries."
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="New file (default: run.yaml and so on).")] = None,
+    json: AsJson = False,
+) -> None:
+    """Write a commented file to start from, for heldin run, audit, plant or sweep."""
     from heldin.base.files import write_text
-    from heldin.jobs.starting_files import starting_file
+    from heldin.jobs.starting_files import kinds, starting_file
 
-    text = starting_file(kind)
-    if to is None:
-        typer.echo(json_text({"kind": kind, "text": text}) if json else text, nl=json)
-        return
+    file = out or Path(f"{what}.yaml")
+    text = starting_file(what, kind or kinds(what)[0], _model(what))
     # A config that somebody has edited is not overwritten.
-    if to.exists():
-        raise InputError(f"'{to}' already exists: name a new file")
-    write_text(to, text)
-    again = f"heldin run {to} --check"
-    typer.echo(json_text({"kind": kind, "file": str(to), "try": again}) if json else f"{to}: look it over with {again}")
+    if file.exists():
+        raise InputError(f"'{file}' already exists: name a new file by --out")
+    write_text(file, text)
+    next_ = f"heldin audit --config {file}" if what is What.AUDIT else f"heldin {what} {file} --check"
+    typer.echo(json_text({"file": str(file), "try": next_}) if json else f"{file}: edit it, then {next_}")
+
+
+def _model(what: What) -> "type[BaseModel]":
+    match what:
+        case What.RUN:
+            from heldin.stages.run_config import RunConfig
+
+            return RunConfig
+        case What.AUDIT:
+            from heldin.jobs.checkpoint.audit_config import CheckpointConfig
+
+            return CheckpointConfig
+        case What.PLANT:
+            from heldin.jobs.planted.plant_config import PlantConfig
+
+            return PlantConfig
+        case What.SWEEP:
+            from heldin.sweeps.sweep_config import SweepConfig
+
+            return SweepConfig

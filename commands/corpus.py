@@ -60,8 +60,8 @@ def build(
     tokenizer: Annotated[
         str | None, typer.Option(help="With --preset: count tokens of this tokenizer (default: words).")
     ] = None,
-    to: Annotated[
-        Path | None, typer.Option(help="Also write all records to this .parquet or .jsonl, for heldin plant.")
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Also write all records to this .parquet or .jsonl.")
     ] = None,
     json: AsJson = False,
 ) -> None:
@@ -71,8 +71,8 @@ def build(
     """
     from heldin.corpus.store import require_writable, write_corpus
 
-    if to is not None:
-        require_writable(to)
+    if out is not None:
+        require_writable(out)
     # Before anything is read; ignored in silence, the option would seem to have had an effect.
     if preset is None and tokenizer is not None:
         raise InputError("--tokenizer counts the tokens of a preset's thresholds: name one with --preset")
@@ -95,14 +95,14 @@ def build(
     else:
         store = _store(_source(paths, preset, tokenizer, _columns(user, text, id, date)), aliases, skip_bad_lines)
     _say_missing_names(store)
-    if to is not None:
-        write_corpus(store, to)
+    if out is not None:
+        write_corpus(store, out)
     if json:
         fields = {"users": len(store.users), "records": len(store), "folder": str(store.folder)}
         skipped = {"skipped": store.report.skipped, "first_skipped": store.report.first_skipped or None}
         typer.echo(json_text({**fields, **skipped, "preset": _outcome(preset, store)}))
         return
-    where = store.folder if to is None else to
+    where = store.folder if out is None else out
     typer.echo(f"{counted(len(store.users), 'user')}, {counted(len(store), 'record')}: {where}")
     if store.report.skipped:
         typer.echo(f"{counted(store.report.skipped, 'row')} skipped, the first: {store.report.first_skipped}")
@@ -247,7 +247,7 @@ def presets(json: AsJson = False) -> None:
 
 @app.command()
 def example(
-    to: Annotated[Path, typer.Option(help="New folder.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="New folder.")],
     users: Annotated[int, typer.Option(help="Number of made-up users; every other one is public.")] = 400,
     seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal files.")] = 0,
     models: Annotated[
@@ -263,7 +263,7 @@ def example(
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.example import lines, write_example
 
-    files = write_example(to, users=users, seed=seed, models=models, reporter=reporter_for_this_terminal())
+    files = write_example(out, users=users, seed=seed, models=models, reporter=reporter_for_this_terminal())
     if json:
         named = [{"file": str(file.path), "holds": file.holds, "try": file.command} for file in files]
         typer.echo(json_text({"files": named}))

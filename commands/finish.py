@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from heldin.base.errors import Terminated
-from heldin.commands.options import json_text
+from heldin.base.exit_codes import ExitCode
+from heldin.commands.options import FailOn, json_text
 
 if TYPE_CHECKING:
     from heldin.record.document import Record
@@ -22,13 +23,35 @@ if TYPE_CHECKING:
 _LABEL = 18  # width of the column of labels in a terminal
 
 
-def finish(record: "Record", folder: Path, *, json: bool = False, verbose: bool = False) -> NoReturn:
-    """Write the report, print the findings (``json``: as one JSON object) and exit with the verdict's code."""
+def finish(
+    record: "Record",
+    folder: Path,
+    *,
+    json: bool = False,
+    verbose: bool = False,
+    fail_on: frozenset[FailOn] | None = None,
+) -> NoReturn:
+    """Write the report, print the findings (``json``: as one JSON object) and exit with the code of ``exit_code``."""
     if json:
         typer.echo(json_text(findings_as_json(record, folder)))
     else:
         tell(record, folder, verbose=verbose)
-    raise typer.Exit(record.judgement.exit_code)
+    raise typer.Exit(exit_code(record, fail_on))
+
+
+def exit_code(record: "Record", fail_on: frozenset[FailOn] | None) -> int:
+    """Return the verdict's code, or else GATED where the answer is one that the caller wants to fail for.
+
+    A contradicted claim keeps the code of its evidence, and an answer that is not valid always fails where ``fail_on``
+    is given: a gate needs an answer. Canary users who leak count as a leak, as on page one.
+    """
+    from heldin.reports.recommendation import canaries_leak
+
+    code = record.judgement.exit_code
+    if code or fail_on is None:
+        return code
+    found = {record.decision.decision.answer.value.replace(" ", "-"), *(["leaks"] if canaries_leak(record) else [])}
+    return ExitCode.GATED if found & {*fail_on, FailOn.NOT_VALID} else ExitCode.DONE
 
 
 def tell(record: "Record", folder: Path, *, verbose: bool = False) -> None:

@@ -8,7 +8,8 @@ import typer
 
 from heldin.base.artefacts import require_not_purged
 from heldin.base.errors import InputError
-from heldin.commands.options import BAD_INPUT, AsCsv, AsHtml, AsJson, answer, confirm, json_text
+from heldin.base.exit_codes import ExitCode
+from heldin.commands.options import AsCsv, AsHtml, AsJson, answer, confirm, json_text
 
 if TYPE_CHECKING:
     from heldin.reports.blocks import Report
@@ -113,21 +114,23 @@ def compare(
         str | None,
         typer.Option(help="What varies: a config key such as finetune.epochs, or parameters, users or records."),
     ] = None,
-    to: Annotated[Path | None, typer.Option(help="Folder to write compare.svg and compare.json to.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder to write compare.svg and compare.json to.")
+    ] = None,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
     """Compare finished runs side by side: epsilon, validation loss, AUROC, TPR at low FPR, ceiling and verdict.
 
-    With --to also draw a figure: AUROC and loss over --over, ROC curves, and canary users by substring length.
+    With --out also draw a figure: AUROC and loss over --over, ROC curves, and canary users by substring length.
     The folder of a sweep gives what heldin sweep printed.
     """
     if len(runs) == 1 and (runs[0] / "sweep.json").is_file():
         from heldin.commands.sweep import print_sweep
         from heldin.record.sweep import read_sweep
 
-        if over is not None or to is not None:
-            raise InputError("--over and --to are for the folders of runs: a sweep's cells lie in its folder cells/")
+        if over is not None or out is not None:
+            raise InputError("--over and --out are for the folders of runs: a sweep's runs are in its folder cells/")
         print_sweep(read_sweep(runs[0]), json=json, csv=csv)
         return
     from heldin.jobs.user_scores import paired_difference
@@ -136,12 +139,12 @@ def compare(
     compared = engine.compare(runs, over, paired_difference)
     fields = {"over": over, "runs": [row.as_dict() for row in compared.rows], "notes": compared.notes}
     # Files before the table: an error of writing is not lost above a screen of numbers.
-    if to is not None:
+    if out is not None:
         from heldin.base.files import private_directory, write_text
         from heldin.reports.comparison import comparison_figure
 
         for name, content in (("compare.svg", comparison_figure(compared)), ("compare.json", json_text(fields))):
-            write_text(private_directory(to) / name, content)
+            write_text(private_directory(out) / name, content)
     rows = [_cells(row.as_dict()) for row in compared.rows]
     answer(engine.table(compared), fields, rows, json=json, csv=csv)
 
@@ -183,19 +186,19 @@ def verify(
     verification = engine.verify(run, LineReporter(lambda _: None) if json else reporter_for_this_terminal())
     typer.echo(json_text(verification.as_dict()) if json else engine.table(verification))
     # A record that does not follow from its files is bad input to whoever relies on it.
-    raise typer.Exit(0 if verification.agrees else BAD_INPUT)
+    raise typer.Exit(ExitCode.DONE if verification.agrees else ExitCode.BAD_INPUT)
 
 
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    to: Annotated[Path, typer.Option(help="New folder for the exported files.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="New folder for the exported files.")],
     json: AsJson = False,
 ) -> None:
     """Write what may be released: the model folder with a model card and the public plan, nothing else."""
     from heldin.jobs.export import export_run
 
-    files = export_run(run, to)
-    typer.echo(json_text({"folder": str(to), "files": files}) if json else f"{to}: {', '.join(files)}")
+    files = export_run(run, out)
+    typer.echo(json_text({"folder": str(out), "files": files}) if json else f"{out}: {', '.join(files)}")
 
 
 def purge(

@@ -15,19 +15,29 @@ from heldin.base.machine import be_quiet, is_quiet, version
 if TYPE_CHECKING:
     from heldin.audit.decision import DecisionConfig
 
-BAD_INPUT = 2
-# Options of heldin audit about a model behind an endpoint, besides --endpoint.
-AT_ENDPOINT = (
-    "tokenizer",
-    "context",
-    "api_key_env",
-    "requests_per_minute",
-    "concurrency",
-    "timeout",
-    "max_tries",
-    "price_per_million",
-    "max_tokens_sent",
-)
+
+RUNNING = "How it runs, and what is printed"
+
+
+class FailOn(StrEnum):
+    """What a caller of a command wants to fail for; see ``gate_code``."""
+
+    LEAKS = "leaks"
+    INCONCLUSIVE = "inconclusive"
+    CONTRADICTED = "contradicted"
+    NOT_VALID = "not-valid"
+
+
+def fail_on_of(text: str | None) -> frozenset[FailOn] | None:
+    """Return the conditions of ``--fail-on``; None if it was not given. Raises InputError for another word."""
+    if text is None:
+        return None
+    try:
+        return frozenset(FailOn(word.strip()) for word in text.split(","))
+    except ValueError as error:
+        raise InputError(
+            f"--fail-on {text}: give one or several of {', '.join(FailOn)}, separated by commas"
+        ) from error
 
 
 def _hush(quiet: bool) -> bool:
@@ -56,12 +66,20 @@ def _say_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _set_batch(size: int | None) -> int | None:
+    """Callback of ``--batch-size``: by the environment, as ``--device``; the scores are the same up to rounding."""
+    if size is not None:
+        os.environ["HELDIN_BATCH_SIZE"] = str(size)
+    return size
+
+
 DeviceOption = Annotated[
     _Device | None,
     typer.Option(
         "--device",
-        help="Where models run (default: HELDIN_DEVICE, else the GPU if there is one). auto spreads what heldin audit"
-        " scores with over all GPUs and main memory.",
+        metavar="DEVICE",
+        help="cpu, cuda, or auto: all GPUs and memory.",
+        rich_help_panel=RUNNING,
         callback=_use,
     ),
 ]
@@ -79,34 +97,43 @@ def beginning(
     """Options before the command; typer shows the app's help instead of this line."""
 
 
-Out = Annotated[Path | None, typer.Option(help="Folder for the results (default: runs/NAME).")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="For the results (default: runs/NAME).")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the config. Repeatable.")
+]
+Claims = Annotated[
+    list[str] | None, typer.Option("--claim", metavar="CLAIM", help="Claim to test: epsilon=8,delta=1e-6.")
+]
+FailOnOption = Annotated[
+    str | None,
+    typer.Option("--fail-on", metavar="WORDS", help="Exit code 8: leaks,inconclusive,not-valid."),
+]
+BatchSize = Annotated[
+    int | None,
+    typer.Option("--batch-size", min=1, help="Texts per forward pass.", callback=_set_batch, rich_help_panel=RUNNING),
+]
 UserColumn = Annotated[str, typer.Option(help="Column that names the user.")]
 TextColumn = Annotated[str, typer.Option(help="Column that holds the text.")]
 IdColumn = Annotated[str | None, typer.Option(help="Column with unique record ids (default: made from user and text).")]
 DateColumn = Annotated[str | None, typer.Option(help="Column with dates.")]
-Steps = Annotated[int, typer.Option(help="Number of optimizer steps T.")]
-Delta = Annotated[float, typer.Option(help="delta of the guarantee, at least 1e-11.")]
 Rate = Annotated[float | None, typer.Option("--sampling-rate", help="Probability that a unit is sampled in a step.")]
 Noise = Annotated[float | None, typer.Option("--noise-multiplier", help="Noise standard deviation / clip norm.")]
 Target = Annotated[float | None, typer.Option("--target-epsilon", help="Calibrate the noise to this epsilon.")]
-Examples = Annotated[int | None, typer.Option(help="Public number of examples.")]
-Batch = Annotated[float | None, typer.Option(help="Expected number of examples per step.")]
 GroupSize = Annotated[int, typer.Option("--group-size", help="Maximum number of examples per user.")]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print JSON, one object or list; null means unknown or an infinite number.")
-]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Print the table as CSV; an empty cell means unknown.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; null is unknown or infinite.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV; an empty cell is unknown.")]
 AsHtml = Annotated[bool, typer.Option("--html", help="Also write report.html: one page, which needs no network.")]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="No progress: print only the answer and errors.", callback=_hush)
+    bool,
+    typer.Option("--quiet", "-q", help="Print only the answer and errors.", callback=_hush, rich_help_panel=RUNNING),
 ]
 Verbose = Annotated[
     bool,
     typer.Option(
         "--verbose",
         "-v",
-        help="Also print the statistics, notes and conditions behind the answer.",
-        rich_help_panel="What is printed",
+        help="Also print statistics and conditions.",
+        rich_help_panel=RUNNING,
     ),
 ]
 SkipBad = Annotated[bool, typer.Option("--skip-bad-lines", help="Skip and count unusable rows.")]

@@ -1,4 +1,4 @@
-"""``heldin plant``, and the part of ``heldin audit`` that judges a model trained on what it planted."""
+"""``heldin plant`` and ``heldin audit-planted``: audits of trainings that somebody else runs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -6,9 +6,24 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from heldin.base.errors import InputError
+from heldin.base.exit_codes import ExitCode
 from heldin.base.wording import counted
-from heldin.commands.finish import command_line, findings_as_json, finish, interruptible, tell
-from heldin.commands.options import AT_ENDPOINT, BAD_INPUT, AsJson, DeviceOption, Out, Quiet, json_text
+from heldin.commands.finish import command_line, exit_code, findings_as_json, finish, interruptible, tell
+from heldin.commands.options import (
+    AsJson,
+    BatchSize,
+    Claims,
+    DeviceOption,
+    FailOn,
+    FailOnOption,
+    Out,
+    Quiet,
+    Set,
+    Verbose,
+    fail_on_of,
+    json_text,
+)
+from heldin.models.model_config import ScoringPrecision
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,8 +31,6 @@ if TYPE_CHECKING:
     from heldin.jobs.checkpoint.endpoint import Remote
     from heldin.jobs.planted.plant_config import PlantConfig
     from heldin.record.document import Record
-
-AT_PLANTED = ("model", "claim", "declared_by", "out", "quiet", "json", "planted", "device", "precision", "verbose")
 
 
 def plant(
@@ -37,7 +50,7 @@ def plant(
         ),
     ] = None,
     looks: Annotated[int | None, typer.Option(help="Checkpoints that will be audited, which share the level.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML: seed=3. Repeatable.")] = None,
+    set_: Set = None,
     check: Annotated[
         bool, typer.Option("--check", help="Show all problems, cost and power; throw no coin and write nothing.")
     ] = False,
@@ -50,7 +63,7 @@ def plant(
     OUT/training has a file or folder of the same name, format and columns as
     yours, without the rows of held-out users and with those of canary users.
     OUT/manifest.json may go with it; OUT/ledger must stay with you. Train on it,
-    and then audit it: heldin audit --planted OUT --model MODEL. If killed, the
+    and then audit it: heldin audit-planted OUT --model MODEL. If killed, the
     same command goes on.
     """
     from heldin.base.progress import reporter_for_this_terminal
@@ -74,7 +87,7 @@ def plant(
         return
     typer.echo(f"{manifest.rows:,} rows to train on: {training}")
     typer.echo(f"may go with them: {folder / MANIFEST}; stays with you: {folder / 'ledger'} (who is held in)")
-    typer.echo(f"afterwards: heldin audit --planted {folder} --model MODEL --declared-by NAME")
+    typer.echo(f"afterwards: heldin audit-planted {folder} --model MODEL --declared-by NAME")
 
 
 def _check(config: "PlantConfig", path: Path, json: bool) -> None:
@@ -84,66 +97,95 @@ def _check(config: "PlantConfig", path: Path, json: bool) -> None:
     checked = check_plan(config, reporter_for_this_terminal())
     if json:
         typer.echo(json_text(checked.as_dict()))
-        raise typer.Exit(BAD_INPUT if checked.problems else 0)
+        raise typer.Exit(ExitCode.BAD_INPUT if checked.problems else ExitCode.DONE)
     if checked.problems:
         raise InputError(f"{path}: {counted(len(checked.problems), 'problem')}\n  " + "\n  ".join(checked.problems))
     typer.echo("\n".join(lines(checked)))
 
 
-def audit_planted(called: typer.Context) -> None:
-    """Audit a model that was trained on a planted training set, with the options of ``heldin audit``."""
+def audit_planted(
+    planted: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder that heldin plant wrote.")],
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODEL", help="Model that was trained on it. Repeatable: checkpoints, each a look."),
+    ] = None,
+    claim: Claims = None,
+    declared_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Who declares what cannot be checked, such as that the model was trained on that set and no other text"
+            " of its users. The report lists every such condition.",
+        ),
+    ] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Base URL of a server; --model is then a name there."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="With --endpoint: tokenizer=FOLDER, concurrency=8. Repeatable."
+        ),
+    ] = None,
+    dtype: Annotated[ScoringPrecision | None, typer.Option(help="Arithmetic of scoring (fp32).")] = None,
+    batch_size: BatchSize = None,
+    out: Out = None,
+    fail_on: FailOnOption = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    device: DeviceOption = None,
+    json: AsJson = False,
+) -> None:
+    """Audit a model that was trained on what heldin plant wrote: heldin knows who was held in.
+
+    A --claim states its unit, as in epsilon=8,delta=1e-6,unit=user. A contradicted claim is certified if every
+    condition was checked or declared. Users, texts and attacks were fixed when the set was planted. All options of an
+    endpoint are those of the section endpoint in heldin config audit.
+    """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.planted.audit import audit_planted as do
     from heldin.jobs.planted.plant_folder import read_planted
     from heldin.jobs.planted.target import PlantedAudit, require_distinct
 
-    # Zero is a value: --max-tokens-sent 0 prints the cost and stops.
-    given = {name: value for name, value in called.params.items() if value is not False and value not in (None, [], ())}
-    remote = _remote({name: given.pop(name) for name in ("endpoint", *AT_ENDPOINT) if name in given})
-    other = next((name for name in given if name not in AT_PLANTED), None)
-    if other is not None:
-        raise InputError(
-            f"--{other.replace('_', '-')} does not go with --planted: heldin plant fixed users, texts and attacks"
-        )
-    if "model" not in given:
-        raise InputError("--planted needs --model: the folder or hub name of the model that was trained")
-    models, out, verbose = given["model"], given.get("out"), bool(given.get("verbose"))
-    if len(models) > 1 and out is not None:
+    gate = fail_on_of(fail_on)
+    if not model:
+        raise InputError("heldin audit-planted needs --model: the folder or hub name of the model that was trained")
+    if len(model) > 1 and out is not None:
         raise InputError("--out goes with one --model: several go to audits/LOOK in the planted folder")
-    claims = tuple(given.get("claim", ()))
-    jobs = [
-        PlantedAudit(given["planted"], model, claims, given.get("declared_by"), remote, given.get("precision"))
-        for model in models
-    ]
+    remote = _remote(endpoint, set_ or [])
+    jobs = [PlantedAudit(planted, name, tuple(claim or ()), declared_by, remote, dtype) for name in model]
     # All of them before the first is scored: a look that was taken is paid for.
     for job in jobs:
         job.check()
     with interruptible():
         if len(jobs) == 1:
             record, folder = do(jobs[0], out, reporter_for_this_terminal(), command=command_line())
-            finish(record, folder, json=bool(given.get("json")), verbose=verbose)
+            finish(record, folder, json=json, verbose=verbose, fail_on=gate)
         require_distinct(jobs, read_planted(jobs[0].planted)[0])
         looks = (do(job, None, reporter_for_this_terminal(), command=command_line()) for job in jobs)
-        _finish_all(looks, json=bool(given.get("json")), verbose=verbose)
+        _finish_all(looks, json=json, verbose=verbose, fail_on=gate)
 
 
-def _finish_all(looks: "Iterator[tuple[Record, Path]]", *, json: bool, verbose: bool) -> NoReturn:
+def _finish_all(
+    looks: "Iterator[tuple[Record, Path]]", *, json: bool, verbose: bool, fail_on: frozenset[FailOn] | None
+) -> NoReturn:
     """Print the findings on each model when they are ready, then a line for each, and exit with the gravest code.
 
     Args:
         looks: records and their folders, each made when it is asked for.
         json: print one object at the end.
         verbose: print every condition and count.
+        fail_on: what else the caller wants to fail for.
     """
     lines: list[str] = []
     objects: list[dict[str, Any]] = []
-    code, failed = 0, None
+    codes, failed = set[int](), None
     try:
         for record, folder in looks:
             assert record.planted is not None
             lines.append(_look_line(record))
-            # A certified violation (3) is graver than an indicative one (4).
-            code = min({code, record.judgement.exit_code} - {0}, default=0)
+            codes.add(exit_code(record, fail_on))
             if json:
                 objects.append(findings_as_json(record, folder))
             else:
@@ -154,7 +196,8 @@ def _finish_all(looks: "Iterator[tuple[Record, Path]]", *, json: bool, verbose: 
             raise
         # What was found stands: each look was paid for.
         failed = error
-    code = code or (BAD_INPUT if failed else 0)
+    # The graver code is the lower one: a certified contradiction before an indicative one, and that before a gate.
+    code = min(codes - {ExitCode.DONE}, default=ExitCode.BAD_INPUT if failed else ExitCode.DONE)
     if json:
         why = {} if failed is None else {"error": str(failed)}
         typer.echo(json_text({"audits": objects, "exit_code": code, **why}))
@@ -177,14 +220,14 @@ def _look_line(record: "Record") -> str:
     )
 
 
-def _remote(options: dict[str, Any]) -> "Remote | None":
-    """Return how to reach a model behind an endpoint, from the options about it; None without any."""
-    if not options:
+def _remote(url: str | None, overrides: list[str]) -> "Remote | None":
+    """Return how to reach a model behind an endpoint; None without an address."""
+    if url is None:
+        if overrides:
+            raise InputError("--set goes with --endpoint: heldin plant fixed everything else")
         return None
-    if "endpoint" not in options:
-        raise InputError(f"--{next(iter(options)).replace('_', '-')} goes with --endpoint")
     from heldin.base.config_errors import checked
     from heldin.jobs.checkpoint.audit_config import EndpointConfig
+    from heldin.stages.config_files import with_overrides
 
-    content = {"url": options.pop("endpoint"), **options}
-    return checked(EndpointConfig, content, "--endpoint").remote()
+    return checked(EndpointConfig, with_overrides({"url": url}, overrides), "--endpoint").remote()

@@ -7,21 +7,30 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heldin.base.errors import InputError
+from heldin.base.exit_codes import ExitCode
 from heldin.base.wording import counted
 from heldin.commands.finish import command_line, finish, finish_without_model, interruptible
-from heldin.commands.options import BAD_INPUT, AsJson, DeviceOption, Out, Quiet, Verbose, json_text
+from heldin.commands.options import (
+    AsJson,
+    DeviceOption,
+    FailOn,
+    FailOnOption,
+    Out,
+    Quiet,
+    Set,
+    Verbose,
+    fail_on_of,
+    json_text,
+)
 
 if TYPE_CHECKING:
     from heldin.stages.run_config import RunConfig
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="YAML configuration; heldin config lists the keys.")],
+    config: Annotated[Path, typer.Argument(help="YAML configuration; heldin config run lists the keys.")],
     out: Out = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Override, in YAML: finetune.epochs=3, attack.references=[]. Repeatable."),
-    ] = None,
+    set_: Set = None,
     check: Annotated[
         bool,
         typer.Option("--check", help="Only check: print every problem (exit code 2), or what the run would do."),
@@ -34,6 +43,7 @@ def run(
             " those of the GPU here, if there is one).",
         ),
     ] = None,
+    fail_on: FailOnOption = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
     device: DeviceOption = None,
@@ -42,7 +52,6 @@ def run(
     """Corpus to report: split users by coin, fine-tune, attack, and write record.json and report.pdf.
 
     If the run is killed, the same command resumes it. Relative paths in a config count from the current folder.
-    Exit codes: 3 certified violation of a claim, 4 indicative violation, 5 failed but can be resumed.
     """
     from heldin.stages.run_config import load_config
 
@@ -51,7 +60,8 @@ def run(
     if check:
         _check(config, set_ or [], out, json, gpu_memory)
         return
-    _run(load_config(config, set_ or []), out, json=json, verbose=verbose)
+    gate = fail_on_of(fail_on)
+    _run(load_config(config, set_ or []), out, json=json, verbose=verbose, fail_on=gate)
 
 
 def _check(path: Path, overrides: list[str], out: Path | None, json: bool, gpu_memory: float | None) -> None:
@@ -66,7 +76,7 @@ def _check(path: Path, overrides: list[str], out: Path | None, json: bool, gpu_m
         head, *others = str(error).splitlines()
         problems = [line.strip() for line in others or [head]]
         typer.echo(json_text({"ok": False, "problems": problems, "would": {}}))
-        raise typer.Exit(BAD_INPUT) from error
+        raise typer.Exit(ExitCode.BAD_INPUT) from error
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.check_run import check_run, lines
     from heldin.models.devices import planned_gpu
@@ -75,13 +85,15 @@ def _check(path: Path, overrides: list[str], out: Path | None, json: bool, gpu_m
     checked = check_run(config, out or Path("runs") / config.name, planned_gpu(gpu_memory), reporter.say)
     if json:
         typer.echo(json_text(checked.as_dict()))
-        raise typer.Exit(BAD_INPUT if checked.problems else 0)
+        raise typer.Exit(ExitCode.BAD_INPUT if checked.problems else ExitCode.DONE)
     if checked.problems:
         raise InputError(f"{path}: {counted(len(checked.problems), 'problem')}\n  " + "\n  ".join(checked.problems))
     typer.echo("\n".join(lines(checked)))
 
 
-def _run(config: "RunConfig", out: Path | None, *, json: bool, verbose: bool = False) -> None:
+def _run(
+    config: "RunConfig", out: Path | None, *, json: bool, verbose: bool, fail_on: frozenset[FailOn] | None
+) -> None:
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.run import run as run_pipeline
 
@@ -91,6 +103,6 @@ def _run(config: "RunConfig", out: Path | None, *, json: bool, verbose: bool = F
         record = run_pipeline(config, folder, reporter_for_this_terminal(), command=command_line())
         # ``finish`` does not return: what follows is for a run without a record.
         if record is not None:
-            finish(record, folder, json=json, verbose=verbose)
+            finish(record, folder, json=json, verbose=verbose, fail_on=fail_on)
     if os.environ.get("RANK", "0") == "0":  # only the first of torchrun's processes prints
         finish_without_model(folder, json=json)

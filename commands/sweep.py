@@ -9,7 +9,7 @@ import typer
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
 from heldin.commands.finish import command_line, interruptible, labelled
-from heldin.commands.options import AsCsv, AsHtml, AsJson, DeviceOption, Out, Quiet, answer
+from heldin.commands.options import AsCsv, AsHtml, AsJson, DeviceOption, Out, Quiet, Set, answer
 
 if TYPE_CHECKING:
     from heldin.record.sweep import SweepResult
@@ -21,9 +21,7 @@ _LISTS = {"differs", "ceiling", "canaries", "bands"}
 def sweep(
     file: Annotated[Path, typer.Argument(help="YAML file of the sweep: base, variants, axes and blocks.")],
     out: Out = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Override, in YAML: blocks=3, resources.workers=2. Repeatable.")
-    ] = None,
+    set_: Set = None,
     scale: Annotated[str | None, typer.Option(help="Another size, which the file has under scales: tiny.")] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only check: print every problem (exit code 2), or all variants.")
@@ -35,7 +33,7 @@ def sweep(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Run the cells on a Ray cluster, from one of its machines: HOST:PORT, or auto (extra cluster).",
+            help="Run on a Ray cluster, from one of its machines: HOST:PORT, or auto (extra cluster).",
         ),
     ] = None,
     html: AsHtml = False,
@@ -46,10 +44,10 @@ def sweep(
 ) -> None:
     """Run variants of a config on the same held-in and held-out users, and compare them.
 
-    A cell is an ordinary run in OUT/cells/BLOCK/VARIANT. If the sweep is killed, the same command goes on with it.
+    Each is an ordinary run in OUT/cells/BLOCK/VARIANT. If the sweep is killed, the same command goes on with it.
     At the end OUT has comparison.json and report.pdf. Ledgers, keys and scores are never mirrored.
     On a Ray cluster OUT must be on a file system that all machines share.
-    Exit codes: 3 a claim is violated, certified for all cells together; 5 cells failed, and the others are compared.
+    Exit code 3 counts claims of all runs together; with 5 some runs failed, and the others are compared.
     """
     from heldin.sweeps.load import load_sweep
 

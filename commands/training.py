@@ -1,4 +1,4 @@
-"""``heldin audit-training`` (many trainings, each with a worst-case user by coin) and ``heldin audit-trainer``."""
+"""``heldin retrain`` (many trainings, each with a worst-case user by coin) and ``heldin white-box``."""
 
 import shutil
 from pathlib import Path
@@ -7,18 +7,33 @@ from typing import Annotated
 import typer
 
 from heldin.commands.finish import command_line, finish, interruptible
-from heldin.commands.options import AsJson, DeviceOption, GroupSize, Noise, Out, Quiet, Rate, Target, Verbose, json_text
+from heldin.commands.options import (
+    AsJson,
+    Claims,
+    DeviceOption,
+    FailOnOption,
+    Noise,
+    Out,
+    Quiet,
+    Rate,
+    Set,
+    Target,
+    Verbose,
+    fail_on_of,
+    json_text,
+)
 from heldin.white_box.outcome import Acceptable, accepted_kinds
 
 HOW = "How the audit is done"
+RECORDS = "Records are sampled: els, example"
 
 
-def audit_training(
+def retrain(
     config: Annotated[Path, typer.Argument(help="YAML of the run whose training and plan are tested.")],
-    runs: Annotated[
+    trainings: Annotated[
         int, typer.Option(min=2, help="Number of trainings; each includes the worst-case user with probability 1/2.")
     ] = 200,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override: section.key=value. Repeatable.")] = None,
+    set_: Set = None,
     out: Out = None,
     processes: Annotated[int | None, typer.Option(min=1, help="Trainings in parallel (default: cores).")] = None,
     target: Annotated[
@@ -31,9 +46,8 @@ def audit_training(
         float | None,
         typer.Option(help="Score threshold, fixed beforehand (default: a quarter of the trainings picks it)."),
     ] = None,
-    claim: Annotated[
-        list[str] | None, typer.Option(help="Also test a claim such as epsilon=8,delta=1e-6. Repeatable.")
-    ] = None,
+    claim: Claims = None,
+    fail_on: FailOnOption = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed, instead of the config's.")] = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -43,8 +57,7 @@ def audit_training(
     """Audit how models are trained: train many small ones, with or without a worst-case user, and bound epsilon below.
 
     Each training runs the config's whole defense under its own key and yields one score; Clopper-Pearson limits at one
-    threshold certify a lower bound on epsilon per user (docs/retraining.md). If killed, the same command
-    resumes. Exit code 3 if a claim is violated.
+    threshold certify a lower bound on epsilon per user (docs/retraining.md). If killed, the same command resumes.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.bounds.verdict import parse_claim
@@ -52,13 +65,14 @@ def audit_training(
     from heldin.jobs.retraining.job import TrainingsAudit, target_of
     from heldin.stages.run_config import load_config
 
+    gate = fail_on_of(fail_on)
     # --seed last, so that it wins over ``--set seed=...``.
     checked = load_config(config, [*(set_ or []), *([] if seed is None else [f"seed={seed}"])])
     # Before the first training, and as numbers: a curve is only tested from the config's own plan.
     stated = [parse_claim(text) for text in claim or []]
     job = TrainingsAudit(
         config=checked,
-        runs=runs,
+        runs=trainings,
         target=target_of(target),
         documents=documents,
         claims=tuple((claim.epsilon, claim.delta) for claim in stated),
@@ -67,18 +81,22 @@ def audit_training(
     folder = out or Path("runs") / checked.name
     with interruptible():
         record = audit_trainings(job, folder, reporter_for_this_terminal(), command=command_line(), processes=processes)
-        finish(record, folder, json=json, verbose=verbose)
+        finish(record, folder, json=json, verbose=verbose, fail_on=gate)
 
 
-def audit_trainer(
+def white_box(
     plan: Annotated[Path | None, typer.Option(help="plan.json of the mechanism to audit.")] = None,
     kind: Annotated[str | None, typer.Option(help="Kind of mechanism, without --plan: uls, els or example.")] = None,
-    population: Annotated[
-        int | None, typer.Option(help="Public number of users (uls) or examples (els, example).")
+    users: Annotated[int | None, typer.Option(help="uls: public number of users.")] = None,
+    cohort: Annotated[float | None, typer.Option(help="uls: expected number of users per step.")] = None,
+    examples: Annotated[int | None, typer.Option(help="Public number of examples.", rich_help_panel=RECORDS)] = None,
+    batch: Annotated[
+        float | None, typer.Option(help="Expected number of examples per step.", rich_help_panel=RECORDS)
     ] = None,
-    cohort: Annotated[float | None, typer.Option(help="Expected number of them per step.")] = None,
+    group_size: Annotated[
+        int, typer.Option(min=1, help="Maximum number of examples per user.", rich_help_panel=RECORDS)
+    ] = 1,
     sampling_rate: Rate = None,
-    group_size: GroupSize = 1,
     steps: Annotated[int | None, typer.Option(help="Number of optimizer steps T.")] = None,
     delta: Annotated[float | None, typer.Option(help="delta of the guarantee.")] = None,
     noise_multiplier: Noise = None,
@@ -92,7 +110,7 @@ def audit_trainer(
     canaries: Annotated[
         int, typer.Option(min=2, help="Canary users per training, each included by a fair coin.", rich_help_panel=HOW)
     ] = 2000,
-    seeds: Annotated[
+    trainings: Annotated[
         int,
         typer.Option(
             min=1, help="Number of trainings, each with its own key, coins and canaries.", rich_help_panel=HOW
@@ -128,8 +146,8 @@ def audit_trainer(
     (heldin.white_box.opacus_step:opacus), has the signature that
     docs/white-box.md describes, and runs in one process.
 
-    Exit codes: 0 no alarm, 3 certified violation of the accountant's curve, 4 the trainer does not run the stated
-    mechanism, 6 it runs the stated mechanism on finite input only (0 with --accept non-finite).
+    Exit codes: 0 no alarm, 3 the accountant's curve is contradicted, 7 the trainer does not run the stated mechanism, 6
+    it runs the stated mechanism on finite input only (0 with --accept non-finite).
     """
     from heldin.base.coins import new_key
     from heldin.base.progress import reporter_for_this_terminal
@@ -144,8 +162,10 @@ def audit_trainer(
     mechanism = chosen_mechanism(
         plan,
         kind=kind,
-        population=population,
+        users=users,
         cohort=cohort,
+        examples=examples,
+        batch=batch,
         sampling_rate=sampling_rate,
         group_size=group_size,
         steps=steps,
@@ -157,15 +177,15 @@ def audit_trainer(
     # Before the work: whoever sees that these canaries cannot reject enough can stop here.
     width = min(WIDTH, shutil.get_terminal_size().columns)
     if not json:
-        power = power_table(trainer_power(mechanism, canaries * seeds))
+        power = power_table(trainer_power(mechanism, canaries * trainings))
         typer.echo("\n".join(wrapped(power.splitlines(), width)))
-    parts = engine.parts(seeds, processes=processes)
+    parts = engine.parts(trainings, processes=processes)
     with reporter_for_this_terminal().track("white-box audit", parts, "parts") as advance:
         audited = engine.audit_trainer(
             mechanism,
             # A fresh secret key for each training, not a seed: coins under a public seed are seen
             # (docs/theory.md#keys-and-coins).
-            [new_key() for _ in range(seeds)],
+            [new_key() for _ in range(trainings)],
             canaries=canaries,
             directions=where,
             trainer=trainer,

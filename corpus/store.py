@@ -187,9 +187,9 @@ ENDINGS = (".parquet", ".jsonl")
 def require_writable(to: Path) -> None:
     """Raises InputError for a name that says no format, or one that is taken."""
     if to.suffix not in ENDINGS:
-        raise InputError(f"--to '{to}': name a file that ends in {' or '.join(ENDINGS)}")
+        raise InputError(f"--out '{to}': name a file that ends in {' or '.join(ENDINGS)}")
     if to.exists():
-        raise InputError(f"--to '{to}': there is one already; name another")
+        raise InputError(f"--out '{to}': there is one already; name another")
 
 
 def write_corpus(store: CorpusStore, to: Path) -> None:

@@ -15,7 +15,7 @@ from heldin.base.section import LARGEST, Count, Many, NotNegative, Positive
 LEAST_CLIP_NORM = 1e-12  # the squares of what a smaller gradient consists of vanish in float32, and so would its norm
 ClipNorm: TypeAlias = Annotated[float, Field(ge=LEAST_CLIP_NORM, le=LARGEST, allow_inf_nan=False)]
 Rate: TypeAlias = Annotated[float, Field(gt=0.0, le=1.0)]
-Unit: TypeAlias = Literal["example", "user", "user_entity"]
+Unit: TypeAlias = Literal["example", "user", "user-entity"]
 Adjacency: TypeAlias = Literal["add_remove", "zero_out", "replace"]
 
 

@@ -63,7 +63,7 @@ class SampledDefense(_Noised):
     cohort: Count
     """Expected number of users ("uls") or records (the others) in a step; also the divisor. At most ``population``."""
     target_epsilon: Positive | None = None
-    """Calibrate the noise to this epsilon per user ("example": per record; "user_entity": of a user and an entity
+    """Calibrate the noise to this epsilon per user ("example": per record; "user-entity": of a user and an entity
     together, or of ``exposed`` records). Give this or ``noise_multiplier``."""
     # 0 is allowed: such a plan is built and labelled "no DP guarantee", not refused.
     noise_multiplier: NotNegative | None = None
@@ -137,7 +137,7 @@ class EntityDefense(SampledDefense):
 class UserEntityDefense(EntityDefense):
     """Text sampling: each record has a coin of its own and is clipped alone, whatever its authors and named people."""
 
-    kind: Literal["user_entity"]
+    kind: Literal["user-entity"]
     group_size: Few | None = None
     """Most records of a user; with ``entity_cap``, which gives one epsilon for every user and recognised entity. null:
     no caps, and an epsilon for each number of records."""

@@ -214,7 +214,7 @@ def reasons_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
         ),
         (
             # Without one text, others' texts are kept or changed differently, whose number nothing bounds.
-            mechanism.unit == "user_entity" and bool(comparing),
+            mechanism.unit == "user-entity" and bool(comparing),
             NoGuaranteeReason.COMPARES_TEXTS(steps=", ".join(comparing)),
         ),
         (
@@ -244,16 +244,16 @@ def conditions_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
         refilling.append(f"record selection: {mechanism.record_selection}")
     example = mechanism.unit == "example"
     # Under caps a choice that looks at slots is the same for both neighbours, who have the same slots.
-    texts = example or (mechanism.unit == "user_entity" and mechanism.entity_cap is None)
+    texts = example or (mechanism.unit == "user-entity" and mechanism.entity_cap is None)
     checks = [
         (texts and bool(refilling), GuaranteeCondition.AFTER_PREPROCESSING(steps=", ".join(refilling))),
         (example, GuaranteeCondition.NOT_OF_USERS()),
         (
-            mechanism.unit == "user_entity" and mechanism.entity_cap is not None,
+            mechanism.unit == "user-entity" and mechanism.entity_cap is not None,
             GuaranteeCondition.SAME_SLOTS(),
         ),
         (
-            mechanism.unit == "user_entity" and mechanism.entity_cap is not None,
+            mechanism.unit == "user-entity" and mechanism.entity_cap is not None,
             GuaranteeCondition.NAMES_NOT_RECOGNISED(),
         ),
         (

@@ -58,11 +58,11 @@ class Mechanism(Choice):
     """A training run's privacy mechanism. Immutable; equal mechanisms have equal epsilon.
 
     Attributes:
-        unit: what is protected; "none" for a plain run. "user_entity" with sampled "example" is text sampling (whoever
+        unit: what is protected; "none" for a plain run. "user-entity" with sampled "example" is text sampling (whoever
             wrote a record or is named in one), and with "user" two-level sampling (a user and an entity).
         adjacency: which data sets count as neighbours.
         sampled: what the sampler draws. "user" with unit "user" is ULS; "example" with unit "user" is ELS or group
-            privacy; "example" with unit "example" is example-level DP, and with "user_entity" text sampling.
+            privacy; "example" with unit "example" is example-level DP, and with "user-entity" text sampling.
         sampler: which units take part in a step.
         group_size: for ULS the records that a user contributes per step (no effect on epsilon); for ELS, and for text
             sampling under caps, the cap on a user's records.
@@ -160,22 +160,22 @@ class Mechanism(Choice):
         """Raises InputError for user-entity sampling that no theorem covers, and for its fields elsewhere."""
         if self.local is not None and (self.sampled != "user" or not isinstance(self.sampler, PoissonSampler)):
             raise InputError("local updates are a sampled user's: sample users, by Poisson coins")
-        if self.unit != "user_entity":
+        if self.unit != "user-entity":
             if (self.entity_cap, self.exposed, self.two_level) != (None, None, None):
-                raise InputError(f"entity cap and exposed records belong to unit user_entity, not to {self.unit}")
+                raise InputError(f"entity cap and exposed records belong to unit user-entity, not to {self.unit}")
             return
         if self.two_level is not None:
             self._check_two_level()
             return
         if self.sampled != "example" or not isinstance(self.sampler, PoissonSampler):
-            raise InputError("unit user_entity is text sampling: sample examples, by Poisson coins")
+            raise InputError("unit user-entity is text sampling: sample examples, by Poisson coins")
         if self.record_selection != "all":
             raise InputError(
-                "unit user_entity trains on all records that the caps leave: a choice by text would let others in"
+                "unit user-entity trains on all records that the caps leave: a choice by text would let others in"
             )
         capped = self.entity_cap is not None
         if capped == (self.exposed is not None) or (not capped and self.group_size != 1):
-            raise InputError("unit user_entity has either both caps, or a number of exposed records")
+            raise InputError("unit user-entity has either both caps, or a number of exposed records")
         # A cap that looks at other people's slots is no function of one's own: only with the same slots on both sides.
         if self.adjacency != ("zero_out" if capped else "add_remove"):
             raise InputError("caps on entities go with zero_out adjacency, text sampling without caps with add_remove")
@@ -196,7 +196,7 @@ class Mechanism(Choice):
 
         group_size for ELS; group_size + entity_cap, or ``exposed``, for text sampling; 1 otherwise.
         """
-        if self.unit == "user_entity" and self.two_level is None:
+        if self.unit == "user-entity" and self.two_level is None:
             return self.exposed or self.group_size + (self.entity_cap or 0)
         # Under ULS a user is one member, however many records: their mean gradient is clipped as one.
         return self.group_size if self.unit == "user" and self.sampled == "example" else 1
@@ -228,7 +228,7 @@ class Mechanism(Choice):
 
     def exposed_event(self, exposed: int) -> PoissonGaussian | None:
         """One step of text sampling for a person in so many records; None for any other mechanism."""
-        if self.unit != "user_entity" or self.two_level is not None:
+        if self.unit != "user-entity" or self.two_level is not None:
             return None
         return PoissonGaussian(self.noise_multiplier, self.sampler.rate, exposed)
 
@@ -321,10 +321,10 @@ class Mechanism(Choice):
         units, population = self.protected_units, self.sampler.population
         if units is None and population is not None:
             # The fewest users who can hold the population's records: at most G each, or all of them.
-            held = self.group_size if self.unit == "user_entity" else self.members
+            held = self.group_size if self.unit == "user-entity" else self.members
             units = -(-population // held) if self.two_level is None else population
         caution = accounting.delta_caution(self.delta, units) if units is not None else None
-        exposure = self._exposure() if self.unit == "user_entity" else None
+        exposure = self._exposure() if self.unit == "user-entity" else None
         return Guarantee(
             # Of exposure, so that a name that was missed counts too.
             epsilon=exposure.epsilon_at(exposure.exposed)

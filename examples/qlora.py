@@ -2,7 +2,7 @@
 
     python examples/qlora.py planted/training/train.jsonl base-model adapter --epochs 3
 
-Made for a GPU; bitsandbytes also runs on a CPU, slowly. An audit takes --precision nf4 to score what was trained.
+Made for a GPU; bitsandbytes also runs on a CPU, slowly. An audit takes --dtype nf4 to score what was trained.
 """
 
 import argparse

@@ -2,7 +2,8 @@
 
     python examples/serve.py model --name tuned --port 8000
 
-Then: heldin audit --planted planted --endpoint http://localhost:8000/v1 --model tuned --tokenizer model. A served model
+Then: heldin audit-planted planted --endpoint http://localhost:8000/v1 --model tuned --set tokenizer=model
+A served model
 of any size is better left to vLLM (vllm serve model --served-model-name tuned), which answers in the same way.
 """
 

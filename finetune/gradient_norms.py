@@ -13,6 +13,7 @@ from pathlib import Path
 from heldin.base.coins import keyed_order, seed_key
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
+from heldin.base.progress import Reporter
 from heldin.corpus.build import build_store
 from heldin.corpus.sources.open import open_source
 from heldin.corpus.sources.rows import Columns
@@ -35,13 +36,14 @@ class PublicUsers:
     clip_norm: Callable[[int], float]
 
 
-def public_users(path: Path, columns: Columns, model: str, sequence_length: int) -> PublicUsers:
+def public_users(path: Path, columns: Columns, model: str, sequence_length: int, reporter: Reporter) -> PublicUsers:
     """Read public users' texts and prepare to estimate clip norms.
 
     Args:
         path: file of public records.
         model: hub name or folder of the base model.
         sequence_length: tokens of a record that are used.
+        reporter: receives how many users were measured, for each group size.
 
     Raises:
         InputError: the file or the model cannot be used.
@@ -50,12 +52,24 @@ def public_users(path: Path, columns: Columns, model: str, sequence_length: int)
     lm = load_language_model(model)
     most = min(sequence_length, lm.stated_context or sequence_length)
     users = {user: encode(lm.tokenizer, texts_of(store, store.rows(user)), most) for user in store.users}
-    norms = functools.cache(lambda group_size: median_user_norm(lm, users, group_size))
-    return PublicUsers(median_group_size([len(records) for records in users.values()]), norms)
+
+    @functools.cache
+    def norm(group_size: int) -> float:
+        with reporter.track(
+            f"gradients at group size {group_size}", min(len(users), SAMPLED_USERS), "users"
+        ) as advance:
+            return median_user_norm(lm, users, group_size, advance=advance)
+
+    return PublicUsers(median_group_size([len(records) for records in users.values()]), norm)
 
 
 def median_user_norm(
-    lm: LanguageModel, users: Mapping[str, Sequence[Sequence[int]]], group_size: int, *, seed: int = 0
+    lm: LanguageModel,
+    users: Mapping[str, Sequence[Sequence[int]]],
+    group_size: int,
+    *,
+    seed: int = 0,
+    advance: Callable[[int], object] = lambda _: None,
 ) -> float:
     """L(G): the median over users of the norm of the mean gradient over G random records (Charles et al., eq. (8)).
 
@@ -63,6 +77,7 @@ def median_user_norm(
         lm: the pre-trained model.
         users: user to token sequences; at most 128 users are sampled, and users with fewer than G records give all.
         seed: public seed of both samples.
+        advance: called with the number of users measured, after every pass.
     """
     if group_size < 1 or not users:
         raise InputError("gradient norms need at least one user and a group size of at least 1")
@@ -73,13 +88,16 @@ def median_user_norm(
     for user in keyed_order(key, "norms", list(users))[:SAMPLED_USERS]:
         order = keyed_order(key, f"records of {user}", [str(i) for i in range(len(users[user]))])
         people.append([users[user][int(i)] for i in order[:group_size]])
-    return statistics.median(gradient_norms(lm, people))
+    return statistics.median(gradient_norms(lm, people, advance))
 
 
-def gradient_norms(lm: LanguageModel, units: Sequence[Sequence[Sequence[int]]]) -> list[float]:
+def gradient_norms(
+    lm: LanguageModel, units: Sequence[Sequence[Sequence[int]]], advance: Callable[[int], object] = lambda _: None
+) -> list[float]:
     """Norms of the gradients of the units' mean losses, in order; a unit is a list of token sequences."""
     norms: list[float] = []
     for run in cut([len(records) for records in units], RECORDS_A_PASS):
         passed = whole_units([list(units[i]) for i in run])
         norms += clipped_gradient_sum(lm.model, passed, clip_norm=float("inf")).norms.tolist()
+        advance(len(run))
     return norms

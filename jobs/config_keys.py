@@ -433,7 +433,7 @@ def _cell(text: str) -> str:
     return re.sub(r"([|*$])", r"\\\1", text)
 
 
-def file_schema(config: type[BaseModel] = RunConfig, title: str = "A run of heldin") -> dict[str, Any]:
+def file_schema(config: type[BaseModel] = RunConfig, title: str = "A file for heldin run") -> dict[str, Any]:
     """Return the schema of a file: a whole config, or, below ``extends``, the part of one that differs.
 
     In such a part nothing is required, since what it leaves out is in the other file.

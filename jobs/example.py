@@ -20,6 +20,7 @@ from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, SyntheticRecord, generate
 from heldin.jobs.starting_files import starting_file
+from heldin.stages.run_config import RunConfig
 
 COLUMNS = "--user author --text body"
 LEAST_USERS = 20
@@ -82,7 +83,9 @@ def write_example(
             _write(folder / name, records)
         (folder / "scores.csv").write_text(_scores(texts, seed), encoding="utf-8")
         # With the final path, not the temporary one: the folder is renamed when all of it is there.
-        (folder / "run.yaml").write_text(starting_file("own", corpus=to / "corpus.jsonl"), encoding="utf-8")
+        (folder / "run.yaml").write_text(
+            starting_file("run", "own", RunConfig, corpus=to / "corpus.jsonl"), encoding="utf-8"
+        )
         if models:
             _train(folder, texts, reporter)
     return _described(to, files, models)
@@ -181,7 +184,7 @@ def _described(to: Path, files: Mapping[str, Sequence[SyntheticRecord]], models:
     )
     if not models:
         audit += " (MODEL: BASE fine-tuned by you on training.jsonl; --models trains a small one)"
-    clip = "heldin account choose --users 200 --budget 64 --steps 200 --target-epsilon 4 --public-texts"
+    clip = "heldin choose --users 200 --budget 64 --steps 200 --target-epsilon 4 --public-texts"
     described = [
         ("corpus.jsonl", holds("corpus.jsonl", "everybody"), f"heldin corpus stats {at('corpus.jsonl')} {COLUMNS}"),
         ("run.yaml", "a run on corpus.jsonl, from split to report", f"heldin run {at('run.yaml')} --check"),

@@ -15,7 +15,7 @@ from heldin.base.errors import InputError
 from heldin.models.arithmetic import true_float32
 from heldin.models.devices import in_chunks
 from heldin.models.loading import LanguageModel
-from heldin.models.logprobs import tokens_per_batch
+from heldin.models.logprobs import stated_batch_size, tokens_per_batch
 
 
 def require_context(lm: LanguageModel, tokens: int) -> None:
@@ -56,7 +56,7 @@ def continuation_logprobs(
     require_context(lm, windows.shape[1])
     # By logits of the suffixes, as other passes are by those of their tokens.
     budget = tokens_per_batch(lm.model)
-    size = max(1, budget // windows.shape[1])
+    size = min(max(1, budget // windows.shape[1]), stated_batch_size() or len(windows))
     batches = [np.empty(0)]
     for start in range(0, len(windows), size):
         batch = torch.from_numpy(windows[start : start + size].astype(np.int64))

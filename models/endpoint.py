@@ -92,7 +92,7 @@ class EndpointModel:
             longer = (
                 ""
                 if self.tokenizer
-                else " (a text that is too long for the model? give --tokenizer, or lower --max-characters)"
+                else " (a text that is too long for the model? give --tokenizer, or lower attack.max_characters)"
             )
             raise InputError(f"{error}{longer}") from error
         # Answers come in the order of the prompts, so that windows of a text are joined in order.

@@ -65,7 +65,7 @@ class LanguageModel:
         if stated is None:
             raise InputError(
                 f"'{self.name}' ({self.architecture}) does not state how many tokens it takes, in its config or its"
-                " tokenizer: say it with --context, or context in a config"
+                " tokenizer: say it with --set context=NUMBER"
             )
         return stated
 

@@ -6,6 +6,7 @@ too; the end-of-text token is not scored. Two models thus score the same charact
 contexts.
 """
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ from heldin.models.tokens import MEMO
 
 MAX_PADDING = 0.05
 # Logits (tokens x vocabulary) of a forward pass: 16 MiB and 4 GiB in float32.
+BATCH_SIZE = "HELDIN_BATCH_SIZE"
 LOGITS_PER_BATCH = {"cpu": 2**22, "cuda": 2**30}
 TOKENS_PER_BATCH = 2**16  # on a GPU: with a small vocabulary the activations take more than the logits
 
@@ -69,7 +71,8 @@ def score_texts(
     windows = list(cut_into_windows(token_ids(lm.tokenizer, texts), lm.context))
     # By window: batches go by length, and the texts' own order is restored below.
     rows: dict[int, NDArray[np.float32]] = {}
-    batches = batches_by_length([len(w.tokens) for w in windows], max_tokens=tokens_per_batch(lm.model))
+    lengths = [len(w.tokens) for w in windows]
+    batches = batches_by_length(lengths, max_tokens=tokens_per_batch(lm.model), most=stated_batch_size())
     taking, wanted = threading.Lock(), (moments, ranks)
 
     def keep(batch: Sequence[int], scored: Scored) -> None:
@@ -116,16 +119,18 @@ def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[
     return MEMO.ids(tokenizer, texts)
 
 
-def batches_by_length(lengths: Sequence[int], *, max_tokens: int) -> Iterator[list[int]]:
+def batches_by_length(lengths: Sequence[int], *, max_tokens: int, most: int | None = None) -> Iterator[list[int]]:
     """Group indices so that no row is padded by more than 5 % and no batch has more than ``max_tokens`` with padding.
 
-    A single row longer than ``max_tokens`` is a batch of its own.
+    A single row longer than ``max_tokens`` is a batch of its own. None has more than ``most`` rows.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])  # longest first: a batch's first row is its longest
     batch: list[int] = []
     for i in order:
         longest = lengths[batch[0]] if batch else lengths[i]
-        if batch and (lengths[i] < (1 - MAX_PADDING) * longest or (len(batch) + 1) * longest > max_tokens):
+        if batch and (
+            lengths[i] < (1 - MAX_PADDING) * longest or (len(batch) + 1) * longest > max_tokens or len(batch) == most
+        ):
             yield batch
             batch = []
         batch.append(i)
@@ -184,6 +189,16 @@ def _on_its_way(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
         return here
 
     return arrive
+
+
+def stated_batch_size() -> int | None:
+    """Return the most texts of a scoring pass, by HELDIN_BATCH_SIZE; None: as many as memory allows."""
+    stated = os.environ.get(BATCH_SIZE)
+    if stated is None:
+        return None
+    if not stated.isdecimal() or not int(stated):
+        raise InputError(f"{BATCH_SIZE}={stated} is not a number of texts: give a whole number from 1")
+    return int(stated)
 
 
 def tokens_per_batch(model: PreTrainedModel) -> int:

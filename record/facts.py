@@ -276,7 +276,7 @@ class TrainingFacts(Facts):
     Attributes:
         defense: its kind in the config.
         promise: the guarantee with its conditions, or why there is none.
-        unit: whom it protects: user, example, user_entity or none.
+        unit: whom it protects: user, example, user-entity or none.
         epsilon: epsilon of the guarantee; null without one.
         delta: the plan's delta, also where it gives no guarantee; null without noise.
         noise_multiplier: standard deviation of the noise / clip norm.

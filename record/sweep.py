@@ -11,6 +11,7 @@ from heldin.audit.marks import MarkFacts
 from heldin.audit.shipping import Shipping
 from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import InputError
+from heldin.base.exit_codes import ExitCode
 from heldin.base.section import Facts
 from heldin.bounds.verdict import Outcome, Standing
 from heldin.record.document import Record
@@ -191,7 +192,7 @@ class VariantResult(Facts):
         defense: kind of its defense, data defenses before it.
         promise: the guarantee in words; null before a cell is done.
         unit: whom epsilon protects, in a word or two.
-        privacy_unit: the same as the mechanism has it: user, example, user_entity or none.
+        privacy_unit: the same as the mechanism has it: user, example, user-entity or none.
         trained_users: number of users trained on, in the first block.
         epsilon: epsilon of the guarantee; null without one.
         delta: delta of the guarantee.
@@ -359,10 +360,10 @@ class SweepResult(Facts):
 
     @property
     def exit_code(self) -> int:
-        """3 for a claim that is violated jointly, certified; 5 if cells failed; else 0."""
+        """The exit code: CERTIFIED for a claim that is contradicted jointly, RESUMABLE if cells failed, else DONE."""
         if self.tuning_violated or any(variant.jointly_violated for variant in self.variants):
-            return 3
-        return 5 if any(cell.state == "failed" for cell in self.cells) else 0
+            return ExitCode.CERTIFIED
+        return ExitCode.RESUMABLE if any(cell.state == "failed" for cell in self.cells) else ExitCode.DONE
 
 
 def write_sweep(result: SweepResult, folder: Path) -> None:

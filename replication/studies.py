@@ -7,7 +7,7 @@ import typer
 
 from heldin.commands.options import AsCsv, AsJson, DeviceOption, Quiet, answer, json_text
 
-StudyFolder = Annotated[Path, typer.Option("--to", help="Folder for the figure and the numbers.")]
+StudyFolder = Annotated[Path, typer.Option("--out", help="Folder for the figure and the numbers.")]
 
 app = typer.Typer()
 

@@ -284,7 +284,7 @@ class Promised:
 
     Attributes:
         guarantee: with its conditions; None if a sweep has none.
-        unit: user, example, user_entity or none.
+        unit: user, example, user-entity or none.
         protected: the unit in a word or two.
         users: number of users trained on; None: not known.
     """

@@ -11,6 +11,7 @@ from typing import Any
 import fsspec
 
 from heldin.base.errors import InputError, ResumableError
+from heldin.base.exit_codes import ExitCode
 from heldin.base.files import one_process_at_a_time
 from heldin.base.progress import Reporter, logged
 from heldin.record.document import without_names
@@ -21,7 +22,6 @@ from heldin.sweeps.processes import CellPlace, Machine
 from heldin.sweeps.running import cells_to_do, read_states, run_cells
 from heldin.sweeps.sweep_config import Resources, Sweep
 
-VIOLATED = 3  # exit code of a jointly certified violation
 Connect = Callable[[Resources, int], AbstractContextManager[CellPlace]]
 # Of the sweep's folder and of each cell's. Nothing of ``ledger`` and no table of users is ever among them.
 _COPIED = ("comparison.json", "record.json", "report.pdf", "report.html")
@@ -50,7 +50,7 @@ def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str, conn
                     f"tuning: cell {failed[0].block}/{failed[0].variant}: {failed[0].said}; the same command tries it"
                     " again; if it cannot succeed, take it out of the grid and begin in a new folder"
                 )
-            violated = tuned.exit_code == VIOLATED
+            violated = tuned.exit_code == ExitCode.CERTIFIED
             # Before the coins of the blocks: what is chosen is part of the plan that they are drawn after.
             sweep = with_choices(sweep, tries(sweep, out))
         take_sweep(sweep, out)

@@ -20,7 +20,7 @@ from heldin.sweeps.sweep_config import NAME, DecisionRule, Sweep, SweepConfig, V
 
 _NAMING = ("include", "exclude", "users", "public_validation", "corpus", "canaries")
 _TUNABLE = ("finetune", "defense", "data_defenses")
-_PROMISED = {"uls", "els", "group", "user_entity", "uedp", "filter"}  # to every user
+_PROMISED = {"uls", "els", "group", "user-entity", "uedp", "filter"}  # to every user
 _OF_POOLS = {"entities", "categories", "group_size", "entity_cap"}
 
 

@@ -11,7 +11,7 @@ from heldin.watch.watching import Watch
 class AuditCallback(TrainerCallback):  # type: ignore[misc]
     """Log every sequence that the model is given in training, and the weights of each checkpoint.
 
-    ``Trainer(..., callbacks=[heldin.AuditCallback("planted")])``; TRL's trainers likewise. ``heldin audit --planted``
+    ``Trainer(..., callbacks=[heldin.AuditCallback("planted")])``; TRL's trainers likewise. ``heldin audit-planted``
     then checks what the person who signs would otherwise declare. A training that is stopped and resumed adds to the
     log. For a loop of one's own there is ``heldin.watch_training``.
 

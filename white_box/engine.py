@@ -15,6 +15,7 @@ import numpy as np
 
 from heldin.base.coins import keyed_digest
 from heldin.base.errors import InputError
+from heldin.base.exit_codes import ExitCode
 from heldin.base.tabular import Tabular
 from heldin.bounds.estimates import EpsilonEstimate, andrew_estimate
 from heldin.bounds.judgement import RULES, Judgement, evaluate, gaussian_curve
@@ -36,7 +37,7 @@ from heldin.white_box.findings import (
     wrapped,
 )
 from heldin.white_box.noise_checks import noise_checks
-from heldin.white_box.outcome import UNSAFE_CODE, AlarmKind, TrainerOutcome
+from heldin.white_box.outcome import AlarmKind, TrainerOutcome
 from heldin.white_box.power import TrainerPower, claim_of, coin_design, quiet_places, trainer_power
 from heldin.white_box.processes import process_checks
 from heldin.white_box.stage import Stage, set_stage
@@ -142,16 +143,16 @@ class TrainerAudit(Tabular):
 
     @property
     def exit_code(self) -> int:
-        """3 curve violated, 4 mechanism violated, 6 unsafe on input that is not finite and not accepted, else 0."""
+        """The exit code: CERTIFIED, OTHER_MECHANISM, UNSAFE if that is not accepted, else DONE."""
         match self.outcome:
             case TrainerOutcome.CURVE_VIOLATED:
                 return self.result.verdict.exit_code
             case TrainerOutcome.MECHANISM_VIOLATED:
-                return 4
+                return ExitCode.OTHER_MECHANISM
             case TrainerOutcome.UNSAFE:
-                return 0 if AlarmKind.NON_FINITE in self.accepted else UNSAFE_CODE
+                return ExitCode.DONE if AlarmKind.NON_FINITE in self.accepted else ExitCode.UNSAFE
             case _:
-                return 0
+                return ExitCode.DONE
 
     def heading(self) -> str:
         """The outcome in a few sentences."""

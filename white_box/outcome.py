@@ -8,8 +8,6 @@ from enum import StrEnum
 
 from heldin.base.errors import InputError
 
-UNSAFE_CODE = 6  # exit code of a trainer that is unsafe on input that is not finite, unless accepted
-
 
 class AlarmKind(StrEnum):
     """The meaning of an alarm about the trainer."""

@@ -66,8 +66,10 @@ def chosen_mechanism(
     plan: Path | None,
     *,
     kind: str | None = None,
-    population: int | None = None,
+    users: int | None = None,
     cohort: float | None = None,
+    examples: int | None = None,
+    batch: float | None = None,
     sampling_rate: float | None = None,
     group_size: int = 1,
     steps: int | None = None,
@@ -75,14 +77,16 @@ def chosen_mechanism(
     noise_multiplier: float | None = None,
     target_epsilon: float | None = None,
 ) -> Mechanism:
-    """The mechanism of a plan file, or of the options of ``heldin audit-trainer``.
+    """The mechanism of a plan file, or of the options of ``heldin white-box``.
 
     Args:
         plan: a plan.json; excludes all options but the group size.
         kind: "uls", "els" or "example".
-        population: public number of users (uls) or examples.
+        users: public number of users, for uls.
         cohort: expected number of them per step.
-        sampling_rate: probability that a unit is sampled in a step, instead of population and cohort.
+        examples: public number of examples, for els and example.
+        batch: expected number of them per step.
+        sampling_rate: probability that a unit is sampled in a step, instead of a number of units and of those drawn.
         group_size: maximum number of examples per user.
         noise_multiplier: noise standard deviation / clip norm.
         target_epsilon: epsilon that the noise is calibrated to, instead of the noise multiplier.
@@ -90,21 +94,27 @@ def chosen_mechanism(
     Raises:
         InputError: a plan together with options, too few or contradicting options, or an invalid mechanism.
     """
-    given = (kind, population, cohort, sampling_rate, steps, delta, noise_multiplier, target_epsilon)
+    given = (kind, users, cohort, examples, batch, sampling_rate, steps, delta, noise_multiplier, target_epsilon)
     if plan is not None:
         if any(value is not None for value in given):
             raise InputError("--plan states the whole mechanism: leave --kind and the numbers out")
         return read_plan(plan)
     if kind is None or steps is None or delta is None:
         raise InputError("give --plan, or --kind with --steps, --delta and a sampling rate")
-    if (sampling_rate is None) == (population is None or cohort is None):
-        raise InputError("give either --sampling-rate, or both --population and --cohort")
+    of_users = kind == "uls"
+    names, population, drawn = (
+        ("--users and --cohort", users, cohort) if of_users else ("--examples and --batch", examples, batch)
+    )
+    if (examples, batch) != (None, None) if of_users else (users, cohort) != (None, None):
+        raise InputError(f"{kind} takes {names}")
+    if (sampling_rate is None) == (population is None or drawn is None):
+        raise InputError(f"give either --sampling-rate, or both {names}")
     if sampling_rate is not None:
         sampler = PoissonSampler(rate=sampling_rate, population=population)
     else:
         assert population is not None
-        assert cohort is not None
-        sampler = PoissonSampler.of(population, cohort)
+        assert drawn is not None
+        sampler = PoissonSampler.of(population, drawn)
     return trainer_mechanism(
         kind,
         sampler,
@@ -126,7 +136,7 @@ def trainer_mechanism(
     noise_multiplier: float | None = None,
     target_epsilon: float | None = None,
 ) -> Mechanism:
-    """The mechanism of ``heldin audit-trainer`` without a plan: clip norm 0.1, divided by the expected cohort.
+    """The mechanism of ``heldin white-box`` without a plan: clip norm 0.1, divided by the expected cohort.
 
     Args:
         kind: "uls" (users sampled), "els" (examples sampled, at most ``group_size`` of a user), "example".

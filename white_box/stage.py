@@ -317,7 +317,7 @@ def check_auditable(mechanism: Mechanism) -> None:
         feature = "two-level sampling" if mechanism.two_level is not None else "local updates"
         raise InputError(
             f"the white-box audit follows gradients of units drawn by one coin each; this plan has {feature}: audit it"
-            " by independent trainings (heldin audit-training)"
+            " by independent trainings (heldin retrain)"
         )
     if mechanism.unit == "none" or mechanism.reasons():
         raise InputError(f"the white-box audit needs a guarantee to test: {mechanism.guarantee().label}")

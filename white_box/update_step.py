@@ -27,7 +27,7 @@ Update = Callable[[Sequence[Tensor], Mechanism, torch.Generator], Sequence[Tenso
 class UpdateStep:
     """One step that calls a private update on the gradients of the drawn units, for ``heldin.audit_trainer``.
 
-    ``step = UpdateStep(my_update)`` in a module of yours, and ``heldin audit-trainer --step MODULE:step``.
+    ``step = UpdateStep(my_update)`` in a module of yours, and ``heldin white-box --step MODULE:step``.
 
     Attributes:
         update: clips, sums, noises and divides; it may draw from the generator alone, whose seed nobody can foretell

@@ -125,7 +125,7 @@ class Refusal(Code):
         "{count} guesses cannot support any statement at level {level:g}: even all guesses right say nothing; at least"
         " {needed} are needed"
     )
-    TOO_FEW_TRAININGS = "{trainings} trainings are too few ({reason}): raise --runs"
+    TOO_FEW_TRAININGS = "{trainings} trainings are too few ({reason}): raise --trainings"
     NOBODY_HELD_IN = "there is no member: a bound needs users of both groups"
     NOBODY_HELD_OUT = "there is no non-member: a bound needs users of both groups"
     ALL_EQUAL = "all {scores} scores are {value:g}, so they say nothing about membership"

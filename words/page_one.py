@@ -247,7 +247,7 @@ class Secret(Code):
 class Next(Code):
     """What to do next."""
 
-    CHECK_TRAINER = "Check noise, clipping, sampling and keys, in this order; heldin audit-trainer tests each."
+    CHECK_TRAINER = "Check noise, clipping, sampling and keys, in this order; heldin white-box tests each."
     SWAPPED = (
         "Check which file holds members and which holds non-members, and which model is the reference. Then audit"
         " again."
@@ -278,5 +278,5 @@ class Next(Code):
     WITHOUT_GUARANTEE = (
         "Only a guarantee for users limits attacks that were not tried. Audit again after further training."
     )
-    MORE_TRAININGS = "Run more trainings, or test the trainer itself with heldin audit-trainer."
+    MORE_TRAININGS = "Run more trainings, or test the trainer itself with heldin white-box."
     ANNEX = "Read in the annex what was not tested, then sign below."

@@ -77,7 +77,7 @@ class SweepAdvice(Code):
     EXPORT = (
         "Release of {variant} is within your limits{although}. Read the report in cells/{block}/{variant}. To release"
         " that model,"
-        " run heldin export OUT/cells/{block}/{variant} --to FOLDER."
+        " run heldin export OUT/cells/{block}/{variant} --out FOLDER."
     )
     NONE = (
         "Release none of these models. Try another defense, more users or more texts, or other limits, in a new sweep."

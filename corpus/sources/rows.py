@@ -73,7 +73,7 @@ class BadRows:
     """
 
     skip: bool = False
-    to_skip: str = "pass --skip-bad-lines (skip_bad_lines: true in a config)"
+    to_skip: str = "to skip it, set skip_bad_lines: true (heldin corpus: --skip-bad-lines)"
     skipped: int = 0
     first: str = ""
 

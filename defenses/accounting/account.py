@@ -36,7 +36,7 @@ class AccountRow(Tabular):
     """One mechanism's numbers.
 
     Attributes:
-        method: "uls", "els", "group", "example", "user_entity", "uedp", "filter" or "none".
+        method: "uls", "els", "group", "example", "user-entity", "uedp", "filter" or "none".
         unit: what is protected.
         noise_multiplier: noise standard deviation over clip norm.
         epsilon: of the unit; inf without a guarantee.

@@ -46,7 +46,7 @@ class Option:
 
 @dataclass(frozen=True)
 class MechanismChoice:
-    """The answer of ``heldin account choose``.
+    """The answer of ``heldin choose``.
 
     Attributes:
         users: public number of users.
@@ -136,7 +136,7 @@ def choose(
 
 
 def table(choice: MechanismChoice) -> str:
-    """The options as plain text; the last line names the one that adds the least noise."""
+    """The options as plain text; the end says which to take: that with the least noise."""
     least = choice.least
     lines = [
         f"{choice.users} users, {choice.budget} gradients a step, {choice.steps} steps, epsilon"
@@ -154,7 +154,16 @@ def table(choice: MechanismChoice) -> str:
             f"{o.method:<8}{o.group_size:>11}{o.cohort:>8g}{o.noise_multiplier:>18.5g}{o.clip_norm:>11.4g}"
             f"{o.deviation:>19.4g}{mark}"
         )
-    lines += ["", f"least noise: {least.method}, group size {least.group_size}, cohort {least.cohort:g}"]
+    lines += [
+        "",
+        f"choose {least.method}, group size {least.group_size}, cohort {least.cohort:g}: it adds the least noise",
+    ]
+    ended = next((o for o in choice.options if o.chosen), least)
+    if ended is not least:
+        lines.append(
+            f"(Estimate-and-Double measures fewer options, and ends at group size {ended.group_size}, cohort"
+            f" {ended.cohort:g})"
+        )
     return "\n".join(lines)
 
 

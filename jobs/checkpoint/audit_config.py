@@ -121,6 +121,8 @@ class CheckpointConfig(MeasureKeys):
     """Columns of the files."""
     skip_bad_lines: bool = False
     """Skip and count unusable rows; otherwise the first one is an error."""
+    max_users: Annotated[Count, Field(ge=2)] | None = None
+    """Maximum number of users of each group, drawn by ``seed``; null: all."""
     max_texts_per_user: Count | None = None
     """Maximum number of scored texts per user, taking the first ones; null: all."""
     context: Annotated[Many, Field(ge=3)] | None = None
@@ -173,8 +175,7 @@ class CheckpointConfig(MeasureKeys):
         served = self.endpoint is not None and all(name.startswith(AT_ENDPOINT) for name in self.reference)
         if served and self.attack.precision != "fp32":
             raise ValueError(
-                "attack.precision (--precision): every model stands behind the endpoint, and none is loaded here: leave"
-                " it out"
+                "attack.precision (--dtype): every model is behind the endpoint, and none is loaded here: leave it out"
             )
         return self
 
@@ -203,6 +204,7 @@ class CheckpointConfig(MeasureKeys):
             plan=self.plan,
             training=self.training,
             texts=self.texts,
+            max_users=self.max_users,
             max_texts_per_user=self.max_texts_per_user,
             context=self.context,
             attack=self.attack.config(self.reference[0]),

@@ -177,8 +177,8 @@ def _split_facts(groups: Groups, assignment: Assignment) -> SplitFacts:
         # Whatever is declared: heldin drew no coin and holds no key to check one against.
         certifiable=False,
         reason=_REASONS[assignment](),
-        held_in=len(groups.stores["held-in"].users),
-        held_out=len(groups.stores["held-out"].users),
+        held_in=sum(groups.member.values()),
+        held_out=len(groups.member) - sum(groups.member.values()),
         always_in=0,
         records_by_part={"scored": sum(map(len, groups.texts.values()))},
         key_commitment=None,

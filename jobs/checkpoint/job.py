@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.scoring import AttackTexts
 from heldin.audit.decision import AuditConfig, DecisionConfig
+from heldin.base.coins import keyed_order, seed_key
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
@@ -50,6 +51,7 @@ class CheckpointAudit:
         plan: the plan.json among the claims, of which the audit's folder keeps a copy.
         training: file of the model's training data, with the same columns; None: overlaps are not checked.
         texts: whether the scored texts were trained on, as declared; None: not declared.
+        max_users: maximum number of users of each group, drawn by the seed; None: all.
         max_texts_per_user: maximum number of scored texts per user, the first ones; None: all.
         context: most tokens of a pass of the models that are loaded here; None: as many as each states.
         measures: options of each measurement that is asked for, by its key.
@@ -72,6 +74,7 @@ class CheckpointAudit:
     plan: Path | None = None
     training: Path | None = None
     texts: Literal["fresh", "training"] | None = None
+    max_users: int | None = None
     max_texts_per_user: int | None = None
     context: int | None = None
     attack: AttackConfig = field(default_factory=AttackConfig)
@@ -97,6 +100,7 @@ class CheckpointAudit:
             "held_out": str(self.held_out),
             "training": None if self.training is None else str(self.training),
             "texts": self.texts,
+            "max_users": self.max_users,
             "max_texts_per_user": self.max_texts_per_user,
             "assignment": self.assignment.value,
             "columns": asdict(self.columns),
@@ -140,6 +144,7 @@ def audit_job(folder: Path, record: Record) -> CheckpointAudit:
             plan=None if kept["plan"] is None else Path(kept["plan"]),
             training=None if kept["training"] is None else Path(kept["training"]),
             texts=kept["texts"],
+            max_users=kept["max_users"],
             max_texts_per_user=kept["max_texts_per_user"],
             context=kept["context"],
             attack=AttackConfig.model_validate(kept["attack"]),
@@ -199,7 +204,7 @@ def read_groups(job: CheckpointAudit, say: Callable[[str], object] = lambda _: N
     }
     _require_disjoint(stores["held-in"], stores["held-out"], ids_are_given=job.columns.id is not None)
     # No user is in both: checked above.
-    side_of = {user: side for side, store in stores.items() for user in store.users}
+    side_of = {user: side for side, store in stores.items() for user in _drawn(job, store.users)}
     # Sorted by name over both sides, so that no order of users, texts or scores tells the sides.
     texts = {
         user: texts_of(stores[side], list(stores[side].rows(user))[: job.max_texts_per_user])
@@ -212,6 +217,13 @@ def read_groups(job: CheckpointAudit, say: Callable[[str], object] = lambda _: N
     return replace(
         groups, seen={side: seen_in_training(groups.of_side(side), training_records(job)) for side in (True, False)}
     )
+
+
+def _drawn(job: CheckpointAudit, users: Sequence[str]) -> Sequence[str]:
+    """Return at most ``max_users`` of them, by the public seed."""
+    if job.max_users is None or len(users) <= job.max_users:
+        return users
+    return keyed_order(seed_key(job.seed), "audited users", list(users))[: job.max_users]
 
 
 def training_records(job: CheckpointAudit) -> Iterator[tuple[str, str]]:
@@ -276,7 +288,7 @@ def opened_models(job: CheckpointAudit, texts: AttackTexts, reporter: Reporter) 
     if job.remote is None:
         served = next((name for name in job.models() if name.startswith(AT_ENDPOINT)), None)
         if served is not None:
-            raise InputError(f"'{served}' is behind an endpoint: give --endpoint")
+            raise InputError(f"'{served}' is behind an endpoint: use heldin audit-endpoint")
         yield OpenedModels(job.context)
         return
     # Endpoints are no part of an audit of two files.

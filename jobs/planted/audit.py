@@ -1,4 +1,4 @@
-"""``heldin audit --planted``: scores of a model that was trained on a planted training set meet the coins."""
+"""``heldin audit-planted``: scores of a model that was trained on a planted training set meet the coins."""
 
 import shutil
 from collections.abc import Iterable, Sequence

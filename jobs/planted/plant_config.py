@@ -238,7 +238,7 @@ def is_dataset(path: Path) -> bool:
         return False
     raise InputError(
         f"'{path}': a training set is a file of JSON lines ({', '.join(JSON_LINES)}), .csv (both also .gz, .zst) or"
-        " .parquet, or a folder that save_to_disk wrote; heldin corpus build --to writes other corpora as one"
+        " .parquet, or a folder that save_to_disk wrote; heldin corpus build --out writes other corpora as one"
     )
 
 

@@ -116,7 +116,7 @@ def mechanism_of(config: RunConfig, *, plain_steps: int, clip_norm: float | None
             mechanism = Mechanism(
                 **_common(config, defense),
                 **_sampled(defense),
-                unit="user_entity",
+                unit="user-entity",
                 # Caps look at everybody's slots: only neighbours with the same slots keep the same records
                 # (docs/theory.md#caps-and-fixed-incidence).
                 adjacency="zero_out" if defense.caps else "add_remove",
@@ -132,7 +132,7 @@ def mechanism_of(config: RunConfig, *, plain_steps: int, clip_norm: float | None
             return Mechanism(
                 **_common(config, defense),
                 **{**_sampled(defense), "noise_multiplier": _noise_on_sum(defense)},
-                unit="user_entity",
+                unit="user-entity",
                 sampled="user",
                 sampler=PoissonSampler.of(defense.population, defense.cohort),
                 group_size=defense.group_size or 1,

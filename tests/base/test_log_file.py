@@ -90,5 +90,5 @@ def test_a_folder_that_is_refused_gets_no_log(call, small_config, tmp_path):
 def test_verify_and_export_do_not_mind_the_log(call, finished, tmp_path):
     assert (finished / LOG).is_file()
     assert call("verify", finished)[0] == 0
-    assert call("export", finished, "--to", tmp_path / "public")[0] == 0
+    assert call("export", finished, "--out", tmp_path / "public")[0] == 0
     assert not (tmp_path / "public" / LOG).exists()

@@ -154,7 +154,7 @@ def test_coverage_is_what_the_record_says():
 
 def test_too_few_trainings_are_refused_before_they_are_paid_for():
     member = np.arange(8) % 2 == 0
-    with refused(by=forecast, naming=("8", "--runs")):
+    with refused(by=forecast, naming=("8", "--trainings")):
         forecast(member, None, DELTA, [])
     member = np.arange(16) % 2 == 0  # enough for a bound, and not for two claims that pay for each other
     assert forecast(member, None, DELTA, [stated_claim(1.0, 1e-5)])

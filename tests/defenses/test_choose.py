@@ -44,4 +44,4 @@ def test_cohorts_never_exceed_the_population():
 
 def test_delta_follows_from_the_public_number_of_users():
     assert _choose(delta=None).delta == pytest.approx(512**-1.1)
-    assert "least noise: uls" in table(_choose())
+    assert "choose uls" in table(_choose())

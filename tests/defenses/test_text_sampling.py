@@ -22,7 +22,7 @@ RATE = 50 / 946
 
 def text_sampling(**changes):
     fields = {
-        "unit": "user_entity",
+        "unit": "user-entity",
         "sampled": "example",
         "adjacency": "zero_out",
         "sampler": PoissonSampler(rate=RATE),
@@ -147,7 +147,7 @@ def test_what_no_theorem_covers_is_refused():
             lambda: uncapped(group_size=16),
         ],
     )
-    assert all(names(str(error.value), "user_entity") for k in (0, 1, 2, 4) for error in caught[k])
+    assert all(names(str(error.value), "user-entity") for k in (0, 1, 2, 4) for error in caught[k])
     assert all(names(str(error.value), "zero_out", "add_remove") for error in caught[3])
 
 

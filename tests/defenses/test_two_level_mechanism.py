@@ -22,7 +22,7 @@ def uedp(two_level=None, **changes):
     its = {"entity_rate": 0.5, "extended_rate": 1.0, "rule": "all", "holders": 946}
     its |= {"claimed_noise": 2.0, "sensitive_share": SHARE}
     fields = {
-        "unit": "user_entity",
+        "unit": "user-entity",
         "sampled": "user",
         "sampler": PoissonSampler.of(946, 50),
         "noise_multiplier": 102.0,

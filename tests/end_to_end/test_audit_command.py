@@ -43,7 +43,7 @@ def files(finished, small_config, tmp_path):
 
 
 def _arguments(finished, files, out):
-    columns = ["--user", "author", "--text", "body", "--id", "mail", "--max-characters", "200"]
+    columns = ["--user", "author", "--text", "body", "--set", "columns.id=mail", "--set", "attack.max_characters=200"]
     model = ["--model", finished / "checkpoints" / "final", "--reference", _reference(finished)]
     return ["audit", *model, "--held-in", files[0], "--held-out", files[1], "--out", out, *columns]
 
@@ -109,14 +109,14 @@ def test_models_that_state_no_context_are_audited_with_the_users(call, finished,
     arguments = _arguments(finished, files, tmp_path / "audit")
     arguments[2], arguments[4] = tmp_path / "target", tmp_path / "base"
     code, _, err = call(*arguments)
-    assert (code, "--context" in err.splitlines()[-1]) == (2, True)
-    code, _, err = call(*arguments, "--context", "1")
-    assert (code, "--context" in err) == (2, True)
-    code, _, err = call(*arguments, "--context", "16")
+    assert (code, "context" in err.splitlines()[-1]) == (2, True)
+    code, _, err = call(*arguments, "--set", "context=1")
+    assert (code, "context" in err) == (2, True)
+    code, _, err = call(*arguments, "--set", "context=16")
     assert code == 0, err
     assert read_record(tmp_path / "audit" / "record.json").config["context"] == 16
     assert verify(tmp_path / "audit", LineReporter(lambda line: None)).differences == ()
-    code, _, err = call(*arguments, "--context", "20")
+    code, _, err = call(*arguments, "--set", "context=20")
     assert (code, "another 'context'" in err) == (2, True)
 
 
@@ -152,7 +152,7 @@ def test_an_audit_trusts_no_table_that_is_there_and_takes_the_folder_of_an_inter
     assert [path.name for path in out.iterdir()] == ["log.txt"]
     with monkeypatch.context() as patch:
         patch.setattr("heldin.jobs.checkpoint.audit.write_new_record", interrupted)
-        assert call(*arguments, "--max-characters", "100")[0] == 130
+        assert call(*arguments, "--set", "attack.max_characters=100")[0] == 130
     assert (out / "scores.parquet").is_file()
     # Its leftovers can be purged before anything is concluded from them.
     shutil.copytree(out, tmp_path / "left")
@@ -208,7 +208,7 @@ def test_an_audit_from_a_file_is_that_of_its_options_and_options_win(call, finis
     }
     path = tmp_path / "audit.yaml"
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
-    code, _, err = call("audit", "--config", path, "--out", tmp_path / "b", "--name", "mine")
+    code, _, err = call("audit", "--config", path, "--out", tmp_path / "b", "--set", "name=mine")
     assert code == 0, err
     one, other = (read_record(tmp_path / folder / "record.json") for folder in ("a", "b"))
     assert (other.name, other.resamples) == ("mine", 200)
@@ -298,7 +298,7 @@ def _training(finished, path, users=None, texts=None):
 
 
 def test_what_is_declared_is_said_as_declared_and_thresholds_reach_the_answer(call, finished, files, tmp_path):
-    declared = ["--texts", "fresh", "--assignment", "coin", "--exclude-auroc", "0.99", "--exclude-tpr", "0.99"]
+    declared = ["--texts", "fresh", "--assignment", "coin", "--set", "decision={auroc: 0.99, tpr: 0.99}"]
     code, _, err = call(*_arguments(finished, files, tmp_path / "audit"), *declared)
     assert code == 0, err
     record = read_record(tmp_path / "audit" / "record.json")
@@ -356,13 +356,13 @@ def test_what_is_wrong_with_the_new_options_is_one_line(call, finished, files, t
     for extra, by, naming in (
         (["--training", empty], "read_groups", (f"'{empty}'", "--training")),
         (["--training", header], "read_groups", (f"'{header}'", "--training")),
-        (["--training", blank, "--skip-bad-lines"], "read_groups", (f"'{blank}'", "--training")),
+        (["--training", blank, "--set", "skip_bad_lines=true"], "read_groups", (f"'{blank}'", "--training")),
         (["--training", other], "require_columns", yours),
         (["--training", tmp_path / "no.jsonl"], "_look_for", f"'{tmp_path / 'no.jsonl'}'"),
         (["--texts", "old"], "checked", ("--texts", "'fresh'", "'training'", "'old'")),
-        (["--exclude-auroc", "0.5"], "checked", ("--exclude-auroc", "than 0.5", "found 0.5")),
-        (["--exclude-auroc", "1"], "checked", ("--exclude-auroc", "than 1", "found 1.0")),
-        (["--exclude-tpr", "0.05"], "DecisionConfig._possible", ("tpr 0.05", "fpr 0.05")),
+        (["--set", "decision.auroc=0.5"], "checked", ("decision.auroc", "than 0.5", "found 0.5")),
+        (["--set", "decision.auroc=1"], "checked", ("decision.auroc", "than 1", "found 1")),
+        (["--set", "decision.tpr=0.05"], "DecisionConfig._possible", ("tpr 0.05", "fpr 0.05")),
     ):
         _, _, err = call(*arguments, *extra)
         assert call.refused(by=by, naming=naming)

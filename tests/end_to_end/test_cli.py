@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
     [
         (["--help"], ["demo", "run", "audit", "report", "export", "corpus", "account", "bound", "power", "Exit codes"]),
         (["run", "--help"], ["--set", "--out", "the same command resumes it"]),
-        (["audit", "--help"], ["--model", "--reference", "--held-in", "--held-out", "LoRA", "exact half"]),
+        (["audit", "--help"], ["--model", "--reference", "--held-in", "--held-out", "exact half"]),
         (["bound", "--help"], ["--assignment", "not an exact half"]),
         (["power", "--help"], ["--scores", "--exclude-auroc", "--exclude-tpr"]),
         (["corpus", "stats", "--help"], ["--tokenizer", "--aliases", "--skip-bad-lines"]),
@@ -144,7 +144,7 @@ def test_a_corpus_is_written_as_one_file_that_can_be_planted(call, tmp_path):
     box.close()
     found = {}
     for name in ("mail.parquet", "mail.jsonl"):
-        code, out, _ = call("corpus", "build", mail, "--to", tmp_path / name)
+        code, out, _ = call("corpus", "build", mail, "--out", tmp_path / name)
         assert (code, out.strip()) == (0, f"2 users, 8 records: {tmp_path / name}")
         rows = [row for _, row in rows_of_file(tmp_path / name, ("user", "text", "id", "date"), BadRows())]
         assert {tuple(row) for row in rows} == {("user", "text", "id", "date")}
@@ -153,7 +153,7 @@ def test_a_corpus_is_written_as_one_file_that_can_be_planted(call, tmp_path):
     assert sorted(row["text"] for row in found["mail.jsonl"]) == [f"Good morning, number {i}.\n" for i in range(8)]
     assert not is_dataset(tmp_path / "mail.parquet")
     for name, naming in (("mail.txt", (".parquet", ".jsonl")), ("mail.jsonl", f"'{tmp_path / 'mail.jsonl'}'")):
-        _, _, err = call("corpus", "build", mail, "--to", tmp_path / name)
+        _, _, err = call("corpus", "build", mail, "--out", tmp_path / name)
         assert call.refused(naming=naming)
         assert err.count("\n") == 1
 
@@ -224,7 +224,7 @@ def test_a_damaged_plan_is_not_exported(call, finished, tmp_path):
     shutil.copytree(finished, run)
     whole = (run / "plan.json").read_text(encoding="utf-8")
     (run / "plan.json").write_text(whole[: len(whole) // 2], encoding="utf-8")
-    code, _, err = call("export", run, "--to", tmp_path / "public")
+    code, _, err = call("export", run, "--out", tmp_path / "public")
     assert (code, err.count("\n")) == (2, 1)
     assert "plan.json: not JSON" in err
     assert not (tmp_path / "public").exists()
@@ -235,7 +235,7 @@ def test_a_folder_below_a_file_is_bad_input(call, finished, small_config, tmp_pa
     (tmp_path / "file").write_text("x", encoding="utf-8")
     below = tmp_path / "file" / "folder"
     arguments = {
-        "export": ("export", finished, "--to", below),
+        "export": ("export", finished, "--out", below),
         "run": ("run", small_config, "--out", below),
     }
     code, _, err = call(*arguments[command])
@@ -273,20 +273,23 @@ def test_paragraphs_of_the_help_break_where_the_terminal_does():
     # Across ends of lines in the docstring, in paragraphs after the first.
     _, *paragraphs = inspect.getdoc(audit).split("\n\n")
     broken = [paragraph for paragraph in paragraphs if "\n" in paragraph]
-    assert len(broken) > 1
+    assert broken
     for paragraph in broken:
         assert " ".join(paragraph.split())[:150] in shown
 
 
 def test_no_help_text_is_cut_or_eaten_on_80_columns():
-    commands = ["", "run", "audit", "bound", "power", "audit-trainer", "compare", "verify", "report", "export", "demo"]
+    commands = ["", "run", "audit", "bound", "power", "white-box", "compare", "verify", "report", "export", "demo"]
     commands += [
         "config",
         "corpus stats",
         "corpus build",
         "corpus presets",
-        "account uls",
-        "account choose",
+        "account",
+        "choose",
+        "init",
+        "audit-endpoint",
+        "audit-planted",
     ]
     # In one process of its own: typer reads the width when it is imported.
     script = (

@@ -83,7 +83,7 @@ VERIFY = ("verify", "FOLDER", "--json")
 COMPARE = ("compare", "FOLDER", "FOLDER", "--json")
 REPORT = ("report", "FOLDER", "--json")
 PEOPLE = ("report", "FOLDER", "--people", "--json")
-EXPORT = ("export", "FOLDER", "--to", "EXPORTED", "--json")
+EXPORT = ("export", "FOLDER", "--out", "EXPORTED", "--json")
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def jobs(make_once):
     root = make_once("jobs", _finish_jobs)
     trainings = (*_TRAININGS[:1], root / "trial.yaml", *_TRAININGS[1:])
     asked = {"verify": VERIFY, "compare": COMPARE, "report": REPORT}
-    audit = ("audit", "--model", root / "planted model", "--declared-by", "R. Signer", "--planted")
+    audit = ("audit-planted", "--model", root / "planted model", "--declared-by", "R. Signer")
     return {
         "run": _Job(root / "run", {**asked, "people": PEOPLE, "export": EXPORT}, ("run", root / "run.yaml", "--out")),
         "audit": _Job(root / "audit", asked),
@@ -131,7 +131,7 @@ def jobs(make_once):
     }
 
 
-_TRAININGS = ("audit-training", "--runs", "24", "--documents", "2", "--processes", "1", "--out")
+_TRAININGS = ("retrain", "--trainings", "24", "--documents", "2", "--processes", "1", "--out")
 
 
 def _finish_jobs(root):

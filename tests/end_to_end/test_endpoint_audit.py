@@ -50,7 +50,7 @@ def server(local):
 def _at(url, arguments, local, *options):
     """The arguments of an audit of local models, with the target behind the endpoint."""
     named = ["tuned" if part == local[0] else part for part in arguments]
-    return [*named, "--endpoint", url, "--tokenizer", local[0], *options]
+    return ["audit-endpoint", url, *named[1:], "--tokenizer", local[0], *options]
 
 
 def test_an_audit_over_http_says_what_the_local_one_says_and_is_verified_without_the_endpoint(
@@ -86,11 +86,11 @@ def test_an_audit_over_http_says_what_the_local_one_says_and_is_verified_without
 
 def test_a_killed_audit_goes_on_and_pays_for_nothing_twice(call, finished, local, server, files, tmp_path):
     plan = tmp_path / "plan.json"
-    numbers = {"population": 100, "cohort": 10, "steps": 10, "delta": 1e-5, "noise_multiplier": 1.5}
+    numbers = {"users": 100, "cohort": 10, "steps": 10, "delta": 1e-5, "noise_multiplier": 1.5}
     write_plan(chosen_mechanism(None, kind="uls", **numbers), plan)
     arguments = _arguments(finished, files, tmp_path / "remote")
     with serving(server) as url:
-        options = ("--concurrency", 1, "--max-tries", 1, "--plan", plan)
+        options = ("--concurrency", 1, "--max-tries", 1, "--set", f"plan={plan}")
         whole = _at(url, arguments, local, *options)
         server.faults = {40: 500}
         code, _, err = call(*whole)
@@ -107,16 +107,16 @@ def test_a_killed_audit_goes_on_and_pays_for_nothing_twice(call, finished, local
 
 
 def test_both_models_behind_the_endpoint_without_a_tokenizer(call, finished, local, server, files, tmp_path):
-    short = [*_arguments(finished, files, tmp_path / "local"), "--max-characters", 60]
+    short = [*_arguments(finished, files, tmp_path / "local"), "--set", "attack.max_characters=60"]
     assert call(*short)[0] == 0
     there = {local[0]: "tuned", local[1]: "endpoint:base", tmp_path / "local": tmp_path / "remote"}
     arguments = [there.get(part, part) for part in short]
     with serving(server) as url:
-        code, _, err = call(*arguments, "--endpoint", url, "--max-tokens-sent", 5)
+        code, _, err = call("audit-endpoint", url, *arguments[1:], "--max-tokens-sent", 5)
         assert code == 2
         assert call.refused(by="_say_cost", naming=("--max-tokens-sent", "5"))
         assert all(body["prompt"] in ("\nThe quick brown fox", "\n", "A") for body in server.asked)
-        code, _, err = call(*arguments, "--endpoint", url)
+        code, _, err = call("audit-endpoint", url, *arguments[1:])
     assert code == 0, err
     assert "tokens (estimated, 4 bytes each)" in err
     record = read_record(tmp_path / "remote" / "record.json")
@@ -178,10 +178,9 @@ def test_a_model_that_changes_meanwhile_is_told(call, finished, local, server, f
 
 def test_what_does_not_go_together_is_refused(call, finished, local, server, files, tmp_path):
     arguments = _arguments(finished, files, tmp_path / "a")
-    assert call(*arguments, "--tokenizer", local[0])[2].splitlines()[-1] == "error: --tokenizer goes with --endpoint"
     beside = ["endpoint:base" if part == local[1] else part for part in arguments]
     call(*beside)
-    assert call.refused(by="opened_models", naming=("'endpoint:base'", "--endpoint"))
+    assert call.refused(by="opened_models", naming=("'endpoint:base'", "heldin audit-endpoint"))
     server.echo = server.prompt_logprobs = False
     with serving(server) as url:
         code, _, _ = call(*_at(url, arguments, local))

@@ -107,7 +107,7 @@ def test_an_audit_of_entities_speaks_of_entities_from_check_to_report(call, writ
     assert not any(name in published for name in listed)
     code, out, _ = call("verify", tmp_path / "run")
     assert code == 0, out
-    code, _, err = call("export", tmp_path / "run", "--to", tmp_path / "public")
+    code, _, err = call("export", tmp_path / "run", "--out", tmp_path / "public")
     assert code == 0, err
     code, _, err = call("report", tmp_path / "run", "--scores", tmp_path / "scores.csv")
     assert code == 0, err
@@ -119,7 +119,7 @@ def test_an_audit_of_entities_speaks_of_entities_from_check_to_report(call, writ
 @pytest.mark.slow
 def test_users_and_entities_are_one_pool_under_one_claim_and_canaries_keep_their_own(call, write, tmp_path):
     defense = {
-        "kind": "user_entity",
+        "kind": "user-entity",
         "population": 400,
         "cohort": 40,
         "steps": 6,
@@ -159,7 +159,7 @@ def test_users_and_entities_are_one_pool_under_one_claim_and_canaries_keep_their
 @pytest.mark.slow
 def test_a_guarantee_is_exported_of_which_entities_were_audited(call, write, tmp_path):
     """The ceiling of the record is the entities'; that of the plan, which has no caps, is nobody's."""
-    defense = {"kind": "user_entity", "population": 400, "cohort": 40, "steps": 6, "delta": 1e-3, "noise_multiplier": 1}
+    defense = {"kind": "user-entity", "population": 400, "cohort": 40, "steps": 6, "delta": 1e-3, "noise_multiplier": 1}
     path = write("text", people=60, records=4, defense={**defense, "exposed": 3}, finetune={"select": "last"})
     code, _, err = call("run", path, "--out", tmp_path / "run")
     assert code == 0, err
@@ -168,9 +168,9 @@ def test_a_guarantee_is_exported_of_which_entities_were_audited(call, write, tmp
     assert record.ceiling() is not None
     code, out, _ = call("verify", tmp_path / "run")
     assert code == 0, out
-    code, _, err = call("export", tmp_path / "run", "--to", tmp_path / "public")
+    code, _, err = call("export", tmp_path / "run", "--out", tmp_path / "public")
     assert code == 0, err
-    code, _, err = call("compare", tmp_path / "run", tmp_path / "run", "--to", tmp_path / "compared")
+    code, _, err = call("compare", tmp_path / "run", tmp_path / "run", "--out", tmp_path / "compared")
     assert code == 0, err
 
 
@@ -203,7 +203,7 @@ def test_plain_training_violates_an_epsilon_of_1_for_real_people_who_are_named(c
 @pytest.mark.slow
 def test_text_sampling_keeps_what_it_promises_to_real_people_who_are_named(call, write, tmp_path):
     defense = {
-        "kind": "user_entity",
+        "kind": "user-entity",
         "population": 1500,
         "cohort": 100,
         "steps": 60,

@@ -2,25 +2,35 @@
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import typer.main
 
+from heldin.audit.decision import Answer
+from heldin.base.exit_codes import ExitCode
 from heldin.base.files import strict_json
 from heldin.commands import cli
+from heldin.commands.examples import EXAMPLES
+from heldin.commands.finish import exit_code
+from heldin.commands.options import fail_on_of
+from heldin.record.document import read_record
 from heldin.sweeps.load import load_sweep
+from tests.refusals import refused
 
 ROOT = Path(__file__).resolve().parents[2]
-SLOW = {"audit-trainer", "demo"}
-# test_audit_command.py, test_audit_training.py and jobs/test_plant.py ask them for JSON
-ELSEWHERE = ("audit", "audit-training", "plant")
+SLOW = {"white-box", "demo"}
+# test_audit_command.py, test_endpoint_audit.py, test_retrain.py and those of planted sets ask them for JSON
+ELSEWHERE = ("audit", "audit-endpoint", "retrain", "plant", "audit-planted")
 PRIVATE = ["--steps", 10, "--delta", 1e-5, "--noise-multiplier", 2]
 UNIT = ["--sampling-rate", 0.1]
-TRAINER = ["--kind", "uls", "--population", 20, "--cohort", 5, "--canaries", 200, "--seeds", 1, "--one-process"]
+TRAINER = ["--kind", "uls", "--users", 20, "--cohort", 5, "--canaries", 200, "--trainings", 1, "--one-process"]
 
 
 def _leaves(command, name=""):
@@ -52,12 +62,13 @@ def arguments(finished, small_config, tmp_path, monkeypatch):
     return {
         "demo": ["--out", tmp_path / "demo"],
         "run": [small_config, "--out", run],
-        "config": ["finetune"],
-        "audit-trainer": [*TRAINER, *PRIVATE],
+        "config": ["run", "finetune"],
+        "init": ["plant", "--out", tmp_path / "plant.yaml"],
+        "white-box": [*TRAINER, *PRIVATE],
         "report": [run],
         "compare": [run, finished],
         "verify": [run],
-        "export": [run, "--to", tmp_path / "public"],
+        "export": [run, "--out", tmp_path / "public"],
         "purge": [run, "--yes"],
         "cache": [],
         "bound": [scores, "--assignment", "coin", "--claim", "epsilon=4,delta=1e-6"],
@@ -66,15 +77,9 @@ def arguments(finished, small_config, tmp_path, monkeypatch):
         "corpus stats": [corpus],
         "corpus entities": [corpus, "--words", names],
         "corpus presets": [],
-        "corpus example": ["--to", tmp_path / "example", "--users", 20],
-        "account uls": [*PRIVATE, *UNIT],
-        "account els": [*PRIVATE, *UNIT, "--group-size", 4],
-        "account group": [*PRIVATE, *UNIT, "--group-size", 4],
-        "account example": ["--steps", 10, "--delta", 1e-5, "--noise-multiplier", 0, *UNIT],  # epsilon is infinite
-        "account user-entity": [*PRIVATE, "--sampling-rate", 0.1],
-        "account uedp": ["--users", 100, "--cohort", 5, "--steps", 10],
-        "account choose": ["--users", 100, "--budget", 8, "--steps", 10, "--target-epsilon", 4],
-        "account plan": [run / "plan.json"],
+        "corpus example": ["--out", tmp_path / "example", "--users", 20],
+        "account": ["uls", *PRIVATE, *UNIT],
+        "choose": ["--users", 100, "--budget", 8, "--steps", 10, "--target-epsilon", 4],
         "sweep": [_sweep(tmp_path, small_config), "--check", "--out", tmp_path / "swept"],
     }
 
@@ -104,6 +109,21 @@ def test_what_is_not_finite_is_null_at_any_depth():
     )
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["els", *PRIVATE, *UNIT, "--group-size", 4],
+        ["group", *PRIVATE, *UNIT, "--group-size", 4],
+        ["user-entity", *PRIVATE, *UNIT],
+        ["uedp", "--users", 100, "--cohort", 5, "--steps", 10, "--delta", 1e-5, "--noise-multiplier", 2],
+    ],
+)
+def test_every_mechanism_answers_in_strict_json(call, words):
+    code, out, err = call("account", *words, "--json")
+    assert code == 0, err
+    assert json.loads(out, parse_constant=_no_such_token)
+
+
 def test_an_infinite_epsilon_is_null(call):
     arguments = ["example", "--steps", 10, "--delta", 1e-5, "--noise-multiplier", 0, *UNIT]
     code, out, _ = call("account", *arguments, "--json")
@@ -117,6 +137,65 @@ def test_no_command_has_more_than_a_dozen_options_outside_its_panels(name):
     options = [p for p in COMMANDS[name].params if p.param_type_name == "option"]
     plain = [p.name for p in options if not getattr(p, "rich_help_panel", None)]
     assert len(plain) <= 12, plain
+
+
+def test_every_help_page_ends_with_examples_and_names_values_by_words():
+    assert set(EXAMPLES) == set(COMMANDS)
+    for name, command in COMMANDS.items():
+        assert command.epilog.split("\n\n")[1:] == list(EXAMPLES[name])
+        assert all(shlex.split(line)[: 1 + len(name.split())] == ["heldin", *name.split()] for line in EXAMPLES[name])
+        for its in command.params:
+            assert its.name == "help" or not re.search("str|int|float|path|bool", its.metavar or ""), (name, its.name)
+
+
+def test_the_options_of_an_audit_fit_one_screen(call, monkeypatch):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "80", "TERMINAL_WIDTH": "80"}
+    command = [sys.executable, "-m", "heldin", "audit", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
+    assert len(shown.rstrip().splitlines()) <= 50
+
+
+def test_every_exit_code_has_a_meaning_of_its_own(call):
+    assert len({code.meaning for code in ExitCode}) == len(ExitCode)
+    _, out, _ = call("--help")
+    assert all(f"{code} {code.meaning.split()[0]}" in " ".join(out.split()) for code in ExitCode)
+
+
+@pytest.mark.parametrize(
+    ("given", "answer", "code"),
+    [
+        (None, "leaks", 0),
+        ("leaks", "leaks", 8),
+        ("leaks", "no leak found", 0),
+        ("leaks", "inconclusive", 0),
+        ("leaks,inconclusive", "inconclusive", 8),
+        ("leaks", "not valid", 8),  # a gate that got no answer is not passed
+        ("contradicted", "leaks", 0),
+        (None, "not valid", 0),
+    ],
+)
+def test_a_gate_fails_for_what_it_names_and_for_what_is_not_valid(given, answer, code):
+    decision = Namespace(decision=Namespace(answer=Answer(answer)))
+    record = Namespace(judgement=Namespace(exit_code=ExitCode.DONE), decision=decision, canaries=None)
+    assert exit_code(record, fail_on_of(given)) == code
+
+
+def test_canary_users_who_leak_fail_a_gate_on_leaks():
+    found = {answer: Namespace(decision=Namespace(answer=Answer(answer))) for answer in ("leaks", "inconclusive")}
+    canaries = Namespace(decision=found["leaks"])
+    judgement = Namespace(exit_code=ExitCode.DONE)
+    record = Namespace(judgement=judgement, decision=found["inconclusive"], canaries=canaries)
+    assert exit_code(record, fail_on_of("leaks")) == ExitCode.GATED
+    assert exit_code(record, fail_on_of("contradicted")) == ExitCode.DONE
+
+
+def test_a_contradicted_claim_keeps_its_code_behind_a_gate(finished):
+    record = read_record(finished / "record.json")
+    contradicted = Namespace(exit_code=ExitCode.INDICATIVE)
+    its = Namespace(judgement=contradicted, decision=record.decision)
+    assert exit_code(its, fail_on_of("leaks,inconclusive,contradicted")) == ExitCode.INDICATIVE
+    with refused(by=fail_on_of, naming=("leak", "leaks", "not-valid")):
+        fail_on_of("leak")
 
 
 @pytest.mark.parametrize("where", ["before", "after"])

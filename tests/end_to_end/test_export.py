@@ -27,7 +27,7 @@ def run(finished, tmp_path):
 
 
 def _refused(call, run, tmp_path, *words):
-    code, _, err = call("export", run, "--to", tmp_path / "public")
+    code, _, err = call("export", run, "--out", tmp_path / "public")
     assert code == 2
     assert len(err.splitlines()) == 1
     for word in words:
@@ -90,13 +90,13 @@ def test_a_plan_of_another_config_is_not_exported(call, run, tmp_path):
 )
 def test_a_plan_that_states_more_than_its_mechanism_gives_is_refused_everywhere(call, run, tmp_path, field, change):
     to = tmp_path / "public"
-    assert call("export", run, "--to", to)[0] == 0
+    assert call("export", run, "--out", to)[0] == 0
     for folder in (run, to):
         plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
         change(plan)
         (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     said = f"plan.json: {field}"
-    for arguments in (("export", run, "--to", tmp_path / "b"), ("verify", run), ("verify", "--exported", to)):
+    for arguments in (("export", run, "--out", tmp_path / "b"), ("verify", run), ("verify", "--exported", to)):
         code, _, err = call(*arguments)
         assert (code, said in err) == (2, True), (arguments, err)
         assert err.splitlines()[-1].startswith("error: ")
@@ -107,7 +107,7 @@ def test_the_exported_plan_is_written_from_the_mechanism(call, run, tmp_path):
     plan = json.loads((run / "plan.json").read_text(encoding="utf-8"))
     short = {key: value for key, value in plan["mechanism"].items() if key != "assumptions"}  # () by default
     (run / "plan.json").write_text(json.dumps({**plan, "mechanism": short, "files": {"a": "b"}}), encoding="utf-8")
-    assert call("export", run, "--to", tmp_path / "public")[0] == 0
+    assert call("export", run, "--out", tmp_path / "public")[0] == 0
     exported = json.loads((tmp_path / "public" / "plan.json").read_text(encoding="utf-8"))
     assert "a" not in exported.pop("files")
     assert exported == plan
@@ -116,7 +116,7 @@ def test_the_exported_plan_is_written_from_the_mechanism(call, run, tmp_path):
 @pytest.mark.parametrize("name", ["notes.safetensors.txt.bak", "chat_template.jinja"])
 def test_no_file_leaves_that_no_fingerprint_covers(call, run, tmp_path, name):
     assert (run / "checkpoints" / "final" / "generation_config.json").is_file()
-    assert call("export", run, "--to", tmp_path / "public")[0] == 0
+    assert call("export", run, "--out", tmp_path / "public")[0] == 0
     assert not (tmp_path / "public" / "generation_config.json").exists()
     with quiet_transformers():
         AutoModelForCausalLM.from_pretrained(tmp_path / "public")
@@ -128,7 +128,7 @@ def test_no_file_leaves_that_no_fingerprint_covers(call, run, tmp_path, name):
 @pytest.mark.parametrize("lacking", ["config.json", "model.safetensors"])
 def test_an_exported_folder_without_a_model_is_refused(call, finished, tmp_path, lacking):
     to = tmp_path / "public"
-    assert call("export", finished, "--to", to)[0] == 0
+    assert call("export", finished, "--out", to)[0] == 0
     plan = json.loads((to / "plan.json").read_text(encoding="utf-8"))
     del plan["files"][lacking]
     (to / lacking).unlink()
@@ -140,7 +140,7 @@ def test_an_exported_folder_without_a_model_is_refused(call, finished, tmp_path,
 
 def test_a_plan_that_names_a_file_elsewhere_is_refused(call, finished, tmp_path):
     to = tmp_path / "public"
-    assert call("export", finished, "--to", to)[0] == 0
+    assert call("export", finished, "--out", to)[0] == 0
     plan = json.loads((to / "plan.json").read_text(encoding="utf-8"))
     (to / "model.safetensors").rename(tmp_path / "model.safetensors")
     plan["files"]["../model.safetensors"] = plan["files"].pop("model.safetensors")
@@ -151,7 +151,7 @@ def test_a_plan_that_names_a_file_elsewhere_is_refused(call, finished, tmp_path)
 
 def test_an_exported_folder_can_be_checked_by_whoever_receives_it(call, finished, tmp_path):
     to = tmp_path / "public"
-    assert call("export", finished, "--to", to)[0] == 0
+    assert call("export", finished, "--out", to)[0] == 0
     code, out, _ = call("verify", "--exported", to)
     assert code == 0
     named = json.loads((to / "plan.json").read_text(encoding="utf-8"))["files"]
@@ -191,7 +191,7 @@ def test_a_plan_says_which_step_s_model_it_covers(finished, tmp_path, call):
     """The small run keeps the best of its steps by the loss of held-in users."""
     plan = json.loads((finished / "plan.json").read_text(encoding="utf-8"))
     assert plan["covers"]["code"] == Covers.PROTECTED_VALIDATION.code
-    assert call("export", finished, "--to", tmp_path / "public")[0] == 0
+    assert call("export", finished, "--out", tmp_path / "public")[0] == 0
     card = (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
     assert str(Covers.PROTECTED_VALIDATION()) in card
 
@@ -201,7 +201,7 @@ def test_the_card_follows_the_conventions_of_hugging_face(run, tmp_path, call):
     record = read_record(run / "record.json")
     release = {"access": "weights", "owner": "A. Owner", "purpose": "Completes mails: nothing else.", "who": "staff"}
     write_record(record.model_copy(update={"config": {**record.config, "release": release}}), run / "record.json")
-    assert call("export", run, "--to", tmp_path / "public")[0] == 0
+    assert call("export", run, "--out", tmp_path / "public")[0] == 0
     card = ModelCard.load(tmp_path / "public" / "README.md")
     assert (card.data.library_name, card.data.pipeline_tag, card.data.tags) == (
         "transformers", "text-generation", ["heldin"],
@@ -218,7 +218,7 @@ def test_the_card_follows_the_conventions_of_hugging_face(run, tmp_path, call):
 
 def test_nothing_that_was_measured_on_users_leaves(call, run, tmp_path):
     """The same card and plan, to the byte, whatever the audit found: neither depends on it."""
-    assert call("export", run, "--to", tmp_path / "before")[0] == 0
+    assert call("export", run, "--out", tmp_path / "before")[0] == 0
     record = read_record(run / "record.json")
     found = {
         "attacks": [its.model_copy(update={"adjusted_p": 0.123}) for its in record.attacks],
@@ -230,7 +230,7 @@ def test_nothing_that_was_measured_on_users_leaves(call, run, tmp_path):
         "knowledge": [],
     }
     write_record(record.model_copy(update=found), run / "record.json")
-    assert call("export", run, "--to", tmp_path / "after")[0] == 0
+    assert call("export", run, "--out", tmp_path / "after")[0] == 0
     for name in ("README.md", "plan.json"):
         before, after = ((tmp_path / its / name).read_bytes() for its in ("before", "after"))
         assert before == after, name
@@ -239,6 +239,6 @@ def test_nothing_that_was_measured_on_users_leaves(call, run, tmp_path):
 @pytest.mark.slow
 def test_a_model_that_was_scored_in_half_precision_is_exported(call, small_config, tmp_path):
     assert call("run", small_config, "--out", tmp_path / "run", "--set", "attack.precision=bf16")[0] in (0, 3, 4)
-    code, _, err = call("export", tmp_path / "run", "--to", tmp_path / "public")
+    code, _, err = call("export", tmp_path / "run", "--out", tmp_path / "public")
     assert (code, err) == (0, "")
     assert (tmp_path / "public" / "model.safetensors").is_file()

@@ -59,7 +59,7 @@ def about_people(record):
 
 @pytest.mark.slow
 def test_text_sampling_keeps_what_it_promises_to_the_named(run):
-    defense = {"kind": "user_entity", "population": 1000, "cohort": 100, "steps": 60, "delta": 1e-5}
+    defense = {"kind": "user-entity", "population": 1000, "cohort": 100, "steps": 60, "delta": 1e-5}
     record, _ = run("text", defense={**defense, "target_epsilon": 2.0, "exposed": RECORDS})
     verdict, bound, auroc = about_people(record)
     promised = next(p.epsilon for p in record.training.by_exposure.curve if p.exposed == RECORDS)

@@ -78,7 +78,7 @@ def test_a_training_by_transformers_trainer_is_certified_from_plant_to_pdf(call,
     training = json.loads(out)["training"]
     more = ("--column", "body", "--epochs", 8, "--learning-rate", 2e-3, "--planted", tmp_path / "planted")
     _trained("trainer.py", training, base, tmp_path / "model", *more, folder=tmp_path)
-    asked = ("audit", "--planted", tmp_path / "planted", "--model", tmp_path / "model", "--declared-by", "R. Signer")
+    asked = ("audit-planted", tmp_path / "planted", "--model", tmp_path / "model", "--declared-by", "R. Signer")
     code, out, _ = call(*asked, "--claim", "epsilon=0.05,delta=1e-5,unit=user", "--json")
     found = json.loads(out)
     assert code == 3
@@ -94,9 +94,18 @@ def test_a_training_by_transformers_trainer_is_certified_from_plant_to_pdf(call,
     assert call("verify", tmp_path / "planted" / "audits" / "1")[0] == 0
     # Served, the same model is another look, and gives the same numbers up to rounding.
     with _served(tmp_path / "model") as url:
-        at = ("--endpoint", url, "--model", "tuned", "--tokenizer", tmp_path / "model", "--declared-by", "R. Signer")
+        at = (
+            "--endpoint",
+            url,
+            "--model",
+            "tuned",
+            "--set",
+            f"tokenizer={tmp_path / 'model'}",
+            "--declared-by",
+            "R. Signer",
+        )
         claim = ("--claim", "epsilon=0.05,delta=1e-5,unit=user")
-        code, out, _ = call("audit", "--planted", tmp_path / "planted", *at, *claim, "--json")
+        code, out, _ = call("audit-planted", tmp_path / "planted", *at, *claim, "--json")
     served = json.loads(out)
     assert (code, Path(served["folder"]).name) == (3, "2")
     lower = [max(b["epsilon_lower"] for b in its["judgement"]["bounds"]) for its in (found, served)]
@@ -163,7 +172,7 @@ def test_a_lora_adapter_by_trl_on_the_assistants_turns_is_certified(call, tmp_pa
     more = ("--epochs", 8, "--learning-rate", 1e-2)
     _trained("trl_lora.py", json.loads(out)["training"], base, tmp_path / "adapter", *more, folder=tmp_path)
     assert (tmp_path / "adapter" / "adapter_config.json").is_file()
-    asked = ("audit", "--planted", tmp_path / "planted", "--model", tmp_path / "adapter", "--declared-by", "R. Signer")
+    asked = ("audit-planted", tmp_path / "planted", "--model", tmp_path / "adapter", "--declared-by", "R. Signer")
     code, out, _ = call(*asked, "--claim", "epsilon=0.05,delta=1e-5,unit=user", "--json")
     found = json.loads(out)
     certified = [b["epsilon_lower"] for b in found["judgement"]["bounds"] if b["standing"] == "certified"]
@@ -211,7 +220,7 @@ def test_examples_sold_as_users_are_caught_from_outside_and_what_opacus_promises
     said = _trained("opacus_dp.py", json.loads(out)["training"], base, tmp_path / "private", *more, folder=tmp_path)
     (mechanism,) = [line for line in said.splitlines() if line.startswith("noise_multiplier=")]
     claims = ("epsilon=2,delta=1e-5,unit=user", f"{mechanism},unit=example")
-    asked = ("audit", "--planted", tmp_path / "planted", "--model", tmp_path / "private", "--declared-by", "R. Signer")
+    asked = ("audit-planted", tmp_path / "planted", "--model", tmp_path / "private", "--declared-by", "R. Signer")
     code, out, _ = call(*asked, *(word for claim in claims for word in ("--claim", claim)), "--json")
     found = json.loads(out)["judgement"]["verdicts"]
     sold = [its for its in found if its["claim"] == "epsilon 2 at delta 1e-05"]
@@ -251,7 +260,7 @@ def test_an_adapter_on_a_base_of_4_bits_is_certified_in_4_bits(call, tmp_path):
     assert code == 0
     more = ("--column", "body", "--epochs", 10, "--learning-rate", 1e-2, "--tokens", 64)
     _trained("qlora.py", json.loads(out)["training"], base, tmp_path / "adapter", *more, folder=tmp_path)
-    asked = ("audit", "--planted", tmp_path / "planted", "--model", tmp_path / "adapter", "--declared-by", "R. Signer")
+    asked = ("audit-planted", tmp_path / "planted", "--model", tmp_path / "adapter", "--declared-by", "R. Signer")
     code, out, _ = call(*asked, "--claim", "epsilon=0.05,delta=1e-5,unit=user", "--json")
     found = json.loads(out)
     certified = [b["epsilon_lower"] for b in found["judgement"]["bounds"] if b["standing"] == "certified"]

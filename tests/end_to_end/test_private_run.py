@@ -90,13 +90,13 @@ def test_the_plan_is_written_read_back_and_accounted_to_the_same_epsilon(call, c
         row["noise_multiplier"],
     )
     assert json.loads(printed)["epsilon"] == pytest.approx(row["epsilon"], rel=1e-6)
-    code, printed, _ = call("export", out, "--to", tmp_path / "public")
+    code, printed, _ = call("export", out, "--out", tmp_path / "public")
     assert "per user (add/remove)" in (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
     assert read_plan(tmp_path / "public" / "plan.json") == read_plan(out / "plan.json")
     copy = tmp_path / "copy"
     shutil.copytree(out, copy)
     _promise_more(copy)
-    code, _, err = call("export", copy, "--to", tmp_path / "unearned")
+    code, _, err = call("export", copy, "--out", tmp_path / "unearned")
     assert (code, err.count("\n")) == (2, 1)
     assert call.refused(by="require_trained_under", naming=f"'{copy / 'plan.json'}'")
     shutil.rmtree(copy)
@@ -174,7 +174,7 @@ def test_every_reason_for_no_guarantee_is_on_the_terminal_and_in_record_and_card
     assert states(state_guarantee(record), Guaranteed.NO_GUARANTEE)
     assert record.training.epsilon is None
     assert record.training.ceiling is None
-    call("export", out, "--to", tmp_path / "public")
+    call("export", out, "--out", tmp_path / "public")
     card = (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
     for *_, label in NO_GUARANTEE:
         assert all(label in text for text in (" ".join(printed.split()), record.training.guarantee, card))
@@ -212,7 +212,7 @@ def test_users_audited_by_public_coins_leave_the_guarantee_as_it_is(call, config
 def test_the_label_says_who_is_not_covered(call, config, tmp_path):
     out = tmp_path / "run"
     assert call("run", config(), "--out", out)[0] == 0
-    call("export", out, "--to", tmp_path / "public")
+    call("export", out, "--out", tmp_path / "public")
     card = (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
     promise = read_plan(tmp_path / "public" / "plan.json").guarantee()
     assert states(promise.statement, Assumption.PUBLIC_USERS)
@@ -285,7 +285,7 @@ def test_clipping_without_noise_takes_its_norm_from_a_plain_run(call, config, tm
     assert record.training.defense == "clip"
     code, _, err = call("run", path, "--out", tmp_path / "run")
     assert code == 0, err
-    call("export", tmp_path / "run", "--to", tmp_path / "public")
+    call("export", tmp_path / "run", "--out", tmp_path / "public")
     assert call.refused(naming=(f"'{tmp_path / 'run' / 'plan.json'}'", "clip norm"))
     assert not (tmp_path / "public").exists()
 

@@ -245,7 +245,7 @@ def test_a_run_killed_in_training_and_started_again_equals_an_undisturbed_one(fi
 
 
 def test_what_is_exported_is_model_card_and_plan_and_loads(call, finished, tmp_path):
-    code, _, _ = call("export", finished, "--to", tmp_path / "public")
+    code, _, _ = call("export", finished, "--out", tmp_path / "public")
     assert code == 0
     names = {p.name for p in (tmp_path / "public").iterdir()}
     assert names >= {"README.md", "plan.json", "config.json", "model.safetensors", "tokenizer.json"}
@@ -258,13 +258,13 @@ def test_what_is_exported_is_model_card_and_plan_and_loads(call, finished, tmp_p
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / "public")
     ids = tokenizer("The meeting", return_tensors="pt")["input_ids"]
     assert torch.isfinite(model(input_ids=ids).logits).all()
-    code, _, err = call("export", finished, "--to", tmp_path / "public")
+    code, _, err = call("export", finished, "--out", tmp_path / "public")
     assert call.refused(by="export_run", naming=f"'{tmp_path / 'public'}'")
     assert err.count("\n") == 1
     record = json.loads((finished / "record.json").read_text(encoding="utf-8"))
     card = (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
     assert f"{record['attacks'][0]['auroc']['value']:.3f}" not in card
-    code, _, err = call("export", tmp_path, "--to", tmp_path / "other")
+    code, _, err = call("export", tmp_path, "--out", tmp_path / "other")
     assert code == 2
     assert call.refused(by="read_record", naming="record.json")
 

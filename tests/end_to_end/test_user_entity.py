@@ -17,7 +17,7 @@ def config(small_with):
 
 
 TEXT_SAMPLING = {
-    "kind": "user_entity",
+    "kind": "user-entity",
     "population": 300,
     "cohort": 60,
     "steps": 6,
@@ -52,7 +52,7 @@ def test_a_text_sampled_run_states_the_curve_and_who_is_exposed(call, config, tm
     assert code == 0, out
     rows = report_record(read_record(tmp_path / "run" / "record.json")).section("promise")
     assert all(f"{point.epsilon:.4g}" in repr(rows) for point in training.exposed)
-    code, _, err = call("export", tmp_path / "run", "--to", tmp_path / "public")
+    code, _, err = call("export", tmp_path / "run", "--out", tmp_path / "public")
     assert code == 0, err
     card = (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
     assert f"| 10 | {training.epsilon:.4g} |" in card
@@ -60,7 +60,7 @@ def test_a_text_sampled_run_states_the_curve_and_who_is_exposed(call, config, tm
     assert "shares" not in (tmp_path / "public" / "plan.json").read_text(encoding="utf-8")
     code, out, _ = call("compare", tmp_path / "run", tmp_path / "run")
     assert "6 per user" in out
-    code, out, _ = call("account", "plan", tmp_path / "run" / "plan.json")
+    code, out, _ = call("account", tmp_path / "run" / "plan.json")
     assert code == 0
     assert training.guarantee in out
     # Who is named decides what is trained on: another list gives another run.
@@ -110,7 +110,7 @@ def test_an_entity_in_every_record_is_told_its_epsilon(call, config, tmp_path):
             ("exposed", "group_size", "entity_cap"),
         ),
         ({"noise_multiplier": 1.0}, [], "SampledDefense._one_scale", ("'target_epsilon'", "'noise_multiplier'")),
-        ({}, [{"kind": "deduplicate"}], "RunConfig._nothing_compares_texts", ("data_defenses", "'user_entity'")),
+        ({}, [{"kind": "deduplicate"}], "RunConfig._nothing_compares_texts", ("data_defenses", "'user-entity'")),
         (
             {},
             [{"kind": "cap", "records": 2, "selection": "longest"}],
@@ -165,7 +165,7 @@ def test_the_papers_algorithm_claims_one_epsilon_and_states_what_holds(call, con
     assert squashed(f"Claimed for this run: epsilon {promise.assumed_epsilon:.4g}") in squashed(text)
     code, out, _ = call("verify", tmp_path / "run")
     assert code == 0, out
-    code, out, _ = call("account", "plan", tmp_path / "run" / "plan.json")
+    code, out, _ = call("account", tmp_path / "run" / "plan.json")
     assert promise.label in out
     # Resumed under another list it would be another job under the same key.
     (tmp_path / "run" / "record.json").unlink()
@@ -189,15 +189,15 @@ def test_the_strict_account_of_two_levels_is_a_guarantee(call, config, tmp_path)
     assert f"epsilon {curve[0]:.4g}" in str(verdict.claim)
     code, out, _ = call("verify", tmp_path / "run")
     assert code == 0, out
-    code, _, err = call("export", tmp_path / "run", "--to", tmp_path / "public")
+    code, _, err = call("export", tmp_path / "run", "--out", tmp_path / "public")
     assert code == 0, err
     card = (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
     assert all(f"| {holders} | {bound:.4g} |" in card for holders, bound in curve.items() if holders)
     assert f"| a user alone | {curve[0]:.4g} |" in card
     assert "written by a person" not in card
-    code, _, err = call("audit-trainer", "--plan", tmp_path / "run" / "plan.json")
+    code, _, err = call("white-box", "--plan", tmp_path / "run" / "plan.json")
     assert code == 2
-    assert call.refused(by="check_auditable", naming=("two-level", "heldin audit-training"))
+    assert call.refused(by="check_auditable", naming=("two-level", "heldin retrain"))
 
 
 @pytest.mark.slow
@@ -223,9 +223,9 @@ def test_dp_fedavg_keeps_the_guarantee_of_user_sampling(call, config, tmp_path):
     assert (one.guarantee, one.epsilon, one.ceiling) == (other.guarantee, other.epsilon, other.ceiling)
     code, out, _ = call("verify", tmp_path / "fedavg")
     assert code == 0, out
-    code, _, err = call("audit-trainer", "--plan", tmp_path / "fedavg" / "plan.json")
+    code, _, err = call("white-box", "--plan", tmp_path / "fedavg" / "plan.json")
     assert code == 2
-    assert call.refused(by="check_auditable", naming=("local updates", "heldin audit-training"))
+    assert call.refused(by="check_auditable", naming=("local updates", "heldin retrain"))
 
 
 @pytest.mark.slow
@@ -233,12 +233,12 @@ def test_independent_trainings_of_the_papers_algorithm_add_a_user_whom_it_uses(c
     its = {**UEDP, "entities": {"kind": "patterns"}, "local": {"learning_rate": 0.1}}
     # Rejected before anything is read: documents that name nobody would hardly be used.
     path = config(defense={**its, "extended_rate": 0.5}, finetune={"select": "last"})
-    code, _, err = call("audit-training", path, "--runs", 24, "--out", tmp_path / "no", "--processes", 1)
+    code, _, err = call("retrain", path, "--trainings", 24, "--out", tmp_path / "no", "--processes", 1)
     assert code == 2
     assert "set defense.extended_rate to 1" in err
     path = config(defense=its, finetune={"select": "last"})
     out = tmp_path / "audit"
-    command = ["audit-training", path, "--runs", 24, "--out", out, "--processes", 1, "--documents", 2]
+    command = ["retrain", path, "--trainings", 24, "--out", out, "--processes", 1, "--documents", 2]
     code, _, err = call(*command, "--claim", "epsilon=1,delta=1e-3")
     assert code in (0, 3, 4), err
     record = read_record(out / "record.json")

@@ -39,7 +39,7 @@ def test_choose_estimates_from_public_texts(call, make_lm, english, tmp_path):
     lm.tokenizer.save_pretrained(tmp_path / "base")
     rows = [{"user": f"u{i % 9}", "text": text} for i, text in enumerate(english[:45])]
     (tmp_path / "public.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
-    arguments = ["account", "choose", "--users", 200, "--budget", 32, "--steps", 20, "--target-epsilon", 3, "--json"]
+    arguments = ["choose", "--users", 200, "--budget", 32, "--steps", 20, "--target-epsilon", 3, "--json"]
     code, out, err = call(*arguments, "--public-texts", tmp_path / "public.jsonl", "--model", tmp_path / "base")
     assert code == 0, err
     found = json.loads(out)

@@ -40,12 +40,12 @@ def _records(sequences):
 
 def _mechanism(kind="uls", **changes):
     fields = {
-        "unit": kind if kind in ("example", "user_entity") else "user",
+        "unit": kind if kind in ("example", "user-entity") else "user",
         "sampled": "user" if kind == "uls" else "example",
         "sampler": PoissonSampler(rate=0.4),
-        "group_size": 1 if kind in ("example", "user_entity") else 3,
-        "exposed": 1 if kind == "user_entity" else None,
-        "record_selection": "all" if kind == "user_entity" else "random",
+        "group_size": 1 if kind in ("example", "user-entity") else 3,
+        "exposed": 1 if kind == "user-entity" else None,
+        "record_selection": "all" if kind == "user-entity" else "random",
         "clip": FlatClip(norm=0.5),
         "noise_multiplier": 0.8,
         "steps": 12,
@@ -75,7 +75,7 @@ def _assert_same(found, expected):
         torch.testing.assert_close(found[name], tensor, atol=2e-6, rtol=2e-4)
 
 
-@pytest.mark.parametrize("kind", ["uls", "els", "example", "user_entity"])
+@pytest.mark.parametrize("kind", ["uls", "els", "example", "user-entity"])
 @pytest.mark.parametrize("clip", [FlatClip(norm=0.5), FlatClip(norm=1e4), NormalisedClip(norm=0.5)])
 def test_a_private_step_equals_the_oracle(make_lm, sequences, kind, clip):
     training = _training(sequences, kind, clip=clip)
@@ -127,7 +127,7 @@ def test_noise_is_added_once_a_step_and_is_new_every_step(make_lm, sequences):
     assert stats.pearsonr(*noises).pvalue > 1e-6
 
 
-@pytest.mark.parametrize("kind", ["uls", "els", "example", "user_entity"])
+@pytest.mark.parametrize("kind", ["uls", "els", "example", "user-entity"])
 def test_one_unit_moves_the_noised_sum_by_at_most_the_sensitivity(make_lm, sequences, kind):
     training = _training(sequences, kind, noise_multiplier=0.0, sampler=PoissonSampler(rate=1.0))
     whole = make_lm()
@@ -158,7 +158,7 @@ def test_neither_units_nor_divisor_depend_on_who_else_there_is(sequences):
 
 def test_without_an_entity_a_text_sampled_step_lacks_exactly_its_records_contributions(make_lm, sequences):
     """Slots that name it are empty; every other record keeps its coin, its clip and the noise."""
-    training = _training(sequences, "user_entity")
+    training = _training(sequences, "user-entity")
     named = [1, 4, 5, 11, 17]
     ids = [training.records.ids[row] for row in named]
     assert [len(unit.rows) for unit in training.units] == [1] * len(sequences)
@@ -185,7 +185,7 @@ def test_without_an_entity_a_text_sampled_step_lacks_exactly_its_records_contrib
 
 def test_two_records_never_share_a_coin(sequences):
     """Over 400 steps, records of one user and of several: the draws of no two are the same or dependent."""
-    training = _training(sequences, "user_entity", steps=400)
+    training = _training(sequences, "user-entity", steps=400)
     names = [unit.name for unit in training.units]
     drawn = np.zeros((400, len(names)))
     for step in range(400):

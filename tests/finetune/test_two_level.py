@@ -44,7 +44,7 @@ def incidence(named, names=NAMES):
 
 def mechanism(two_level=None, **changes):
     fields = {
-        "unit": "user_entity",
+        "unit": "user-entity",
         "sampled": "user",
         "sampler": PoissonSampler(rate=0.6),
         "clip": FlatClip(norm=0.5),
@@ -231,7 +231,7 @@ def test_a_user_whose_model_is_not_finite_contributes_nothing(make_lm, sequences
     assert all(not tensor.any() for tensor in total.values())
 
 
-@pytest.mark.parametrize("unit", ["user", "user_entity"])
+@pytest.mark.parametrize("unit", ["user", "user-entity"])
 def test_one_user_moves_the_sum_of_differences_by_at_most_the_clip_norm(make_lm, sequences, unit):
     changes = {"local": LocalUpdates(learning_rate=5.0, batch_size=2), "noise_multiplier": 0.0}
     changes |= {"sampler": PoissonSampler(rate=1.0)}
@@ -239,7 +239,7 @@ def test_one_user_moves_the_sum_of_differences_by_at_most_the_clip_norm(make_lm,
         changes |= {"unit": "user", "two_level": None, "record_selection": "random", "group_size": 4}
     training = (
         training_of(sequences, two_level={"extended_rate": 1.0, "entity_rate": 1.0}, **changes)
-        if unit == "user_entity"
+        if unit == "user-entity"
         else _dp_fedavg(sequences, **changes)
     )
     whole = _gradient(make_lm(), training, sequences)

@@ -132,7 +132,7 @@ def config_of(corpus_file, *, defense=None, split=None, **sections):
         content["split"].setdefault("entities", source)
     else:
         content["defense"] = {
-            "kind": "user_entity",
+            "kind": "user-entity",
             "population": 400,
             "cohort": 40,
             "steps": 4,

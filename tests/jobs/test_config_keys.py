@@ -16,9 +16,12 @@ from heldin.base.errors import InputError
 from heldin.defenses.guarantee import Guarantee
 from heldin.jobs.checkpoint.audit_config import CheckpointConfig
 from heldin.jobs.config_keys import AUDIT_PAGE, blocks, blocks_at, file_schema, lines, markdown
+from heldin.jobs.planted.plant_config import PlantConfig
 from heldin.jobs.starting_files import BUILT_IN, kinds, starting_file
 from heldin.stages.run_config import RunConfig, load_config, parse_config
 from heldin.stages.train.plan import mechanism_of
+from heldin.sweeps.load import load_sweep
+from heldin.sweeps.sweep_config import SweepConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 # Files for sweeps have keys of their own.
@@ -162,15 +165,15 @@ def test_the_schema_accepts_what_the_loader_accepts_and_refuses_what_it_refuses(
         assert not accepts(content), content
 
 
-@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("kind", kinds("run"))
 def test_every_starting_file_loads_and_explains_each_of_its_keys(kind, tmp_path, schema_of_a_file):
     path = tmp_path / "start.yaml"
-    path.write_text(starting_file(kind), encoding="utf-8")
+    path.write_text(starting_file("run", kind, RunConfig), encoding="utf-8")
     config = load_config(path)
     mechanism = mechanism_of(config, plain_steps=1, clip_norm=1.0)
     promise = mechanism.guarantee()
     promised = {"uls": "user", "els": "user", "group": "user", "filter": "user", "example": "example"}
-    promised |= {"user_entity": "user_entity"}  # and not "uedp", whose claim is no guarantee
+    promised |= {"user-entity": "user-entity"}  # and not "uedp", whose claim is no guarantee
     assert (promise.unit if isinstance(promise, Guarantee) else None) == promised.get(kind)
     schema_of_a_file.validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     text = path.read_text(encoding="utf-8").splitlines()
@@ -179,12 +182,27 @@ def test_every_starting_file_loads_and_explains_each_of_its_keys(kind, tmp_path,
             assert above.lstrip().startswith("#"), line
 
 
+def test_the_starting_files_of_audits_planted_sets_and_sweeps_load_and_explain_their_keys(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text(starting_file("run", "none", RunConfig), encoding="utf-8")
+    for what, model in (("audit", CheckpointConfig), ("plant", PlantConfig), ("sweep", SweepConfig)):
+        for kind in kinds(what):
+            text = starting_file(what, kind, model)
+            (tmp_path / "start.yaml").write_text(text, encoding="utf-8")
+            model.model_validate(yaml.safe_load(text))
+            assert what != "sweep" or len(load_sweep(tmp_path / "start.yaml").variants) == 4
+            keys = [i for i, line in enumerate(text.splitlines()) if re.match(r"(?!canaries)\w+:", line)]
+            assert all(text.splitlines()[i - 1].startswith("#") for i in keys)
+
+
 def test_printing_the_keys_imports_no_torch():
     script = (
-        "import sys; sys.argv = ['heldin', 'config']\n"
+        "import sys\n"
         "from heldin.commands import cli\n"
-        "try: cli.main()\n"
-        "except SystemExit as end: assert not end.code\n"
+        "for what in ('run', 'audit', 'plant', 'sweep'):\n"
+        "    sys.argv = ['heldin', 'config', what]\n"
+        "    try: cli.main()\n"
+        "    except SystemExit as end: assert not end.code\n"
         "print([m for m in ('torch', 'transformers', 'matplotlib') if m in sys.modules])"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
@@ -193,26 +211,25 @@ def test_printing_the_keys_imports_no_torch():
 
 
 def test_the_command_prints_keys_schema_and_starting_files_and_refuses_two_at_once(call, tmp_path):
-    code, out, _ = call("config", "finetune.epochs")
+    code, out, _ = call("config", "run", "finetune.epochs")
     assert code == 0
     assert "finetune.epochs: 10.0   (number above 0 to 1000000)" in out
-    code, out, _ = call("config", "--schema")
+    code, out, _ = call("config", "run", "--schema")
     assert json.loads(out) == file_schema()
-    code, out, _ = call("config", "--json")
+    code, out, _ = call("config", "run", "--json")
     assert len(json.loads(out)["sections"]) == len(blocks())
     target = tmp_path / "new.yaml"
-    code, out, _ = call("config", "--init", "uls", "--to", target)
-    assert (code, target.read_text(encoding="utf-8")) == (0, starting_file("uls"))
+    code, out, _ = call("init", "run", "--kind", "uls", "--out", target)
+    assert (code, target.read_text(encoding="utf-8")) == (0, starting_file("run", "uls", RunConfig))
     assert f"heldin run {target} --check" in out
     for arguments, by, naming in (
-        (["--init", "uls", "--to", target], "_start", ()),
-        (["--init", "ulss"], "starting_file", ()),
-        (["--schema", "--markdown"], "config", ("--schema", "--markdown", "--init")),
-        (["finetune", "--schema"], "config", ("--schema", "--init")),
-        (["--to", tmp_path / "x"], "config", ("--to", "--init", "KIND")),
+        (["init", "run", "--kind", "uls", "--out", target], "init", f"'{target}'"),
+        (["init", "run", "--kind", "ulss"], "starting_file", ("'ulss'", "uls")),
+        (["config", "run", "--schema", "--markdown"], "config", ("--schema", "--markdown")),
+        (["config", "run", "finetune", "--schema"], "config", "--schema"),
     ):
-        code, out, err = call("config", *arguments)
+        code, out, err = call(*arguments)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert call.refused(by=by, naming=naming)
-    _, out, _ = call("config", "--help")
-    assert all(kind in out for kind in kinds())
+    _, out, _ = call("init", "--help")
+    assert all(kind in out for what in ("run", "audit", "plant") for kind in kinds(what))

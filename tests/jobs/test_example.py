@@ -67,7 +67,7 @@ def test_a_folder_that_holds_something_and_too_few_users_are_refused(example, tm
 
 
 def test_the_command_says_what_each_file_is_for(call, tmp_path):
-    code, out, _ = call("corpus", "example", "--to", tmp_path / "x", "--users", 40)
+    code, out, _ = call("corpus", "example", "--out", tmp_path / "x", "--users", 40)
     assert code == 0
     assert f"{tmp_path / 'x' / 'corpus.jsonl'}: everybody: 40 users" in out
     assert f"heldin run {tmp_path / 'x' / 'run.yaml'} --check" in out

@@ -371,6 +371,6 @@ def test_the_command_answers_in_json_and_says_where_everything_is(lines, base, t
     found = json.loads(out)
     assert (code, found["looks"], found["training"]) == (0, 2, str(tmp_path / "out" / "training" / "mine.jsonl"))
     code, out, _ = call("plant", file, "--out", tmp_path / "out", "--set", "looks=2")
-    assert "heldin audit --planted" in out.splitlines()[-1]
+    assert "heldin audit-planted" in out.splitlines()[-1]
     code, _, _ = call("plant", file, "--out", tmp_path / "new", "--set", "lokks=2")
     assert call.refused(by="checked", naming="'looks'")

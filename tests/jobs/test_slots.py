@@ -49,7 +49,7 @@ def corpus_file(tmp_path):
 def config_of(corpus_file, **defense):
     folder = corpus_file.parent
     fields = {
-        "kind": "user_entity",
+        "kind": "user-entity",
         "population": 120,
         "cohort": 12,
         "steps": 4,

@@ -67,16 +67,16 @@ def test_a_record_of_something_else_and_a_damaged_file_are_refused(call, finishe
 def test_tables_are_csv_with_a_cell_for_every_number(call, finished, tmp_path):
     corpus = tmp_path / "m.jsonl"
     corpus.write_text('{"user": "a", "text": "b"}\n{"user": "a", "text": "c"}\n', encoding="utf-8")
-    account = ["account", "choose", "--users", 100, "--budget", 8, "--steps", 10, "--target-epsilon", 4]
+    account = ["choose", "--users", 100, "--budget", 8, "--steps", 10, "--target-epsilon", 4]
     rates = [f"tpr_at_{fpr:g}" for fpr, _ in _compared(call, finished)[0]["tpr_at"]]
     for arguments, columns, rows in (
         (["compare", finished, finished], ["auroc", "difference_low", *rates], 2),
         (account, ["group_size", "noise_multiplier"], 4),
         (["corpus", "stats", corpus], ["records_from", "records_to", "users"], 1),
-        (["config", "finetune"], ["name", "allowed", "default", "meaning"], 20),
+        (["config", "run", "finetune"], ["name", "allowed", "default", "meaning"], 20),
         (["power", "--users", 100, "--auroc", 0.7], ["largest.one_run", "no_leak_found.users_needed"], 1),
         (["power", "--users", 100, "--auroc", 0.7, "--claim", "epsilon=1,delta=1e-5"], ["claims.in_reach"], 1),
-        (["account", "plan", finished / "plan.json"], ["epsilon"], 1),
+        (["account", finished / "plan.json"], ["epsilon"], 1),
     ):
         code, out, err = call(*arguments, "--csv")
         assert code == 0, err

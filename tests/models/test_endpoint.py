@@ -297,6 +297,6 @@ def test_a_text_that_is_too_long_is_told_before_the_others_are_paid_for(make_lm,
     with opened(server, concurrency=1) as connection, contextlib.closing(ScoreCache(tmp_path)) as cache:
         model = open_endpoint_model(connection, "tiny")
         probed = len(server.asked)
-        with refused(by="EndpointModel.score", naming=("HTTP 400", "--tokenizer", "--max-characters")):
+        with refused(by="EndpointModel.score", naming=("HTTP 400", "--tokenizer", "attack.max_characters")):
             cache.scores(model, [*(f"The letter {i}." for i in range(99)), TEXTS[3]])
     assert len(server.asked) - probed <= 2

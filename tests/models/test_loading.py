@@ -384,7 +384,7 @@ def save_tokenizer(make_lm, folder):
 def test_a_model_that_states_no_context_is_loaded_with_its_users(make_lm, tmp_path, english, kind):
     name = saved_model(kind, make_lm, tmp_path)
     silent = load_language_model(name)
-    with refused(by="LanguageModel.context", naming="--context"):
+    with refused(by="LanguageModel.context", naming="--set context"):
         score_texts(silent, TEXT)
     lm = load_language_model(name, context=12)
     assert (lm.context, lm.fingerprint != silent.fingerprint) == (12, True)

@@ -28,7 +28,7 @@ class Bug:
             q = 1/64, delta = 1e-6), figures "1 to x" the accountant's for this suite's mechanism with so much less
             noise.
         caught_by: beginning of the name of the check that catches it; empty where none does.
-        kind: black-box: scores of released models and coins alone; white-box: `heldin audit-trainer`; two processes:
+        kind: black-box: scores of released models and coins alone; white-box: `heldin white-box`; two processes:
             the part of it that trains in two; unit: a test.
         plant: makes the wrong trainer, or corpus.
         also: other checks that catch it, each tested too.

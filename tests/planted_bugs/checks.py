@@ -166,7 +166,7 @@ def as_trainer(planted: PrivateStep | Trainer) -> Trainer:
 
 
 def audit(planted: PrivateStep | Trainer, key: bytes, mechanism: Mechanism | None = None) -> white_box.TrainerAudit:
-    """`heldin audit-trainer --seeds 2` with 100 canaries, as short as an audit can be."""
+    """`heldin white-box --trainings 2` with 100 canaries, as short as an audit can be."""
     trainer, trained = as_trainer(planted), mechanism or sampled()
     return white_box.audit_trainer(trained, _keys(key), canaries=_AUDITED, trainer=trainer, effort=1)
 

@@ -54,8 +54,8 @@ def test_an_audit_says_of_a_training_what_is_known(name, planted, tmp_path, call
     shutil.copytree(planted / "planted", tmp_path / "planted")
     place = Place(tmp_path / "planted", planted / "mine.jsonl", planted / "base", tmp_path)
     model = case.train(place)
-    asked = ("--planted", place.planted, "--model", model, "--claim", CLAIM, "--declared-by", "R. Signer")
-    code, out, err = call("audit", *asked, "--json")
+    asked = (place.planted, "--model", model, "--claim", CLAIM, "--declared-by", "R. Signer")
+    code, out, err = call("audit-planted", *asked, "--json")
     if case.refused is not None:
         assert (code, case.refused in err) == (2, True)
         return

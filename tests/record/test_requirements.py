@@ -105,7 +105,7 @@ def test_epsilon_is_the_plan_s_and_its_absence_keeps_no_limit(record):
 def test_under_user_entity_dp_a_user_has_the_epsilon_of_a_user_alone(record, counted, caps, user, entity):
     curve = [{"exposed": m, "epsilon": its} for m, its in ((0, 0.5), (4, 1.0), (16, 5.0), (20, 8.0))]
     by = {"counted": counted, "exposed": 20, "curve": curve, "group_size": caps[0], "entity_cap": caps[1]}
-    promised = {"unit": "user_entity", "epsilon": 8.0, "delta": 1e-5, "by_exposure": by}
+    promised = {"unit": "user-entity", "epsilon": 8.0, "delta": 1e-5, "by_exposure": by}
     its = changed_record(record, training={**record.training.model_dump(), **promised})
     assert (epsilon_per_user(its.training), epsilon_per_entity(its.training)) == (user, entity)
     (held,) = held_against(its, [Requirement("epsilon_per_user", at_most=5.0)])

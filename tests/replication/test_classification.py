@@ -30,7 +30,7 @@ TOPICS = {"sport": ("goal", "match", "team", "coach"), "market": ("share", "prof
 ULS = {"kind": "uls", "population": 30, "cohort": 10, "group_size": 4, "steps": 4, "delta": 1e-3, "target_epsilon": 8}
 
 
-TEXT = {"kind": "user_entity", "population": 150, "cohort": 40, "steps": 4, "delta": 1e-3, "noise_multiplier": 1.0}
+TEXT = {"kind": "user-entity", "population": 150, "cohort": 40, "steps": 4, "delta": 1e-3, "noise_multiplier": 1.0}
 NO_NAMES = {"kind": "words", "path": "/no/such/names.txt"}
 QUIET = LineReporter(lambda line: None)
 
@@ -197,7 +197,7 @@ def test_the_command_tells_errors_and_promises_side_by_side(replicate, config, t
         "paper": {"defense": {**uedp, "entities": listed, "sensitive_share": 0.2}},
     }
     path = config(contenders=contenders)
-    code, out, err = replicate("text-classification", path, "--to", tmp_path / "study", "--json")
+    code, out, err = replicate("text-classification", path, "--out", tmp_path / "study", "--json")
     assert code == 0, err
     found = json.loads(out)
     assert found == json.loads((tmp_path / "study" / "text-classification.json").read_text(encoding="utf-8"))
@@ -223,11 +223,11 @@ def test_the_command_tells_errors_and_promises_side_by_side(replicate, config, t
     assert "for every user and recognised entity together" in its["texts"]["promise"]
     assert its["texts"]["texts"] < its["users"]["texts"]
     assert not (tmp_path / "study" / "work").exists()
-    code, _, err = replicate("text-classification", path, "--to", tmp_path / "study")
+    code, _, err = replicate("text-classification", path, "--out", tmp_path / "study")
     assert code == 2
-    assert names(err, "--to")
+    assert names(err, "--out")
     code, out, err = replicate(
-        "text-classification", path, "--to", tmp_path / "two", "--set", "contenders={only: null}"
+        "text-classification", path, "--out", tmp_path / "two", "--set", "contenders={only: null}"
     )
     assert code == 0, err
     assert "the most frequent class alone errs in" in out
@@ -255,7 +255,7 @@ def test_the_command_tells_errors_and_promises_side_by_side(replicate, config, t
     ],
 )
 def test_a_study_that_cannot_be_is_refused_before_anything_is_written(replicate, config, tmp_path, changes, naming):
-    code, _, err = replicate("text-classification", config(**changes), "--to", tmp_path / "study")
+    code, _, err = replicate("text-classification", config(**changes), "--out", tmp_path / "study")
     assert code == 2, err
     assert names(err, *naming)
     assert not (tmp_path / "study").exists()
@@ -263,7 +263,7 @@ def test_a_study_that_cannot_be_is_refused_before_anything_is_written(replicate,
 
 def test_a_training_that_diverges_takes_no_result_with_it(replicate, config, tmp_path):
     contenders = {"fine": {"finetune": {"epochs": 1}}, "wild": {"finetune": {"learning_rate": 2e9}}}
-    code, _, err = replicate("text-classification", config(contenders=contenders), "--to", tmp_path / "study")
+    code, _, err = replicate("text-classification", config(contenders=contenders), "--out", tmp_path / "study")
     assert (code, "contenders.wild: training stopped: the " in err) == (2, True), err
     kept = json.loads((tmp_path / "study" / "text-classification.json").read_text(encoding="utf-8"))
     assert [its["name"] for its in kept["outcomes"]] == ["fine"]
@@ -271,7 +271,7 @@ def test_a_training_that_diverges_takes_no_result_with_it(replicate, config, tmp
 
 def test_warnings_stand_beside_promises(replicate, config, tmp_path):
     path = config(contenders={"users": {"defense": {**ULS, "delta": 0.5}}})
-    code, out, err = replicate("text-classification", path, "--to", tmp_path / "study")
+    code, out, err = replicate("text-classification", path, "--out", tmp_path / "study")
     assert (code, "users: warning: delta 0.5 is above 1/30" in out) == (0, True), err
 
 
@@ -279,7 +279,7 @@ def test_the_same_seed_deals_and_trains_the_same_without_noise(replicate, config
     path = config(finetune={"epochs": 1, "batch_size": 16})
     errors = []
     for name in ("a", "b"):
-        code, out, err = replicate("text-classification", path, "--to", tmp_path / name, "--json")
+        code, out, err = replicate("text-classification", path, "--out", tmp_path / name, "--json")
         assert code == 0, err
         errors.append(json.loads(out)["outcomes"][0]["test_error"])
     assert np.ptp(errors) == 0

@@ -32,7 +32,7 @@ def small(monkeypatch):
 
 
 def test_mean_estimation_writes_figure_and_numbers(replicate, small, tmp_path):
-    code, out, err = replicate("mean-estimation", "--to", tmp_path / "new" / "study", "--repeats", 6, "--seed", 2)
+    code, out, err = replicate("mean-estimation", "--out", tmp_path / "new" / "study", "--repeats", 6, "--seed", 2)
     assert code == 0, err
     assert "4/4 settings" in err
     assert "32 users x 4 examples" in out
@@ -43,7 +43,7 @@ def test_mean_estimation_writes_figure_and_numbers(replicate, small, tmp_path):
     error = numbers["sweeps"]["within"][1]["els"]["error"]
     assert f"{error['value']:.3f} ({error['low']:.3f} to {error['high']:.3f})" in out
     ET.parse(tmp_path / "new" / "study" / "mean-estimation.svg")
-    code, out, _ = replicate("mean-estimation", "--to", tmp_path, "--repeats", 6, "--seed", 2, "--json")
+    code, out, _ = replicate("mean-estimation", "--out", tmp_path, "--repeats", 6, "--seed", 2, "--json")
     assert code == 0
     assert json.loads(out) == numbers
 
@@ -51,21 +51,21 @@ def test_mean_estimation_writes_figure_and_numbers(replicate, small, tmp_path):
 def test_effective_noise_writes_figure_and_numbers(replicate, tmp_path, monkeypatch):
     rows = effective_noise.effective_noise((1024,), (64, 256), (1000,), (3.0,))
     monkeypatch.setattr(effective_noise, "effective_noise", lambda **_: rows)
-    code, out, err = replicate("effective-noise", "--to", tmp_path)
+    code, out, err = replicate("effective-noise", "--out", tmp_path)
     assert code == 0, err
     assert "0.0415" in out  # docs/theory.md#table-of-break-even-concentrations
     assert names(out, "tau / C", "0.1", "2 of 2")
     numbers = json.loads((tmp_path / "effective-noise.json").read_text(encoding="utf-8"))
     assert [row["cohort"] for row in numbers["rows"]] == [64, 256]
     ET.parse(tmp_path / "effective-noise.svg")
-    code, out, _ = replicate("effective-noise", "--to", tmp_path, "--json")
+    code, out, _ = replicate("effective-noise", "--out", tmp_path, "--json")
     assert (code, json.loads(out)) == (0, numbers)
 
 
 def test_proposition_writes_figure_and_numbers(replicate, tmp_path, monkeypatch):
     size = Size(MarkovCorpus(users=3, vocabulary=4, length=4), 0.25, (0.3, 0.9))
     monkeypatch.setattr(proposition_sweeps, "SIZES", (size,))
-    code, out, err = replicate("proposition", "--to", tmp_path, "--draws", 500, "--seed", 1)
+    code, out, err = replicate("proposition", "--out", tmp_path, "--draws", 500, "--seed", 1)
     assert code == 0, err
     assert "84/84 pairs" in err
     assert re.search(r"^ *confirmed: .*Proposition 1", out, re.MULTILINE)
@@ -74,7 +74,7 @@ def test_proposition_writes_figure_and_numbers(replicate, tmp_path, monkeypatch)
     assert (numbers["draws"], numbers["seed"]) == (500, 1)
     assert f"KL(P || Q) {numbers['results'][0]['forwards']['value']:.4g}, " in out
     ET.parse(tmp_path / "proposition.svg")
-    code, out, _ = replicate("proposition", "--to", tmp_path, "--draws", 500, "--seed", 1, "--json")
+    code, out, _ = replicate("proposition", "--out", tmp_path, "--draws", 500, "--seed", 1, "--json")
     assert (code, json.loads(out)) == (0, numbers)
 
 
@@ -84,7 +84,7 @@ def test_bad_options_are_one_line(replicate, tmp_path, monkeypatch):
     assert "--repeats" in err
     (tmp_path / "file").touch()
     monkeypatch.setattr(effective_noise, "effective_noise", None)  # the folder is tried before the work
-    code, _, err = replicate("effective-noise", "--to", tmp_path / "file")
+    code, _, err = replicate("effective-noise", "--out", tmp_path / "file")
     assert code == 2
     assert err.count("\n") == 1
     assert names(err, tmp_path / "file")

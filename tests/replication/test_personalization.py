@@ -149,7 +149,7 @@ def test_the_study_says_what_the_users_changes_say(swept, replicate, tmp_path):
     assert second.gain_difference.value == pytest.approx((gains["uls"] - gains["none"]).mean(), abs=1e-3)
 
     code, printed, err = replicate(
-        "personalization", swept, "--to", tmp_path, "--users", "12", "--learning-rate", "0.05", "--quiet"
+        "personalization", swept, "--out", tmp_path, "--users", "12", "--learning-rate", "0.05", "--quiet"
     )
     assert code == 0, err
     assert "epsilon" in printed

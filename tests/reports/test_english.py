@@ -12,7 +12,7 @@ LEAST_EASE = 45.0  # Flesch reading ease of a page
 # Left out of the measure of readability: terms of the glossary, and names that a reader types.
 TERMS = (
     "epsilon", "delta", "AUROC", "canary users", "canary user", "non-members", "differential privacy", "heldin",
-    "audit-trainer", "deduplication", "nats per token", "reconstruction", "attribute inference", "gradients",
+    "white-box", "deduplication", "nats per token", "reconstruction", "attribute inference", "gradients",
 )  # fmt: skip
 # The unambiguous ones of the words that the style guide replaces.
 REPLACED = (

@@ -118,7 +118,7 @@ def test_the_worst_off_by_the_promise_and_by_the_group_with_the_highest_scores(r
 def test_user_entity_dp_leaves_other_odds_to_users_to_entities_and_to_both(record, approved):
     curve = [{"exposed": m, "epsilon": its} for m, its in ((4, 1.0), (16, 5.0), (20, 8.0))]
     by = {"counted": "records", "exposed": 20, "curve": curve, "group_size": 16, "entity_cap": 4}
-    its = _promised(record, 8.0, unit="user_entity", by_exposure=ByExposure.model_validate(by))
+    its = _promised(record, 8.0, unit="user-entity", by_exposure=ByExposure.model_validate(by))
     said = describe_worst_off(its)
     # e to the epsilon of a user, of an entity and of both.
     assert names(said, "148 times", "2.72 times", "2,981 times")
@@ -130,7 +130,7 @@ def test_user_entity_dp_leaves_other_odds_to_users_to_entities_and_to_both(recor
     holders = {**by, "counted": "holders", "group_size": None, "entity_cap": None}
     holders["curve"] = [{"exposed": 0, "epsilon": 0.5}, {"exposed": 20, "epsilon": 18.0}]
     said = describe_worst_off(
-        _promised(record, 18.0, unit="user_entity", by_exposure=ByExposure.model_validate(holders))
+        _promised(record, 18.0, unit="user-entity", by_exposure=ByExposure.model_validate(holders))
     )
     # Not of every entity: the more users name one, the less is promised to it.
     assert names(said, "1.65 times", "20 other", "epsilon 18")

@@ -91,7 +91,7 @@ def test_the_rule_names_what_to_ship_or_why_not(swept, tmp_path):
             block: its.model_copy(
                 update={
                     "training": its.training.model_copy(
-                        update={"unit": "user_entity", "by_exposure": by.model_copy(update={"group_size": group_size})}
+                        update={"unit": "user-entity", "by_exposure": by.model_copy(update={"group_size": group_size})}
                     )
                 }
             )

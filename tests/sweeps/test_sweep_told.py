@@ -43,7 +43,7 @@ def test_the_result_is_read_again_and_told_by_compare(swept, call):
     assert printed.splitlines()[0].startswith("name,group,defense,promise,unit,privacy_unit,trained_users,epsilon,")
     code, _, err = call("compare", out, "--over", "seed")
     assert code == 2
-    assert names(err, "--over", "--to")
+    assert names(err, "--over", "--out")
     code, printed, err = call("verify", out / "cells" / "2" / "uls", "--json")
     assert (code, json.loads(printed)["differences"]) == (0, []), err
 

@@ -599,7 +599,7 @@ def test_checkpoints_audited_afterwards_show_the_auroc_over_steps(lines, base, t
     folders = [tmp_path / "model" / f"checkpoint-{step}" for step in steps[:3]]
     models = [word for folder in folders for word in ("--model", folder)]
     claim = ("--claim", "epsilon=0.05,delta=1e-5,unit=user", "--declared-by", "R. Signer")
-    _, out, _ = call("audit", "--planted", planted, *models, *claim)
+    _, out, _ = call("audit-planted", planted, *models, *claim)
     last = out.splitlines()[-3:]
     for number, (step, line) in enumerate(zip(steps, last, strict=False), start=1):
         assert line.startswith(f"look {number} of 3, step {step} ("), line
@@ -607,7 +607,7 @@ def test_checkpoints_audited_afterwards_show_the_auroc_over_steps(lines, base, t
     aurocs = [float(line.split("AUROC ")[1].split()[0]) for line in last]
     assert aurocs[0] < aurocs[2]
     # A fourth was not paid for.
-    call("audit", "--planted", planted, "--model", tmp_path / "model", *claim)
+    call("audit-planted", planted, "--model", tmp_path / "model", *claim)
     for number in (1, 2, 3, 4):
         record = json.loads((planted / "audits" / str(number) / "record.json").read_text(encoding="utf-8"))
         standings = {its["standing"] for its in record["judgement"]["bounds"] if its["name"] == "one-run"}

@@ -59,8 +59,8 @@ def audit(*checks, apart=0.0, canaries=400, accepted=()):
     [
         ((), 0.0, TrainerOutcome.CONSISTENT, 0, 0),
         ((NOT_FINITE,), 0.0, TrainerOutcome.UNSAFE, 6, 0),
-        ((WRONG,), 0.0, TrainerOutcome.MECHANISM_VIOLATED, 4, 4),
-        ((WRONG, NOT_FINITE), 0.0, TrainerOutcome.MECHANISM_VIOLATED, 4, 4),
+        ((WRONG,), 0.0, TrainerOutcome.MECHANISM_VIOLATED, 7, 7),
+        ((WRONG, NOT_FINITE), 0.0, TrainerOutcome.MECHANISM_VIOLATED, 7, 7),
         ((), 50.0, TrainerOutcome.CURVE_VIOLATED, 3, 3),
         ((NOT_FINITE,), 50.0, TrainerOutcome.CURVE_VIOLATED, 3, 3),
         ((WRONG, NOT_FINITE), 50.0, TrainerOutcome.CURVE_VIOLATED, 3, 3),
@@ -87,7 +87,7 @@ def test_too_few_canaries_to_reject_the_curve_are_inconclusive():
 
 def test_json_has_the_kind_of_each_alarm():
     fields = audit(WRONG, NOT_FINITE, accepted=ACCEPTED).as_dict()
-    assert (fields["outcome"], fields["exit_code"], fields["accepted"]) == ("mechanism violated", 4, ["non-finite"])
+    assert (fields["outcome"], fields["exit_code"], fields["accepted"]) == ("mechanism violated", 7, ["non-finite"])
     assert fields["alarms"] == [
         {"name": WRONG.name, "kind": "mechanism", "accepted": False},
         {"name": NOT_FINITE.name, "kind": "non-finite", "accepted": True},
@@ -96,10 +96,10 @@ def test_json_has_the_kind_of_each_alarm():
     assert "verdict" not in fields
 
 
-@pytest.mark.parametrize(("alarms", "code", "after_accepting"), [((NOT_FINITE,), 6, 0), ((WRONG, NOT_FINITE), 4, 4)])
+@pytest.mark.parametrize(("alarms", "code", "after_accepting"), [((NOT_FINITE,), 6, 0), ((WRONG, NOT_FINITE), 7, 7)])
 def test_the_command_exits_as_the_outcome_says(call, monkeypatch, alarms, code, after_accepting):
     monkeypatch.setattr(engine, "audit_trainer", lambda *given, accepted, **options: audit(*alarms, accepted=accepted))
-    command = ["audit-trainer", *OPTIONS, "--canaries", "400", "--one-process"]
+    command = ["white-box", *OPTIONS, "--canaries", "400", "--one-process"]
     for options, expected in (([], code), (["--accept", "non-finite", "--accept", "non-finite"], after_accepting)):
         assert call(*command, *options)[0] == expected
         found, out, _ = call(*command, *options, "--json")

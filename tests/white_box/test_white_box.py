@@ -281,14 +281,14 @@ def test_what_cannot_be_audited_is_one_clear_line(stage):
 
 
 def test_the_mechanism_of_the_options(tmp_path):
-    made = chosen_mechanism(None, kind="uls", population=1000, cohort=50, steps=10, delta=1e-5, noise_multiplier=1.5)
+    made = chosen_mechanism(None, kind="uls", users=1000, cohort=50, steps=10, delta=1e-5, noise_multiplier=1.5)
     assert (made.sampler.rate, made.divisor.value, made.noise_multiplier) == (0.05, 50, 1.5)
     write_plan(made, tmp_path / "plan.json")
     assert chosen_mechanism(tmp_path / "plan.json") == made
     for options, by, naming in (
         ({"plan": tmp_path / "plan.json", "steps": 3}, chosen_mechanism, ("--plan", "--kind")),
         ({"kind": "uls"}, chosen_mechanism, ("--plan", "--kind", "--steps", "--delta")),
-        ({"kind": "uls", "steps": 3, "delta": 1e-5}, chosen_mechanism, ("--sampling-rate", "--population", "--cohort")),
+        ({"kind": "uls", "steps": 3, "delta": 1e-5}, chosen_mechanism, ("--sampling-rate", "--users", "--cohort")),
         ({"kind": "dls", "steps": 3, "delta": 1e-5, "sampling_rate": 0.5}, "trainer_mechanism", "--kind dls"),
         ({"kind": "uls", "steps": 3, "delta": 1e-5, "sampling_rate": 0.5}, "trainer_mechanism", ()),
     ):
@@ -306,8 +306,8 @@ def test_the_command(call, monkeypatch):
 
     monkeypatch.setattr(white_box, "audit_trainer", once)
     arguments = ["--kind", "els", "--sampling-rate", "0.3", "--group-size", "2", "--steps", "4", "--delta", "1e-5"]
-    arguments += ["--target-epsilon", "4", "--canaries", "400", "--seeds", "1", "--one-process"]
-    code, out, _ = call("audit-trainer", *arguments)
+    arguments += ["--target-epsilon", "4", "--canaries", "400", "--trainings", "1", "--one-process"]
+    code, out, _ = call("white-box", *arguments)
     assert code == 0
     order = [
         "power: 400 canary users",
@@ -317,7 +317,7 @@ def test_the_command(call, monkeypatch):
     ]
     places = [out.index(text) for text in [*order, "NOT CONTRADICTED: "]]
     assert places == sorted(places)
-    code, out, _ = call("audit-trainer", *arguments, "--json")
+    code, out, _ = call("white-box", *arguments, "--json")
     fields = json.loads(out)
     assert code == 0
     assert (fields["outcome"], fields["exit_code"], fields["accepted"]) == ("consistent", 0, [])
@@ -329,7 +329,7 @@ def test_the_command(call, monkeypatch):
     assert len(fields["tested"]) == 7
     assert [line for line in fields["not_tested"] if line.startswith("several processes: ")]
     assert {check["level"] for check in fields["checks"]} == {0.0, 1e-4}
-    code, _, err = call("audit-trainer", *arguments, "--directions", "diagonal")
+    code, _, err = call("white-box", *arguments, "--directions", "diagonal")
     assert (code, err.count("\n")) == (2, 1)
     assert names(err, "coordinate", "random")
 

@@ -1,4 +1,4 @@
-"""`heldin audit-training`: what is printed first, what stands in the folder, resuming, and wrong calls in one line."""
+"""`heldin retrain`: what is printed first, what stands in the folder, resuming, and wrong calls in one line."""
 
 import csv
 import json
@@ -37,7 +37,7 @@ def _fixed_key(monkeypatch):
 
 def test_an_audit_from_config_to_report_and_the_same_command_goes_on(call, config, tmp_path):
     out = tmp_path / "audit"
-    command = ["audit-training", config, "--runs", 24, "--out", out, "--processes", 1, "--documents", 2]
+    command = ["retrain", config, "--trainings", 24, "--out", out, "--processes", 1, "--documents", 2]
     code, printed, err = call(*command, "--claim", "epsilon=8,delta=1e-5")
     assert code == 0, err
     first = err.splitlines()[0]
@@ -83,7 +83,7 @@ def test_an_audit_from_config_to_report_and_the_same_command_goes_on(call, confi
 @pytest.mark.slow
 def test_its_scores_go_into_heldin_bound(call, config, tmp_path):
     out = tmp_path / "audit"
-    call("audit-training", config, "--runs", 30, "--out", out, "--processes", 1)
+    call("retrain", config, "--trainings", 30, "--out", out, "--processes", 1)
     rows = list(csv.DictReader((out / "scores.csv").read_text(encoding="utf-8").splitlines()))
     results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((out / "runs").iterdir())]
     assert [float(row["score"]) for row in rows] == [result["score"] for result in results]
@@ -100,7 +100,7 @@ def test_its_scores_go_into_heldin_bound(call, config, tmp_path):
 @pytest.mark.slow
 def test_the_control_without_defense_is_found_in_several_processes(call, config, tmp_path):
     out = tmp_path / "audit"
-    command = ["audit-training", config, "--runs", 60, "--out", out, "--processes", 2, "--target", "none"]
+    command = ["retrain", config, "--trainings", 60, "--out", out, "--processes", 2, "--target", "none"]
     sets = ["--set", "finetune.learning_rate=0.05", "--set", "finetune.epochs=2"]
     code, printed, err = call(*command, *sets, "--claim", "epsilon=1,delta=1e-5")
     assert code == 3, err
@@ -118,11 +118,11 @@ def test_the_control_without_defense_is_found_in_several_processes(call, config,
 @pytest.mark.parametrize(
     ("arguments", "by", "naming"),
     [
-        (["audit-training"], None, ("'config'", "heldin audit-training --help")),
-        (["audit-training", "x.yaml", "--model", "m"], None, ("--model", "heldin audit-training --help")),
-        (["audit-training", "x.yaml"], "read_config", "'x.yaml'"),
-        (["audit", "--runs", "20"], None, ("--runs", "heldin audit --help")),
-        (["audit"], "_content", ("--held-in", "--held-out", "--config", "--model", "heldin audit-training")),
+        (["retrain"], None, ("'CONFIG'", "heldin retrain --help")),
+        (["retrain", "x.yaml", "--model", "m"], None, ("--model", "heldin retrain --help")),
+        (["retrain", "x.yaml"], "read_config", "'x.yaml'"),
+        (["audit", "--trainings", "20"], None, ("--trainings", "heldin audit --help")),
+        (["audit"], "_content", ("--held-in", "--held-out", "--config", "--model")),
     ],
 )
 def test_a_call_that_is_not_whole_is_one_line(call, arguments, by, naming):
@@ -132,13 +132,13 @@ def test_a_call_that_is_not_whole_is_one_line(call, arguments, by, naming):
 
 
 def test_too_few_trainings_a_strange_target_and_the_folder_of_a_run_are_refused(call, config, tmp_path, finished):
-    code, _, _ = call("audit-training", config, "--runs", 8, "--out", tmp_path / "a", "--processes", 1)
+    code, _, _ = call("retrain", config, "--trainings", 8, "--out", tmp_path / "a", "--processes", 1)
     assert code == 2
-    assert call.refused(by="forecast", naming=("8 trainings", "--runs"))
-    code, _, _ = call("audit-training", config, "--runs", 20, "--target", "both")
+    assert call.refused(by="forecast", naming=("8 trainings", "--trainings"))
+    code, _, _ = call("retrain", config, "--trainings", 20, "--target", "both")
     assert code == 2
     assert call.refused(by="target_of", naming=("--target both", "defense", "none"))
-    code, _, _ = call("audit-training", config, "--runs", 20, "--out", finished)
+    code, _, _ = call("retrain", config, "--trainings", 20, "--out", finished)
     assert code == 2
     assert call.refused(by="_require_empty", naming=f"'{finished}'")
     assert SMALL["name"] == read_record(finished / "record.json").name
@@ -147,7 +147,7 @@ def test_too_few_trainings_a_strange_target_and_the_folder_of_a_run_are_refused(
 def test_the_first_line_says_what_200_trainings_can_certify(call, config, tmp_path):
     (tmp_path / "busy").mkdir()
     (tmp_path / "busy" / "file").touch()
-    code, _, err = call("audit-training", config, "--runs", 200, "--out", tmp_path / "busy")
+    code, _, err = call("retrain", config, "--trainings", 200, "--out", tmp_path / "busy")
     assert code == 2
     assert names(err.splitlines()[0], "power:", "3.28")
 
@@ -163,7 +163,7 @@ def test_the_first_line_says_what_200_trainings_can_certify(call, config, tmp_pa
 def test_what_trainings_would_not_do_is_refused_before_a_folder_is_made(call, tmp_path, sections, options, by, naming):
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump({**TINY, **sections}), encoding="utf-8")
-    code, _, _ = call("audit-training", path, "--runs", 40, "--out", tmp_path / "out", *options)
+    code, _, _ = call("retrain", path, "--trainings", 40, "--out", tmp_path / "out", *options)
     assert code == 2
     assert call.refused(by=by, naming=naming)
     assert not (tmp_path / "out").exists()
