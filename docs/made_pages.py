@@ -65,10 +65,17 @@ def _command(command: Any, name: str, parent: Any) -> Iterator[str]:
     for panel, lines in panels.items():
         yield f"**{panel}**\n\n" + "\n".join(lines) + "\n"
     if command.epilog:
-        yield _markdown(command.epilog) + "\n"
+        yield _epilog(command.epilog)
     for key, child in getattr(command, "commands", {}).items():
         if not child.hidden:
             yield from _command(child, f"{name} {key}", context)
+
+
+def _epilog(text: str) -> str:
+    first, *examples = text.split("\n\n")
+    if not first.startswith("Example"):
+        return _markdown(text) + "\n"
+    return "\n".join([f"**{first.rstrip(':')}**", "", "```text", *examples, "```", ""])
 
 
 def _markdown(text: str) -> str:

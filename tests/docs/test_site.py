@@ -83,10 +83,10 @@ def test_the_glossary_has_the_terms_of_reports_and_each_once(made_pages):
 
 def test_every_command_is_on_the_page(made_pages):
     page = made_pages.cli_page()
-    for heading in ("## `heldin run`", "## `heldin account uls`", "## `heldin corpus build`"):
+    for heading in ("## `heldin run`", "## `heldin audit-endpoint`", "## `heldin corpus build`"):
         assert heading in page
     assert "- `--claim" in page
-    assert "**A model behind an endpoint**" in page
+    assert re.search(r"^\*\*Examples?\*\*\n\n```text\nheldin audit --model", page, re.MULTILINE)
     assert "--help" not in page
 
 
