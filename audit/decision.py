@@ -41,8 +41,8 @@ class AuditConfig(Section):
     curve_users: Annotated[Count, Field(ge=50)] = 2000
     """Largest number of audited users whose texts an evaluation scores, chosen without regard to membership."""
     exposure_users: Annotated[Count, Field(ge=50)] = 5000
-    """Largest number of members whose exposure is compared with what they wrote; their words are compared with those of as
-    many others."""
+    """Largest number of members whose exposure is compared with what they wrote; their words are compared with those of
+    as many others."""
     curve_texts_per_user: Count = 5
     """Largest number of each user's attacker texts that an evaluation scores, for the AUROC during training."""
 
@@ -80,8 +80,8 @@ class DecisionConfig(Section):
     redraws: Annotated[Count, Field(le=10**8)] = REDRAWS  # a planted audit asks for more at each look
     """Redraws of the assignment in the test of all scores together; as many as the two levels need, or more."""
     require: tuple[RequirementConfig, ...] = ()
-    """The organisation's limits, in the form of a sweep's rule. They decide the recommendation of the report, and change no
-    answer."""
+    """The organisation's limits, in the form of a sweep's rule. They decide the recommendation of the report, and
+    change no answer."""
 
     @model_validator(mode="after")
     def _possible(self) -> "DecisionConfig":

@@ -19,7 +19,8 @@ class RequirementConfig(Section):
     """A limit that a defense, or a model, must keep to be shipped: at most, or at least."""
 
     of: Measure
-    """epsilon_per_user of the plan; auroc, the largest of all attacks; loss on non-members' test texts; or loss_gain_over_base."""
+    """epsilon_per_user of the plan; auroc, the largest of all attacks; loss on non-members' test texts; or
+    loss_gain_over_base."""
     at_most: Limit | None = None
     """Upper limit, compared with an upper confidence limit."""
     at_least: Limit | None = None

@@ -108,7 +108,8 @@ class Recipe:
     """Gradient checkpointing: activations are computed again in the backward pass, which saves memory and costs about
     a third more time."""
     shard: Annotated[Few, Field(ge=2)] | None = field(default=None, repr=False)
-    """Processes that hold one copy of the model together (torch's FSDP2), started by torchrun; null: each process has a copy."""
+    """Processes that hold one copy of the model together (torch's FSDP2), started by torchrun; null: each process has a
+    copy."""
     lora: Lora | None = None
     """Train low-rank adapters instead of all parameters; null: train all parameters."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0

@@ -53,11 +53,11 @@ class SplitConfig(Section):
     """How membership is decided: by an independent fair coin for each user, or as an exact half, which supports no
     certified statement and voids a user-level epsilon."""
     audit_pool: Annotated[Count, Field(ge=2)] | None = None
-    """Number of users and entities whose membership is decided by chance; all others are always members. null: all. A fixed
-    number voids a user-level epsilon."""
+    """Number of users and entities whose membership is decided by chance; all others are always members. null: all. A
+    fixed number voids a user-level epsilon."""
     audit_fraction: float | None = Field(None, gt=0, le=1)
-    """Audit each user with this probability, by a separate public coin; all others are always members. null: all users are
-    audited. Unlike ``audit_pool``, it does not void a user-level epsilon."""
+    """Audit each user with this probability, by a separate public coin; all others are always members. null: all users
+    are audited. Unlike ``audit_pool``, it does not void a user-level epsilon."""
     seed: Seed | None = None
     """Seed by which records are set aside; null: that of the run."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
