@@ -13,7 +13,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "corpus presets": ("heldin corpus presets",),
     "audit": (
         f"heldin audit --model example/model --reference example/base {_FILES}",
-        "heldin audit --config audit.yaml --limit 50 --fail-on leaks",
+        "heldin audit --config audit.yaml --limit 50 --fail-on leaks --out runs/fifty",
     ),
     "audit-endpoint": (
         f"heldin audit-endpoint http://localhost:8000/v1 --model model --reference endpoint:base {_FILES}",

@@ -3,7 +3,7 @@
 import functools
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.jobs.costs import cost_lines
 from heldin.jobs.memory_forecast import does_not_fit, memory_lines, run_memory
+from heldin.jobs.run_cost import RunCost, cost_of_run
 from heldin.models.devices import Planned, default_device
 from heldin.models.loading import context_length
 from heldin.models.model_names import require_model
@@ -51,15 +52,18 @@ class Checked:
 
     Attributes:
         problems: what would stop the run before it starts, one line each; may be empty.
-        would: what the run would do, by name, as far as is known before the corpus is read.
+        would: what the run would do, by name.
+        cost: what it would cost on this machine; None if that is not known.
     """
 
     problems: tuple[str, ...]
     would: dict[str, str]
+    cost: RunCost | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name, for JSON."""
-        return {"ok": not self.problems, **asdict(self)}
+        cost = None if self.cost is None else self.cost.as_dict()
+        return {"ok": not self.problems, "problems": self.problems, "would": self.would, "cost": cost}
 
 
 def check_run(
@@ -92,8 +96,15 @@ def check_run(
     # Before the line below: the looks fill ``mechanisms``.
     problems = [problem for look in looks if (problem := _problem(look))]
     would = _would(config, out, mechanisms[0]) if mechanisms else {}
+    cost = None
     if mechanisms and not problems:
-        would["cost"] = "\n".join(cost_lines(config, mechanisms[0]))
+        say("cost: counting records and timing steps")
+        try:
+            cost = cost_of_run(config, mechanisms[0])
+        except InputError as error:
+            problems = [" ".join(str(error).split())]
+        rows = ["not known before the corpus is read"] if cost is None else cost.lines()
+        would["cost"] = "\n".join([*rows, *cost_lines(config, mechanisms[0])])
     if gpu is not None and not problems:
         try:
             peaks = run_memory(config, gpu, say)
@@ -106,7 +117,7 @@ def check_run(
         else:
             problems = does_not_fit(peaks, gpu)
             would["memory"] = memory_lines(peaks, gpu)
-    return Checked(tuple(problems), would)
+    return Checked(tuple(problems), would, cost)
 
 
 def lines(checked: Checked) -> list[str]:

@@ -142,14 +142,8 @@ class Weights:
 
 
 def cost_lines(config: RunConfig, mechanism: Mechanism) -> list[str]:
-    """Return what a run would cost, as far as the config tells, without the passes of the model."""
-    length = config.finetune.sequence_length
-    corpus = CorpusSize(MILLION, CHARACTERS * length, length)
-    rows = [
-        f"a million records of {length} tokens: {corpus.store_seconds:.0f} s to read, {corpus.set_aside_seconds:.0f} s"
-        f" to set aside, {corpus.token_seconds:,.0f} s of a core to tokenize; {in_bytes(corpus.disk)} on disk,"
-        f" {in_bytes(int(MILLION * OWNED.size))} in each process"
-    ]
+    """Return what a run would cost next to the passes of the model, as far as the config tells."""
+    rows: list[str] = []
     if isinstance(mechanism.sampler, PoissonSampler | CappedPoissonSampler):
         rows += filter(None, [_of_draws(config, mechanism)])
     parameters = _parameters(config)

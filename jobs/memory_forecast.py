@@ -32,8 +32,6 @@ from heldin.models.loading import context_length
 from heldin.models.tiny import tiny_config
 from heldin.stages.run_config import RunConfig
 
-_CPU = torch.device("cpu")  # where a rehearsal's tensors stand, whatever it is for
-
 
 def run_memory(config: RunConfig, device: Planned, say: Callable[[str], None] = lambda _: None) -> dict[str, Peak]:
     """Return the peak of each part of a run, with records of full length.
@@ -57,9 +55,9 @@ def run_memory(config: RunConfig, device: Planned, say: Callable[[str], None] = 
     peaks: dict[str, Peak] = {}
     if config.model.pretrain is not None:
         recipe = config.model.pretrain.recipe
-        peaks["pre-training"] = fitting_peak(make, recipe, _plain(recipe), device, say)
+        peaks["pre-training"] = fitting_peak(make, recipe, plain_step(recipe), device, say)
     longest = min(context_length(shape), config.finetune.sequence_length)
-    step = replace(_step(config), scored=longest)
+    step = replace(step_of(config), scored=longest)
     peaks["fine-tuning"] = fitting_peak(make, config.finetune, step, device, say)
     if config.attack.precision == "fp32":
         peaks["scoring"] = scoring_peak(make, longest, 2, device)
@@ -128,10 +126,11 @@ def shape_of(config: RunConfig) -> PretrainedConfig | None:
     return shape
 
 
-def _step(config: RunConfig) -> Step:
+def step_of(config: RunConfig) -> Step:
+    """Return the step of a run's fine-tuning, for a rehearsal or a measurement."""
     match config.defense:
         case NoDefense():
-            return _plain(config.finetune)
+            return plain_step(config.finetune)
         case ClippingDefense(unit=unit, clip_norm=norm):
             # A copy of the base model waits while a plain run measures the norm.
             return replace(_clipped(config.finetune, unit), copies=int(norm is None))
@@ -140,7 +139,8 @@ def _step(config: RunConfig) -> Step:
     raise TypeError(f"no step of {config.defense.kind}")
 
 
-def _plain(recipe: Recipe) -> Step:
+def plain_step(recipe: Recipe) -> Step:
+    """Return the step of plain training."""
     # Of each process, which all have one copy of the model together.
     share = math.ceil(recipe.batch_size / (recipe.shard or 1))
     most = min(recipe.micro_batch or recipe.batch_size, share)
@@ -151,7 +151,7 @@ def _plain(recipe: Recipe) -> Step:
         if spread is None:
             plain_batch_gradient(model, batch, passes.most, arithmetic)
             return
-        with autocast(arithmetic, _CPU, keeps_casts=False):
+        with autocast(arithmetic, model.device, keeps_casts=False):
             sharded_batch_gradient(model, batch, passes.most, spread)
 
     return Step(compute, most, without_dropout=False, halves=recipe.shard is None)
@@ -162,7 +162,7 @@ def _clipped(recipe: Recipe, unit: str) -> Step:
 
     def compute(model: PreTrainedModel, passes: Passes, arithmetic: Arithmetic, _: Spread | None) -> None:
         batch = _records(min(recipe.batch_size, 2 * passes.most), recipe)
-        with autocast(arithmetic, _CPU):
+        with autocast(arithmetic, model.device):
             clipped_batch_gradient(model, clipping, batch, passes)
 
     return Step(compute, min(recipe.micro_batch or recipe.batch_size, recipe.batch_size))
@@ -170,13 +170,13 @@ def _clipped(recipe: Recipe, unit: str) -> Step:
 
 def _sampled(recipe: Recipe, defense: SampledDefense) -> Step:
     local = defense.local if isinstance(defense, PrivateDefense | UedpDefense) else None
-    unit = _records_of_a_unit(defense, recipe.shard)
+    unit = records_of_a_unit(defense, recipe.shard)
     if local is not None:
         # One user's steps, one after the other.
         size = local.batch_size
 
         def moved(model: PreTrainedModel, passes: Passes, arithmetic: Arithmetic, _: Spread | None) -> None:
-            with autocast(arithmetic, _CPU):
+            with autocast(arithmetic, model.device):
                 work = LocalWork(_records(size, recipe), [1.0] * size)
                 total = clipped_difference_sum(model, [work], local, 1.0)[0]
             _put(model, total)
@@ -190,7 +190,7 @@ def _sampled(recipe: Recipe, defense: SampledDefense) -> Step:
     def summed(model: PreTrainedModel, passes: Passes, arithmetic: Arithmetic, _: Spread | None) -> None:
         # The second pass is like all that follow: what it held is given back before the next, and its sums are added.
         runs = [[_records(unit, recipe) for _ in run] for run in cut([unit] * units, passes.most)[:2]]
-        with autocast(arithmetic, _CPU):
+        with autocast(arithmetic, model.device):
             gradient_sum = clipped_sum(model, runs, 1.0, passes)
         _put(model, gradient_sum.gradients)
 
@@ -206,7 +206,7 @@ def _sharded(recipe: Recipe, defense: SampledDefense, unit: int) -> Step:
 
     def summed(model: PreTrainedModel, passes: Passes, arithmetic: Arithmetic, spread: Spread | None) -> None:
         assert spread is not None
-        with autocast(arithmetic, _CPU, keeps_casts=False):
+        with autocast(arithmetic, model.device, keeps_casts=False):
             total = clipped_shards(model, units, 1.0, passes, spread)[0]
         # Of its noise a process draws the part that it adds.
         put_shards(model, total, 1.0, 1.0, lambda name, _, device: torch.empty_like(total[name], device=device))
@@ -214,7 +214,8 @@ def _sharded(recipe: Recipe, defense: SampledDefense, unit: int) -> Step:
     return Step(summed, most, halves=False)
 
 
-def _records_of_a_unit(defense: SampledDefense, shard: int | None) -> int:
+def records_of_a_unit(defense: SampledDefense, shard: int | None) -> int:
+    """Return the records of a sampled unit that a step uses."""
     match defense:
         case PrivateDefense(kind="uls", record_selection="all") | UedpDefense(group_size=None):
             # All records of a user whom nobody has read yet: as many as a pass, of each process.

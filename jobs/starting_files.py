@@ -139,7 +139,7 @@ _OTHERS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
                 "model": "example/model",
                 "reference": "example/base",
                 **_TEXTS,
-                "claims": ["epsilon=8,delta=1e-6"],
+                "claims": ["epsilon=1,delta=1e-5"],
             }
             | {"decision": _DECISION, "release": _RELEASE},
         ),

@@ -81,7 +81,7 @@ def check_references(config: RunConfig, corpus: CorpusData) -> None:
                 require_model(name)
             case PublicReference():
                 # Called for its error: a rule that admits nobody is found before training.
-                _public_rows(spec, config, corpus)
+                reference_rows(spec, config, corpus)
 
 
 def reference_model(
@@ -138,7 +138,7 @@ def train_reference(
 def _on_public_users(
     spec: PublicReference, config: RunConfig, corpus: CorpusData, base_name: str, reporter: Reporter
 ) -> Path:
-    rows = _public_rows(spec, config, corpus)
+    rows = reference_rows(spec, config, corpus)
     base = load_language_model(base_name, revision=config.model.revision)
     # The run's own recipe without its defense; there are no validation users to choose a checkpoint by.
     recipe = replace(config.finetune, select=Select.LAST, patience=None, shard=None)
@@ -151,8 +151,8 @@ def _on_public_users(
     return folder
 
 
-def _public_rows(spec: PublicReference, config: RunConfig, corpus: CorpusData) -> list[int]:
-    """Return rows of users who are neither audited nor validation users."""
+def reference_rows(spec: PublicReference, config: RunConfig, corpus: CorpusData) -> list[int]:
+    """Return the rows of users who are neither audited nor validation users."""
     store = corpus.store
     validation = {store.record(row).user for row in corpus.validation_rows}
     taken = frozenset((*corpus.audited.users, *validation))

@@ -182,7 +182,10 @@ def test_commands_answer():
     assert [(row["exposed"], round(row["epsilon"], 4)) for row in curve] == [(1, 0.1490), (4, 0.6564)]
     assert "epsilon" in said(*words).output
     assert said(*words, "--csv").output.startswith("exposed,epsilon")
-    paper = shlex.split("uedp --users 946 --cohort 50 --steps 50 --delta 1e-5 --noise-multiplier 2 --holders 4,946 --sensitive-share 0.796")
+    paper = shlex.split(
+        "uedp --users 946 --cohort 50 --steps 50 --delta 1e-5 --noise-multiplier 2 --holders 4,946"
+        " --sensitive-share 0.796"
+    )
     told = json.loads(said(*paper, "--json").output)
     assert told["strict"][1]["rule_all"] == pytest.approx(25.93, rel=5e-3)
     assert told["claimed"] == pytest.approx(0.519, abs=1e-3)

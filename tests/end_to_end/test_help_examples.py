@@ -19,7 +19,6 @@ ANSWERS = {"audit": (0, 8), "audit-planted": (0, 3, 4), "bound": (0, 3, 4), "swe
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_every_example_runs_as_printed(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("heldin.commands.finished.confirm", lambda *_, **__: None)

@@ -14,8 +14,10 @@ from heldin.finetune.memory import Peak
 from heldin.jobs import run as pipeline
 from heldin.jobs.example import write_example
 from heldin.jobs.memory_forecast import does_not_fit, memory_lines, run_memory
+from heldin.jobs.run_cost import cost_of_run
 from heldin.jobs.starting_files import kinds, starting_file
 from heldin.models.devices import Planned
+from heldin.record.document import read_record
 from heldin.stages.run_config import RunConfig, load_config
 from heldin.stages.train.plan import mechanism_of
 from tests.planted_sets import save_base
@@ -36,8 +38,9 @@ def test_every_starting_file_passes(call, tmp_path, monkeypatch, kind):
         shutil.copy(tmp_path / "files" / "corpus.jsonl", tmp_path)
     (tmp_path / "start.yaml").write_text(starting_file("run", kind, RunConfig), encoding="utf-8")
     before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr("heldin.jobs.run_cost.SECONDS", 0.0)
     code, out, err = call("run", "start.yaml", "--check")
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "cost: counting records and timing steps\n")
     assert f"my-{kind}, begin in 'runs/my-{kind}'" in out
     promised = kind in ("uls", "els", "group", "filter", "example", "user-entity")
     assert ("epsilon 8" in out) == promised
@@ -69,6 +72,39 @@ def test_all_problems_are_told_at_once_a_line_each(call, small_config, tmp_path)
     answer = json.loads(out)
     assert (code, err, answer["ok"]) == (2, "", False)
     assert answer["problems"] == [line.strip() for line in lines]
+
+
+def test_the_cost_is_that_of_the_runs_own_parts(finished, small_config, tmp_path):
+    record, config = read_record(finished / "record.json"), load_config(small_config)
+    cost = cost_of_run(config, mechanism_of(config, plain_steps=1, clip_norm=1.0))
+    parts = {part.name: part for part in cost.parts}
+    assert (cost.records, cost.corpus_read, cost.steps_measured) == (record.corpus.records, True, 20)
+    assert parts["pre-training"].steps == config.model.pretrain.recipe.steps(record.corpus.public_records)
+    assert parts["fine-tuning"].steps == pytest.approx(record.training.steps, rel=0.4)  # 30 users by coin
+    assert all(part.seconds > 0 for part in cost.parts)
+    assert cost.seconds == sum(part.seconds for part in cost.parts)
+    assert json.loads(json.dumps(cost.as_dict()))["parts"][0]["name"] == "pre-training"
+
+
+def test_a_reference_that_takes_most_of_the_time_is_named_before_it_is_trained(small_config):
+    content = {"attack.references": "[{kind: public, users: {min_records: 1}}]", "finetune.epochs": "40"}
+    config = load_config(small_config, [f"{key}={value}" for key, value in content.items()])
+    cost = cost_of_run(config, mechanism_of(config, plain_steps=1, clip_norm=1.0))
+    costly = max(cost.parts, key=lambda part: part.seconds)
+    assert costly.name == "reference fine-tuned on public users"
+    (marked,) = (line for line in cost.lines() if "<-" in line)
+    assert marked.startswith(f"{costly.name}: {costly.steps:,} steps")
+
+
+def test_what_is_too_large_to_be_read_or_timed_is_assumed_and_said_to_be(small_config, tmp_path, monkeypatch):
+    corpus = tmp_path / "large.jsonl"
+    corpus.write_text('{"user": "a", "text": "b"}\n' * 10, encoding="utf-8")
+    config = load_config(small_config, [f"corpus.source={{kind: jsonl, path: {corpus}}}"])
+    monkeypatch.setattr("heldin.jobs.run_cost.READ", 100)
+    monkeypatch.setattr("heldin.jobs.run_cost.SECONDS", 0.0)
+    cost = cost_of_run(config, mechanism_of(config, plain_steps=1, clip_norm=1.0))
+    assert (cost.corpus_read, cost.steps_measured) == (False, 0)
+    assert sum("assumed" in line for line in cost.lines()) == 2
 
 
 def test_errors_of_the_config_are_told_alone(call, small_config):
