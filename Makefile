@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test quick check check-ci check-slow check-long check-replication gpu lint docs golden
+.PHONY: demo test quick check check-ci check-slow check-long check-replication gpu lint docs golden dist
 .DEFAULT_GOAL := test
 
 .venv/installed: pyproject.toml constraints.txt
@@ -62,3 +62,12 @@ golden: .venv/installed
 
 docs: .venv/installed
 	$(BIN)/python -m sphinx -W --keep-going docs docs/_build
+
+# The files for a package index: built in an environment of their own, and compared with the packages here.
+dist: .venv/installed
+	$(PYTHON) -m venv .venv/dist
+	.venv/dist/bin/python -m pip install --quiet build==1.6.1 twine==7.0.0
+	rm -rf dist build
+	.venv/dist/bin/python -m build --outdir dist
+	.venv/dist/bin/python -m twine check --strict dist/*
+	$(BIN)/python -m tests.distributions dist

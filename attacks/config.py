@@ -86,23 +86,23 @@ class AttackConfig(Section):
     names: tuple[Annotated[str, one_of(ATTACKS)], ...] = DEFAULT_ATTACKS
     """Attacks to run."""
     primary: Annotated[str, one_of(ATTACKS)] = "likelihood-ratio"
-    """The attack that leads; one of ``names``."""
+    """The primary attack, whose scores test claims; one of ``names``."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
-    """Ways to combine the statistics of a user's texts into one score; the first leads."""
+    """Ways to combine the statistics of a user's texts into one score; the first is the primary one."""
     max_characters: Count = 4000
     """Characters of a text that are scored, from its beginning."""
     precision: ScoringPrecision = "fp32"
-    """Arithmetic in which models are loaded to be scored. bf16 has half the bytes of fp32; int8 and nf4 have 8 and 4
-    bits for a weight of a linear layer (bitsandbytes). How far another one than fp32 moves the leading attack is
-    measured on a sample of texts and stands in the record."""
+    """Arithmetic in which models are loaded to be scored. bf16 has half the bytes of fp32. int8 and nf4 have 8 and 4
+    bits for a weight of a linear layer (bitsandbytes). The record has how far a precision below fp32 moves the primary
+    attack on a sample of texts."""
     reference: ExpandedName | None = None
-    """Hub name or folder of the leading reference model; null: the base model."""
+    """Hub name or folder of the primary reference model; null: the base model."""
     references: tuple[Reference, ...] = ()
-    """Other reference models, reported beside the leading one."""
+    """Other reference models, reported next to the primary one."""
     documents: tuple[Documents, ...] = Field(("fresh",), min_length=1)
     """Which documents of a user the attacker has: fresh ones by the same user, or records of the training part, which
-    training saw or would have seen (but for a cap, deduplication or de-identification): the stronger attacker. The
-    first leads."""
+    training saw or would have seen (except for a cap, deduplication or de-identification). These are for a stronger
+    attacker. The first is the primary one."""
     training_documents: Few = 32
     """Records of each user, at most, where ``documents`` has "training"."""
     shadow_models: int = Field(0, ge=0, le=FEW)

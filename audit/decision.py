@@ -33,16 +33,16 @@ class AuditConfig(Section):
     delta: float = Field(1e-5, ge=1e-11, lt=1)
     """delta of the lower bounds on epsilon where nothing is claimed; a claim states its own."""
     fprs: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field((0.001, 0.005, 0.01, 0.05, 0.1), min_length=1)
-    """False-positive rates at which true-positive rates are reported, if there are enough held-out users."""
+    """False-positive rates at which true-positive rates are reported, if there are enough non-members."""
     validation_texts: Count = 400
-    """Largest number of held-in users' validation texts on which an evaluation measures the loss."""
+    """Largest number of members' validation texts on which an evaluation measures the loss."""
     test_texts_per_user: Count = 10
-    """Largest number of each held-out user's test texts on which the chosen checkpoint's loss is measured."""
+    """Largest number of each non-member's test texts on which the chosen checkpoint's loss is measured."""
     curve_users: Annotated[Count, Field(ge=50)] = 2000
-    """Largest number of audited users whose texts an evaluation scores, chosen without regard to who is held in."""
+    """Largest number of audited users whose texts an evaluation scores, chosen without regard to membership."""
     exposure_users: Annotated[Count, Field(ge=50)] = 5000
-    """Largest number of held-in users whose exposure is set beside what they wrote; words are compared with those of as
-    many others."""
+    """Largest number of members whose exposure is compared with what they wrote; their words are compared with those of
+    as many others."""
     curve_texts_per_user: Count = 5
     """Largest number of each user's attacker texts that an evaluation scores, for the AUROC during training."""
 
@@ -80,8 +80,8 @@ class DecisionConfig(Section):
     redraws: Annotated[Count, Field(le=10**8)] = REDRAWS  # a planted audit asks for more at each look
     """Redraws of the assignment in the test of all scores together; as many as the two levels need, or more."""
     require: tuple[RequirementConfig, ...] = ()
-    """The organisation's own limits, in the words of a sweep's rule; the report recommends by them. They change no
-    answer."""
+    """The organisation's limits, in the form of a sweep's rule. They decide the recommendation of the report, and
+    change no answer."""
 
     @model_validator(mode="after")
     def _possible(self) -> "DecisionConfig":

@@ -19,12 +19,12 @@ class RequirementConfig(Section):
     """A limit that a defense, or a model, must keep to be shipped: at most, or at least."""
 
     of: Measure
-    """epsilon_per_user of the plan; auroc, the largest of all attacks; loss on held-out users' test texts; or
+    """epsilon_per_user of the plan; auroc, the largest of all attacks; loss on non-members' test texts; or
     loss_gain_over_base."""
     at_most: Limit | None = None
-    """Upper limit, held against an upper confidence limit."""
+    """Upper limit, compared with an upper confidence limit."""
     at_least: Limit | None = None
-    """Lower limit, held against a lower confidence limit."""
+    """Lower limit, compared with a lower confidence limit."""
     limit: Literal["upper", "lower"] | None = None
     """Which confidence limit is meant, for readers; null: the one that the requirement needs."""
 

@@ -5,9 +5,9 @@ fair coin, drawn after the pool was fixed and used once; the scores are a functi
 randomness independent of the coins; all m flipped users count, abstentions included; the number of guesses r was fixed
 before looking, or its choice is paid for. Users' scores may depend on each other, which these theorems allow.
 
-The theorems allow any guesses that are a function of the scores: the guesser never sees a coin. docs/verdict.md says
-how the number of guesses, and who is guessed, were chosen. Right guesses are also simulated for a Gaussian attacker,
-whose scores are N(mu, 1) for members and N(0, 1) for others.
+The theorems allow any guesses that are a function of the scores: the guesser never sees a coin. The number of guesses,
+and who is guessed, were chosen as docs/theory.md#choice-of-guesses describes. Right guesses are also simulated for a
+Gaussian attacker, whose scores are N(mu, 1) for members and N(0, 1) for others.
 """
 
 import functools
@@ -86,7 +86,7 @@ def paid_tries(users: int, made: int | None = None, alpha: float = 0.05, attacks
 
     Without a registered number: 0.84 m^{3/4} guesses (149 of 1,000) at 70 % of the error probability, half of the users
     at 10 % and all users at 20 %. The first is near the best number for attackers of AUROC 0.6 to 0.95, the others are
-    for attackers who tell nearly all users apart (docs/verdict.md has the simulations).
+    for attackers who identify nearly all members (docs/theory.md#choice-of-guesses has the simulations).
 
     Args:
         made: number of guesses r, registered beforehand; None: several are tried.

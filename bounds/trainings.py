@@ -26,7 +26,7 @@ from heldin.words.evidence import Refusal, Subjects
 
 Array = NDArray[np.float64]
 
-PILOT = 0.25  # of the trainings; docs/independent-trainings.md compares it with a half and with ROC bands
+PILOT = 0.25  # of the trainings; docs/replication.md#retraining compares it with a half and with ROC bands
 BOUND = "Clopper-Pearson, one threshold"  # as reports print it
 COVERAGE = 0.995  # lowest of 2,000 simulated audits a mechanism: tests/bounds/test_trainings.py, -m slow
 WORST_CASE_USER = "worst-case user"

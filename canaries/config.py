@@ -97,7 +97,7 @@ class SubstringCanaries(Section):
     another out, which voids a user-level epsilon. Give this or ``fraction``."""
     fraction: float | None = Field(None, gt=0, le=1)
     """Probability with which each user becomes a canary user, by a public coin of its own; its length and documents are
-    drawn likewise. This is user-local, so that a user-level epsilon stands. Give this or ``users``."""
+    drawn likewise. This is user-local and does not void a user-level epsilon. Give this or ``users``."""
     documents: tuple[Few | None, ...] = Field((None,), min_length=1)
     """Records that training may see of a canary user; null: all but those set aside."""
 

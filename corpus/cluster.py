@@ -45,7 +45,7 @@ def connect_to_ray(address: str) -> Any:
         import ray
         import ray.util.scheduling_strategies
     except ImportError as error:
-        raise InputError("a cluster needs Ray: pip install 'heldin[cluster]'") from error
+        raise InputError("a cluster needs Ray: pip install '.[cluster]' in a clone of heldin") from error
     _require_answer(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)

@@ -35,7 +35,7 @@ class UserFilter:
     max_users: Count | None = None
     """Most users, drawn by the run's seed; null: all. It voids a user-level epsilon, which ``fraction`` does not."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Keep each user with this probability, by a coin of its own."""
+    """Keep each user with this probability, by a separate coin for each user."""
 
     def admits(self, user: str) -> bool:
         """Return whether the name passes the patterns."""

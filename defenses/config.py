@@ -36,7 +36,7 @@ class _Noised(Section):
     steps: Count
     """Optimizer steps; they take the place of finetune.epochs."""
     delta: float = Field(gt=0, lt=1)
-    """delta of the guarantee; a delta above one over the number of users promises next to nothing."""
+    """delta of the guarantee; a delta above one over the number of users guarantees almost nothing."""
     secure_noise: bool = False
     """Draw the noise from a cryptographic generator (SHAKE-256), which is slower than Philox."""
     base_model_saw_protected: bool = False
@@ -54,7 +54,7 @@ class _PerUser(_Noised):
     """Records of one user: at most this many in a step ("uls", "filter"), at most this many in training ("els"), or
     exactly this many ("group"). Not with "example"."""
     record_selection: RecordSelection = "random"
-    """Which records are used of a user who has more than ``group_size``; "random_chunk" goes with "uls" only."""
+    """Which records are used of a user who has more than ``group_size``; "random_chunk" is for "uls" only."""
 
 
 class SampledDefense(_Noised):
@@ -71,8 +71,8 @@ class SampledDefense(_Noised):
     clip_norm: ClipNorm = 1.0
     """L2 norm to which a unit's gradient is clipped."""
     clip_kind: Literal["flat", "normalised"] = "flat"
-    """"flat" scales down gradients above ``clip_norm``; "normalised" then divides by it, so that the learning rate need
-    not be tuned to it."""
+    """"flat" scales down gradients above ``clip_norm``; "normalised" then divides by it, and the
+    learning rate no longer depends on it."""
     protected_users: Count | None = None
     """Public number of users, for the warning about delta when records are sampled."""
     micro_records: Many = 64

@@ -1,4 +1,4 @@
-"""The site of `make docs`: the pages beside this file, README.md as its start, and pages made from the code."""
+"""The site of `make docs`: the pages in this folder, README.md as its start, and pages made from the code."""
 
 import sys
 from importlib.metadata import version as version_of
@@ -13,15 +13,17 @@ author = "The heldin authors"
 copyright = author
 release = version_of("heldin")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml"]
+html_math_renderer = "mathml"
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "heldin"
 html_copy_source = False
+highlight_language = "none"  # a block of code without a language is text
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4  # as tests/docs reads them
-smartquotes = False  # `--option` is no dash
+smartquotes = False  # `--option` is not a dash
 suppress_warnings = ["ref.python"]  # two packages have a Record, and a signature names one of them
 
 autodoc_default_options = {"members": True}

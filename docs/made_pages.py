@@ -65,10 +65,17 @@ def _command(command: Any, name: str, parent: Any) -> Iterator[str]:
     for panel, lines in panels.items():
         yield f"**{panel}**\n\n" + "\n".join(lines) + "\n"
     if command.epilog:
-        yield _markdown(command.epilog) + "\n"
+        yield _epilog(command.epilog)
     for key, child in getattr(command, "commands", {}).items():
         if not child.hidden:
             yield from _command(child, f"{name} {key}", context)
+
+
+def _epilog(text: str) -> str:
+    first, *examples = text.split("\n\n")
+    if not first.startswith("Example"):
+        return _markdown(text) + "\n"
+    return "\n".join([f"**{first.rstrip(':')}**", "", "```text", *examples, "```", ""])
 
 
 def _markdown(text: str) -> str:
@@ -119,7 +126,7 @@ def package_page(package: str) -> str:
 
 
 def resolve_links(app: "Sphinx", page: str, source: list[str]) -> None:
-    """`start` is README.md, with links as from here; a link to a folder of the repository is its name."""
+    """`start` is README.md, with links as from here; a link to a page or folder outside of docs/ is its name."""
     here = DOCS / f"{page}.md"
     if page == "index" and not (DOCS / "configuration.md").is_file():
         source[0] = source[0].replace("\nconfiguration\n", "\n")
@@ -131,7 +138,7 @@ def resolve_links(app: "Sphinx", page: str, source: list[str]) -> None:
         target = (here.parent / path).resolve()
         if not target.exists():
             return link[0]  # elsewhere, or wrong: Sphinx says so
-        if target.is_dir():
+        if target.is_dir() or (target.suffix == ".md" and target != ROOT / "README.md" and DOCS not in target.parents):
             return text
         return f"[{text}]({_relative(target, DOCS / Path(page).parent)}{anchor})"
 
@@ -146,7 +153,7 @@ def plain(app: "Sphinx", what: str, name: str, obj: Any, options: Any, lines: li
     """Docstrings are prose with Markdown's code spans and tables: the same in reStructuredText."""
     found: list[str] = []
     example = False
-    for line in lines:
+    for line in _returns_as_fields(lines):
         example = bool(line.strip()) and (example or line.lstrip().startswith(">>> "))
         cells = None if example else re.fullmatch(r"(\s*)\|(.*)\|", line)
         if cells is None:
@@ -158,6 +165,23 @@ def plain(app: "Sphinx", what: str, name: str, obj: Any, options: Any, lines: li
             row = [_escaped(cell.strip()) for cell in cells[2].split("|")]
             found.append("\n".join(f"{cells[1]}   {'  -' if i else '* -'} {cell}" for i, cell in enumerate(row)))
     lines[:] = "\n".join([*found, ""]).split("\n")
+
+
+def _returns_as_fields(lines: list[str]) -> Iterator[str]:
+    """Returns and Yields as fields of reStructuredText: napoleon takes what is before a colon for a type."""
+    section = first = None
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        if header := re.fullmatch(r"(\s*)(Returns|Yields):", line):
+            section, first = len(header[1]), f":{header[2].lower()}: "
+            continue
+        if section is not None and line.strip() and indent <= section:
+            section = None
+        if section is None or not line.strip():
+            yield line
+        else:
+            yield " " * section + (first or " " * len(":returns: ")) + line.strip()
+            first = None
 
 
 def _escaped(text: str) -> str:
@@ -249,5 +273,26 @@ def _allowed(hint: Any, todo: list[Any]) -> str:
     return {str: "text", float: "number", int: "integer", bool: "true or false"}.get(hint, "any value")
 
 
+_GLOSSARY = """\
+# Glossary
+
+The terms of reports and of this documentation. `make golden` writes this page from `words/glossary.py`, which reports
+read too, and a test compares the two.
+"""
+
+
+def glossary_page() -> str:
+    """Every term under a heading, in alphabetical order."""
+    from heldin.words.glossary import FURTHER, TERMS
+
+    terms = sorted({**TERMS, **FURTHER}.items(), key=lambda pair: pair[0].lower())
+    return "\n".join([_GLOSSARY, *(f"## {_capital(term)}\n\n{_capital(meaning)}\n" for term, meaning in terms)])
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 if __name__ == "__main__":
-    (DOCS / "record.md").write_text(record_page(), encoding="utf-8")
+    for page, text in (("record", record_page()), ("glossary", glossary_page())):
+        (DOCS / f"{page}.md").write_text(text, encoding="utf-8")

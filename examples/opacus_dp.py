@@ -2,7 +2,7 @@
 
     python examples/opacus_dp.py planted/training/train.jsonl base-model private --epsilon 1
 
-Its epsilon is about one row, and promises little to a user of many (docs/other-trainings.md, unit=example).
+Its epsilon is about one row, and promises little to a user of many (docs/plant.md, unit=example).
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
     python examples/trainer.py planted/training/train.jsonl base-model fine-tuned --epochs 3 --planted planted
 
-Two things change where heldin plant prepared an audit (docs/other-trainings.md): the name of the training file, and a
+Two things change where heldin plant prepared an audit (docs/plant.md): the name of the training file, and a
 callback that logs what the model is given.
 """
 

@@ -2,7 +2,7 @@
 
     python examples/trl_lora.py planted/training/chats.jsonl base-model adapter --epochs 3
 
-Only the name of the training file changes where heldin plant prepared an audit (docs/other-trainings.md).
+Only the name of the training file changes where heldin plant prepared an audit (docs/plant.md).
 """
 
 import argparse

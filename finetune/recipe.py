@@ -95,7 +95,7 @@ class Recipe:
     checkpoint_every: Count = 200
     """Steps between resumable checkpoints."""
     select: Select = Select.BEST
-    """Which checkpoint is the result: the best by the loss of held-in users' validation records, the best by that of
+    """Which checkpoint is the result: the best by the loss of members' validation records, the best by that of
     separate public users (corpus.public_validation), or the last; a user-level epsilon needs one of the latter two."""
     patience: Count | None = None
     """Stop after this many evaluations in a row without a better validation loss; null: never stop early."""
@@ -108,8 +108,8 @@ class Recipe:
     """Gradient checkpointing: activations are computed again in the backward pass, which saves memory and costs about
     a third more time."""
     shard: Annotated[Few, Field(ge=2)] | None = field(default=None, repr=False)
-    """Processes that hold one copy of the model together (torch's FSDP2), started by torchrun; null: each process has
-    a copy of its own."""
+    """Processes that hold one copy of the model together (torch's FSDP2), started by torchrun; null: each process has a
+    copy."""
     lora: Lora | None = None
     """Train low-rank adapters instead of all parameters; null: train all parameters."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0

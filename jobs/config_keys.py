@@ -5,6 +5,7 @@ here, in docs/configuration.md and in an editor (``file_schema``) comes from the
 """
 
 import difflib
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -21,28 +22,31 @@ from heldin.stages.run_config import EXTENDS, RunConfig
 Node = Mapping[str, Any]
 WIDTH = 100
 RUN_PAGE = """\
-# Configuration
+# Configuration of a run
 
-A run is one YAML file: `heldin run FILE`. This page lists every key; it is made by `heldin config --markdown`, and a
-test holds it to the code.
+A run is one YAML file: `heldin run FILE`. This page lists every key. `heldin config run --markdown` writes it, and a
+test compares it with the code.
 
-- `heldin config --init KIND` writes a commented file to start from; `heldin config SECTION` prints a part of this page.
-- `heldin run FILE --check` says what is wrong with a file, and what a run would do, before anything is read.
-- `heldin config --schema` prints the JSON schema: an editor that knows it completes keys and shows their meanings. For
-  the YAML language server write `# yaml-language-server: $schema=heldin.schema.json` as the first line of a config.
-- `--set finetune.epochs=3` replaces one key; the value is YAML, so that `--set 'defense={kind: none}'` replaces a
-  whole section.
-- In paths and in names of models and data sets `$NAME` and `${NAME}` are environment variables, which must be set.
-- An unknown key is an error, and so is a key that stands twice. All errors are told at once, with the nearest key.
+- `heldin init run --kind KIND` writes a commented file to start from. `heldin config run SECTION` prints a part of this
+  page.
+- `heldin run FILE --check` reports mistakes in a file, and what a run would do, before anything is read.
+- `heldin config run --schema` prints the JSON schema, with which an editor completes keys and shows their meanings. For
+  the YAML language server, write `# yaml-language-server: $schema=heldin.schema.json` as the first line of a config.
+- `--set finetune.epochs=3` replaces one key. The value is YAML: `--set 'defense={kind: none}'` replaces a whole
+  section.
+- In paths and in names of models and data sets, `$NAME` and `${NAME}` are environment variables, which must be set.
+- An unknown key is an error, and so is a key that appears twice. heldin reports all errors at once, with the nearest
+  valid key.
 
-A key in a section that has kinds belongs to those kinds alone. `[]` follows the name of a list: in the file its items
-stand below each other, each after a hyphen.
+A key in a section that has kinds belongs to those kinds alone. `[]` follows the name of a list. In the file, its items
+are below each other, each after a hyphen. Keys that several sections share are explained once; the other sections link
+there.
 """
 AUDIT_PAGE = """\
 # Configuration of an audit
 
-`heldin audit --config FILE` reads these keys; options that are given too win. This page lists every key; it is made by
-`heldin config --audit --markdown`, and a test holds it to the code. What holds for every file is in
+`heldin audit --config FILE` reads these keys. Options on the command line replace keys of the file. This page lists
+every key. `heldin config audit --markdown` writes it, and a test compares it with the code. General rules are in
 [configuration.md](configuration.md).
 """
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -302,22 +306,105 @@ def lines(blocks: Sequence[Block], width: int = WIDTH) -> list[str]:
 
 
 def markdown(blocks: Sequence[Block], introduction: str = RUN_PAGE) -> str:
-    """Return the page: introduction and sections."""
-    parts = [introduction]
+    """Return the page: introduction and sections. Each key is explained once; other sections that have it link there.
+
+    The place of a key is the least nested of the sections that share it, or the one with the shortest name.
+    """
+    blocks = list(dict.fromkeys(blocks))
+    places = sorted(blocks, key=lambda block: (block.name.count("."), len(block.name)))
+    parts, repeated = [introduction], list[str]()
     for block in blocks:
-        name = f"`{block.name}`" if block.name else "The file"
-        kinds = f", kind {' or '.join(f'`{kind}`' for kind in block.kinds)}" if block.kinds else ""
-        standing = f" ({block.standing})" if block.name else ""
-        parts.append(f"## {name}{kinds}{standing}\n\n{block.meaning}\n")
-        if keys := _shown(block):
-            rows = ["| key | allowed | default | meaning |", "|---|---|---|---|"]
-            rows += [
-                f"| `{key.name.rsplit('.', 1)[-1]}` | {_cell(key.allowed)} | {_cell(_default(key, block))} |"
-                f" {_cell(key.meaning)} |"
-                for key in keys
-            ]
-            parts.append("\n".join(rows) + "\n")
+        if any(_within(block.name, name) for name in repeated):
+            continue
+        same = _same(block.name, blocks, places)
+        parts.append(_head(block, whole=same is not None))
+        if same is not None:
+            repeated.append(block.name)
+            parts.append(f"The keys are those of {_link(same, whole=True)}.\n")
+        else:
+            parts += _tables(block, places)
     return "\n".join(parts).rstrip("\n")
+
+
+def _within(name: str, outer: str) -> bool:
+    return name == outer or name.startswith(f"{outer}.")
+
+
+def _same(name: str, blocks: Sequence[Block], places: Sequence[Block]) -> Block | None:
+    """Return the first block of the section that explains all keys of this one, with these defaults, if it is another.
+
+    Sections below both are the same too.
+    """
+    wanted = _contents(name, blocks)
+    first = next((place for place in places if place.name and _contents(place.name, blocks) == wanted), None)
+    return first if first is not None and first.name != name and any(block[2] for block in wanted) else None
+
+
+def _contents(name: str, blocks: Sequence[Block]) -> list[tuple[Any, ...]]:
+    """Return what makes two sections the same, wherever they are."""
+    # The words above the keys belong to the place, and the kinds may be those of a section around it.
+    return list(
+        dict.fromkeys(
+            (block.name[len(name) :], len(block.kinds), tuple(replace(key, name=_last(key)) for key in block.keys))
+            for block in blocks
+            if name and _within(block.name, name)
+        )
+    )
+
+
+def _head(block: Block, *, whole: bool) -> str:
+    level = "##" if block.name.count(".") == 0 else "###"
+    # Above a section that has kinds each kind has words of its own.
+    meaning = "" if whole and block.kinds else f"\n{_cell(block.meaning)}\n"
+    return f"{level} {_heading(block, whole=whole)}\n{meaning}"
+
+
+def _heading(block: Block, *, whole: bool) -> str:
+    name = f"`{block.name}`" if block.name else "The file"
+    kinds = f", kind {' or '.join(f'`{kind}`' for kind in block.kinds)}" if block.kinds and not whole else ""
+    return f"{name}{kinds}{f' ({block.standing})' if block.name else ''}"
+
+
+def _link(block: Block, *, whole: bool) -> str:
+    # Of a list of kinds the first says enough in a sentence.
+    kind = f", kind `{block.kinds[0]}`" if block.kinds and not whole else ""
+    anchor = re.sub(r"[^a-z0-9_ -]", "", _heading(block, whole=False).lower()).replace(" ", "-")
+    return f"[`{block.name}`{kind}](#{anchor})"
+
+
+def _tables(block: Block, places: Sequence[Block]) -> Iterator[str]:
+    """Yield the table of the keys that are explained here, and lines that refer to the places of others."""
+    own, elsewhere = [], dict[str, list[str]]()
+    for key in _shown(block):
+        place, its = next((b, k) for b in places for k in b.keys if _explains(k, key) and _alike(b, block))
+        if place == block:
+            own.append(key)
+            continue
+        default = "" if _default(its, place) == _default(key, block) else f" (default {_default(key, block)})"
+        elsewhere.setdefault(_link(place, whole=False), []).append(f"`{_last(key)}`{_cell(default)}")
+    if own:
+        rows = ["| key | allowed | default | meaning |", "|---|---|---|---|"]
+        rows += [
+            f"| `{_last(key)}` | {_cell(key.allowed)} | {_cell(_default(key, block))} | {_cell(key.meaning)} |"
+            for key in own
+        ]
+        yield "\n".join(rows) + "\n"
+    for link, names in elsewhere.items():
+        yield f"As in {link}: {', '.join(names)}.\n"
+
+
+def _explains(key: Key, other: Key) -> bool:
+    return (_last(key), key.allowed, key.meaning) == (_last(other), other.allowed, other.meaning)
+
+
+def _alike(block: Block, other: Block) -> bool:
+    """Return whether a reader would look for keys of one in the other: they share more than one, or all."""
+    shared = [key for key in other.keys if any(_explains(its, key) for its in block.keys)]
+    return block == other or len(shared) > 1 or len(shared) == len(_shown(other))
+
+
+def _last(key: Key) -> str:
+    return key.name.rsplit(".", 1)[-1]
 
 
 def _shown(block: Block) -> list[Key]:
@@ -342,8 +429,8 @@ def _default(key: Key, block: Block) -> str:
 
 
 def _cell(text: str) -> str:
-    # A bar ends a cell, two asterisks make text bold: allowed values have the one, default patterns the other.
-    return text.replace("|", "\\|").replace("*", "\\*")
+    # A bar ends a cell, two asterisks make text bold, and two dollar signs would enclose a formula.
+    return re.sub(r"([|*$])", r"\\\1", text)
 
 
 def file_schema(config: type[BaseModel] = RunConfig, title: str = "A file for heldin run") -> dict[str, Any]:

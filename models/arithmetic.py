@@ -59,7 +59,7 @@ def loading_options(precision: ScoringPrecision, device: torch.device | None) ->
         options["device_map"] = "auto"
     if precision in _QUANTIZED:
         if importlib.util.find_spec("bitsandbytes") is None:
-            raise InputError(f"precision {precision} needs bitsandbytes: pip install 'heldin[quantized]'")
+            raise InputError(f"{precision} needs bitsandbytes: pip install '.[quantized]' in a clone of heldin")
         options["quantization_config"] = _quantization(precision)
         # Quantized while they are read, on the device where they stay: they cannot be moved by ``to`` afterwards.
         options.setdefault("device_map", {"": device})

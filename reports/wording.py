@@ -1,4 +1,4 @@
-"""How numbers and names read in a report, and the glossary of its terms."""
+"""How numbers and names read in a report, and which terms of the glossary it explains."""
 
 import string
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from heldin.audit.results import CanaryGroup
 from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.reports.blocks import Facts, Place, Section, texts
+from heldin.words.glossary import TERMS
 from heldin.words.people import AUDITED, Wording
 
 if TYPE_CHECKING:
@@ -23,35 +24,6 @@ MEASURES = {
     "auroc": "AUROC of every attack",
     "loss": "loss on non-members' test texts, nats per token",
     "loss_gain_over_base": "loss gained over the base model, nats per token",
-}
-# At most twenty terms.
-TERMS = {
-    "leaks": "an attack identifies members better than guessing (a false alarm has a probability of at most 5 %), or"
-    " the scores contradict a guarantee.",
-    "no leak found": "the upper limits of all scores are below a size that was fixed before the audit, and nothing"
-    " shows that the model failed to learn.",
-    "inconclusive": "the audit shows no leak, and cannot rule out a leak above a size that was fixed before the audit.",
-    "not valid": "the audit does not test the model, for example because members and non-members differ without it.",
-    "member": "a person whose texts were used for training. A non-member is a comparable person whose texts were not.",
-    "certified": "true with the stated probability, under conditions that heldin checked or that the named person"
-    " declared.",
-    "indicative": "computed like a certified number, but a condition was not checked, not declared or not met.",
-    "estimate": "computed without such a probability.",
-    "confidence interval": "a range that contains the true number in 95 of 100 such audits.",
-    "false-positive rate": "the share of non-members that an attack wrongly flags (FPR).",
-    "true-positive rate": "the share of members that an attack rightly flags (TPR).",
-    "canary user": "an artificial or altered user, planted by the auditor to test the training.",
-    "nat": "a unit of loss: a text that is less likely by a factor of 2.72 has a loss that is 1 nat higher.",
-    "epsilon": "the limit of differential privacy (DP): every outcome is at most e^epsilon times as likely with what"
-    " the guarantee protects, such as one person's texts, as without. A smaller epsilon protects more.",
-    "delta": "the probability with which an outcome may exceed the limit of epsilon.",
-    "AUROC": "how often a random member has a higher score than a random non-member: 0.5 is guessing, 1 is certainty.",
-    "adjusted p-value": "how often a result at least as large occurs by chance if heldin redraws who is a member,"
-    " corrected for every score that was tried.",
-    "simultaneous": "said of intervals that are valid for all scores together, also for the largest one.",
-    "one-run": "said of lower limits of epsilon from guessing the coin flips of many people in one training (Steinke et"
-    " al. 2023; Mahloujifar et al. 2024).",
-    "commitment": "a hash that fixes a secret without revealing it. Anyone can check the secret later.",
 }
 
 

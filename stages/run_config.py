@@ -42,9 +42,9 @@ class SplitConfig(Section):
 
     audited: Audited = Audited.USERS
     """Whose membership is decided by chance: users, entities whom their records name, or both as one pool. A record is
-    trained on if all the audited users and entities in it are held in; users who are not audited are always in."""
+    trained on if all audited users and entities in it are members. Users who are not audited are always members."""
     entities: EntitySourceConfig | None = None
-    """What finds whom a record names, for an audit of entities under a defense without ``entities`` of its own."""
+    """What finds whom a record names, for an audit of entities under a defense that has no ``entities``."""
     categories: tuple[Category, ...] = Field(CATEGORIES, min_length=1)
     """Categories of Lai et al. (2021), Table I, that ``entities`` may find."""
     entity_records: Count = 4
@@ -53,11 +53,11 @@ class SplitConfig(Section):
     """How membership is decided: by an independent fair coin for each user, or as an exact half, which supports no
     certified statement and voids a user-level epsilon."""
     audit_pool: Annotated[Count, Field(ge=2)] | None = None
-    """Number of users and entities whose membership is decided by chance; all others are always in. null: all. A fixed
-    number voids a user-level epsilon."""
+    """Number of users and entities whose membership is decided by chance; all others are always members. null: all. A
+    fixed number voids a user-level epsilon."""
     audit_fraction: float | None = Field(None, gt=0, le=1)
-    """Decide a user's membership by chance with this probability, by a public coin of the user's own; all others are
-    always in. null: all users. Unlike ``audit_pool`` it leaves a user-level epsilon as it is."""
+    """Audit each user with this probability, by a separate public coin; all others are always members. null: all users
+    are audited. Unlike ``audit_pool``, it does not void a user-level epsilon."""
     seed: Seed | None = None
     """Seed by which records are set aside; null: that of the run."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)

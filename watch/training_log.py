@@ -3,7 +3,7 @@
 The log is a folder with two files for each start of a training and each of its processes, a *segment*:
 ``segment-0001-0.json`` (who wrote it, and its checkpoints) and ``segment-0001-0.reads`` (one ``READ`` per sequence, in
 order). A segment names the one before by its digest, so a segment that was taken away is noticed. The log is a plain
-file: the person who signs vouches for it (docs/other-trainings.md).
+file: the person who signs vouches for it (docs/plant.md).
 """
 
 import hashlib

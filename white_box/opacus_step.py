@@ -80,7 +80,7 @@ class OpacusStep:
         try:
             from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
         except ImportError as error:
-            raise InputError("Opacus is not installed: pip install 'heldin[trainers]'") from error
+            raise InputError("Opacus is not installed: pip install '.[trainers]' in a clone of heldin") from error
         mechanism = training.mechanism
         if not isinstance(mechanism.clip, FlatClip) or not isinstance(mechanism.divisor, ConstantDivisor):
             raise InputError("Opacus clips each example's whole gradient and divides by the expected batch size")

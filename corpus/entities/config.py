@@ -16,7 +16,7 @@ class WordsConfig(Section):
     path: ExpandedPath
     """File with a name on each line, optionally followed by a tab and a category."""
     category: Category = "person"
-    """Category of names without one of their own."""
+    """Category of names for which the file gives none."""
 
     def source(self) -> EntitySource:
         """Return the source. Raises InputError if there is no such file."""

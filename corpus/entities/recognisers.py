@@ -133,7 +133,7 @@ class Patterns:
             import presidio_analyzer.predefined_recognizers as presidio
             import tldextract
         except ImportError as error:
-            raise InputError("presidio is not installed: pip install 'heldin[entities]'") from error
+            raise InputError("presidio is not installed: pip install '.[entities]' in a clone of heldin") from error
         # Presidio asks the network for the list of domain endings; this one is the copy that tldextract brings.
         offline = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
         recognisers = []
@@ -185,7 +185,7 @@ class SpacyPipeline:
         try:
             import spacy
         except ImportError as error:
-            raise InputError("spaCy is not installed: pip install 'heldin[entities]'") from error
+            raise InputError("spaCy is not installed: pip install '.[entities]' in a clone of heldin") from error
         try:
             pipeline = spacy.load(self.name)
         # A damaged folder ends in whatever its parts raise; what ends in a bug of ours shows in tests.

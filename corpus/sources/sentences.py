@@ -52,7 +52,7 @@ def _splitter() -> Any:
     try:
         import spacy
     except ImportError as error:
-        raise InputError("sentences need spaCy, which is not installed: pip install 'heldin[entities]'") from error
+        raise InputError("sentences need spaCy: pip install '.[entities]' in a clone of heldin") from error
     pipeline = spacy.blank("en")
     pipeline.add_pipe("sentencizer")
     return pipeline

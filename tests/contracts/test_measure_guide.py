@@ -1,9 +1,7 @@
 """The measurement that the guide for contributors shows works on a finished run, as `heldin verify` needs it to."""
 
-import re
 import sys
 import types
-from pathlib import Path
 
 import pytest
 
@@ -15,15 +13,15 @@ from heldin.models.logprobs import score_texts
 from heldin.stages.measures.measure import MeasuredUsers, MeasureFolder
 from heldin.stages.run_config import load_config
 from heldin.stages.sides.data import prepare_data, subjects_of_run
+from tests.contracts.guide import GUIDE, example
 
-GUIDE = Path(__file__).parents[2] / "docs" / "contributing.md"
 QUIET = LineReporter(lambda line: None)
 
 
 @pytest.fixture(scope="module")
 def guide():
     """The module that the guide shows, under eighty lines of code."""
-    (code,) = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    code = example("class FirstChoice(")
     assert len([line for line in code.splitlines() if line.strip()]) < 80
     module = types.ModuleType("first_choice")
     sys.modules["first_choice"] = module

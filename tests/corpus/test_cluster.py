@@ -89,7 +89,7 @@ def test_a_source_without_a_record_is_counted_with_what_was_skipped(tmp_path):
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
 def test_without_ray_one_line_says_how_to_get_it(tmp_path):
-    with refused(naming="heldin[cluster]"):
+    with refused(naming=".[cluster]"):
         build_on_cluster(_sources(tmp_path, ids=True), tmp_path)
 
 

@@ -1,5 +1,6 @@
 """`make docs`: every page is there, and nothing on the way is a warning."""
 
+import ast
 import importlib.util
 import json
 import re
@@ -11,10 +12,11 @@ from pathlib import Path
 import pytest
 
 import heldin
+from heldin.words.glossary import FURTHER, TERMS
 from tests.reports.conftest import GOLDEN_RECORD
 
 ROOT = Path(__file__).parents[2]
-SITE_NEEDS = ("sphinx", "myst_parser", "furo")
+SITE_NEEDS = ("sphinx", "myst_parser", "furo", "latex2mathml")
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +46,9 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     assert "--target-epsilon" in text("_generated/cli")
     assert 'href="answer.html"' in text("start")
     assert 'href="#conditions-of-one-run"' in text("theory")
+    assert "<math" in text("theory")
+    site = "".join(page.read_text(encoding="utf-8") for page in (tmp_path / "site").rglob("*.html"))
+    assert re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="https?://', site) == [], "the site needs no network"
 
 
 def test_every_package_has_a_page(made_pages):
@@ -68,12 +73,20 @@ def test_every_field_of_a_record_has_a_meaning_and_the_page_is_the_code_s(made_p
     assert set(record["decision"]["decision"]) | set(record["attacks"][0]["curve"]["histogram"]) <= fields
 
 
+def test_the_glossary_has_the_terms_of_reports_and_each_once(made_pages):
+    page = made_pages.glossary_page()
+    assert page == (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"), "make golden writes it again"
+    headings = re.findall(r"^## (.+)$", page, re.MULTILINE)
+    assert {heading.lower() for heading in headings} == {term.lower() for term in (*TERMS, *FURTHER)}
+    assert len(headings) == len(TERMS) + len(FURTHER)
+
+
 def test_every_command_is_on_the_page(made_pages):
     page = made_pages.cli_page()
-    for heading in ("## `heldin run`", "## `heldin account uls`", "## `heldin corpus build`"):
+    for heading in ("## `heldin run`", "## `heldin audit-endpoint`", "## `heldin corpus build`"):
         assert heading in page
     assert "- `--claim" in page
-    assert "**A model behind an endpoint**" in page
+    assert re.search(r"^\*\*Examples?\*\*\n\n```text\nheldin audit --model", page, re.MULTILINE)
     assert "--help" not in page
 
 
@@ -105,9 +118,23 @@ def test_links_out_of_the_documents_are_mended(made_pages):
     assert resolved("method", "see [`configs/sweeps`](../configs/sweeps)") == "see `configs/sweeps`"
     assert resolved("decisions/0009", "[a](../verdict.md)") == "[a](../verdict.md)"
     assert resolved("method", "[a](nowhere.md)") == "[a](nowhere.md)"
+    assert resolved("method", "[the results](../benchmarks/RESULTS.md)") == "the results"
     start = resolved("start", "")
     assert "[docs/answer.md](answer.md)" in start
     assert "](docs/" not in start
+
+
+def test_no_docstring_has_a_section_from_which_sphinx_would_make_a_type(made_pages):
+    seen = 0
+    for package in made_pages.PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
+                    lines = text.splitlines()
+                    made_pages.plain(None, "function", "f", None, None, lines)
+                    assert not [line for line in lines if re.fullmatch(r"\s*(Returns|Yields):", line)], path
+                    seen += "Returns:" in text
+    assert seen > 10
 
 
 def test_docstrings_are_prose(made_pages):
@@ -119,6 +146,9 @@ def test_docstrings_are_prose(made_pages):
     assert plain("D_-u of `a_b_` and ``c|d``: |x| * 2") == [r"D\_-u of ``a_b_`` and ``c|d``: \|x\| \* 2", ""]
     assert plain("* a bullet") == ["* a bullet", ""]
     assert plain(">>> heldin.x * 2", "|3|", "", "a|b") == [">>> heldin.x * 2", "|3|", "", r"a\|b", ""]
+    # A colon in what is returned makes no type of what is before it.
+    returns = plain("Do.", "", "Returns:", "    One: two.", "    Three.", "", "Raises:", "    E: no.")
+    assert returns == ["Do.", "", ":returns: One: two.", "          Three.", "", "Raises:", "    E: no.", ""]
     table = plain("| a | b |", "|---|---|", "| 1 | `x` |")
     head = ["", ".. list-table::", "   :header-rows: 1", ""]
     assert table == [*head, "   * - a", "     - b", "   * - 1", "     - ``x``", ""]

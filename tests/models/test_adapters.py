@@ -352,7 +352,7 @@ def test_a_precision_that_needs_a_package_says_which(base, monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "bitsandbytes" else found(name, *rest)
     )
-    with refused(by="loading_options", naming=("nf4", "'heldin[quantized]'")):
+    with refused(by="loading_options", naming=("nf4", "'.[quantized]'")):
         load_language_model(str(base), precision="nf4")
 
 

@@ -85,4 +85,4 @@ def test_an_audit_says_of_a_training_what_is_known(name, planted, tmp_path, call
 
 def test_the_documentation_lists_every_training():
     page = Path(__file__).resolve().parents[2] / "docs" / "planted-audits.md"
-    assert page.read_text(encoding="utf-8") == table()
+    assert table() in page.read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
 """Trainings on a planted set by careless and dishonest people, and what an audit has to say of each.
 
-``python -m tests.planted_bugs.trainings > docs/planted-audits.md`` writes the table of the documentation.
+``python -m tests.planted_bugs.trainings`` prints the table of docs/planted-audits.md.
 """
 
 import json
@@ -553,42 +553,11 @@ CASES = {
     ),
 }
 
-_BEFORE = """# Trainings that an audit must not certify
-
-What careless and dishonest people may do with a planted training set, and what `heldin audit-planted` says then. Made
-by `python -m tests.planted_bugs.trainings > docs/planted-audits.md`; `tests/planted_bugs/test_trainings.py` does each
-of them and asserts what stands here. The plan has `evidence: callback`, rows that no training has (`unseen`) and 60
-canary users of 4 rows; the model is tiny and learns its rows well. A condition that is *not met* makes every statement
-indicative. *Not valid* means that nothing follows from the comparison, because the planted rows had no effect on the
-model. [other-trainings.md](other-trainings.md) explains the conditions, the log and the positive control.
-
-| somebody who ... | condition that is not met, and why | statements |
-|---|---|---|
-"""
-_AFTER = """
-## What is not noticed
-
-Nothing in the files shows the following. The report says on its first page which conditions are declared, and by whom.
-
-- A log that somebody wrote by hand or by a program of their own. The positive control still sees a model that did not
-  learn the planted rows.
-- A training that gives canary rows somewhat less weight, so that they are still learned about as well as single real
-  rows. The control compares with real rows, and chance widens what it tolerates.
-- Any of the trainings above under noise so strong that the model measurably learns no row. The control says that it
-  could not be used.
-- With `evidence: declared`, a training that leaves out rows or adds others, unless the control sees it. Without
-  `unseen` rows the control does not see that the original file was trained on.
-- Several planted sets of one corpus, or copies of one planted folder, of which only the most favourable audit is shown.
-  Each folder counts its own looks.
-- A model that is handed on although another one was audited. The record names the fingerprint of the audited weights.
-- Further training on other data in another run, before or after. After it the weights are others, and the log does not
-  know them.
-- Somebody who opened the ledger, knows who is held in, and treats these rows alone otherwise.
-"""
+_HEAD = "| a trainer who ... | condition that is not met, and why | statements |\n|---|---|---|\n"
 
 
 def table() -> str:
-    """Return the page of the documentation."""
+    """Return the table of docs/planted-audits.md."""
     lines = []
     for case in CASES.values():
         unmet = "; ".join(
@@ -596,7 +565,7 @@ def table() -> str:
         )
         contradicted = "not valid" if case.valid is False else "indicative" if unmet else "certified"
         lines.append(f"| {case.who} | {unmet or '-'} | {'refused' if case.refused else contradicted} |\n")
-    return _BEFORE + "".join(lines) + _AFTER
+    return _HEAD + "".join(lines)
 
 
 def _words(name: StrEnum) -> str:

@@ -18,8 +18,8 @@ from heldin.reports.blocks import Facts, Place, texts
 from heldin.reports.page_one import report_id, summary_lines
 from heldin.reports.record_report import report_record, write_report
 from heldin.reports.typesetting import write_pdf
-from heldin.reports.wording import TERMS
 from heldin.words.answer import ComparisonFlaw
+from heldin.words.glossary import TERMS
 from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, Relation
 from tests.drafts import typesetting
 from tests.made_facts import attack_result, canary_facts, decided_record, decision_of, estimate, evidence, score

@@ -1,0 +1,69 @@
+"""The glossary: terms that reports explain, and further ones for docs/glossary.md, which is made from both."""
+
+# Reports explain those that they use, so there are at most twenty.
+TERMS = {
+    "leaks": "an attack identifies members better than guessing (a false alarm has a probability of at most 5 %), or"
+    " the scores contradict a guarantee.",
+    "no leak found": "the upper limits of all scores are below a size that was fixed before the audit, and nothing"
+    " shows that the model failed to learn.",
+    "inconclusive": "the audit shows no leak, and cannot rule out a leak above a size that was fixed before the audit.",
+    "not valid": "the audit does not test the model, for example because members and non-members differ without it.",
+    "member": "a person whose texts were used for training. A non-member is a comparable person whose texts were not.",
+    "certified": "true with the stated probability, under conditions that heldin checked or that the named person"
+    " declared.",
+    "indicative": "computed like a certified number, but a condition was not checked, not declared or not met.",
+    "estimate": "computed without such a probability.",
+    "confidence interval": "a range that contains the true number in 95 of 100 such audits.",
+    "false-positive rate": "the share of non-members that an attack wrongly flags (FPR).",
+    "true-positive rate": "the share of members that an attack rightly flags (TPR).",
+    "canary user": "an artificial or altered user, planted by the auditor to test the training.",
+    "nat": "a unit of loss: a text that is less likely by a factor of 2.72 has a loss that is 1 nat higher.",
+    "epsilon": "the limit of differential privacy (DP): every outcome is at most e^epsilon times as likely with what"
+    " the guarantee protects, such as one person's texts, as without. A smaller epsilon protects more.",
+    "delta": "the probability with which an outcome may exceed the limit of epsilon.",
+    "AUROC": "how often a random member has a higher score than a random non-member: 0.5 is guessing, 1 is certainty.",
+    "adjusted p-value": "how often a result at least as large occurs by chance if heldin redraws who is a member,"
+    " corrected for every score that was tried.",
+    "simultaneous": "said of intervals that are valid for all scores together, also for the largest one.",
+    "one-run": "said of lower limits of epsilon from guessing the coin flips of many people in one training (Steinke et"
+    " al. 2023; Mahloujifar et al. 2024).",
+    "commitment": "a hash that fixes a secret without revealing it. Anyone can check the secret later.",
+}
+
+FURTHER = {
+    "attack": "a rule that computes a score for each user from the model's log-probabilities of the user's texts.",
+    "base model": "the model before fine-tuning.",
+    "baseline": "an attack that never sees the audited model. If a baseline distinguishes members from non-members, the"
+    " two groups differ without the model.",
+    "claim": "an epsilon and delta that somebody states. An audit can contradict a claim and can never confirm one.",
+    "clip norm": "the largest norm that one unit's gradient may have in a step of private training.",
+    "cohort": "the expected number of users whose texts are read in one step of private training.",
+    "coin": "an independent fair coin flip that decides whether a user is a member. heldin draws coins from a secret"
+    " key of the run.",
+    "ELS": "example-level sampling: each step draws records, and a limit on the records of a user gives a guarantee for"
+    " users.",
+    "exposure": "how far the planted text of a canary user ranks ahead of texts that were drawn by the same recipe and"
+    " not planted, in bits.",
+    "extraction": "an attack that makes the model write out a training text.",
+    "fresh text": "a text that is not used for training, whether or not its user is a member.",
+    "gain": "how much lower the model's loss is than the base model's, on texts of non-members.",
+    "held in, held out": "the names of members and non-members in options, configurations and files.",
+    "ledger": "the owner-only folder of a run that lists who is a member, with the secret key of the coins.",
+    "plan": "the file plan.json: the mechanism of a training, with its epsilon. The trainer runs it, the accountant"
+    " reads it, and the audit tests it.",
+    "planted set": "training data in which heldin decided by coins which users and canary users are present, for a"
+    " training that somebody else runs.",
+    "primary attack": "the attack that the configuration fixes beforehand for testing claims.",
+    "record": "the file record.json, with every number of a report. In a corpus, a record is one text with its user.",
+    "reference model": "a model that never saw the audited users, with which the audited model is compared. It is often"
+    " the base model.",
+    "repetition": "all training runs of a sweep that share one draw of coins; a block in sweep files.",
+    "score": "a number for each user. A higher score means that the user is more likely a member.",
+    "sweep": "a batch of training runs that compares defenses on the same users.",
+    "ULS": "user-level sampling: each step draws users, and the mean gradient of each user is clipped.",
+    "unit of privacy": "what a guarantee protects: all texts of a user, one example, or a user with an entity.",
+    "user": "everybody and everything under one name in the user column of a corpus.",
+    "user-entity DP": "a guarantee for a user together with an entity, such as a person whom texts name.",
+    "user inference": "an attack that decides from a model and a few texts of a user whether this user is a member.",
+    "white-box audit": "a test of a trainer that watches each of its steps.",
+}
