@@ -16,7 +16,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "heldin audit --config audit.yaml --limit 50 --fail-on leaks --out runs/fifty",
     ),
     "audit-endpoint": (
-        f"heldin audit-endpoint http://localhost:8000/v1 --model model --reference endpoint:base {_FILES} --out runs/api",
+        f"heldin audit-endpoint http://localhost:8000/v1 --model model --reference endpoint:base {_FILES} -o runs/api",
     ),
     "init": ("heldin init run --kind uls --out uls.yaml", "heldin init plant"),
     "config": ("heldin config run finetune.epochs", "heldin config audit"),

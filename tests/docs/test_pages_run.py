@@ -1,7 +1,7 @@
 """The commands of README and of the tutorials, run as a reader would type them, and what the pages say they print.
 
-A block of ``sh`` is run; a block of ``text`` after it shows lines of its output, in which numbers may differ. Every other
-block of commands in the documentation has a comment above it that says why it is not run.
+A block of ``sh`` is run, and a block of ``text`` shows lines of what was printed before it, in which numbers may differ.
+Every other block of commands in the documentation has a comment above it that says why it is not run.
 """
 
 import os
