@@ -1,6 +1,6 @@
-"""The commands of README and of the tutorials, run as a reader would type them, and what the pages say they print.
+"""The commands of README and of the tutorials, run as a reader types them, and what they print.
 
-A block of ``sh`` is run, and a block of ``text`` shows lines of what was printed before it, in which numbers may differ.
+A block of ``sh`` is run, and a block of ``text`` shows lines of what was printed before it, where numbers may differ.
 Every other block of commands in the documentation has a comment above it that says why it is not run.
 """
 

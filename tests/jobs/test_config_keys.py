@@ -190,7 +190,7 @@ def test_the_starting_files_of_audits_planted_sets_and_sweeps_load_and_explain_t
             text = starting_file(what, kind, model)
             (tmp_path / "start.yaml").write_text(text, encoding="utf-8")
             model.model_validate(yaml.safe_load(text))
-            assert what != "sweep" or len(load_sweep(tmp_path / "start.yaml").variants) == 4
+            assert what != "sweep" or len(load_sweep(tmp_path / "start.yaml").variants) == 3
             keys = [i for i, line in enumerate(text.splitlines()) if re.match(r"(?!canaries)\w+:", line)]
             assert all(text.splitlines()[i - 1].startswith("#") for i in keys)
 
