@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ConfigDict
 
-from heldin.base.errors import InputError
-from heldin.base.exit_codes import ExitCode
+from heldin.base.errors import ExitCode, InputError
 from heldin.base.tabular import Tabular
 from heldin.bounds import bands, estimates, one_run, thresholds, verdict
 from heldin.bounds.design import Assignment, Design

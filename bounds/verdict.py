@@ -15,8 +15,7 @@ import numpy as np
 from pydantic import ConfigDict
 
 from heldin.base.arguments import number_in
-from heldin.base.errors import InputError, TooFewUsers
-from heldin.base.exit_codes import ExitCode
+from heldin.base.errors import ExitCode, InputError, TooFewUsers
 from heldin.bounds import bands, one_run, verdict
 from heldin.bounds import thresholds as bounds
 from heldin.bounds.design import Design

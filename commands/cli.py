@@ -17,9 +17,7 @@ from typing import Any, NoReturn, get_args
 import typer
 from typer.models import ArgumentInfo
 
-from heldin.base.errors import InputError, ResumableError
-from heldin.base.exit_codes import ExitCode
-from heldin.commands.examples import epilog
+from heldin.base.errors import ExitCode, InputError, ResumableError
 from heldin.commands.finish import Interrupted
 from heldin.commands.options import beginning
 
@@ -40,10 +38,10 @@ COMMANDS = {
     "export": "finished:export",
     "purge": "finished:purge",
     "cache": "finished:cache",
-    "bound": "scores:bound",
-    "power": "scores:power",
-    "account": "account:account",
-    "choose": "account:choose",
+    "bound": "numbers:bound",
+    "power": "numbers:power",
+    "account": "numbers:account",
+    "choose": "numbers:choose",
     "init": "config:init",
     "config": "config:config",
     "corpus": "corpus:app",
@@ -53,6 +51,53 @@ _WrongUse: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException of 
 # Errors of the system that another file name helps with. All others, such as a full disk, leave a run that can be
 # resumed.
 _MISNAMED = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
+# The examples at the end of the help pages; tests/end_to_end/test_help_examples.py runs them in this order.
+_FILES = "--held-in example/held_in.jsonl --held-out example/held_out.jsonl --user author --text body"
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "corpus example": ("heldin corpus example --out example --models",),
+    "corpus build": ("heldin corpus build example/corpus.jsonl --user author --text body",),
+    "corpus stats": ("heldin corpus stats example/corpus.jsonl --user author --text body",),
+    "corpus entities": ("heldin corpus entities example/corpus.jsonl --pattern email --user author --text body",),
+    "corpus presets": ("heldin corpus presets",),
+    "audit": (
+        f"heldin audit --model example/model --reference example/base {_FILES}",
+        "heldin audit --config audit.yaml --limit 50 --fail-on leaks --out runs/fifty",
+    ),
+    "audit-endpoint": (
+        f"heldin audit-endpoint http://localhost:8000/v1 --model model --reference endpoint:base {_FILES} -o runs/api",
+    ),
+    "init": ("heldin init run --kind uls --out uls.yaml", "heldin init plant"),
+    "config": ("heldin config run finetune.epochs", "heldin config audit"),
+    "run": (
+        "heldin run example/run.yaml --check",
+        "heldin run example/run.yaml --set finetune.epochs=2 --out runs/two-epochs",
+    ),
+    "report": ("heldin report runs/two-epochs --html",),
+    "compare": ("heldin compare runs/two-epochs runs/my-own --over finetune.epochs --out curves",),
+    "verify": ("heldin verify runs/two-epochs", "heldin verify --exported public"),
+    "export": ("heldin export runs/two-epochs --out public",),
+    "purge": ("heldin purge runs/two-epochs --keep record,report,model",),
+    "cache": ("heldin cache", "heldin cache scores --clear"),
+    "sweep": ("heldin sweep sweep.yaml --check", "heldin sweep sweep.yaml --set blocks=1 --html"),
+    "demo": ("heldin demo --html",),
+    "plant": ("heldin plant plant.yaml --check", "heldin plant plant.yaml --out planted"),
+    "audit-planted": ("heldin audit-planted planted --model example/model --claim epsilon=8,delta=1e-6,unit=user",),
+    "retrain": ("heldin retrain uls.yaml --trainings 40",),
+    "white-box": (
+        "heldin white-box --kind uls --users 100 --cohort 10 --steps 20 --delta 1e-3 --target-epsilon 4 --canaries 200",
+    ),
+    "bound": ("heldin bound example/scores.csv --assignment coin --claim epsilon=1,delta=1e-5",),
+    "power": (
+        "heldin power --users 500 --auroc 0.75",
+        "heldin power --users 200 --auroc 0.8 --claim epsilon=1,delta=1e-5",
+    ),
+    "account": (
+        "heldin account uls --users 1024 --cohort 16 --steps 1000 --delta 1e-6 --target-epsilon 4",
+        "heldin account runs/my-uls/plan.json",
+    ),
+    "choose": ("heldin choose --users 1024 --budget 512 --steps 1000 --target-epsilon 4",),
+}
 # By the type of a value, the word for it in help pages.
 _VALUES: dict[type, str] = {Path: "FILE", str: "NAME", bool: "", int: "NUMBER", float: "NUMBER"}
 _FOLDERS = ("out", "exported", "figures", "tables", "planted")
@@ -113,6 +158,13 @@ def _flowing(doc: str) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(doc).split("\n\n"))
 
 
+def _epilog(command: str) -> str | None:
+    """Return the end of a command's help page; None without examples."""
+    lines = EXAMPLES.get(command, ())
+    # typer keeps only empty lines.
+    return "\n\n".join(["Example:" if len(lines) == 1 else "Examples:", *lines]) if lines else None
+
+
 def _name_values(command: Callable[..., None]) -> None:
     """Give every option and argument a word for its value, where it states none: FILE, NUMBER or NAME; a flag none."""
     for name, annotated in typing.get_type_hints(command, include_extras=True).items():
@@ -155,7 +207,7 @@ def complete(commands: typer.Typer, name: str = "") -> None:
             if command.callback.__doc__:
                 command.help = _flowing(command.callback.__doc__)
             own = (command.name or command.callback.__name__).replace("_", "-")
-            command.epilog = epilog(name if own == name else f"{name} {own}")
+            command.epilog = _epilog(name if own == name else f"{name} {own}")
             _name_values(command.callback)
             command.callback = _limited(command.callback)
 

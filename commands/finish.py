@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from heldin.base.errors import Terminated
-from heldin.base.exit_codes import ExitCode
+from heldin.base.errors import ExitCode, Terminated
 from heldin.commands.options import FailOn, json_text
 
 if TYPE_CHECKING:

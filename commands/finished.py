@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heldin.base.artefacts import require_not_purged
-from heldin.base.errors import InputError
-from heldin.base.exit_codes import ExitCode
+from heldin.base.errors import ExitCode, InputError
 from heldin.commands.options import AsCsv, AsHtml, AsJson, answer, confirm, json_text
 
 if TYPE_CHECKING:

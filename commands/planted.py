@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from heldin.base.errors import InputError
-from heldin.base.exit_codes import ExitCode
+from heldin.base.errors import ExitCode, InputError
 from heldin.base.wording import counted
 from heldin.commands.finish import command_line, exit_code, findings_as_json, finish, interruptible, tell
 from heldin.commands.options import (

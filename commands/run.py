@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heldin.base.errors import InputError
-from heldin.base.exit_codes import ExitCode
+from heldin.base.errors import ExitCode, InputError
 from heldin.base.wording import counted
 from heldin.commands.finish import command_line, finish, finish_without_model, interruptible
 from heldin.commands.options import (

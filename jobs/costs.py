@@ -1,9 +1,40 @@
-"""The cost of a run without the passes of its model, as users, records, parameters and processes grow.
+"""The cost of a run on this machine, before it starts: steps, tokens and seconds of each part, and what dominates.
 
-The constants were measured on two cores (benchmarks/RESULTS.md names the commands); docs/scale.md lists them and what
-follows from them for five sizes.
+Small corpora are read, as the run would read them; of larger ones the size is assumed. A step is timed on a model of
+the run's shape with random weights, or assumed from the speed of a matrix product where that takes too long.
+
+What grows with users, records, parameters and processes, next to the passes of the model, follows from constants that
+were measured on two cores (benchmarks/RESULTS.md names the commands); docs/scale.md lists them for five sizes.
 """
 
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from heldin.attacks.config import NamedReference, PretrainedReference
+from heldin.base.progress import LineReporter
+from heldin.base.wording import in_bytes
+from heldin.corpus.config import FileCorpus, MaildirCorpus, MarkovCorpusConfig, PresetCorpus, SyntheticCorpusConfig
+from heldin.corpus.store import CorpusStore
+from heldin.defenses.config import NoDefense, SampledDefense
+from heldin.defenses.mechanism import Mechanism
+from heldin.finetune.memory import Step
+from heldin.finetune.passes import Passes
+from heldin.finetune.precision import arithmetic_of
+from heldin.finetune.preparation import optimizer_of, with_adapters
+from heldin.finetune.recipe import Recipe
+from heldin.jobs.memory_forecast import plain_step, records_of_a_unit, shape_of, step_of
+from heldin.models.attention import use_exact_attention
+from heldin.models.devices import default_device
+from heldin.models.loading import context_length
+from heldin.stages.run_config import RunConfig
+from heldin.stages.sides.corpus import read_corpus
+from heldin.stages.train.models import reference_rows
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -193,3 +224,255 @@ def _parameters(config: RunConfig) -> int | None:
         return None
     with torch.device("meta"):
         return sum(int(p.numel()) for p in AutoModelForCausalLM.from_config(shape).parameters())
+
+
+READ = 64 * 2**20  # bytes of a corpus that is read for a check
+STEPS, SECONDS = 20, 10.0  # a measurement ends with the first
+SHARE = 0.3  # of a matrix product's speed, where a step is not measured
+
+
+@dataclass(frozen=True)
+class Part:
+    """One training of a run, or its scoring.
+
+    Attributes:
+        steps: optimizer steps; 0 for scoring.
+        tokens: tokens of all passes.
+        seconds: on this machine; None: not known.
+    """
+
+    name: str
+    steps: int
+    tokens: int
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class RunCost:
+    """The cost of a run.
+
+    Attributes:
+        records: records of the corpus, read or assumed.
+        corpus_read: whether they were counted; otherwise every part is at most as large as stated.
+        tokens_per_record: mean, at most the training's sequence length.
+        steps_measured: how many steps were timed; 0: seconds are assumed.
+        device: where.
+        disk: bytes of corpus store and tokens.
+    """
+
+    parts: tuple[Part, ...]
+    records: int
+    corpus_read: bool
+    tokens_per_record: int
+    steps_measured: int
+    device: str
+    disk: int
+
+    @property
+    def seconds(self) -> float | None:
+        """Return the time of all parts; None if that of one is not known."""
+        known = [part.seconds for part in self.parts if part.seconds is not None]
+        return sum(known) if len(known) == len(self.parts) else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields by name, for JSON."""
+        return {**asdict(self), "seconds": self.seconds}
+
+    def lines(self) -> list[str]:
+        """Return the parts in words, the most expensive named."""
+        how = "counted" if self.corpus_read else "assumed from its size, since it is too large to be read for a check"
+        rows = [f"corpus: {self.records:,} records of about {self.tokens_per_record} tokens, {how}"]
+        most = max((part.seconds or 0 for part in self.parts), default=0)
+        for part in self.parts:
+            took = "time not known" if part.seconds is None else _in_words(part.seconds)
+            steps = f"{part.steps:,} steps, " if part.steps else ""
+            mark = "  <- most of the time" if self.seconds and most > self.seconds / 2 and part.seconds == most else ""
+            rows.append(f"{part.name}: {steps}{part.tokens:,} tokens, {took}{mark}")
+        known = f"timed over {self.steps_measured} steps" if self.steps_measured else "assumed from a matrix product"
+        if self.seconds is not None:
+            rows.append(
+                f"in all about {_in_words(self.seconds)} on the {self.device} here ({known}), without the cache"
+            )
+        return [*rows, f"disk: {in_bytes(self.disk)} for corpus and tokens"]
+
+
+def cost_of_run(config: RunConfig, mechanism: Mechanism) -> RunCost | None:
+    """Return the cost of a run; None if the model's shape or the corpus's size is not known before it is loaded.
+
+    Raises:
+        InputError: the corpus was read, and cannot be used.
+    """
+    shape, sizes = shape_of(config), _sizes(config)
+    if shape is None or sizes is None:
+        return None
+    recipe, length = config.finetune, min(sizes.tokens, config.finetune.sequence_length, context_length(shape))
+    shorter = config.model_copy(update={"finetune": replace(recipe, sequence_length=length)})
+    per_token, measured = _seconds_per_token(shape, shorter.finetune, _step(shorter))
+    plain = per_token
+    if not isinstance(config.defense, NoDefense):
+        plain, _ = _seconds_per_token(shape, shorter.finetune, plain_step(shorter.finetune))
+    parts: list[Part] = []
+
+    def add(name: str, steps: int, records: float, seconds: float | None) -> None:
+        tokens = int(records * length)
+        parts.append(Part(name, steps, tokens, None if seconds is None else tokens * seconds))
+
+    if config.model.pretrain is not None:
+        its = config.model.pretrain.recipe
+        add("pre-training", its.steps(sizes.public), its.steps(sizes.public) * its.batch_size, plain)
+    for spec in config.attack.references:
+        if isinstance(spec, NamedReference):
+            continue
+        pretrained = isinstance(spec, PretrainedReference) and config.model.pretrain is not None
+        its = config.model.pretrain.recipe if pretrained and config.model.pretrain else recipe
+        steps = its.steps(sizes.references.get(spec.label, sizes.public))
+        add(f"reference {spec.label}", steps, steps * its.batch_size, plain)
+    steps, drawn = _own_steps(config, mechanism, sizes.training)
+    add("fine-tuning", steps, steps * drawn, per_token)
+    if config.attack.shadow_models:
+        add(
+            "shadow models", config.attack.shadow_models * steps, config.attack.shadow_models * steps * drawn, per_token
+        )
+    # A forward pass is a third of a step; target, reference and all others score every text.
+    models = 2 + len(config.attack.references)
+    add("scoring", 0, models * sizes.scored, None if plain is None else plain / 3)
+    disk = CorpusSize(sizes.records, CHARACTERS * sizes.tokens, sizes.tokens).disk
+    return RunCost(
+        tuple(parts),
+        sizes.records,
+        sizes.read,
+        length,
+        measured,
+        "GPU" if default_device().type == "cuda" else "CPU",
+        disk,
+    )
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Numbers of records: of the corpus, trained on, public, of each reference, scored; and tokens of a record."""
+
+    records: int
+    training: int
+    public: int
+    references: dict[str, int]
+    scored: int
+    tokens: int
+    read: bool
+
+
+def _sizes(config: RunConfig) -> _Sizes | None:
+    source, split = config.corpus.source, config.split
+    left = 1 - split.attacker_fraction - split.evaluation_fraction
+    match source:
+        case FileCorpus(path=path) | MaildirCorpus(path=path) | PresetCorpus(path=path):
+            size = sum(_bytes_in(each) for each in ([path] if isinstance(path, Path) else path))
+            if size > READ:
+                length = config.finetune.sequence_length
+                records = size // (CHARACTERS * length)
+                return _Sizes(records, records, records, {}, records, length, read=False)
+        case SyntheticCorpusConfig() | MarkovCorpusConfig():
+            if source.parameters.users * source.parameters.mean_records > MILLION / 10:
+                records = int(source.parameters.users * source.parameters.mean_records)
+                return _Sizes(records, records, records, {}, records, config.finetune.sequence_length, read=False)
+        case _:
+            return None  # a hub's data set
+    corpus = read_corpus(config, LineReporter(lambda _: None))
+    rows = sum(corpus.store.count(user) for user in corpus.audited.users)
+    # Of those whose coins decide one half is left out.
+    users = len(corpus.audited.users)
+    decided = split.audit_fraction or min(1.0, (split.audit_pool or users) / max(1, users))
+    references = {
+        spec.label: len(reference_rows(spec, config, corpus))
+        for spec in config.attack.references
+        if not isinstance(spec, NamedReference | PretrainedReference)
+    }
+    return _Sizes(
+        len(corpus.store),
+        int(rows * (1 - decided / 2) * left),
+        len(corpus.public_rows),
+        references,
+        int(rows * decided * split.attacker_fraction),
+        _tokens_of(corpus.store),
+        read=True,
+    )
+
+
+def _bytes_in(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _tokens_of(store: CorpusStore) -> int:
+    texts = store.texts_at(np.arange(min(len(store), 1000)))
+    return max(2, sum(map(len, texts)) // (CHARACTERS * max(1, len(texts))))
+
+
+def _own_steps(config: RunConfig, mechanism: Mechanism, records: int) -> tuple[int, float]:
+    """Steps of fine-tuning, and records of each."""
+    if mechanism.unit == "none":
+        return config.finetune.steps(records), config.finetune.batch_size
+    if isinstance(config.defense, SampledDefense):
+        return mechanism.steps, config.defense.cohort * records_of_a_unit(config.defense, None)
+    return mechanism.steps, records  # of the filter, whose batches are full
+
+
+def _step(config: RunConfig) -> Step:
+    return step_of(config) if isinstance(config.defense, SampledDefense) else plain_step(config.finetune)
+
+
+def _seconds_per_token(shape: PretrainedConfig, recipe: Recipe, step: Step) -> tuple[float | None, int]:
+    """Return the seconds of a token of a training step here, and how many steps were timed; 0 if it is assumed."""
+    if recipe.shard is not None:
+        return None, 0
+    device = default_device()
+    with torch.device("meta"):
+        weights = sum(p.numel() for p in AutoModelForCausalLM.from_config(copy.deepcopy(shape)).parameters())
+    assumed = 6 * weights / (SHARE * _flops(device))
+    if assumed * recipe.sequence_length * 2 * max(step.most, step.unit) > SECONDS:
+        return assumed, 0
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(copy.deepcopy(shape), dtype=torch.float32).to(device)
+    use_exact_attention(model)
+    model = with_adapters(model, recipe).train()
+    tokens = 0
+
+    def count(_: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal tokens
+        tokens += kwargs["input_ids"].numel() if "input_ids" in kwargs else args[0].numel()
+
+    model.register_forward_pre_hook(count, with_kwargs=True)
+    passes, optimizer = Passes(step.most, splits=step.splits), optimizer_of(model, recipe)
+    arithmetic = arithmetic_of(recipe.precision, device)
+
+    def take() -> None:
+        step.compute(model, passes, arithmetic, None)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    take()
+    tokens, taken = 0, 0
+    seconds = _timed(take, device)
+    while (taken := taken + 1) < STEPS and seconds < SECONDS:
+        seconds += _timed(take, device)
+    return seconds / max(1, tokens), taken
+
+
+def _flops(device: torch.device) -> float:
+    """Return the operations a second of a matrix product on this device."""
+    a = torch.randn(1024, 1024, device=device)
+    a @ a
+    return 2 * 1024**3 * 4 / _timed(lambda: [a @ a for _ in range(4)], device)
+
+
+def _timed(work: Callable[[], object], device: torch.device) -> float:
+    start = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+def _in_words(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

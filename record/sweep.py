@@ -10,8 +10,7 @@ from heldin.audit.extraction import ExtractionFacts
 from heldin.audit.marks import MarkFacts
 from heldin.audit.shipping import Shipping
 from heldin.base.artefacts import read_document, write_document
-from heldin.base.errors import InputError
-from heldin.base.exit_codes import ExitCode
+from heldin.base.errors import ExitCode, InputError
 from heldin.base.section import Facts
 from heldin.bounds.verdict import Outcome, Standing
 from heldin.record.document import Record

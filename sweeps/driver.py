@@ -10,8 +10,7 @@ from typing import Any
 
 import fsspec
 
-from heldin.base.errors import InputError, ResumableError
-from heldin.base.exit_codes import ExitCode
+from heldin.base.errors import ExitCode, InputError, ResumableError
 from heldin.base.files import one_process_at_a_time
 from heldin.base.progress import Reporter, logged
 from heldin.record.document import without_names

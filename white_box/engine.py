@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from heldin.base.coins import keyed_digest
-from heldin.base.errors import InputError
-from heldin.base.exit_codes import ExitCode
+from heldin.base.errors import ExitCode, InputError
 from heldin.base.tabular import Tabular
 from heldin.bounds.estimates import EpsilonEstimate, andrew_estimate
 from heldin.bounds.judgement import RULES, Judgement, evaluate, gaussian_curve

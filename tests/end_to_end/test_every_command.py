@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from heldin.base.errors import ExitCode
 from heldin.audit.decision import Answer
-from heldin.base.exit_codes import ExitCode
 from heldin.base.files import strict_json
 from heldin.commands import cli
-from heldin.commands.examples import EXAMPLES
+from heldin.commands.cli import EXAMPLES
 from heldin.commands.finish import exit_code
 from heldin.commands.options import fail_on_of
 from heldin.record.document import read_record

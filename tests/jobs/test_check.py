@@ -14,7 +14,7 @@ from heldin.finetune.memory import Peak
 from heldin.jobs import run as pipeline
 from heldin.jobs.example import write_example
 from heldin.jobs.memory_forecast import does_not_fit, memory_lines, run_memory
-from heldin.jobs.run_cost import cost_of_run
+from heldin.jobs.costs import cost_of_run
 from heldin.jobs.starting_files import kinds, starting_file
 from heldin.models.devices import Planned
 from heldin.record.document import read_record
@@ -38,7 +38,7 @@ def test_every_starting_file_passes(call, tmp_path, monkeypatch, kind):
         shutil.copy(tmp_path / "files" / "corpus.jsonl", tmp_path)
     (tmp_path / "start.yaml").write_text(starting_file("run", kind, RunConfig), encoding="utf-8")
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr("heldin.jobs.run_cost.SECONDS", 0.0)
+    monkeypatch.setattr("heldin.jobs.costs.SECONDS", 0.0)
     code, out, err = call("run", "start.yaml", "--check")
     assert (code, err) == (0, "cost: counting records and timing steps\n")
     assert f"my-{kind}, begin in 'runs/my-{kind}'" in out
@@ -100,8 +100,8 @@ def test_what_is_too_large_to_be_read_or_timed_is_assumed_and_said_to_be(small_c
     corpus = tmp_path / "large.jsonl"
     corpus.write_text('{"user": "a", "text": "b"}\n' * 10, encoding="utf-8")
     config = load_config(small_config, [f"corpus.source={{kind: jsonl, path: {corpus}}}"])
-    monkeypatch.setattr("heldin.jobs.run_cost.READ", 100)
-    monkeypatch.setattr("heldin.jobs.run_cost.SECONDS", 0.0)
+    monkeypatch.setattr("heldin.jobs.costs.READ", 100)
+    monkeypatch.setattr("heldin.jobs.costs.SECONDS", 0.0)
     cost = cost_of_run(config, mechanism_of(config, plain_steps=1, clip_norm=1.0))
     assert (cost.corpus_read, cost.steps_measured) == (False, 0)
     assert sum("assumed" in line for line in cost.lines()) == 2
