@@ -1,7 +1,6 @@
 """Errors that a user can cause. Each message is one line: what is wrong, where, and what to do."""
 
 from enum import IntEnum
-
 from typing import Any
 
 

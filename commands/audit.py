@@ -47,7 +47,8 @@ TextsOption = Annotated[
     typer.Option("--texts", metavar="WORD", help="Held-in texts: fresh or training.", rich_help_panel=KNOWN),
 ]
 Limit = Annotated[
-    int | None, typer.Option("--limit", min=2, help="At most this many users a group.", rich_help_panel=RUNNING)
+    int | None,
+    typer.Option("--limit", min=4, help="At most this many users, drawn by --seed.", rich_help_panel=RUNNING),
 ]
 
 

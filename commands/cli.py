@@ -62,10 +62,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "corpus presets": ("heldin corpus presets",),
     "audit": (
         f"heldin audit --model example/model --reference example/base {_FILES}",
-        "heldin audit --config audit.yaml --limit 50 --fail-on leaks --out runs/fifty",
+        "heldin audit --config audit.yaml --fail-on leaks,inconclusive --out runs/gated",
     ),
     "audit-endpoint": (
-        f"heldin audit-endpoint http://localhost:8000/v1 --model model --reference endpoint:base {_FILES} -o runs/api",
+        f"heldin audit-endpoint http://localhost:8000/v1 --model model --reference endpoint:base {_FILES}"
+        " --tokenizer example/base --out runs/endpoint",
     ),
     "init": ("heldin init run --kind uls --out uls.yaml", "heldin init plant"),
     "config": ("heldin config run finetune.epochs", "heldin config audit"),

@@ -50,7 +50,8 @@ def config(
         return
     listed = config_keys.blocks_at(section, model) if section else config_keys.blocks(model)
     if markdown:
-        typer.echo(config_keys.markdown(listed, config_keys.AUDIT_PAGE if what is What.AUDIT else config_keys.RUN_PAGE))
+        pages = {What.RUN: config_keys.RUN_PAGE, What.AUDIT: config_keys.AUDIT_PAGE}
+        typer.echo(config_keys.markdown(listed, pages.get(what, f"# Configuration of heldin {what}\n")))
         return
     # Lines stay readable on a wide terminal, and whole on a narrow one.
     width = min(config_keys.WIDTH, shutil.get_terminal_size().columns)

@@ -51,7 +51,9 @@ def exit_code(record: "Record", fail_on: frozenset[FailOn] | None) -> int:
     if code or fail_on is None:
         return code
     found = {record.decision.decision.answer.value.replace(" ", "-"), *(["leaks"] if canaries_leak(record) else [])}
-    return ExitCode.GATED if found & {*fail_on, FailOn.NOT_VALID} else ExitCode.DONE
+    # Who does not accept "inconclusive" does not accept a leak.
+    worse = {FailOn.LEAKS} if FailOn.INCONCLUSIVE in fail_on else set()
+    return ExitCode.GATED if found & {*fail_on, *worse, FailOn.NOT_VALID} else ExitCode.DONE
 
 
 def tell(record: "Record", folder: Path, code: int, *, verbose: bool = False) -> None:
@@ -71,7 +73,7 @@ def tell(record: "Record", folder: Path, code: int, *, verbose: bool = False) ->
         for line in condition_lines(record.planted, every=True):
             typer.echo(labelled("condition", line))
     if code:
-        typer.echo(labelled("exit code", str(code)))
+        typer.echo(labelled("exit code", f"{code}: {ExitCode(code).meaning}"))
     typer.echo(labelled("report", _report(record, folder) or "none"))
 
 
@@ -127,11 +129,13 @@ def _facts(record: "Record") -> dict[str, Any]:
     }
 
 
-def finish_without_model(folder: Path, *, json: bool = False) -> None:
-    """Say that a filter halted training, which is a result; the reporter has named the step."""
+def finish_without_model(folder: Path, fail_on: frozenset[FailOn] | None, *, json: bool = False) -> NoReturn:
+    """Say that a filter halted training, which is a result and no answer: a gate fails."""
     message = "the filter halted training: no model is released, and there is nothing to audit"
-    fields = {"answer": None, "headline": message, "exit_code": 0, "folder": str(folder)}
+    code = ExitCode.DONE if fail_on is None else ExitCode.GATED
+    fields = {"answer": None, "headline": message, "exit_code": code, "folder": str(folder)}
     typer.echo(json_text(fields) if json else message)
+    raise typer.Exit(code)
 
 
 class Interrupted(Exception):

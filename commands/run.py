@@ -56,10 +56,12 @@ def run(
 
     if gpu_memory is not None and not check:
         raise InputError("--gpu-memory goes with --check: a run takes the memory that there is")
+    gate = fail_on_of(fail_on)
+    if check and gate is not None:
+        raise InputError("--fail-on goes with a run, and --check runs nothing: leave one out")
     if check:
         _check(config, set_ or [], out, json, gpu_memory)
         return
-    gate = fail_on_of(fail_on)
     _run(load_config(config, set_ or []), out, json=json, verbose=verbose, fail_on=gate)
 
 
@@ -104,4 +106,4 @@ def _run(
         if record is not None:
             finish(record, folder, json=json, verbose=verbose, fail_on=fail_on)
     if os.environ.get("RANK", "0") == "0":  # only the first of torchrun's processes prints
-        finish_without_model(folder, json=json)
+        finish_without_model(folder, fail_on, json=json)

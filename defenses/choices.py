@@ -272,6 +272,8 @@ class NoiseGenerator(StrEnum):
 
 
 def _rate(population: int, cohort: float) -> float:
+    if population < 1:
+        raise InputError(f"a population of {population} has nobody to draw: give a number above 0")
     if cohort > population:
         raise InputError(f"cohort {cohort:g} is larger than the population {population}: lower the cohort")
     return cohort / population

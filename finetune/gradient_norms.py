@@ -23,6 +23,7 @@ from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
 from heldin.finetune.batches import encode
 from heldin.finetune.passes import cut, whole_units
 from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.model_names import require_model
 
 SAMPLED_USERS = 128  # as Charles et al. sample, Appendix F.1
 RECORDS_A_PASS = 64
@@ -48,6 +49,7 @@ def public_users(path: Path, columns: Columns, model: str, sequence_length: int,
     Raises:
         InputError: the file or the model cannot be used.
     """
+    require_model(model)
     store = build_store(open_source(path, columns), cache_directory())
     lm = load_language_model(model)
     most = min(sequence_length, lm.stated_context or sequence_length)

@@ -9,25 +9,29 @@ were measured on two cores (benchmarks/RESULTS.md names the commands); docs/scal
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
 from heldin.attacks.config import NamedReference, PretrainedReference
 from heldin.base.progress import LineReporter
 from heldin.base.wording import in_bytes
 from heldin.corpus.config import FileCorpus, MaildirCorpus, MarkovCorpusConfig, PresetCorpus, SyntheticCorpusConfig
 from heldin.corpus.store import CorpusStore
-from heldin.defenses.config import NoDefense, SampledDefense
+from heldin.defenses.choices import CappedPoissonSampler, NoiseGenerator, PoissonSampler
+from heldin.defenses.config import NoDefense, PrivateDefense, SampledDefense
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.noise import AHEAD_FROM
 from heldin.finetune.memory import Step
 from heldin.finetune.passes import Passes
 from heldin.finetune.precision import arithmetic_of
 from heldin.finetune.preparation import optimizer_of, with_adapters
-from heldin.finetune.recipe import Recipe
+from heldin.finetune.recipe import Optimizer, Recipe
 from heldin.jobs.memory_forecast import plain_step, records_of_a_unit, shape_of, step_of
 from heldin.models.attention import use_exact_attention
 from heldin.models.devices import default_device
@@ -35,20 +39,6 @@ from heldin.models.loading import context_length
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import read_corpus
 from heldin.stages.train.models import reference_rows
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-import torch
-from transformers import AutoModelForCausalLM
-
-from heldin.base.wording import in_bytes
-from heldin.defenses.choices import CappedPoissonSampler, NoiseGenerator, PoissonSampler
-from heldin.defenses.config import PrivateDefense, SampledDefense
-from heldin.defenses.mechanism import Mechanism
-from heldin.defenses.noise import AHEAD_FROM
-from heldin.finetune.recipe import Optimizer
-from heldin.jobs.memory_forecast import shape_of
-from heldin.stages.run_config import RunConfig
 
 MILLION = 1_000_000
 FLOAT = 4  # bytes
@@ -281,17 +271,18 @@ class RunCost:
     def lines(self) -> list[str]:
         """Return the parts in words, the most expensive named."""
         how = "counted" if self.corpus_read else "assumed from its size, since it is too large to be read for a check"
+        at_most = "" if self.corpus_read else "at most "
         rows = [f"corpus: {self.records:,} records of about {self.tokens_per_record} tokens, {how}"]
         most = max((part.seconds or 0 for part in self.parts), default=0)
         for part in self.parts:
             took = "time not known" if part.seconds is None else _in_words(part.seconds)
             steps = f"{part.steps:,} steps, " if part.steps else ""
             mark = "  <- most of the time" if self.seconds and most > self.seconds / 2 and part.seconds == most else ""
-            rows.append(f"{part.name}: {steps}{part.tokens:,} tokens, {took}{mark}")
+            rows.append(f"{part.name}: {at_most}{steps}{part.tokens:,} tokens, {took}{mark}")
         known = f"timed over {self.steps_measured} steps" if self.steps_measured else "assumed from a matrix product"
         if self.seconds is not None:
             rows.append(
-                f"in all about {_in_words(self.seconds)} on the {self.device} here ({known}), without the cache"
+                f"in all {at_most or 'about '}{_in_words(self.seconds)} on the {self.device} here ({known}), without the cache"
             )
         return [*rows, f"disk: {in_bytes(self.disk)} for corpus and tokens"]
 
@@ -327,7 +318,7 @@ def cost_of_run(config: RunConfig, mechanism: Mechanism) -> RunCost | None:
         its = config.model.pretrain.recipe if pretrained and config.model.pretrain else recipe
         steps = its.steps(sizes.references.get(spec.label, sizes.public))
         add(f"reference {spec.label}", steps, steps * its.batch_size, plain)
-    steps, drawn = _own_steps(config, mechanism, sizes.training)
+    steps, drawn = _own_steps(config, mechanism, sizes)
     add("fine-tuning", steps, steps * drawn, per_token)
     if config.attack.shadow_models:
         add(
@@ -350,9 +341,14 @@ def cost_of_run(config: RunConfig, mechanism: Mechanism) -> RunCost | None:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Numbers of records: of the corpus, trained on, public, of each reference, scored; and tokens of a record."""
+    """Numbers of records: of the corpus, trained on, public, of each reference, scored; and tokens of a record.
+
+    Attributes:
+        users: those who are trained on.
+    """
 
     records: int
+    users: float
     training: int
     public: int
     references: dict[str, int]
@@ -370,11 +366,11 @@ def _sizes(config: RunConfig) -> _Sizes | None:
             if size > READ:
                 length = config.finetune.sequence_length
                 records = size // (CHARACTERS * length)
-                return _Sizes(records, records, records, {}, records, length, read=False)
+                return _Sizes(records, 1, records, records, {}, records, length, read=False)
         case SyntheticCorpusConfig() | MarkovCorpusConfig():
             if source.parameters.users * source.parameters.mean_records > MILLION / 10:
                 records = int(source.parameters.users * source.parameters.mean_records)
-                return _Sizes(records, records, records, {}, records, config.finetune.sequence_length, read=False)
+                return _Sizes(records, 1, records, records, {}, records, config.finetune.sequence_length, read=False)
         case _:
             return None  # a hub's data set
     corpus = read_corpus(config, LineReporter(lambda _: None))
@@ -389,6 +385,7 @@ def _sizes(config: RunConfig) -> _Sizes | None:
     }
     return _Sizes(
         len(corpus.store),
+        users * (1 - decided / 2),
         int(rows * (1 - decided / 2) * left),
         len(corpus.public_rows),
         references,
@@ -408,13 +405,15 @@ def _tokens_of(store: CorpusStore) -> int:
     return max(2, sum(map(len, texts)) // (CHARACTERS * max(1, len(texts))))
 
 
-def _own_steps(config: RunConfig, mechanism: Mechanism, records: int) -> tuple[int, float]:
+def _own_steps(config: RunConfig, mechanism: Mechanism, sizes: _Sizes) -> tuple[int, float]:
     """Steps of fine-tuning, and records of each."""
     if mechanism.unit == "none":
-        return config.finetune.steps(records), config.finetune.batch_size
+        return config.finetune.steps(sizes.training), config.finetune.batch_size
+    own = sizes.training / max(1.0, sizes.users)  # of a user, on average
     if isinstance(config.defense, SampledDefense):
-        return mechanism.steps, config.defense.cohort * records_of_a_unit(config.defense, None)
-    return mechanism.steps, records  # of the filter, whose batches are full
+        return mechanism.steps, config.defense.cohort * min(own, records_of_a_unit(config.defense, None))
+    # Of the filter, in whose steps all users take part.
+    return mechanism.steps, sizes.users * min(own, mechanism.group_size or own)
 
 
 def _step(config: RunConfig) -> Step:
@@ -475,4 +474,6 @@ def _timed(work: Callable[[], object], device: torch.device) -> float:
 def _in_words(seconds: float) -> str:
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 3 * 86400 else f"{seconds / 86400:,.0f} days"

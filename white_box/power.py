@@ -101,6 +101,8 @@ def chosen_mechanism(
         return read_plan(plan)
     if kind is None or steps is None or delta is None:
         raise InputError("give --plan, or --kind with --steps, --delta and a sampling rate")
+    if kind not in KINDS:
+        raise InputError(f"--kind {kind} is unknown: give one of {', '.join(KINDS)}")
     of_users = kind == "uls"
     names, population, drawn = (
         ("--users and --cohort", users, cohort) if of_users else ("--examples and --batch", examples, batch)

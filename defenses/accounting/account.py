@@ -311,6 +311,8 @@ def _rate(rate: float | None, population: int | None, cohort: float | None, whol
         return rate
     if population is None or cohort is None:
         raise InputError(f"the sampling rate is missing: give it, or both {whole} and {part}")
+    if population < 1:
+        raise InputError(f"{whole} is {population}: give a number above 0")
     if cohort > population:
         raise InputError(f"{part} {cohort:g} is larger than the {population} {whole}: lower the {part}")
     return cohort / population

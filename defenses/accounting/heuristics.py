@@ -40,6 +40,7 @@ def compute_budget(group_size: int, cohort: int) -> int:
 
 def els_rate(budget: int, group_size: int, users: int) -> float:
     """p = B / (G N), the rate of examples at budget B if each user holds G of them (Charles et al., section 3)."""
+    check_count("group size", group_size, MANY)
     rate = budget / (group_size * users)
     if rate > 1.0:
         raise InputError(f"budget {budget} is larger than the {group_size * users} examples: lower the budget")

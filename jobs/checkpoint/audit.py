@@ -137,7 +137,7 @@ def _take_folder(job: CheckpointAudit, out: Path) -> None:
 
             changed = first_difference(record.config, asked) or "option"
             # As its user calls it.
-            changed = {"stated_claims": "claims", "others": "reference"}.get(changed, changed)
+            changed = {"stated_claims": "claims", "others": "reference", "max_users": "limit"}.get(changed, changed)
             raise InputError(f"'{out}' holds an audit with another '{changed}': give the same, or choose another --out")
     leftovers = _leftovers(out)
     take_new_folder(out, "audit", besides=[path.name for path in leftovers])

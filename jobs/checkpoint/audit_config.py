@@ -121,8 +121,8 @@ class CheckpointConfig(MeasureKeys):
     """Columns of the files."""
     skip_bad_lines: bool = False
     """Skip and count unusable rows; otherwise the first one is an error."""
-    max_users: Annotated[Count, Field(ge=2)] | None = None
-    """Maximum number of users of each group, drawn by ``seed``; null: all."""
+    max_users: Annotated[Count, Field(ge=4)] | None = None
+    """Maximum number of users, drawn by ``seed`` from both groups together; null: all."""
     max_texts_per_user: Count | None = None
     """Maximum number of scored texts per user, taking the first ones; null: all."""
     context: Annotated[Many, Field(ge=3)] | None = None

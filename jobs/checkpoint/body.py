@@ -1,7 +1,7 @@
 """The measures of an audit, and the body of its record, which follows from the folder and the files of both groups."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +14,6 @@ from heldin.base.coins import seed_key
 from heldin.base.files import text_sha256
 from heldin.base.progress import Reporter
 from heldin.bounds.design import Assignment
-from heldin.corpus.store import CorpusStore
 from heldin.jobs.checkpoint.job import CheckpointAudit, Groups, training_records
 from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Body
@@ -136,7 +135,7 @@ def audit_body(
     return Body(
         **dict(results),
         config=job.recorded(),
-        corpus=_corpus_facts(groups.stores),
+        corpus=_corpus_facts(groups),
         split=_split_facts(groups, job.assignment),
         target=models[0],
         reference=models[1],
@@ -151,20 +150,22 @@ def audit_body(
     )
 
 
-def _corpus_facts(stores: Mapping[str, CorpusStore]) -> CorpusFacts:
+def _corpus_facts(groups: Groups) -> CorpusFacts:
+    stores = groups.stores
     counts = [int(n) for store in stores.values() for n in store.counts]
+    audited = [store.count(user) for store in stores.values() for user in store.users if user in groups.member]
     return CorpusFacts(
         # Held-in first: the files exchanged are another audit.
         fingerprint=text_sha256(*(store.fingerprint for store in stores.values())),
         users=len(counts),
         records=sum(counts),
         skipped_rows=sum(store.report.skipped for store in stores.values()),
-        records_per_audited_user=coarse_percentiles(counts),
-        # Nobody is dropped here: whoever makes the two files decides who is in them.
+        records_per_audited_user=coarse_percentiles(audited),
+        # The maker of the two files decides who is in them; a limit draws from these.
         dropped_by_pattern=0,
         dropped_by_minimum=0,
         dropped_by_maximum=0,
-        dropped_by_sampling=0,
+        dropped_by_sampling=len(counts) - len(audited),
         public_users=0,
         public_records=0,
     )

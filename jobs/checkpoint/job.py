@@ -51,7 +51,7 @@ class CheckpointAudit:
         plan: the plan.json among the claims, of which the audit's folder keeps a copy.
         training: file of the model's training data, with the same columns; None: overlaps are not checked.
         texts: whether the scored texts were trained on, as declared; None: not declared.
-        max_users: maximum number of users of each group, drawn by the seed; None: all.
+        max_users: maximum number of users, drawn by the seed from both groups together; None: all.
         max_texts_per_user: maximum number of scored texts per user, the first ones; None: all.
         context: most tokens of a pass of the models that are loaded here; None: as many as each states.
         measures: options of each measurement that is asked for, by its key.
@@ -204,7 +204,9 @@ def read_groups(job: CheckpointAudit, say: Callable[[str], object] = lambda _: N
     }
     _require_disjoint(stores["held-in"], stores["held-out"], ids_are_given=job.columns.id is not None)
     # No user is in both: checked above.
-    side_of = {user: side for side, store in stores.items() for user in _drawn(job, store.users)}
+    side_of = {user: side for side, store in stores.items() for user in store.users}
+    drawn = _drawn(job, list(side_of))
+    side_of = {user: side_of[user] for user in drawn}
     # Sorted by name over both sides, so that no order of users, texts or scores tells the sides.
     texts = {
         user: texts_of(stores[side], list(stores[side].rows(user))[: job.max_texts_per_user])
@@ -220,7 +222,10 @@ def read_groups(job: CheckpointAudit, say: Callable[[str], object] = lambda _: N
 
 
 def _drawn(job: CheckpointAudit, users: Sequence[str]) -> Sequence[str]:
-    """Return at most ``max_users`` of them, by the public seed."""
+    """Return at most ``max_users`` of both groups' users, by the public seed.
+
+    Not so many of each group: that an independent coin decided about each user stays true of those who are drawn.
+    """
     if job.max_users is None or len(users) <= job.max_users:
         return users
     return keyed_order(seed_key(job.seed), "audited users", list(users))[: job.max_users]

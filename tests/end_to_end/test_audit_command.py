@@ -11,6 +11,8 @@ import yaml
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
 from heldin.jobs.verify import verify
+from heldin.models.loading import load_language_model
+from heldin.models.logprobs import score_texts, stated_batch_size
 from heldin.record.document import read_record
 from heldin.reports.page_one import state_evidence, written
 from heldin.reports.record_report import list_facts
@@ -19,7 +21,7 @@ from heldin.words.answer import ComparisonFlaw, Headline
 from heldin.words.evidence import ClaimLabel
 from heldin.words.page_one import Evidence
 from heldin.words.split import SplitReason
-from tests.refusals import names
+from tests.refusals import names, refused
 from tests.relisted import relist
 from tests.statements import answer_in, states, values_of
 
@@ -371,3 +373,35 @@ def test_what_is_wrong_with_the_new_options_is_one_line(call, finished, files, t
     arguments[2] = files[0]
     call(*arguments)
     assert call.refused(by="_look_for", naming=(f"'{files[0]}'", "--held-in"))
+
+
+def test_a_limit_draws_users_of_both_groups_by_the_seed_and_is_recorded(call, finished, files, tmp_path):
+    whole = _arguments(finished, files, tmp_path / "whole")
+    assert call(*whole)[0] == 0
+    drawn = {}
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        arguments = [tmp_path / name if part == tmp_path / "whole" else part for part in whole]
+        code, _, err = call(*arguments, "--limit", 12, "--seed", seed)
+        assert code == 0, err
+        record = read_record(tmp_path / name / "record.json")
+        assert record.split.held_in + record.split.held_out == 12
+        assert record.corpus.dropped_by_sampling == record.corpus.users - 12
+        assert verify(tmp_path / name, LineReporter(lambda line: None)).differences == ()
+        drawn[name] = set(pq.read_table(tmp_path / name / "scores.parquet")["user"].to_pylist())
+    everybody = set(pq.read_table(tmp_path / "whole" / "scores.parquet")["user"].to_pylist())
+    assert drawn["a"] == drawn["b"] != drawn["c"]
+    assert drawn["a"] | drawn["c"] < everybody
+    # Not six of each group: how many of those drawn are members is left to the draw.
+    sizes = {read_record(tmp_path / name / "record.json").split.held_in for name in ("a", "c")}
+    assert sizes != {6}
+
+
+def test_the_size_of_a_batch_changes_no_score_beyond_rounding(call, finished, files, tmp_path, monkeypatch):
+    monkeypatch.setenv("HELDIN_BATCH_SIZE", "0")
+    texts, lm = ["a longer text than the other", "short", "another text"], load_language_model(_reference(finished))
+    with refused(by=stated_batch_size, naming=("HELDIN_BATCH_SIZE", "0")):
+        score_texts(lm, texts)
+    monkeypatch.setenv("HELDIN_BATCH_SIZE", "1")
+    alone = [its.total for its in score_texts(lm, texts)]
+    monkeypatch.delenv("HELDIN_BATCH_SIZE")
+    assert [its.total for its in score_texts(lm, texts)] == pytest.approx(alone, abs=1e-4)

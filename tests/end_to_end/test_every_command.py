@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from heldin.base.errors import ExitCode
 from heldin.audit.decision import Answer
+from heldin.base.errors import ExitCode
 from heldin.base.files import strict_json
 from heldin.commands import cli
 from heldin.commands.cli import EXAMPLES
@@ -169,6 +169,7 @@ def test_every_exit_code_has_a_meaning_of_its_own(call):
         ("leaks", "no leak found", 0),
         ("leaks", "inconclusive", 0),
         ("leaks,inconclusive", "inconclusive", 8),
+        ("inconclusive", "leaks", 8),
         ("leaks", "not valid", 8),  # a gate that got no answer is not passed
         ("contradicted", "leaks", 0),
         (None, "not valid", 0),

@@ -12,9 +12,9 @@ from heldin.base.progress import LineReporter
 from heldin.defenses.guarantee import Guarantee
 from heldin.finetune.memory import Peak
 from heldin.jobs import run as pipeline
+from heldin.jobs.costs import cost_of_run
 from heldin.jobs.example import write_example
 from heldin.jobs.memory_forecast import does_not_fit, memory_lines, run_memory
-from heldin.jobs.costs import cost_of_run
 from heldin.jobs.starting_files import kinds, starting_file
 from heldin.models.devices import Planned
 from heldin.record.document import read_record
