@@ -20,8 +20,8 @@ FROM_NOTHING = ("README.md", "docs/tutorial-checkpoint.md", "docs/tutorial-train
 WITH_EXAMPLE = tuple(
     f"docs/{name}.md"
     for name in (
-        *("canaries", "ci", "corpora", "defenses", "faq", "figures", "plant", "presets", "private-training", "retraining"),
-        *("run", "scale", "studies", "sweeps", "user-entity-dp", "verdict", "white-box"),
+        *("canaries", "ci", "corpora", "defenses", "endpoints", "faq", "figures", "plant", "presets", "private-training"),
+        *("retraining", "run", "scale", "studies", "sweeps", "user-entity-dp", "verdict", "white-box"),
     )
 )
 RUN = FROM_NOTHING + WITH_EXAMPLE
@@ -42,9 +42,8 @@ def ran(body, folder):
     """What a block of commands prints, run in a folder as a reader of the page would."""
     bin_ = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": bin_, "COLUMNS": "80", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-    done = subprocess.run(
-        ["bash", "-ec", body], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+    call = {"cwd": folder, "env": environment, "capture_output": True, "text": True, "check": False}
+    done = subprocess.run(["bash", "-ec", body], timeout=3600, **call)
     assert done.returncode == 0, (body, done.stdout, done.stderr)
     return done.stdout
 
