@@ -28,7 +28,7 @@ class DecisionFacts(Facts):
         law: how the assignment was redrawn.
         auroc_p: p-value of the family of AUROCs, by the randomisation test.
         tpr_p: p-value of the family of true-positive rates.
-        reversed_p: p-value of scores that separate the sides the wrong way round.
+        reversed_p: p-value of scores that separate the groups the wrong way round.
     """
 
     statement: Statement

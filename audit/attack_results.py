@@ -75,11 +75,11 @@ class AttackResult(Facts):
         attack: name of the attack.
         aggregation: how the scores of a user's texts become one score.
         auroc: AUROC over users.
-        simultaneous: interval of the AUROC that holds for the whole family at once; null where none was tested.
+        simultaneous: interval of the AUROC that is valid for all scores at the same time; null if none was tested.
         adjusted_p: p-value of the AUROC by the randomisation test; null where none was made.
         length_correlation: rank correlation of the score with the mean length of the user's texts.
         curve: curve of the leading attack and of the one the headline names; null for the others, since the curves of
-            many scores together would reveal who was held in.
+            many scores together would reveal who is a member.
     """
 
     attack: str
@@ -100,7 +100,7 @@ class DialSetting(Facts):
         leads: whether this is the setting of the leading attack.
         auroc: AUROC over users.
         difference: AUROC minus that of the leading setting; null for the leading setting itself, and where no error can
-            be estimated: too few users, equal scores, or a setting that separates the sides completely.
+            be estimated: too few users, equal scores, or a setting that separates the groups completely.
         adjusted_p: p-value of the AUROC by the randomisation test.
     """
 

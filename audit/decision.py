@@ -188,11 +188,11 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Named:
-    """The number of 1,000 held-in users who are named at a false-positive rate.
+    """How many of 1,000 members the attack flags at a false-positive rate.
 
     Attributes:
         fpr: the false-positive rate.
-        of_1000: named users of 1,000.
+        of_1000: flagged members of 1,000.
         lower: lower end of the 95 % interval of that number.
         upper: upper end of the 95 % interval of that number.
     """
@@ -212,13 +212,13 @@ class Decision:
         exact: see ``Evidence``.
         strongest: index in the family of the strongest score that passes after adjustment, or of the leading score if
             only a violated claim says "leaks"; None unless it leaks.
-        named: how many people this score names; None where no rate can be shown, or the score does not pass.
-        promise: how a leak compares with what was promised; None without a leak or a promise.
+        named: how many people this score flags; None if no rate can be shown, or the score does not pass.
+        promise: how a leak compares with the guarantee; None without a leak or a guarantee.
         excluded_auroc: every score's AUROC is at most this, at 95 % for the largest of them.
         excluded_tpr: the same for the true-positive rate at the decision's FPR; None where it cannot be shown.
         users_needed: users that would exclude the decision's thresholds in four of five audits if all scores were at
             chance.
-        reversed: whether some score separates the sides the wrong way round.
+        reversed: whether some score separates the groups the wrong way round.
         unlearned: whether a leak would be excluded, if only the model had learned something.
         flaws: see ``Evidence``.
     """

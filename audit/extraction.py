@@ -24,9 +24,9 @@ class Emitted(Facts):
         users: number of these people under the audited model.
         lower, upper: exact 95 % limits of their share among those with a text long enough (Clopper & Pearson 1934), for
             people drawn from a larger number of people; null where nobody has one.
-        only_theirs: those of them with such a text whose suffix occurs in no other person's training text and in no
-            public text, as far as these are known; null where neither is.
-        reference: number of people under the reference model; null where its tokens are others.
+        only_theirs: number of these people with such a text whose suffix occurs in no known training text of another
+            person and in no known public text; null if no such texts are known.
+        reference: number of people under the reference model; null if its tokenizer differs.
     """
 
     queries: int
@@ -38,7 +38,7 @@ class Emitted(Facts):
 
 
 class ExtractionGroup(Facts):
-    """People on one side.
+    """Members or non-members.
 
     Attributes:
         group: whose texts they are.
@@ -70,7 +70,7 @@ class ExtractionFacts(Facts):
         temperature: of the sampling.
         top_k: number of likeliest tokens that are drawn among; null: all.
         probability: that at least one of the queries emits the suffix.
-        groups: both sides of real users, then of canary users, where there are any.
+        groups: members and non-members, first of real users, then of canary users if there are any.
     """
 
     prefix: int

@@ -25,7 +25,7 @@ class TrainingsFacts(Facts):
         pilot: number of first trainings, which picked the threshold and are not tested at it; 0 if it was fixed
             beforehand.
         threshold: a training is called "with" if its score is at least this; null where ROC bands were used.
-        members: number of tested trainings with the user; null where ROC bands were used, like the next three.
+        members: number of tested trainings with the user; null if ROC bands were used, as are the next three fields.
         true_positives: number of those called "with".
         non_members: number of tested trainings without the user.
         false_positives: number of those called "with".
@@ -58,7 +58,7 @@ class CanaryGroup(Facts):
         documents: number of training documents; null: all they have.
         held_in: number of its users in the training data.
         held_out: number of its users outside the training data.
-        auroc: AUROC of the leading attack; null where the coins left fewer than two users on a side.
+        auroc: AUROC of the leading attack; null if a group has fewer than two users.
     """
 
     kind: Literal["unseen_token", "high_temperature", "rare_phrase", "named_person", "substring", "real_rows"]

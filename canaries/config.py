@@ -87,14 +87,15 @@ class RealRowCanaries(Section):
 
 
 class SubstringCanaries(Section):
-    """Algorithm 1 of Kandpal et al. (2024): copies of real users with one substring in all documents replace them."""
+    """Algorithm 1 of Kandpal et al. (2024): copies of real users replace them, with one substring in all
+    documents."""
 
     kind: Literal["substring"]
     lengths: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = Field(min_length=1)
     """Lengths of the substring, in tokens; each below finetune.sequence_length."""
     users: Many | None = None
-    """Number of canary users for each length and number of documents. As the number is fixed, one more user can push
-    another out, which voids a user-level epsilon. Give this or ``fraction``."""
+    """Number of canary users for each length and number of documents. The number is fixed, so one more user can
+    displace another, which voids a user-level epsilon. Give this or ``fraction``."""
     fraction: float | None = Field(None, gt=0, le=1)
     """Probability with which each user becomes a canary user, by a public coin of its own; its length and documents are
     drawn likewise. This is user-local and does not void a user-level epsilon. Give this or ``users``."""

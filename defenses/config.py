@@ -188,7 +188,8 @@ class UedpDefense(EntityDefense):
     account: Literal["paper", "strict"] = "paper"
     """Whose epsilon the run claims: the paper's, which is no guarantee, or what holds of the same algorithm."""
     sensitive_share: float | None = Field(None, gt=0, le=1)
-    """Share of records with a recognised entity, a public constant of the paper's claim unless extended_rate is 0."""
+    """Share of records with a recognised entity: a public constant, which the paper's claim needs unless extended_rate
+    is 0."""
     holders: Many | None = None
     """Other users who may name an entity, for whom epsilon is stated; null: all others."""
 

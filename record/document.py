@@ -51,7 +51,7 @@ Kind = Literal["run", "audit", "planted", "trainings"]
 
 
 class PrecisionFacts(Facts):
-    """In what the models were loaded for scoring, and how far that moved a sample of the leading statistic.
+    """The precision of the models for scoring, and how far it moved a sample of the leading statistic.
 
     Attributes:
         precision: bf16, int8 or nf4.
@@ -89,11 +89,11 @@ class EffortFacts(Facts):
         processes: most processes at a time, each with a device of its own.
         tokens: predicted tokens of all records whose gradients were computed, a record once for each step.
         step_seconds: duration of the steps alone, without evaluation and checkpoints.
-        tokens_per_second: tokens over these seconds; null without any.
-        gradients_per_second: records' gradients over these seconds; null without any.
-        peak_memory: most bytes that torch held on a GPU of the first process; null on a CPU.
+        tokens_per_second: tokens over these seconds; null if no step was taken.
+        gradients_per_second: records' gradients over these seconds; null if no step was taken.
+        peak_memory: largest number of bytes that torch used on a GPU of the first process; null on a CPU.
         ways: how clipped gradients were computed; empty for plain training.
-        notices: what the user should know of it, such as why a slower way was taken.
+        notices: what the user should know about the training, such as why a slower way was taken.
     """
 
     precisions: list[str]
@@ -122,7 +122,7 @@ class Body(Results):
     Attributes:
         config: the run's config, masked, or the options of an audit.
         corpus: the texts.
-        split: who is on which side.
+        split: who is a member and who is not.
         target: the audited model.
         reference: the reference model of the leading attack.
         training: how the target was trained; null if somebody else trained it.
@@ -220,7 +220,7 @@ class Record(Body):
 
     Attributes:
         notice: who may see it.
-        kind: a run, an audit of a checkpoint, or of one trained on what was planted, or of many independent trainings.
+        kind: a run, or an audit of a checkpoint, of a planted training, or of many independent trainings.
         name: that the person gave.
         created: time, UTC.
         command: how it was called, without names of people.

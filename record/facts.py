@@ -64,7 +64,7 @@ class Count(Facts):
 
 
 class Overlaps(Facts):
-    """Texts that are on both sides (exact matches), counted and not removed.
+    """Texts that both groups have (exact matches), counted and not removed.
 
     Attributes:
         scored_texts_in_same_users_training: scored texts that are also in the same user's training records.
@@ -97,7 +97,7 @@ class SplitFacts(Facts):
         records_by_part: number of records by what they are used for.
         key_commitment: hash of the secret key behind coins and noise; null if heldin drew none.
         ledger_commitment: hash of the ledger; null likewise.
-        overlaps: texts that are on both sides.
+        overlaps: texts that both groups have.
         audited: whose membership was decided.
     """
 
@@ -223,7 +223,7 @@ class RemovalFacts(Facts):
 
 
 class EpsilonAt(Facts):
-    """The guarantee for people who are exposed so far.
+    """The guarantee for people of one exposure.
 
     Attributes:
         exposed: number of records, or of holders (``ByExposure.counted``).
@@ -259,7 +259,7 @@ class ExposedShare(Facts):
 
     Attributes:
         exposed: the number of records.
-        epsilon: of whoever is exposed in that many; null if it is above 1,000 and was not computed.
+        epsilon: epsilon of a person in that many records; null if it is above 1,000 and was not computed.
         users: of the users who wrote, or are named in, any of them, the share who are in at most that many.
         entities: the same of recognised entities; null without a source of entities.
     """
@@ -278,11 +278,11 @@ class TrainingFacts(Facts):
         promise: the guarantee with its conditions, or why there is none.
         unit: whom it protects: user, example, user-entity or none.
         epsilon: epsilon of the guarantee; null without one.
-        delta: the plan's delta, also where it gives no guarantee; null without noise.
+        delta: the plan's delta, also if the plan has no guarantee; null without noise.
         noise_multiplier: standard deviation of the noise / clip norm.
         cautions: what to read with the guarantee.
         ceiling: bound on attackers' ROC curves; null unless a user is the privacy unit.
-        ceiling_of_entities: the same in an audit of entities; null without a promise to them.
+        ceiling_of_entities: the same in an audit of entities; null without a guarantee for them.
         records: number of records trained on.
         users: number of users trained on.
         steps: number of steps.
@@ -292,7 +292,7 @@ class TrainingFacts(Facts):
         gap_auroc_spearman: rank correlation of generalisation gap and AUROC over the curve; null with too few points.
         removals: what each data-side defense removed or changed.
         seconds: duration of training.
-        by_exposure: what is promised by how exposed somebody is; null for mechanisms that ask for no entities.
+        by_exposure: the guarantee by exposure; null for mechanisms without entities.
         exposed: how exposed users and entities were under text sampling. Measured on private people.
         gradients: number of records' gradients that were computed, a record once for each step that uses it; null
             where many trainings ran.
@@ -372,8 +372,8 @@ class Environment(Facts):
         git_revision: revision of heldin; null outside a checkout.
         device: device of the models.
         threads: number of torch's threads.
-        seconds: duration of each stage, of a run over all calls that it took.
-        peak_memory: most bytes that the process held that wrote the record, of a GPU's memory where it used one.
+        seconds: duration of each stage; for a run, the sum over all calls.
+        peak_memory: largest number of bytes of the process that wrote the record: of a GPU if it used one.
     """
 
     heldin: str

@@ -128,11 +128,11 @@ class TrainingCounts(Facts):
         sequences: number of sequences that the model was given, over all epochs.
         longest: tokens of the longest, without special tokens.
         rows: number of rows in the planted set.
-        late: rows without a scored token inside the length limit, which training need not count a loss on.
+        late: rows without a scored token within the length limit: training may count no loss on them.
         missing: rows that were never given, at least; without ``late`` ones.
         missing_canary_rows: how many of ``missing`` are canary users'.
         foreign: sequences that are no row and no piece of one.
-        silent: rows that were given and never bore a loss; without ``late`` ones.
+        silent: rows that were given and never had a loss; ``late`` rows are not counted.
         unlabelled: sequences whose labels were not seen.
         unreadable: forward passes whose tokens were not seen.
         cut: rows with more tokens than the longest sequence.
@@ -141,13 +141,13 @@ class TrainingCounts(Facts):
         alike: rows that another row with another text equals once both are cut.
         repeated: reads of rows beyond one in each epoch.
         packed: sequences that shared a row of a batch with others.
-        fewest_reads: how often the row that was given least often was given.
-        most_reads: how often the row that was given most often was given.
+        fewest_reads: smallest number of times that a row was given.
+        most_reads: largest number of times that a row was given.
         joined: what ends show where sequences look like rows that were joined and cut; null if they do not.
-        silent_canary_users: held-in canary users none of whose rows bore a loss.
+        silent_canary_users: held-in canary users whose rows never had a loss.
         reads_canaries: how often a canary row was given, on average; null without canary rows.
         reads_others: the same for real rows.
-        loss_share_canaries: mean share of a canary row's tokens that bore a loss; null if labels were not seen.
+        loss_share_canaries: mean share of a canary row's tokens that had a loss; null if labels were not seen.
         loss_share_others: the same for real rows.
     """
 
@@ -207,11 +207,11 @@ class PlantedFacts(Facts):
         rows: number of its rows.
         skipped: rows of the original that could not be used.
         look: number of this look at a checkpoint, from 1.
-        looks: number of looks that were paid for beforehand.
+        looks: number of looks that the plan allows.
         evidence: what the plan asks for of the training: a log of ``AuditCallback``, or a declaration.
         declared_by: who declared what cannot be checked; null: nobody.
         conditions: of certified statements, each with how it is known.
-        training: what the model was given; null if no log tells.
+        training: what the model was given; null without a log.
         control: whether planted rows had an effect; null without canary users.
         form: how canary rows differ from real ones by text alone; null without canary users.
     """

@@ -150,7 +150,7 @@ def print_findings(runs: Path, corpus: str) -> None:
         shadows = _read(runs, corpus, "shadow").dials
     except InputError:
         shadows = []
-        _say("shadow models beat the leading attack", "not run", None)
+        _say("shadow models beat the primary attack", "not run", None)
     for row in shadows:
         if row.dial == "shadow models" and not row.leads:
-            _paired("shadow models beat the leading attack", more, row)
+            _paired("shadow models beat the primary attack", more, row)

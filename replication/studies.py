@@ -68,7 +68,7 @@ def proposition(
 @app.command("text-classification")
 def text_classification(
     config: Annotated[Path, typer.Argument(help="YAML configuration; replication/configs/ag-news.yaml is one.")],
-    to: Annotated[Path | None, typer.Option(help="New folder for the results; default: runs/NAME.")] = None,
+    to: Annotated[Path | None, typer.Option("--out", help="New folder for the results; default: runs/NAME.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Override, in YAML: users=200, finetune.epochs=1. Repeatable.")
     ] = None,
@@ -101,7 +101,7 @@ def text_classification(
 @app.command("personalization")
 def personalization(
     sweep: Annotated[Path, typer.Argument(help="Folder of a finished sweep, with models and ledgers.")],
-    to: Annotated[Path, typer.Option(help="Folder for the numbers.")] = Path("runs/personalization"),
+    to: Annotated[Path, typer.Option("--out", help="Folder for the numbers.")] = Path("runs/personalization"),
     users: Annotated[int, typer.Option(min=10, help="Held-out users of each cell, at most.")] = 200,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over half of a user's records.")] = 4,
     learning_rate: Annotated[

@@ -35,7 +35,7 @@ class Deduplicate(Choice):
     """Compare a user's texts with each other ("user"), or everybody's texts ("corpus", which voids a user-level
     epsilon)."""
     threshold: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Texts count as alike from this estimated Jaccard similarity of their n-grams on; 1: equal texts only."""
+    """Smallest estimated Jaccard similarity of n-grams at which two texts count as alike; 1: equal texts only."""
     ngram: Few = 5
     """Words in an n-gram."""
 

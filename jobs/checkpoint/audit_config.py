@@ -126,8 +126,8 @@ class CheckpointConfig(MeasureKeys):
     max_texts_per_user: Count | None = None
     """Maximum number of scored texts per user, taking the first ones; null: all."""
     context: Annotated[Many, Field(ge=3)] | None = None
-    """Most tokens of a pass of the models that are loaded here, which BLOOM and Mamba do not state; null: as many as
-    each states."""
+    """Largest number of tokens in one pass of a model that is loaded here; null: the model's own limit, which BLOOM and
+    Mamba do not state."""
     assignment: Assignment = Assignment.UNKNOWN
     """How users came to be held in or out. coin: an independent fair coin for each user. fixed: any other known way,
     such as an exact half or one of each pair. unknown: you do not know."""

@@ -1,11 +1,14 @@
-"""The commands of README and of the tutorials, run as a reader types them, and what they print.
+"""The commands of the pages, run as a reader would type them, and what the pages say they print.
 
-A block of ``sh`` is run, and a block of ``text`` shows lines of what was printed before it, where numbers may differ.
+A block of ``sh`` is run, and a block of ``text`` shows lines of what was printed before it, in which numbers may differ,
+or has a comment above it that says why it varies.
+A block of ``python`` or ``yaml`` whose first line is a comment with a file name is written to this file.
 Every other block of commands in the documentation has a comment above it that says why it is not run.
 """
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +17,29 @@ import pytest
 
 from tests.docs.test_theory import PAGES, ROOT
 
-RUN = ("README.md", "docs/tutorial-checkpoint.md", "docs/tutorial-training.md", "docs/tutorial-trl.md")
-BLOCK = re.compile(r"(?:^<!-- not run: (?P<why>.+?) -->\n+)?^```(?P<kind>\w*)\n(?P<body>.*?)^```", re.M | re.S)
+FROM_NOTHING = ("README.md", "docs/tutorial-checkpoint.md", "docs/tutorial-training.md", "docs/tutorial-trl.md")
+WITH_EXAMPLE = tuple(
+    f"docs/{name}.md"
+    for name in (
+        *(
+            "canaries",
+            "ci",
+            "corpora",
+            "defenses",
+            "endpoints",
+            "faq",
+            "figures",
+            "plant",
+            "presets",
+            "private-training",
+        ),
+        *("retraining", "run", "scale", "studies", "sweeps", "user-entity-dp", "verdict", "white-box"),
+    )
+)
+RUN = FROM_NOTHING + WITH_EXAMPLE
+BLOCK = re.compile(
+    r"(?:^<!-- (?:not run|varies): (?P<why>.+?) -->\n+)?^```(?P<kind>\w*)\n(?P<body>.*?)^```", re.M | re.S
+)
 
 
 def masked(text):
@@ -28,24 +52,36 @@ def commands_in(body):
     return [line for line in body.splitlines() if re.match(r"(heldin|python|make|pip|sh) ", line)]
 
 
+def ran(body, folder):
+    """What a block of commands prints, run in a folder as a reader of the page would."""
+    bin_ = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": bin_, "COLUMNS": "80", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    call = {"cwd": folder, "env": environment, "capture_output": True, "text": True, "check": False}
+    done = subprocess.run(["bash", "-ec", body], timeout=3600, **call)
+    assert done.returncode == 0, (body, done.stdout, done.stderr)
+    return done.stdout
+
+
+@pytest.fixture
+def example(make_once):
+    return make_once("pages", lambda folder: ran("heldin corpus example --out example --models", folder)) / "example"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUN)
-def test_a_page_runs_as_printed(page, tmp_path):
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    bin_ = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": bin_, "COLUMNS": "80", "PYTHONPATH": str(ROOT / "src")}
+def test_a_page_runs_as_printed(page, tmp_path, request):
+    for name in ("examples", "configs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    if page in WITH_EXAMPLE:
+        shutil.copytree(request.getfixturevalue("example"), tmp_path / "example")
     printed = ""
     for its in BLOCK.finditer((ROOT / page).read_text(encoding="utf-8")):
         body = its["body"]
-        if its["kind"] == "python" and (name := re.match(r"# (\w+\.py)\n", body)):
+        if its["kind"] in ("python", "yaml") and (name := re.match(r"# ([\w-]+\.(?:py|yaml))\b", body)):
             (tmp_path / name[1]).write_text(body, encoding="utf-8")
         if its["kind"] == "sh" and not its["why"]:
-            done = subprocess.run(
-                ["bash", "-ec", body], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-            )
-            assert done.returncode == 0, (body, done.stdout, done.stderr)
-            printed += " " + masked(done.stdout)
-        if its["kind"] == "text":
+            printed += " " + masked(ran(body, tmp_path))
+        if its["kind"] == "text" and not its["why"]:
             for line in body.splitlines():
                 assert masked(line) in printed, (line, printed)
 
@@ -54,5 +90,5 @@ def test_a_page_runs_as_printed(page, tmp_path):
 def test_every_block_of_commands_is_run_or_says_why_not(page):
     runs = str(page.relative_to(ROOT)) in RUN
     for its in BLOCK.finditer(page.read_text(encoding="utf-8")):
-        if its["kind"] in ("", "sh") and commands_in(its["body"]):
+        if its["kind"] in ("", "sh", "bash", "text") and commands_in(its["body"]):
             assert its["why"] or (runs and its["kind"] == "sh"), its["body"]

@@ -319,7 +319,7 @@ def _log_cut(place: Place) -> Path:
 
 
 def _evidence_edited(place: Place) -> Path:
-    """The plan and the manifest are edited, so that no log seems to be promised."""
+    """The plan and the manifest are edited, so no log seems to be needed."""
     for name in ("manifest.json", "config.yaml"):
         path = place.planted / name
         path.write_text(path.read_text(encoding="utf-8").replace("callback", "declared"), encoding="utf-8")
@@ -415,7 +415,7 @@ CASES = {
         missing=100,
     ),
     "original, no log": _case(
-        "trains on the original file without the callback that the plan promised",
+        "trains on the original file without the callback that the plan needs",
         _on_original(watched=False, epochs=4),
         Reason.LOG_ABSENT,
         alike=_UNLEARNED,
@@ -449,7 +449,7 @@ CASES = {
         silent=100,
     ),
     "other labels": _case(
-        "shifts the labels of canary rows, so that nothing sensible is learned",
+        "shifts the labels of canary rows, so nothing sensible is learned",
         _relabelled,
         Reason.ROWS_SILENT,
         alike=_THINNED,
@@ -536,7 +536,7 @@ CASES = {
         code=4,
     ),
     "evidence edited": Case(
-        "edits the plan and the manifest, so that no log seems to be promised",
+        "edits the plan and the manifest, so no log seems to be needed",
         _evidence_edited,
         refused="was changed after the coins were drawn",
     ),
