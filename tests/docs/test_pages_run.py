@@ -1,6 +1,6 @@
 """The commands of the pages, run as a reader would type them, and what the pages say they print.
 
-A block of ``sh`` is run, and a block of ``text`` shows lines of what was printed before it, in which numbers may differ,
+A block of ``sh`` is run, and a block of ``text`` shows lines of what was printed before it, where numbers may differ,
 or has a comment above it that says why it varies.
 A block of ``python`` or ``yaml`` whose first line is a comment with a file name is written to this file.
 Every other block of commands in the documentation has a comment above it that says why it is not run.
