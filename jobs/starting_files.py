@@ -220,7 +220,7 @@ _OTHERS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
             "A training set for somebody else's training: nobody is left out, canary users are added.",
             {"name": "planted", "training": "example/training.jsonl", "columns": _ROWS, "reference": "example/base"}
             | {"evidence": "callback", "split": {"canaries_only": True}, "sequence_length": 128}
-            | {"canaries": [{"kind": "unseen_token", "users": 100, "documents": [4]}]},
+            | {"canaries": [{"kind": "unseen_token", "users": 60, "documents": [16]}]},
         ),
     },
     "sweep": {

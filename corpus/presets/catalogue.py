@@ -116,8 +116,8 @@ PRESETS: Mapping[str, Preset] = {
                 # One mail in the data is several records in training, so that an epsilon of one record is not that of
                 # one mail.
                 PresetStep("one record per receiver (To, Cc, Bcc): a mail is several records", record_local=False),
-                PresetStep("mails in which a 20-gram stands more than once out"),
-                PresetStep("forwarded mails out"),
+                PresetStep("without mails in which a 20-gram occurs more than once"),
+                PresetStep("without forwarded mails"),
             ),
             minimum=None,
             published="240,173 training and 39,086 evaluation records; 13.2 a user, minimum 1, median 2, maximum 5,049",

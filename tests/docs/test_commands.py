@@ -7,6 +7,7 @@ import shlex
 import pytest
 import typer
 
+from heldin.base.errors import ExitCode
 from heldin.commands.cli import app
 from tests.docs.test_theory import PAGES, ROOT
 
@@ -67,3 +68,8 @@ def test_what_does_not_exist_is_found():
     assert wrong_in("heldin account plan.json --nothing") == ["--nothing"]
     assert wrong_in("heldin nothing") == ["nothing"]
     assert code("a `b` c\n```\nheldin x \\\n  --y\n```\n") == ["heldin x    --y", "b"]
+
+
+def test_the_page_has_the_exit_codes_of_the_command_line():
+    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", (ROOT / "docs" / "ci.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert [(int(code), meaning) for code, meaning in rows] == [(int(code), code.meaning) for code in ExitCode]
