@@ -121,6 +121,7 @@ class _Commands(Mapping[str, Any]):
             complete(target, name)
             command = typer.main.get_command(target)
             command.name = name
+            _say_no_types(command)
             self._imported[name] = command
         return self._imported[name]
 
@@ -173,12 +174,22 @@ def _name_values(command: Callable[..., None]) -> None:
         for info in getattr(annotated, "__metadata__", ()):
             kinds = {kind for part in (annotated.__origin__, *get_args(annotated.__origin__)) for kind in _kinds(part)}
             word = next((word for kind, word in _VALUES.items() if kind in kinds), None)
-            if info.metavar is not None or word is None:
+            if info.metavar is not None:
                 continue
             if isinstance(info, ArgumentInfo):
                 info.metavar = name.upper()
-            else:
+            elif word is not None:
                 info.metavar = "FOLDER" if word == "FILE" and name in _FOLDERS else word
+
+
+def _say_no_types(command: Any) -> None:
+    """Leave Python's types of arguments out of help pages; the choices of one that has some stay."""
+    for child in getattr(command, "commands", {}).values():
+        _say_no_types(child)
+    for parameter in command.params:
+        shown = getattr(parameter, "display_type_rich", None)
+        if parameter.param_type_name == "argument" and shown and "|" not in (shown(None) or ""):
+            parameter.display_type_rich = lambda ctx: None
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:
