@@ -199,7 +199,7 @@ _OTHERS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
                 "model": "example/model",
                 "reference": "example/base",
                 **_TEXTS,
-                "claims": ["epsilon=1,delta=1e-5"],
+                "claims": [],
             }
             | {"decision": _DECISION, "release": _RELEASE},
         ),
