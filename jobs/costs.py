@@ -281,10 +281,10 @@ class RunCost:
             rows.append(f"{part.name}: {at_most}{steps}{part.tokens:,} tokens, {took}{mark}")
         known = f"timed over {self.steps_measured} steps" if self.steps_measured else "assumed from a matrix product"
         if self.seconds is not None:
-            rows.append(
-                f"together {at_most or 'about '}{_in_words(self.seconds)} on the {self.device} here ({known}); searches for"
-                " names, evaluations, statistics and the report come on top, and what is cached is not done again"
-            )
+            rows += [
+                f"together {at_most or 'about '}{_in_words(self.seconds)} on the {self.device} here ({known})",
+                "on top: searches for names, evaluations, statistics and the report; what is cached is not done again",
+            ]
         return [*rows, f"disk: {in_bytes(self.disk)} for corpus and tokens"]
 
 
