@@ -53,6 +53,10 @@ class ExitCode(IntEnum):
     GATED = 8
     INTERRUPTED = 130
 
+    def __repr__(self) -> str:
+        """Return the number, as Python shows it to users of ``heldin.audit_model``."""
+        return str(int(self))
+
     @property
     def meaning(self) -> str:
         """Return the outcome in words."""

@@ -83,7 +83,7 @@ def test_scores_in_arrays_give_what_a_csv_file_gives(call, tmp_path):
         ({"claims": ()}, "evaluate", "--delta"),
         ({"claims": (1, 1e-5)}, "_claim_of", ("1", "[(8, 1e-6)]")),
         ({"claims": "epsilon=1,delta=1e-5"}, "claims_of", "'epsilon=1,delta=1e-5'"),
-        ({"claims": ["epsilon=1,delta=1e-5,unit=user"]}, "parse_claim", ("1e-5,unit=user'", "--planted")),
+        ({"claims": ["epsilon=1,delta=1e-5,unit=user"]}, "parse_claim", ("1e-5,unit=user'", "heldin audit-planted")),
         (
             {"claims": heldin.claim(1, 1e-5)},
             "claims_of",

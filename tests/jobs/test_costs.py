@@ -12,6 +12,13 @@ from heldin.jobs.costs import COSTS, STATES, Cohort, CorpusSize, Weights
 from heldin.stages.run_config import load_config
 from tests.refusals import names
 
+
+@pytest.fixture(autouse=True)
+def _untimed(monkeypatch):
+    """Steps are timed in tests/jobs/test_check.py."""
+    monkeypatch.setattr(costs, "SECONDS", 0.0)
+
+
 PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
 ADAM = STATES[Optimizer.ADAM]
 # By name: corpus, cohort, weights.
