@@ -108,6 +108,8 @@ class Loaded:
             if not self._idle:
                 return None
             interpreter = self._idle.pop(0)
+            # Before it forks: one that is ended in between leaves what its call has started.
+            self._at_work.add(interpreter)
         call = {"module": module, "words": list(words), "threads": threads, "output": str(output)}
         assert interpreter.stdin is not None
         try:
@@ -118,8 +120,6 @@ class Loaded:
         pid = _answer(interpreter, None)
         if pid is None:
             return None
-        with self._changing:
-            self._at_work.add(interpreter)
         return Forked(pid, interpreter, partial(self._release, interpreter))
 
     def _begun(self) -> "subprocess.Popen[bytes]":

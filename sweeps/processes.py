@@ -177,8 +177,7 @@ class Machine:
         finally:  # after a second Ctrl-C too
             ends = time.monotonic() + _TO_DIE
             while _RUNNING and time.monotonic() < ends:
-                for process in set(_RUNNING):
-                    _kill(process)
+                _kill(*_RUNNING)
                 time.sleep(_PAUSE)
 
     def __enter__(self) -> "Machine":
@@ -225,6 +224,8 @@ def run_process(task: Task, slot: Slot, on: Mapping[str, str] | None = None, *, 
                 return Ended(_INTERRUPTED)
         process = process or _started(task, slot, on, cwd, output)
         _RUNNING.add(process)
+        if slot.loaded is not None and slot.loaded.stopped:  # while it was forked, and it heard nothing of it
+            process.send_signal(signal.SIGINT)
         try:
             code = _ended(process)
         except BaseException:
@@ -271,13 +272,18 @@ def _ended(process: _Process) -> int:
             continue
 
 
-def _kill(process: _Process) -> None:
-    """Kill a process and all that it started, such as torchrun's."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for child in psutil.Process(process.pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.kill()
-    process.kill()
+def _kill(*processes: _Process) -> None:
+    """Kill processes and all that they started, such as torchrun's."""
+    started: list[psutil.Process] = []
+    # Of all before the first is killed: whose thread then ends may take others along, and what those started is left.
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            started += psutil.Process(process.pid).children(recursive=True)
+    for child in started:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    for process in processes:
+        process.kill()
 
 
 def command(task: Task, slot: Slot) -> list[str]:
