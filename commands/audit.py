@@ -1,6 +1,7 @@
 """``heldin audit`` and ``heldin audit-endpoint``: a model audited with two files of texts."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +25,7 @@ from heldin.commands.options import (
 from heldin.models.model_config import ScoringPrecision
 
 KNOWN = "What is known about the two groups"
-PACE = "Requests and cost"
+_pace = partial(typer.Option, rich_help_panel="Requests and cost")
 
 References = Annotated[
     list[str] | None,
@@ -102,29 +103,15 @@ def audit_endpoint(
     set_: Set = None,
     out: Out = None,
     fail_on: FailOnOption = None,
-    tokenizer: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Tokenizer of the models there.", rich_help_panel=PACE)
-    ] = None,
-    context: Annotated[
-        int | None, typer.Option(help="Most tokens of a request (the server's).", rich_help_panel=PACE)
-    ] = None,
-    api_key_env: Annotated[
-        str | None, typer.Option(help="Variable that holds the API key.", rich_help_panel=PACE)
-    ] = None,
-    requests_per_minute: Annotated[
-        float | None, typer.Option(help="Maximum request rate (no limit).", rich_help_panel=PACE)
-    ] = None,
-    concurrency: Annotated[
-        int | None, typer.Option(help="Maximum requests in flight (4).", rich_help_panel=PACE)
-    ] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds before a retry (120).", rich_help_panel=PACE)] = None,
-    max_tries: Annotated[int | None, typer.Option(help="Maximum tries per request (6).", rich_help_panel=PACE)] = None,
-    price_per_million: Annotated[
-        float | None, typer.Option(help="Price per million tokens.", rich_help_panel=PACE)
-    ] = None,
-    max_tokens_sent: Annotated[
-        int | None, typer.Option(help="Refuse to send more tokens.", rich_help_panel=PACE)
-    ] = None,
+    tokenizer: Annotated[str | None, _pace(metavar="MODEL", help="Tokenizer of the models there.")] = None,
+    context: Annotated[int | None, _pace(help="Most tokens of a request (the server's).")] = None,
+    api_key_env: Annotated[str | None, _pace(help="Variable that holds the API key.")] = None,
+    requests_per_minute: Annotated[float | None, _pace(help="Maximum request rate (no limit).")] = None,
+    concurrency: Annotated[int | None, _pace(help="Maximum requests in flight (4).")] = None,
+    timeout: Annotated[float | None, _pace(help="Seconds before a retry (120).")] = None,
+    max_tries: Annotated[int | None, _pace(help="Maximum tries per request (6).")] = None,
+    price_per_million: Annotated[float | None, _pace(help="Price per million tokens.")] = None,
+    max_tokens_sent: Annotated[int | None, _pace(help="Refuse to send more tokens.")] = None,
     assignment: AssignmentOption = None,
     training: TrainingOption = None,
     texts: TextsOption = None,
@@ -155,6 +142,7 @@ def _audit(
     # Every option becomes a key of the config, so that both are checked by one model
     # and a file may hold what no option has.
     options = {_KEYS.get(name, name): value for name, value in called.params.items()}
+    _require_one_of_each(_typed(called), overrides or [])
     content = _content(config, _nested(options), overrides or [])
     # With a key that no config has, one that is needed may be missing: the check of the whole says which was meant.
     if not _unknown(content):
@@ -206,6 +194,14 @@ def _typed(called: typer.Context) -> dict[str, str]:
     given = [name for name, value in called.params.items() if value not in (None, [], ())]
     # Those that set no key are left out: an error of the whole config is none of theirs.
     return {key: f"--{name.replace('_', '-')}" for name in given if (key := _KEYS.get(name, name))}
+
+
+def _require_one_of_each(options: Mapping[str, str], overrides: Sequence[str]) -> None:
+    """Check that no key is set by an option and by --set: one of them would be dropped in silence."""
+    for key in (override.partition("=")[0] for override in overrides):
+        twice = next((its for name, its in options.items() if name == key or name.startswith(f"{key}.")), None)
+        if twice is not None:
+            raise InputError(f"{twice} and --set {key} set the same key: give one of them")
 
 
 def _nested(options: dict[str, Any]) -> dict[str, Any]:

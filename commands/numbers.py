@@ -30,7 +30,7 @@ from heldin.commands.options import (
 KINDS = ("uls", "els", "group", "example", "user-entity", "uedp")
 USERS, RECORDS, TEXTS = "Users are sampled: uls, uedp", "Records are sampled: els, group, example", "user-entity"
 ALGORITHM = "uedp: Algorithm 1 of the paper"
-NORMS = "Clip norms, estimated from public users' texts"
+_norm = partial(typer.Option, rich_help_panel="Clip norms, estimated from public users' texts")
 
 
 def account(
@@ -169,15 +169,11 @@ def choose(
     target_epsilon: Annotated[float, typer.Option(help="epsilon that every option must meet.")],
     delta: Annotated[float | None, typer.Option(help="delta of every option (default: N^-1.1).")] = None,
     els_group_size: Annotated[int | None, typer.Option(help="Examples per user in the ELS row.")] = None,
-    public_texts: Annotated[
-        Path | None, typer.Option(help="File of public users' texts.", rich_help_panel=NORMS)
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Base model whose gradients are measured.", rich_help_panel=NORMS)
-    ] = None,
-    user: Annotated[str, typer.Option(help="Column that names the user.", rich_help_panel=NORMS)] = "user",
-    text: Annotated[str, typer.Option(help="Column that holds the text.", rich_help_panel=NORMS)] = "text",
-    sequence_length: Annotated[int, typer.Option(min=1, help="Tokens per text.", rich_help_panel=NORMS)] = 128,
+    public_texts: Annotated[Path | None, _norm(help="File of public users' texts.")] = None,
+    model: Annotated[str | None, _norm(help="Base model whose gradients are measured.")] = None,
+    user: Annotated[str, _norm(help="Column that names the user.")] = "user",
+    text: Annotated[str, _norm(help="Column that holds the text.")] = "text",
+    sequence_length: Annotated[int, _norm(min=1, help="Tokens per text.")] = 128,
     quiet: Quiet = False,
     json: AsJson = False,
     csv: AsCsv = False,

@@ -20,7 +20,7 @@ RUNNING = "How it runs, and what is printed"
 
 
 class FailOn(StrEnum):
-    """What a caller of a command wants to fail for; see ``gate_code``."""
+    """What a caller of a command wants to fail for; see ``finish.exit_code``."""
 
     LEAKS = "leaks"
     INCONCLUSIVE = "inconclusive"

@@ -431,6 +431,14 @@ def _seconds_per_token(shape: PretrainedConfig, recipe: Recipe, step: Step) -> t
     assumed = 6 * weights / (SHARE * _flops(device))
     if assumed * recipe.sequence_length * 2 * max(step.most, step.unit) > SECONDS:
         return assumed, 0
+    try:
+        return _measured(shape, recipe, step, device)
+    except RuntimeError:  # most of all memory: a run takes fewer records in a pass
+        return assumed, 0
+
+
+def _measured(shape: PretrainedConfig, recipe: Recipe, step: Step, device: torch.device) -> tuple[float, int]:
+    """Return the seconds of a token over some steps of a model with random weights, and how many steps."""
     model: PreTrainedModel = AutoModelForCausalLM.from_config(copy.deepcopy(shape), dtype=torch.float32).to(device)
     use_exact_attention(model)
     model = with_adapters(model, recipe).train()
@@ -450,10 +458,10 @@ def _seconds_per_token(shape: PretrainedConfig, recipe: Recipe, step: Step) -> t
         optimizer.zero_grad(set_to_none=True)
 
     take()
-    tokens, taken = 0, 0
-    seconds = _timed(take, device)
-    while (taken := taken + 1) < STEPS and seconds < SECONDS:
+    tokens, taken, seconds = 0, 0, 0.0
+    while taken < STEPS and seconds < SECONDS:
         seconds += _timed(take, device)
+        taken += 1
     return seconds / max(1, tokens), taken
 
 

@@ -25,7 +25,7 @@ _SPEC.loader.exec_module(size)
 # ``base.versions`` took the place of a function in ``jobs``, as packages below need it too.
 # The cost of a run, part by part, is 250 lines, commands of their own for endpoints and planted sets 100, and the
 # examples of the help pages 60, which the core loads with the command line.
-MOST_LINES, MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 65_850, 370, 16, 20_540
+MOST_LINES, MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 65_850, 370, 16, 20_530
 # Test functions that a change of a sentence may break, by the count of benchmarks/size.py.
 MOST_TIED_TO_WORDING = 16
 

@@ -9,6 +9,7 @@ import typer
 
 from heldin.base.errors import ExitCode
 from heldin.commands.cli import app
+from heldin.defenses.accounting.account import account_uls
 from tests.docs.test_theory import PAGES, ROOT
 
 HERE = [page for page in PAGES if page.parent.name not in ("decisions", "log")]  # these name what was there once
@@ -68,6 +69,16 @@ def test_what_does_not_exist_is_found():
     assert wrong_in("heldin account plan.json --nothing") == ["--nothing"]
     assert wrong_in("heldin nothing") == ["nothing"]
     assert code("a `b` c\n```\nheldin x \\\n  --y\n```\n") == ["heldin x    --y", "b"]
+
+
+def test_the_attacks_that_an_epsilon_allows_are_those_of_the_accountant():
+    page = (ROOT / "docs" / "defenses.md").read_text(encoding="utf-8")
+    (said,) = re.findall(r"an AUROC of ([\d.]+) at epsilon 1, ([\d.]+) at 2, ([\d.]+) at 4 and ([\d.]+) at 8", page)
+    (noise,) = re.findall(r"noise multipliers of ([\d.]+), ([\d.]+), ([\d.]+) and ([\d.]+)\.", page)
+    for epsilon, auroc, multiplier in zip((1, 2, 4, 8), said, noise, strict=True):
+        row = account_uls(steps=500, delta=1e-5, users=5000, cohort=100, target_epsilon=epsilon)
+        assert f"{row.auroc_bound:.2f}" == auroc
+        assert f"{row.noise_multiplier:.2f}" == multiplier.rstrip(".")
 
 
 def test_the_page_has_the_exit_codes_of_the_command_line():

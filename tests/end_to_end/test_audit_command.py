@@ -396,6 +396,17 @@ def test_a_limit_draws_users_of_both_groups_by_the_seed_and_is_recorded(call, fi
     assert sizes != {6}
 
 
+def test_a_key_is_not_set_by_an_option_and_by_set(call, finished, files, tmp_path):
+    arguments = _arguments(finished, files, tmp_path / "twice")
+    for given, naming in (
+        (["--claim", "epsilon=1,delta=1e-5", "--set", "claims=[]"], ("--claim", "claims")),
+        (["--set", "columns={user: author}"], ("--user", "columns")),
+    ):
+        code, _, _ = call(*arguments, *given)
+        assert code == 2
+        assert call.refused(by="_require_one_of_each", naming=naming)
+
+
 def test_the_size_of_a_batch_changes_no_score_beyond_rounding(call, finished, files, tmp_path, monkeypatch):
     monkeypatch.setenv("HELDIN_BATCH_SIZE", "0")
     texts, lm = ["a longer text than the other", "short", "another text"], load_language_model(_reference(finished))

@@ -1,4 +1,4 @@
-"""`heldin retrain`: what is printed first, what stands in the folder, resuming, and wrong calls in one line."""
+"""`heldin retrain`: what is printed first, what is in the folder, resuming, and wrong calls in one line."""
 
 import csv
 import json

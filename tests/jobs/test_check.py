@@ -6,6 +6,7 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 
 from heldin.base.progress import LineReporter
@@ -105,6 +106,17 @@ def test_what_is_too_large_to_be_read_or_timed_is_assumed_and_said_to_be(small_c
     cost = cost_of_run(config, mechanism_of(config, plain_steps=1, clip_norm=1.0))
     assert (cost.corpus_read, cost.steps_measured) == (False, 0)
     assert sum("assumed" in line for line in cost.lines()) == 2
+
+
+def test_a_step_that_does_not_fit_here_is_assumed(small_config, monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr("heldin.jobs.costs.optimizer_of", full)
+    config = load_config(small_config)
+    cost = cost_of_run(config, mechanism_of(config, plain_steps=1, clip_norm=1.0))
+    assert (cost.corpus_read, cost.steps_measured) == (True, 0)
+    assert cost.seconds > 0
 
 
 def test_errors_of_the_config_are_told_alone(call, small_config):
