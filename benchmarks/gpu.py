@@ -12,8 +12,8 @@ endpoints, 9 accelerate, 6 and 7 all that heldin installs.
    backward passes on the CPU; in bfloat16 within 2e-2 of plain backward passes of that precision, and beside it how far
    both are from float64, which is the passes' own rounding; every contribution at most C (1 + 1e-4).
 2. Steps of random 125M and 1.3B models over users of 16 x 512 and 16 x 1,024 tokens: a plain step (same loss, same
-   attention, same passes), "auto" by the functions and with the noise of training, unit by unit. Medians of steps 2 to
-   6 with Adam; nothing waits within a step but what waits in training. Peak memory, for one case of each shape beside
+   attention, same passes), "auto" by the functions and with the noise of training, unit by unit. Medians of steps 5 to
+   10 with Adam; nothing waits within a step but what waits in training. Peak memory, for one case of each shape beside
    what a rehearsal without numbers said it would be.
 3. Example DP, 32 records of 512 tokens at 125M: over plain training and over Opacus (hooks, ghost clipping).
 4. Scoring 5,000 texts through the score cache, tokenizing included, over bare forward passes, which are given tokens;

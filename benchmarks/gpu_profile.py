@@ -2,18 +2,21 @@
 
 Each case has a process of its own: what torch.profiler leaves behind can slow the start of every later kernel. A step
 is profiled twice: with the GPU's activity alone, which hardly disturbs it, for the gaps between kernels; and
-with the operations of the host and the shapes of their operands, by which each kernel is put into a class. The bytes
+with the operations of the host and the shapes of their operands, by which each kernel is put into a class, without
+recorded passes. The bytes
 are those of the operands and results of each operation, counted in one more step. On a CPU the operations
 count as kernels, each with its time outside of the operations that it calls.
 """
 
 import bisect
 import collections
+import contextlib
 import enum
 import functools
 import json
 import re
 import statistics
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,16 +26,18 @@ from typing import Any
 import torch
 from gpu_base import Clock, Figure, Marks, Shape, share_of_card
 from gpu_steps import NOISE, Case, Stepped, token_runs
+from torch._inductor.async_compile import shutdown_compile_workers
 from torch.profiler import ProfilerActivity
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from heldin.defenses.gradients.one_pass import release_workspace
 from heldin.defenses.gradients.products import EVEN
+from heldin.models import repeated
 from heldin.models.attention import ALIGNED
 
 CASES = tuple((Case(shape, 4, 16, 512), name) for shape in ("125M", "1.3B") for name in ("plain", "auto"))
-WARM, TIMED, KERNELS = 3, 3, 25
+WARM, TIMED, KERNELS = 5, 3, 25
 
 
 class KernelClass(enum.Enum):
@@ -324,6 +329,7 @@ def profile_step(case: Case, name: str, shape: Shape, device: torch.device) -> t
     numbers = iter(range(WARM + TIMED + 3))
     for _ in range(WARM):
         stepped(next(numbers), Marks(device))
+    shutdown_compile_workers()
     seconds = []
     for _ in range(TIMED):
         began = clock()
@@ -337,13 +343,14 @@ def profile_step(case: Case, name: str, shape: Shape, device: torch.device) -> t
     alone, alone_seconds = _traced(
         stepped, next(numbers), device, [ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]
     )
-    whole, whole_seconds = _traced(
-        stepped, next(numbers), device, [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    )
+    with _unrecorded(model):
+        whole, whole_seconds = _traced(
+            stepped, next(numbers), device, [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+        )
     if not alone or not whole:
         raise RuntimeError("torch.profiler recorded no kernel")
     try:
-        with torch.compiler.set_stance("force_eager"), _Moved(shape.vocabulary) as moved:
+        with torch.compiler.set_stance("force_eager"), _unrecorded(model), _Moved(shape.vocabulary) as moved:
             stepped(next(numbers), Marks(device))
         moved_bytes: dict[str, int] | None = dict(moved.bytes)
     except Exception as error:  # the rest of the profile is worth having without
@@ -375,6 +382,18 @@ def profile_step(case: Case, name: str, shape: Shape, device: torch.device) -> t
     for row in told["most costly"]:
         print(f"  {row['seconds']:.5f} s {row['share']:6.1%} x{row['calls']:<5} {row['class']}: {row['kernel'][:90]}")
     return figures, {"profile": {about: told}}
+
+
+@contextlib.contextmanager
+def _unrecorded(model: torch.nn.Module) -> Iterator[None]:
+    """Passes of this block start their kernels one by one: of recorded ones no operation is known."""
+    before = repeated.RECORDED
+    repeated.forget_recordings(model)
+    repeated.RECORDED = sys.maxsize
+    try:
+        yield
+    finally:
+        repeated.RECORDED = before
 
 
 def _traced(

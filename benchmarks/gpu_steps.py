@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from gpu_base import Clock, Figure, Marks, Shape, arithmetic, recovering, share_of_card
+from torch._inductor.async_compile import shutdown_compile_workers
 from transformers import GPTNeoForCausalLM, PreTrainedModel
 
 from heldin.defenses.choices import NoiseGenerator
@@ -20,11 +21,11 @@ from heldin.finetune.passes import Passes, clipped_sum, put_gradient, whole_unit
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.recipe import Recipe
 from heldin.finetune.sharding import Spread
-from heldin.models import attention
+from heldin.models import repeated
 from heldin.models.devices import Planned
 
 RATIO, MEMORY = 1.10, 1.3  # of a ULS step over a plain one, at most
-STEPS = 6
+STEPS, WARM = 10, 4
 NOISE = "noise of a step"  # its range in a profile
 
 
@@ -121,13 +122,15 @@ def _rehearsed(case: Case, shape: Shape, runs: Runs, device: torch.device) -> in
 
 
 def timed(name: str, model: GPTNeoForCausalLM, runs: Runs, device: torch.device) -> dict[str, Any]:
-    """Return the medians of steps 2 to ``STEPS`` in seconds, whole and of their phases, and the peak memory."""
+    """Return the medians of steps 5 to ``STEPS`` in seconds, whole and of their phases, and the peak memory."""
     clock, stepped = Clock(device), Stepped(name, model, runs, device)
     phases: dict[str, list[float]] = {"gradients": [], "noise": [], "optimizer": []}
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     whole = []
     for step in range(STEPS):
+        if step == WARM:
+            shutdown_compile_workers()  # they may still be starting, and take the host's cores
         began, marks = clock(), Marks(device)
         stepped(step, marks)
         whole.append(clock() - began)
@@ -139,8 +142,8 @@ def timed(name: str, model: GPTNeoForCausalLM, runs: Runs, device: torch.device)
         if device.type == "cuda"
         else {}
     )
-    medians = {phase: statistics.median(seconds[1:]) for phase, seconds in phases.items()}
-    return {"seconds": statistics.median(whole[1:]), "phases": medians, "ways": stepped.passes.effort.ways, **memory}
+    medians = {phase: statistics.median(seconds[WARM:]) for phase, seconds in phases.items()}
+    return {"seconds": statistics.median(whole[WARM:]), "phases": medians, "ways": stepped.passes.effort.ways, **memory}
 
 
 class Stepped:
@@ -152,7 +155,7 @@ class Stepped:
 
     def __init__(self, name: str, model: GPTNeoForCausalLM, runs: Runs, device: torch.device) -> None:
         model.zero_grad(set_to_none=True)
-        attention.REPEATED = 0  # a step is timed as it is in a long training
+        repeated.REPEATED, repeated.RECORDED = 0, 2  # steps are timed as they are in a long training
         self._name, self._model, self._runs, self._device = name, model, runs, device
         self._optimizer = torch.optim.Adam(model.parameters(), 1e-6, fused=True if device.type == "cuda" else None)
         self._source = NoiseSource(NoiseGenerator.PHILOX, bytes(32))

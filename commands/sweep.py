@@ -80,7 +80,7 @@ def demo(
 
     Each is trained and attacked five times, and a decision rule selects one. Prints the path of the PDF.
     """
-    from heldin.sweeps.demo import demo_sweep
+    from heldin.sweeps.load import demo_sweep
 
     loaded = demo_sweep(every=every)
     folder = out or Path("runs") / loaded.config.name

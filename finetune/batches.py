@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
-from heldin.defenses.gradients.model_parts import IGNORED, token_losses
+from heldin.defenses.gradients.model_parts import IGNORED, even_width, token_losses, trainable
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.ranks import own_share, processes, sum_over_ranks
-from heldin.models.attention import compiled_layers, unpacked, without_compiling
+from heldin.models.attention import unpacked
 from heldin.models.devices import moved
 from heldin.models.loading import start_token
+from heldin.models.repeated import is_short, records, repeated, sums_of_recorded, without_compiling
 from heldin.models.tokens import token_lists
 
 GROUPS_OF_BATCHES = 32
@@ -179,16 +180,27 @@ def _plain_passes(
     # A pass that ran out of memory leaves the gradients of its first micro-batches behind.
     model.zero_grad(set_to_none=True)
     share = own_share(batch)
+
+    def add_gradient(inputs: torch.Tensor, targets: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        # Over the whole batch, so that micro-batches and processes add up to the mean over its records.
+        loss = record_losses(model, inputs, targets, once=True).sum() / count
+        with torch.autocast(model.device.type, enabled=False):
+            torch.autograd.backward(loss)
+        return loss.detach()
+
+    count = torch.full((), float(len(batch)), device=model.device)
+    parts = [collate(share[start : start + micro_batch], model.device) for start in range(0, len(share), micro_batch)]
+    weights = trainable(model)
+    short = bool(parts) and is_short(model, min(inputs.numel() for inputs, _ in parts))
+    recorded = short and records(model, model.modules(), weights)
+    if recorded:
+        for name, summed in sums_of_recorded(model, weights).items():
+            weights[name].grad = summed
     # Around all passes: half-precision copies of the weights are kept to the end of the block.
     with autocast(arithmetic, model.device):
-        for start in range(0, len(share), micro_batch):
-            inputs, targets = collate(share[start : start + micro_batch], model.device)
-            with compiled_layers(model, inputs.shape):
-                # Over the whole batch, so that micro-batches and processes add up to the mean over its records.
-                loss = record_losses(model, inputs, targets, once=True).sum() / len(batch)
-                with torch.autocast(model.device.type, enabled=False):
-                    torch.autograd.backward(loss)
-            total += loss.detach()
+        for part in parts:
+            inputs, targets = even_width(model, *part) if recorded else part
+            total += repeated(model, "plain", add_gradient, (inputs, targets, count), recorded=recorded)
     return total
 
 

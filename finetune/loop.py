@@ -21,6 +21,7 @@ from heldin.finetune.recipe import Recipe
 from heldin.finetune.training import Evaluate, begin
 from heldin.finetune.units import PrivateTraining
 from heldin.models.loading import LanguageModel
+from heldin.models.repeated import forget_recordings
 
 if TYPE_CHECKING:
     from heldin.finetune.sharding import Spread
@@ -119,6 +120,7 @@ def train(
                 training.evaluate(evaluate, select_by)
             if state.step % recipe.checkpoint_every == 0 or state.step == training.steps or stopped() or interrupted():
                 training.save()
+    forget_recordings(training.model)
     final = training.final_model()
     return TrainingResult(
         final,

@@ -17,6 +17,7 @@ from heldin.defenses.gradients.per_unit_gradients import ClippedSum, UnitBatch, 
 from heldin.finetune.batches import collate, positions
 from heldin.finetune.effort import Effort
 from heldin.models.devices import is_out_of_memory
+from heldin.models.repeated import forget_recordings
 
 Result = TypeVar("Result")
 Contribution = list[Sequence[int]]
@@ -84,6 +85,8 @@ class Passes:
             except (torch.OutOfMemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
+                if forget_recordings():
+                    continue  # the memory of recorded passes may be what is missing
                 # Halved from what was really tried, which may be less than allowed: else the same pass would run again.
                 failed = largest(self.most)
                 self.most = max(1, failed // 2)
@@ -169,7 +172,8 @@ def put_gradient(
     parameters = trainable(model)
     sums = [total[name] for name in parameters]
     # In place: three more copies of the largest tensor would be in memory at the step's peak.
-    torch._foreach_mul_(sums, scale)
+    if scale != 1.0:
+        torch._foreach_mul_(sums, scale)
     for name, summed in zip(parameters, sums, strict=True):
         if noise is not None:
             summed.add_(noise(name, summed.shape, summed.device))

@@ -51,7 +51,7 @@ BUILT_IN: dict[str, Any] = {
 
 
 _WIDTH = 100
-# The runs of starting files and of the demo (heldin/sweeps/demo.py), half a minute each on two cores. Plain training
+# The runs of starting files and of ``demo_sweep``, half a minute each on two cores. Plain training
 # leaks since it passes five times over about six short records of each user, at a high learning rate; the attacker has
 # up to four of a user's training records. The base model has seen few texts, so that there is something left that all
 # users teach alike: a user-level defense can learn that and little else. Learning rate and epsilon of the private runs

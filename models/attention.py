@@ -14,30 +14,28 @@ max(1, |x|) in float32; in bfloat16 it is the written-out formula's in float32, 
 A head whose vocabulary is not a multiple of ``ALIGNED`` has rows of logits that start at addresses for which cuBLAS has
 slow kernels alone: in half precision its weights get rows of zeros, whose logits are cut off.
 
-On a GPU, layers of a model are compiled once passes of one shape came ``REPEATED`` times: that takes half a minute,
-which a long training makes up for. Compiled, a layer keeps in float32 what single operations round to bfloat16.
+A local layer of half precision is FlashAttention with a window, where nothing is padded or dropped; where no text is
+longer than the window it is a global one.
 
 Nothing here packs texts. Without a mask of padding transformers looks at the positions for several texts in one row,
 and waits for the answer until a GPU has done all that it was given: ``unpacked`` spares it the question.
 """
 
-import collections
 import contextlib
 import functools
-import logging
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel, masking_utils
 from transformers.activations import NewGELUActivation
-from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoBlock, GPTNeoMLP, GPTNeoSelfAttention
+from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoMLP, GPTNeoSelfAttention
 
-from heldin.models.devices import is_out_of_memory, kind_of
+from heldin.models.devices import kind_of
 
 ALIGNED = 64  # numbers of a row of logits; at least 8 of half precision are 16 bytes
 
@@ -88,8 +86,13 @@ class ExactAttention(GPTNeoSelfAttention):  # type: ignore[misc]
                 )
                 return attended
             dropout = float(self.attn_dropout.p) if self.training else 0.0
-            window = self.bias if self.attention_type == "local" else None
-            return unscaled_attention((query, key, value), window, attention_mask, dropout), None
+            window = int(self.config.window_size) if self.attention_type == "local" else None
+            if window is not None and key.shape[-2] <= window:
+                window = None  # it holds all positions
+            if attention_mask is None and window is not None and has_windows(query, key, dropout):
+                return windowed_attention((query, key, value), window), None
+            seen = None if window is None else self.bias
+            return unscaled_attention((query, key, value), seen, attention_mask, dropout), None
 
 
 class OnceCastMlp(GPTNeoMLP):  # type: ignore[misc]
@@ -201,6 +204,49 @@ def unscaled_attention(
     return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout, scale=1.0)
 
 
+def has_windows(query: Tensor, key: Tensor, dropout: float) -> bool:
+    """Return whether torch's FlashAttention with a window computes this."""
+    flash = query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16) and query.dtype == key.dtype
+    fits = query.shape[-2] == key.shape[-2] and query.shape[-1] % 8 == 0 and query.shape[-1] <= 256 and not dropout
+    return _TAKES_WINDOWS and flash and fits
+
+
+# Asked here and not in a pass, where a compiler would follow the question.
+_TAKES_WINDOWS = torch.backends.cuda.is_flash_attention_available() and {"window_size_left", "window_size_right"} <= {
+    argument.name for argument in torch.ops.aten._flash_attention_forward.default._schema.arguments
+}
+
+
+def windowed_attention(operands: tuple[Tensor, Tensor, Tensor], window: int) -> Tensor:
+    """Attention whose logits are not scaled, in which a position sees itself and ``window`` - 1 before it.
+
+    Args:
+        operands: query, key and value (B, heads, L, d), in half precision on a GPU.
+
+    Returns:
+        (B, heads, L, d).
+    """
+    query, key, value = (operand.transpose(1, 2) for operand in operands)
+    length = query.shape[1]
+    # No public function of torch takes both a window and a scale, except FlexAttention, which has to be compiled.
+    attended: Tensor = torch.ops.aten._flash_attention_forward(
+        query,
+        key,
+        value.to(query.dtype),
+        None,
+        None,
+        length,
+        length,
+        0.0,
+        True,
+        False,
+        scale=1.0,
+        window_size_left=window - 1,
+        window_size_right=0,
+    )[0]
+    return attended.transpose(1, 2)
+
+
 _FORMS: dict[type[nn.Module], type[nn.Module]] = {
     GPTNeoSelfAttention: ExactAttention,
     GPTNeoMLP: OnceCastMlp,
@@ -215,68 +261,16 @@ def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
 
 
-Result = TypeVar("Result")
-REPEATED = 500  # passes of a shape before layers are compiled for it: these take as long as compiling
-_SEEN: "weakref.WeakKeyDictionary[nn.Module, collections.Counter[torch.Size]]" = weakref.WeakKeyDictionary()
-_COMPILED: "weakref.WeakKeyDictionary[nn.Module, dict[nn.Module, Callable[..., Any]]]" = weakref.WeakKeyDictionary()
-_failed = False
-
-
-@contextlib.contextmanager
-def compiled_layers(model: nn.Module, shape: torch.Size) -> Iterator[None]:
-    """Let a pass of training in this block go through compiled layers, where the module docstring says so.
-
-    Args:
-        shape: of the pass's token ids.
-    """
-    layers = _compiled_for(model, shape)
-    for layer, compiled in layers.items():
-        # What ``nn.Module.compile`` sets for good; scoring and per-unit rules have other shapes, or hooks.
-        vars(layer)["_compiled_call_impl"] = compiled
-    try:
-        yield
-    finally:
-        for layer in layers:
-            vars(layer).pop("_compiled_call_impl")
-
-
-def _compiled_for(model: nn.Module, shape: torch.Size) -> dict[nn.Module, Callable[..., Any]]:
-    if _failed or next(model.parameters()).device.type != "cuda" or not torch.is_autocast_enabled("cuda"):
-        return {}
-    seen = _SEEN.setdefault(model, collections.Counter())
-    seen[shape] += 1
-    if seen[shape] <= REPEATED or any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
-        return {}
-    if model not in _COMPILED:
-        compiled = _COMPILED[model] = {}  # there from here on, also where compiling fails
-        for layer in model.modules():
-            if isinstance(layer, GPTNeoBlock):
-                compiled[layer] = torch.compile(layer._call_impl)
-    return _COMPILED[model]
-
-
-def without_compiling(compute: Callable[[], Result]) -> Result:
-    """The result of passes, which begin again without compiled layers, once a process, where compiling fails."""
-    global _failed
-    try:
-        return compute()
-    except Exception as error:
-        if _failed or not _COMPILED or is_out_of_memory(error):
-            raise
-        _failed = True
-        reason = next(iter(str(error).splitlines()), "")[:200]
-        logging.getLogger(__name__).warning("layers are not compiled here: %s: %s", type(error).__name__, reason)
-    # Out here, where the error is gone: its traceback would keep the failed pass's tensors.
-    return compute()
-
-
-_ASKS = "find_packed_sequence_indices"
+_ASKS, _TRACES = "find_packed_sequence_indices", "is_tracing"
 _UNPACKED: ContextVar[bool] = ContextVar("unpacked", default=False)
 
 
 @contextlib.contextmanager
 def unpacked() -> Iterator[None]:
-    """Nothing is packed in this block and thread; elsewhere, transformers asks as before."""
+    """Nothing is packed in this block and thread, and a pass is computed as it is when it is not recorded.
+
+    Elsewhere, transformers asks as before.
+    """
     _listen()
     token = _UNPACKED.set(True)
     try:
@@ -287,13 +281,21 @@ def unpacked() -> Iterator[None]:
 
 @functools.cache
 def _listen() -> None:
-    """Put a question of ours before that of transformers, once a process; a release that asks otherwise is left so."""
-    asks = getattr(masking_utils, _ASKS, None)
-    if asks is None:
-        return
+    """Put questions of ours before those of transformers, once a process; a release that asks otherwise is left so."""
+    asks, traces = getattr(masking_utils, _ASKS, None), getattr(masking_utils, _TRACES, None)
+    if asks is not None:
 
-    @functools.wraps(asks)
-    def unless_unpacked(*args: Any, **kwargs: Any) -> Any:
-        return None if _UNPACKED.get() else asks(*args, **kwargs)
+        @functools.wraps(asks)
+        def unless_unpacked(*args: Any, **kwargs: Any) -> Any:
+            return None if _UNPACKED.get() else asks(*args, **kwargs)
 
-    setattr(masking_utils, _ASKS, unless_unpacked)
+        setattr(masking_utils, _ASKS, unless_unpacked)
+    if traces is not None:
+
+        @functools.wraps(traces)
+        def unless_recorded(*args: Any, **kwargs: Any) -> Any:
+            # While a pass is recorded, transformers would make a mask where it makes none before and after.
+            recorded = _UNPACKED.get() and torch.cuda.is_current_stream_capturing()
+            return False if recorded else traces(*args, **kwargs)
+
+        setattr(masking_utils, _TRACES, unless_recorded)

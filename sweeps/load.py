@@ -14,6 +14,7 @@ from heldin.base.wording import counted
 from heldin.canaries.config import SubstringCanaries
 from heldin.corpus.split import Audited
 from heldin.defenses.config import EntityDefense
+from heldin.jobs.starting_files import COMPARED, DEDUP_CAP, ELS, EXAMPLE, SMALL, ULS
 from heldin.stages.config_files import merged, read_config, with_overrides
 from heldin.stages.run_config import RunConfig, parse_config
 from heldin.sweeps.sweep_config import NAME, DecisionRule, Sweep, SweepConfig, Variant
@@ -21,6 +22,7 @@ from heldin.sweeps.sweep_config import NAME, DecisionRule, Sweep, SweepConfig, V
 _NAMING = ("include", "exclude", "users", "public_validation", "corpus", "canaries")
 _TUNABLE = ("finetune", "defense", "data_defenses")
 _PROMISED = {"uls", "els", "group", "user-entity", "uedp", "filter"}  # to every user
+_DEMO = "the built-in demo"
 _OF_POOLS = {"entities", "categories", "group_size", "entity_cap"}
 
 
@@ -79,6 +81,15 @@ def sweep_of(config: SweepConfig, base: dict[str, Any], where: str) -> Sweep:
         lines = [line.strip() for problem in problems for line in problem.splitlines()]
         raise InputError("\n".join([f"{where}: {counted(len(problems), 'problem')}", *(f"  {line}" for line in lines)]))
     return Sweep(config, variants, tuning, tried)
+
+
+def demo_sweep(*, every: bool = False) -> Sweep:
+    """Return the sweep of ``heldin demo``: no defense and two, or ``every`` one of the four."""
+    content = {**COMPARED, "name": "demo-all" if every else "demo", "base": _DEMO}
+    if every:
+        variants = {"none": {}, "dedup-cap": DEDUP_CAP, "example": EXAMPLE, "els": ELS, "uls": ULS}
+        content = {**content, "variants": variants}
+    return sweep_of(checked(SweepConfig, content, _DEMO), {"name": "demo", **SMALL}, _DEMO)
 
 
 def _parsed(

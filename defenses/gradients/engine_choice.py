@@ -19,6 +19,7 @@ import torch
 from heldin.base.machine import main_memory
 from heldin.defenses.gradients.layer_rules import RecordLayout
 from heldin.models.devices import kind_of
+from heldin.models.repeated import LASTING
 
 MatrixWay = Literal["materialise", "ghost", "stream"]
 Way = MatrixWay | Literal["rows", "total"]  # an embedding that is only looked up; a vector
@@ -27,10 +28,8 @@ Way = MatrixWay | Literal["rows", "total"]  # an embedding that is only looked u
 # multiply-adds, and how much slower small Gram products are than large ones; measured by benchmarks/uls_step.py.
 TRAFFIC = {"cpu": 30.0, "cuda": 100.0}
 GRAM = 1.5
-# Floating-point operations of a unit's pass that take a GPU longer than the 30 ms in which the host starts a compiled
-# pass of 12 layers: 50 ms at half of an H200's peak.
-LASTING = 2e13
 OCCUPYING = 4096  # tokens of a pass that occupy a GPU; a guess that no GPU has confirmed
+FEW = 1024  # tokens of a unit's recorded pass that take a GPU no longer than the host takes to lay out several units
 
 
 def choose_ways(
@@ -63,21 +62,23 @@ def choose_ways(
 
 
 def unit_by_unit(
-    ways: Mapping[str, Way], weights: int, layout: RecordLayout, positions: int, device: torch.device
+    ways: Mapping[str, Way], weights: int, layout: RecordLayout, positions: int, device: torch.device, recorded: bool
 ) -> bool:
     """Return whether a plain backward pass for each unit is faster than these ways.
 
-    On a GPU it is where such a pass takes longer than the host takes to start it: it has fewer operations, and its
-    layers are compiled. It also is where gradients would be computed twice for want of memory, and each unit has tokens
-    enough to occupy a GPU.
+    On a GPU it is where such a pass takes longer than the host takes to start it, or is recorded, which the host starts
+    as a whole: it has fewer operations, and its layers are compiled. It also is where gradients would be computed twice
+    for want of memory, and each unit has tokens enough to occupy a GPU.
 
     Args:
         ways: how the gradients of each parameter would be held.
         weights: numbers of all trainable parameters.
+        recorded: whether passes that repeat are recorded.
     """
     fewest = min((block.rows for block in layout.blocks), default=0) * positions
     twice = "stream" in ways.values() and fewest >= OCCUPYING
-    return kind_of(device) == "cuda" and (twice or 6 * weights * fewest >= LASTING)
+    quick = (recorded and fewest >= FEW) or 6 * weights * fewest >= LASTING
+    return kind_of(device) == "cuda" and (twice or quick)
 
 
 def in_words(engine: str, ways: Mapping[str, Way]) -> str:

@@ -323,7 +323,12 @@ class RowSums:
 def norm_of_all(tensors: Iterable[Tensor]) -> Tensor:
     """The norm of tensors together, float64, shape (); rows in float32, and rows among each other in float64."""
     # Of each tensor's own copy in float64 nothing is made, which would be twice as large.
-    norms = [_row_norms(rows) for tensor in tensors for rows in _in_rows(tensor)]
+    matrices: list[Tensor] = []
+    vectors: list[Tensor] = []
+    for tensor in tensors:
+        (matrices if tensor.dim() > 1 else vectors).append(tensor)
+    together = [torch.cat([vector.flatten() for vector in vectors])] if vectors else []  # one kernel, not one for each
+    norms = [_row_norms(rows) for tensor in (*matrices, *together) for rows in _in_rows(tensor)]
     return torch.linalg.vector_norm(torch.cat(norms).double()) if norms else torch.zeros((), dtype=torch.float64)
 
 

@@ -129,6 +129,13 @@ def lay_out(unit: Tensor, units: int, device: torch.device) -> RecordLayout:
     return RecordLayout(order, of_records, there, sizes, tuple(blocks))
 
 
+def one_unit(records: int, device: torch.device) -> RecordLayout:
+    """The layout of one unit with so many records, made on the device without a copy to it."""
+    unit, first = torch.zeros(records, dtype=torch.long, device=device), torch.zeros(1, dtype=torch.long, device=device)
+    size = torch.full((1,), records, device=device)
+    return RecordLayout(torch.arange(records), unit, first, size, (UnitBlock(0, records, 0, 1),))
+
+
 Use = Product | Rows | Total
 Uses = Iterator[tuple[str, Use]]
 

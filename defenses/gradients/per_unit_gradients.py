@@ -21,6 +21,7 @@ The layer rules are checked on a model's first batch against plain autograd for 
 Clipping: Abadi et al. 2016; units of several records: Charles et al. 2024, Algorithm 2.
 """
 
+import functools
 import itertools
 import math
 import weakref
@@ -35,12 +36,19 @@ from heldin.base.errors import InputError
 from heldin.defenses.choices import LEAST_CLIP_NORM
 from heldin.defenses.gradients.engine_choice import in_words, unit_by_unit
 from heldin.defenses.gradients.held_gradients import Deferred, Sums, UnitGradients, norm_of_all
-from heldin.defenses.gradients.layer_rules import NoRule, RecordLayout, lay_out
-from heldin.defenses.gradients.model_parts import IGNORED, Parts, evaluating, take_apart, unit_losses
+from heldin.defenses.gradients.layer_rules import NoRule, RecordLayout, lay_out, one_unit
+from heldin.defenses.gradients.model_parts import (
+    IGNORED,
+    Parts,
+    evaluating,
+    even_width,
+    take_apart,
+    unit_losses,
+)
 from heldin.defenses.gradients.one_pass import Engine, one_pass, ways_of
 from heldin.models.arithmetic import true_float32
-from heldin.models.attention import compiled_layers, without_compiling
 from heldin.models.devices import is_out_of_memory, moved
+from heldin.models.repeated import copied_sums, is_short, records, repeated, sums_of_recorded, without_compiling
 
 # A ghost norm's square is off by about 4 * 2^-24 of the square of the summed norms of its tokens; below this share of
 # it, the norm may be off by 1e-4 and is computed again from the gradient itself.
@@ -152,7 +160,8 @@ def clipped_gradient_sum(
             ways = ways_of(parts, layout, inputs.shape[1], engine, memory_budget)
             used = in_words(engine, ways)
             weights = sum(parameter.numel() for parameter in parts.trainable.values())
-            if engine == "auto" and unit_by_unit(ways, weights, layout, inputs.shape[1], device):
+            recorded = records(parts.model, parts.modules, parts.trainable)
+            if engine == "auto" and unit_by_unit(ways, weights, layout, inputs.shape[1], device, recorded):
                 ways, used = None, "auto: unit by unit"
         if ways is None:
             result = _loop(parts, inputs, targets, layout, clip, most_records)
@@ -229,27 +238,69 @@ def _loop(
     parts: Parts, inputs: Tensor, targets: Tensor, layout: RecordLayout, clip: _Clip, most_records: int | None
 ) -> Found:
     """Plain backward passes, one unit after the other."""
-    total = _zeros(parts) if clip.onto is None else clip.onto
-    of_units: list[Tensor] = []
     starts = [start for b in layout.blocks for start in range(b.start, b.start + b.units * b.rows, b.rows)]
-    for start, end in itertools.pairwise([*starts, len(inputs)]):
-        rows = slice(start, end)
+    of_units = [
+        _without_padding(inputs[start:end], targets[start:end])
+        for start, end in itertools.pairwise([*starts, len(inputs)])
+    ]
+    short = is_short(parts.model, min(ids.numel() for ids, _ in of_units))
+    recorded = short and records(parts.model, parts.modules, parts.trainable)
+    total = clip.onto if clip.onto is not None or recorded else _zeros(parts)
+    sums = sums_of_recorded(parts.model, parts.trainable) if recorded else total
+    assert sums is not None
 
-        def compute(rows: slice = rows) -> tuple[Tensor, list[Tensor]]:
-            with compiled_layers(parts.model, inputs[rows].shape):
-                return plain_gradient(parts, inputs[rows], targets[rows], most_records)
-
-        loss, gradients = without_compiling(compute)
+    def add_unit(inputs: Tensor, targets: Tensor) -> Tensor:
+        loss, gradients = plain_gradient(parts, inputs, targets, most_records)
         # Over all tensors together: a norm for each would allow sqrt(number of tensors) times C.
         norm = norm_of_all(gradients)
         masked = ~(torch.isfinite(norm.float()) & torch.isfinite(loss))
-        factor = clip_factors(norm, masked, clip.norm)
-        if not bool(masked):  # a factor of zero would not do: NaN times zero is NaN
-            for name, gradient in zip(parts.trainable, gradients, strict=True):
-                total[name].addcmul_(gradient, factor)
-        of_units.append(torch.stack([norm, loss.double(), masked.double()]))
-    norms, losses, bad = torch.stack(of_units, 1).float()
+        _add_scaled(sums, gradients, clip_factors(norm, masked, clip.norm), masked)
+        return torch.stack([norm, loss.double(), masked.double()])
+
+    facts = []
+    for unit in of_units:
+        ids, asked = even_width(parts.model, *unit) if recorded else unit
+        operands = moved(ids, parts.device), moved(asked, parts.device)
+        kind = ("unit", clip.norm, most_records)
+        compute = functools.partial(repeated, parts.model, kind, add_unit, operands, recorded=recorded)
+        facts.append(without_compiling(compute))
+    if total is None:
+        total = copied_sums(parts.model, parts.trainable)
+    elif recorded:
+        torch._foreach_add_([total[name] for name in sums], list(sums.values()))
+    norms, losses, bad = torch.stack(facts, 1).float()
     return total, norms, losses, bad > 0
+
+
+def _add_scaled(total: Sums, gradients: Sequence[Tensor], factor: Tensor, masked: Tensor) -> None:
+    """Add the gradients times a factor unless they are masked; a factor of zero would not do: NaN times zero is NaN."""
+    if masked.device.type == "cuda":
+        # Adds or does nothing without the host's knowing, in a few kernels.
+        sums = [total[name] for name in total]
+        skipped = masked.float()
+        torch._fused_sgd_(
+            sums,
+            list(gradients),
+            [],
+            weight_decay=0.0,
+            momentum=0.0,
+            lr=factor,
+            dampening=0.0,
+            nesterov=False,
+            maximize=True,
+            is_first_step=False,
+            found_inf=skipped,
+        )
+    elif not bool(masked):
+        for summed, gradient in zip(total.values(), gradients, strict=True):
+            summed.addcmul_(gradient, factor)
+
+
+def _without_padding(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """A unit's token ids (R, L) without the padding that other units cause; on the CPU, or a GPU is waited for."""
+    asked = (targets != IGNORED).any(0).nonzero()
+    longest = int(asked.max()) + 1 if len(asked) else 1
+    return inputs[:, :longest], targets[:, :longest]
 
 
 def _spread(values: Tensor, layout: RecordLayout, units: int) -> Tensor:
@@ -274,15 +325,11 @@ def plain_gradient(
     """Loss and float32 gradients of one unit, by plain autograd, on the model's device.
 
     Args:
-        inputs: token ids of the unit's records, (R, L); on the CPU, or a GPU is waited for.
-        targets: token ids, (R, L), where the inputs are.
+        inputs: token ids of the unit's records, (R, L), on the model's device.
+        targets: token ids, (R, L), there too.
         most_records: of a forward pass; the gradients of several add up. None: all.
     """
-    # Without the padding that other units cause.
-    asked = (targets != IGNORED).any(0).nonzero()
-    longest = int(asked.max()) + 1 if len(asked) else 1
-    records, device = len(inputs), parts.device
-    inputs, targets = moved(inputs[:, :longest], device), moved(targets[:, :longest], device)
+    count, device = len(inputs), parts.device
     parameters = list(parts.trainable.values())
     # Restored below: accumulated gradients of the caller are not this function's to change.
     before = [p.grad for p in parameters]
@@ -290,15 +337,14 @@ def plain_gradient(
         for parameter in parameters:
             parameter.grad = None
         loss = torch.zeros((), device=device)
-        for start in range(0, records, most_records or records):
-            some = slice(start, start + (most_records or records))
+        for start in range(0, count, most_records or count):
+            some = slice(start, start + (most_records or count))
             of_pass = inputs[some]
-            layout = lay_out(torch.zeros(len(of_pass), dtype=torch.long), 1, device)
             with torch.enable_grad():
-                part = unit_losses(parts.model, of_pass, targets[some], layout)[0]
-                if len(of_pass) < records:
+                part = unit_losses(parts.model, of_pass, targets[some], one_unit(len(of_pass), device))[0]
+                if len(of_pass) < count:
                     # The mean over this pass's records counts as their share of the unit's.
-                    part = part * (len(of_pass) / records)
+                    part = part * (len(of_pass) / count)
                 torch.autograd.backward(part)  # not autograd.grad, which reentrant checkpointing refuses
             loss = loss + part.detach()
         return loss, [torch.zeros(p.shape, device=p.device) if p.grad is None else p.grad.float() for p in parameters]
@@ -328,7 +374,8 @@ def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
     # An encoder's one target stands at the end: then the whole record is tried.
     shown = PROBE_POSITIONS if within[row] else inputs.shape[1]
     inputs, targets = inputs[row, :shown], targets[row, :shown]
-    loss, expected = plain_gradient(parts, inputs[None], targets[None])
+    ids, asked = _without_padding(inputs[None], targets[None])
+    loss, expected = plain_gradient(parts, moved(ids, device), moved(asked, device))
     if not bool(torch.isfinite(loss)) or not any(bool(g.any()) for g in expected):
         # Not remembered: the next batch may have one.
         return "this batch has no record with a finite gradient that is not zero, to try the rules on"

@@ -202,14 +202,21 @@ def test_units_are_taken_alone_on_a_gpu_where_gradients_would_be_computed_twice(
     large, small = lay_out(torch.arange(4).repeat_interleave(16), 4, CPU), lay_out(torch.arange(32), 32, CPU)
     streamed = choose_ways(wide, large, 512, CUDA, 10**6)
     assert streamed == {"w": "stream"}
-    assert unit_by_unit(streamed, 1, large, 512, CUDA)
-    assert not unit_by_unit(streamed, 1, large, 512, torch.device("cpu"))
-    assert not unit_by_unit(choose_ways(wide, large, 512, CUDA, 10**12), 1, large, 512, CUDA)  # kept: one pass for all
-    assert not unit_by_unit({"w": "stream"}, 1, small, 512, CUDA)  # 512 tokens leave a GPU idle
+
+    def alone(ways, weights, layout, device=CUDA, recorded=False):
+        return unit_by_unit(ways, weights, layout, 512, device, recorded)
+
+    assert alone(streamed, 1, large)
+    assert not alone(streamed, 1, large, CPU)
+    assert not alone(choose_ways(wide, large, 512, CUDA, 10**12), 1, large)  # kept: one pass for all
+    assert not alone({"w": "stream"}, 1, small)  # 512 tokens leave a GPU idle
     kept = choose_ways(wide, large, 512, CUDA, 10**12)
-    assert unit_by_unit(kept, 1_300_000_000, large, 512, CUDA)  # a pass of each lasts longer than its start
-    assert not unit_by_unit(kept, 1_300_000_000, large, 512, CPU)
-    assert not unit_by_unit(kept, 1_300_000_000, small, 512, CUDA)
+    assert alone(kept, 1_300_000_000, large)  # a pass of each lasts longer than its start
+    assert not alone(kept, 1_300_000_000, large, CPU)
+    assert not alone(kept, 1_300_000_000, small)
+    assert alone(kept, 1, large, recorded=True)  # the host starts each as a whole
+    assert not alone(kept, 1, small, recorded=True)
+    assert not alone(kept, 1, large, CPU, recorded=True)
 
 
 def test_pieces_follow_the_device(monkeypatch):

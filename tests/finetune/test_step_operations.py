@@ -4,6 +4,7 @@ Counted are eager operations; what kernels read and write inside themselves is n
 """
 
 import collections
+import contextlib
 import copy
 
 import pytest
@@ -18,7 +19,7 @@ from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
 from heldin.finetune.batches import plain_batch_gradient, record_losses
 from heldin.finetune.memory import AutocastOfGpu, tensors_in
 from heldin.finetune.passes import Passes, clipped_sum, whole_units
-from heldin.models import attention, devices
+from heldin.models import attention, devices, repeated
 from heldin.models.arithmetic import true_float32
 from heldin.models.attention import AlignedHead, TanhGelu, use_exact_attention
 
@@ -237,17 +238,19 @@ def test_a_step_with_compiled_layers_and_one_where_compiling_fails_are_eager_ste
 
         return counted
 
-    def for_shape(*_):
-        return {} if attention._failed else attention._COMPILED[model]
+    def through_compiled(model, kind, compute, operands, *, recorded):
+        with contextlib.nullcontext() if repeated._cannot_compile else repeated.compiled_layers(model):
+            return compute(*operands)
 
     layers = model.transformer.h
-    monkeypatch.setattr(attention, "_failed", False)
-    monkeypatch.setattr(attention, "_COMPILED", {model: {layer: compiled(layer) for layer in layers}})
-    monkeypatch.setattr(attention, "_compiled_for", for_shape)
+    monkeypatch.setattr(repeated, "_cannot_compile", False)
+    monkeypatch.setattr(repeated, "_COMPILED", {model: {layer: compiled(layer) for layer in layers}})
+    monkeypatch.setattr("heldin.finetune.batches.repeated", through_compiled)
+    monkeypatch.setattr("heldin.defenses.gradients.model_parts._compiled", lambda f: f)
     loss = plain_batch_gradient(model, batch, 2, "bf16")
     assert len(calls) == 4
-    assert attention._failed is not works
-    assert [its.name for its in caplog.records if its.levelname == "WARNING"] == [attention.__name__] * (not works)
+    assert repeated._cannot_compile is not works
+    assert [its.name for its in caplog.records if its.levelname == "WARNING"] == [repeated.__name__] * (not works)
     assert not any("_compiled_call_impl" in vars(layer) for layer in layers)
     torch.testing.assert_close(loss, expected, rtol=1e-3, atol=0)
     for name, p in model.named_parameters():

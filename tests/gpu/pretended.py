@@ -20,6 +20,7 @@ from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from heldin.finetune.memory import AutocastOfGpu, tensors_in
+from heldin.models import repeated
 
 MEMORY = 80 * 10**9
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -305,6 +306,12 @@ class _Generator(torch.Generator):
         return self.manual_seed(int.from_bytes(digest[:8], "big"))
 
 
+def _captured(_, compute):
+    """A recorded pass: it is computed again where a GPU would start its kernels again."""
+    made = []
+    return SimpleNamespace(clone=made.pop), lambda: made.append(compute())
+
+
 def pretend(patch) -> contextlib.ExitStack:
     """Let torch pretend that there is a GPU, until the stack is closed.
 
@@ -339,6 +346,8 @@ def pretend(patch) -> contextlib.ExitStack:
         "set_rng_state": lambda *_: None,
     }.items():
         patch.setattr(cuda, name, value)
+    patch.setattr(repeated, "_on_other_stream", lambda compute: compute())
+    patch.setattr(repeated, "_capture", _captured)
     patch.setattr(torch, "autocast", _Autocast)
     patch.setattr(torch.amp, "autocast", _Autocast)
     patch.setattr(torch, "Generator", _Generator)

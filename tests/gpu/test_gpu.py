@@ -29,23 +29,13 @@ from heldin.models.devices import copies_on_other_gpus
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 from tests.finetune.test_private import _training
-from tests.gpu.pretended import pretend
+from tests.gpu.conftest import REAL
 from tests.models.test_attention import PADDED
 from tests.oracles.per_unit_gradients import clipped_sum, norm_of, unit_gradients
 from tests.tiny_models import ENGINES, MODELS, batch, checkpoint, new_model, people, run, worst_error
 
-REAL = pytest.param("real", marks=pytest.mark.gpu)
 only_real = pytest.mark.parametrize("gpu", [REAL], indirect=True)
 RECIPE = Recipe(epochs=1, batch_size=8, learning_rate=1e-3, select=Select.LAST, sequence_length=31, checkpoint_every=3)
-
-
-@pytest.fixture(params=[REAL, "pretended"])
-def gpu(request, monkeypatch):
-    if request.param == "real" and not torch.cuda.is_available():
-        pytest.skip("there is no GPU")
-    with pretend(monkeypatch) if request.param == "pretended" else contextlib.nullcontext():
-        yield torch.device("cuda")
-    torch.set_float32_matmul_precision("highest")
 
 
 @contextlib.contextmanager

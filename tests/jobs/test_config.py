@@ -16,7 +16,7 @@ from heldin.jobs.checkpoint.audit_config import parse_checkpoint
 from heldin.stages.run_config import load_config, parse_config
 from heldin.stages.run_folder import for_any_config_without_coins, require_folder, take_folder
 from heldin.stages.train.plan import mechanism_of
-from heldin.sweeps.demo import demo_sweep
+from heldin.sweeps.load import demo_sweep
 from tests.conftest import SMALL
 from tests.refusals import names, refused
 

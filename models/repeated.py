@@ -1,0 +1,276 @@
+"""Passes of training that a GPU repeats: their layers and losses are compiled, and their kernels are recorded.
+
+A small model's pass ends on a GPU before the host has started its kernels one by one. Passes of one shape that came
+more than ``RECORDED`` times are recorded as a CUDA graph, which the host starts as a whole. A recorded pass consists of
+the kernels of the pass that was recorded. Its memory stays with it: where memory runs out, all recordings are given up
+before a pass is made smaller.
+
+More than ``REPEATED`` passes of one shape make up for the half minute that compiling takes. Compiled, a layer keeps in
+float32 what single operations round to bfloat16, and losses over the vocabulary read the logits once.
+
+Where compiling or recording fails, training goes on without it, and says so in one line of the log.
+"""
+
+import collections
+import contextlib
+import logging
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoBlock
+
+from heldin.models.devices import is_out_of_memory
+
+Result = TypeVar("Result")
+Compute = Callable[..., Tensor]
+RECORDED = 8  # passes of a shape before one is recorded, which takes as long as about three
+REPEATED = 500  # passes of a shape before layers are compiled for it: these take as long as compiling
+# Floating-point operations of a pass that take a GPU longer than the 25 ms in which the host starts its kernels: 50 ms
+# at half of an H200's peak.
+LASTING = 2e13
+VARIANTS = 32  # of a compiled layer, at most
+WIDTHS = 64  # lengths of recorded passes are multiples of it, so that few are recorded
+
+
+@dataclass(frozen=True)
+class _Recording:
+    operands: tuple[Tensor, ...]
+    result: Tensor
+    replay: Callable[[], object]
+    compiled: bool
+
+
+@dataclass
+class _Repeats:
+    """What is known of a model's passes; nothing of it refers to the model, which would then never be freed."""
+
+    seen: "collections.Counter[object]" = field(default_factory=collections.Counter)
+    recordings: dict[object, _Recording] = field(default_factory=dict)
+    flat: Tensor = field(default_factory=lambda: torch.zeros(0))
+    sums: dict[str, Tensor] = field(default_factory=dict)  # parts of ``flat``
+    places: tuple[tuple[str, int], ...] = ()
+    weights: int = 0
+    pool: Any = None
+
+
+_REPEATS: "weakref.WeakKeyDictionary[nn.Module, _Repeats]" = weakref.WeakKeyDictionary()
+_COMPILED: "weakref.WeakKeyDictionary[nn.Module, dict[nn.Module, Callable[..., Any]]]" = weakref.WeakKeyDictionary()
+_IN_COMPILED: ContextVar[bool] = ContextVar("in_compiled", default=False)
+_cannot_compile = _cannot_record = False
+
+
+def in_compiled() -> bool:
+    """Return whether this is a pass through compiled layers."""
+    return _IN_COMPILED.get()
+
+
+def records(model: nn.Module, modules: Iterable[nn.Module], parameters: Mapping[str, nn.Parameter]) -> bool:
+    """Return whether short passes are recorded once they repeat.
+
+    Not where activations are computed again, where something is drawn in a pass, and where several processes or devices
+    share the model.
+
+    Args:
+        modules: of the model.
+        parameters: its trainable ones by name.
+    """
+    weights = parameters.values()
+    if _cannot_record or next(iter(weights)).device.type != "cuda" or dist.is_initialized():
+        return False
+    if hasattr(model, "hf_device_map") or any(weight.dtype != torch.float32 for weight in weights):
+        return False
+    return not any(getattr(module, "gradient_checkpointing", False) or _draws(module) for module in modules)
+
+
+def _draws(module: nn.Module) -> bool:
+    return isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0
+
+
+def is_short(model: nn.Module, tokens: int) -> bool:
+    """Return whether a GPU computes a pass of so many tokens sooner than the host starts its kernels."""
+    repeats = _repeats_of(model)
+    if not repeats.weights:
+        repeats.weights = sum(parameter.numel() for parameter in model.parameters())
+    return 6 * repeats.weights * tokens < LASTING
+
+
+def sums_of_recorded(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    """Zeros in the shapes of these parameters, at the addresses to which the model's recorded passes add.
+
+    What was recorded of parameters that lay elsewhere is given up.
+    """
+    repeats = _repeats_of(model)
+    places = tuple((name, parameter.data_ptr()) for name, parameter in parameters.items())
+    if repeats.places == places:
+        repeats.flat.zero_()
+    else:
+        repeats.recordings.clear()
+        repeats.places = places
+        device = next(iter(parameters.values())).device
+        repeats.flat = torch.zeros(sum(_aligned(p.numel()) for p in parameters.values()), device=device)
+        repeats.sums = _as_parameters(repeats.flat, parameters)
+    return repeats.sums
+
+
+def copied_sums(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    """What recorded passes have added up, in other memory."""
+    return _as_parameters(_REPEATS[model].flat.clone(), parameters)
+
+
+def _as_parameters(flat: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    """Parts of one tensor, which is filled and copied in one kernel, in the shapes of these parameters."""
+    parts = torch.split(flat, [_aligned(p.numel()) for p in parameters.values()])
+    return {name: part[: p.numel()].view(p.shape) for part, (name, p) in zip(parts, parameters.items(), strict=True)}
+
+
+def _aligned(numbers: int) -> int:
+    return -(-numbers // 64) * 64
+
+
+def repeated(model: nn.Module, kind: object, compute: Compute, operands: Sequence[Tensor], *, recorded: bool) -> Tensor:
+    """``compute(*operands)``, compiled or recorded where passes of this kind and of these shapes repeat.
+
+    Args:
+        kind: of pass; one kind computes the same of operands of the same shapes.
+        compute: works on the operands, the model's weights and ``sums_of_recorded``, and waits for no GPU. It must make
+            every other tensor by itself.
+        operands: on the model's device.
+        recorded: what ``records`` says; ``sums_of_recorded`` was asked for in this step.
+
+    Raises:
+        Exception: of ``compute``, which may have added to the sums already.
+    """
+    if operands[0].device.type != "cuda":
+        return compute(*operands)
+    repeats, half = _repeats_of(model), torch.is_autocast_enabled("cuda")
+    key = (kind, half, *(operand.shape for operand in operands))
+    repeats.seen[key] += 1
+    often = half and not _cannot_compile and repeats.seen[key] > REPEATED
+    compiles = often and (recorded or not any(getattr(m, "gradient_checkpointing", False) for m in model.modules()))
+    # Of compiled passes a few come first: a compiler may make another variant for the second.
+    early = repeats.seen[key] - compiles * REPEATED <= RECORDED
+    with compiled_layers(model) if compiles else contextlib.nullcontext():
+        if early or not recorded or _cannot_record or not is_short(model, operands[0].numel()):
+            return compute(*operands)
+        recording = repeats.recordings.get(key)
+        if recording is None or recording.compiled != compiles:
+            return _first_recorded(repeats, key, compute, operands, compiles)
+    for mine, given in zip(recording.operands, operands, strict=True):
+        mine.copy_(given)
+    recording.replay()
+    return recording.result.clone()
+
+
+def _repeats_of(model: nn.Module) -> _Repeats:
+    repeats = _REPEATS.get(model)
+    if repeats is None:
+        repeats = _REPEATS[model] = _Repeats()
+    return repeats
+
+
+def _first_recorded(
+    repeats: _Repeats, key: object, compute: Compute, operands: Sequence[Tensor], compiled: bool
+) -> Tensor:
+    """Compute a pass, and record it for later ones."""
+    global _cannot_record
+    mine = tuple(operand.clone() for operand in operands)
+    # A half-precision copy of a weight that was made before would be read by a recording for ever.
+    with _without_cached_casts():
+        result = _on_other_stream(lambda: compute(*mine)).clone()
+        try:
+            made, replay = _capture(repeats, lambda: compute(*mine))
+            repeats.recordings[key] = _Recording(mine, made, replay, compiled)
+        except Exception as error:
+            _cannot_record = True
+            repeats.recordings.clear()
+            _warn("passes are not recorded here", error)
+    return result
+
+
+@contextlib.contextmanager
+def _without_cached_casts() -> Iterator[None]:
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
+def _on_other_stream(compute: Callable[[], Tensor]) -> Tensor:
+    """The result of ``compute`` on a stream of its own, where torch makes ready what a recording needs."""
+    here, other = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    other.wait_stream(here)
+    with torch.cuda.stream(other):
+        result = compute()
+    here.wait_stream(other)
+    return result
+
+
+def _capture(repeats: _Repeats, compute: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], object]]:
+    """The tensor that ``compute`` makes, and a function that makes it again; here nothing is computed yet."""
+    graph = torch.cuda.CUDAGraph()
+    # What other threads do, such as those of a compiler, is not part of it and does not disturb it.
+    with torch.cuda.graph(graph, pool=repeats.pool, capture_error_mode="thread_local"):
+        made = compute()
+    repeats.pool = graph.pool()  # recordings of a model follow one another, in the same memory
+    return made, graph.replay
+
+
+def forget_recordings(model: nn.Module | None = None) -> bool:
+    """Give up what is recorded of a model; of None: of all, and nothing is recorded from here on.
+
+    Returns:
+        Whether there was a recording, whose memory is free now.
+    """
+    global _cannot_record
+    _cannot_record = _cannot_record or model is None
+    models = [model] if model is not None else list(_REPEATS)
+    forgotten = [repeats for other in models if (repeats := _REPEATS.pop(other, None)) is not None]
+    return any(repeats.recordings for repeats in forgotten)
+
+
+@contextlib.contextmanager
+def compiled_layers(model: nn.Module) -> Iterator[None]:
+    """Let a pass of training in this block go through compiled layers."""
+    if model not in _COMPILED:
+        blocks = [layer for layer in model.modules() if isinstance(layer, GPTNeoBlock)]
+        # Of two kinds of layers, with one text or several, shorter or longer than a window.
+        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, VARIANTS)
+        _COMPILED[model] = {layer: torch.compile(layer._call_impl, dynamic=True) for layer in blocks}
+    layers, token = _COMPILED[model], _IN_COMPILED.set(True)
+    for layer, compiled in layers.items():
+        # What ``nn.Module.compile`` sets for good; scoring and per-unit rules have other shapes, or hooks.
+        vars(layer)["_compiled_call_impl"] = compiled
+    try:
+        with _without_cached_casts():  # a compiler makes another variant for each state of that
+            yield
+    finally:
+        _IN_COMPILED.reset(token)
+        for layer in layers:
+            vars(layer).pop("_compiled_call_impl")
+
+
+def without_compiling(compute: Callable[[], Result]) -> Result:
+    """The result of passes, which begin again without compiled layers, once a process, where compiling fails."""
+    global _cannot_compile
+    try:
+        return compute()
+    except Exception as error:
+        if _cannot_compile or not _COMPILED or is_out_of_memory(error):
+            raise
+        _cannot_compile = True
+        _warn("layers are not compiled here", error)
+    # Out here, where the error is gone: its traceback would keep the failed pass's tensors.
+    return compute()
+
+
+def _warn(message: str, error: BaseException) -> None:
+    reason = next(iter(str(error).splitlines()), "")[:200]
+    logging.getLogger(__name__).warning("%s: %s: %s", message, type(error).__name__, reason)
