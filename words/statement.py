@@ -15,11 +15,13 @@ _CAPITAL = re.compile("(?<!^)(?=[A-Z])")
 
 
 class Statement(Facts):
-    """Something that a document states. ``str`` renders its sentence, which no code compares or parses.
+    """Something that a document states.
+
+    ``str`` renders its sentence, which no code compares or parses.
 
     Attributes:
-        code: that of a ``Code``.
-        values: numbers, names and further statements that the sentence contains, by name.
+        code: the code of the sentence.
+        values: the numbers, names and further statements in the sentence, by name.
     """
 
     code: str
