@@ -99,7 +99,7 @@ class DialSetting(Facts):
         setting: its value.
         leads: whether this is the setting of the primary attack.
         auroc: AUROC over users.
-        difference: AUROC minus that of the primary attack. It is null for the primary attack, and if no error can be
+        difference: AUROC minus that of the primary attack; null for the primary attack, and if no error can be
             estimated (too few users, equal scores, or complete separation).
         adjusted_p: p-value of the AUROC by the randomisation test.
     """

@@ -216,8 +216,7 @@ class Decision:
         promise: how a leak compares with the guarantee; null without a leak or a guarantee.
         excluded_auroc: the audit rules out, at 95 % confidence, that any score has a higher AUROC.
         excluded_tpr: the same for the true-positive rate at the decision's FPR; null if there are too few users.
-        users_needed: number of users with which four of five audits rule out the decision's thresholds, if no score is
-            better than guessing.
+        users_needed: users with which four of five audits rule out the thresholds, if no score is better than guessing.
         reversed: whether some score is higher for non-members.
         unlearned: whether the audit rules out a leak, and only the proof is missing that the model learned something.
         flaws: what makes the comparison not valid.

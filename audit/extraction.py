@@ -24,8 +24,8 @@ class Emitted(Facts):
         users: number of these people under the audited model.
         lower, upper: exact 95 % limits (Clopper & Pearson 1934) of their share of people with a long enough text; null
             if nobody has one.
-        only_theirs: number of these people with such a text whose suffix occurs in no known text of anybody else; null
-            if no texts of others are known.
+        only_theirs: number of these people with such a text whose suffix occurs in no known text of others; null
+            without such texts.
         reference: number of these people under the reference model; null if its tokenizer differs.
     """
 
@@ -46,8 +46,7 @@ class ExtractionGroup(Facts):
         measured: number of these users with at least one text that is long enough.
         texts: number of their texts that are long enough; one window of each was measured.
         too_short: number of their texts that are too short.
-        in_others: texts whose suffix also occurs in another person's training text; null if training texts are not
-            known.
+        in_others: texts whose suffix also occurs in another person's training text; null if these are unknown.
         in_public: texts whose suffix also occurs in a public text; null if there are no public texts.
         emitted: counts of people, by number of queries.
     """

@@ -82,8 +82,8 @@ class CanaryFacts(Facts):
         attacker_texts: number of scored texts of canary users.
         groups: results by kind, length and number of documents.
         blind: baselines that never saw the audited model.
-        decision: the answer for all canary users together, from scores minus their group's median; null if there are
-            fewer than two members or two non-members.
+        decision: the answer for all canary users together, from scores minus their group's median; null for fewer than
+            two members or non-members.
     """
 
     users: int
@@ -110,8 +110,7 @@ class ExposureGroup:
         above: mean share of non-members with a lower score.
         share: mean share of the training records.
         reference_loss: mean loss under the reference model, nats per token.
-        reference_divergence: mean divergence, nats per token, over the users for whom it is known; null if they are
-            fewer than ten.
+        reference_divergence: mean divergence, nats per token, of users for whom it is known; null for fewer than ten.
         word_divergence: mean KL divergence of words, nats.
         near_duplicates: mean number of near-duplicate training records.
     """

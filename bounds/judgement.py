@@ -251,8 +251,7 @@ class Judgement(Tabular):
         delta: delta at which the bounds on epsilon hold.
         bounds: the bounds, each valid at its level.
         refused: bounds that the design does not support.
-        verdicts: one verdict per claim, all valid at the same time. Without a claim, the only verdict states what could
-            have been certified.
+        verdicts: one per claim, all valid at the same time; without a claim, one states what could have been certified.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")

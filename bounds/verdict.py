@@ -134,8 +134,8 @@ class Verdict:
 
     Attributes:
         claim: label of the claim; ``NO_CLAIM`` if there is none.
-        outcome: contradicted; not contradicted, although a perfect attack would have contradicted it; or impossible to
-            contradict with so few users.
+        outcome: contradicted; not contradicted, although a perfect attack would have done so; or impossible to
+            contradict.
         standing: strength of the evidence.
         finding: what the test found. It includes the reason if the verdict is only indicative.
         max_certifiable_epsilon: the epsilon that perfect guessing would have certified at the claim's delta. If the

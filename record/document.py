@@ -59,8 +59,7 @@ class PrecisionFacts(Facts):
         values: number of texts of the sample, or of users for a statistic of all of a user's texts.
         mean_shift: mean of the difference to float32, with its sign; null if float32 did not fit into memory.
         largest_shift: largest difference, without its sign; null if float32 did not fit into memory.
-        deviation: standard deviation of the statistic in float32 over the sample; null if float32 did not fit into
-            memory.
+        deviation: standard deviation of the statistic in float32; null if float32 did not fit into memory.
     """
 
     precision: str

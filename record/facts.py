@@ -294,8 +294,7 @@ class TrainingFacts(Facts):
         seconds: duration of training.
         by_exposure: the guarantee by exposure; null for mechanisms without entities.
         exposed: how exposed users and entities were under text sampling, measured on private people.
-        gradients: number of gradients of records: a record counts once for each step that uses it. It is null for many
-            trainings.
+        gradients: number of gradients of records, a record once for each step that uses it; null for many trainings.
     """
 
     defense: str

@@ -15,9 +15,7 @@ _CAPITAL = re.compile("(?<!^)(?=[A-Z])")
 
 
 class Statement(Facts):
-    """Something that a document states.
-
-    ``str`` renders its sentence, which no code compares or parses.
+    """A code with values, from which a document makes a sentence; no code compares or parses it.
 
     Attributes:
         code: the code of the sentence.
