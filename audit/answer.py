@@ -17,18 +17,18 @@ from heldin.words.statement import Statement
 
 
 class DecisionFacts(Facts):
-    """The answer and what decided it.
+    """The answer, and the test that decided it.
 
     Attributes:
         statement: the answer, in a sentence or two.
         remarks: what a reader should know first.
-        decision: the answer and what it rests on.
-        by: the thresholds.
+        decision: the answer, and the numbers behind it.
+        by: the thresholds of the decision.
         scores: number of scores in the family that was tested.
-        law: how the assignment was redrawn.
+        law: how heldin redrew the members.
         auroc_p: p-value of the family of AUROCs, by the randomisation test.
         tpr_p: p-value of the family of true-positive rates.
-        reversed_p: p-value of scores that separate the groups the wrong way round.
+        reversed_p: p-value of scores that are higher for non-members.
     """
 
     statement: Statement

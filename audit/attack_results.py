@@ -29,8 +29,8 @@ class TprAt(Facts):
 
     Attributes:
         fpr: the false-positive rate.
-        estimate: null where too few held-out users can resolve it.
-        adjusted_p: p-value by the randomisation test; null where the rate is not part of the test.
+        estimate: the rate; null if there are too few non-members for it.
+        adjusted_p: p-value by the randomisation test; null if the rate is not part of the test.
     """
 
     fpr: float
@@ -43,8 +43,8 @@ class Histogram(Facts):
 
     Attributes:
         edges: k + 1 bin edges, ascending.
-        held_in: k counts of held-in users.
-        held_out: k counts of held-out users.
+        held_in: k counts of members.
+        held_out: k counts of non-members.
     """
 
     edges: list[float]
@@ -53,7 +53,7 @@ class Histogram(Facts):
 
 
 class Curve(Facts):
-    """One grouping of the users by one score, ten or more in each group (``audit.coarse``).
+    """Users sorted by one score, in groups of ten or more.
 
     Attributes:
         fpr: false-positive rates of the ROC curve at the ends of the groups.
@@ -76,10 +76,10 @@ class AttackResult(Facts):
         aggregation: how the scores of a user's texts become one score.
         auroc: AUROC over users.
         simultaneous: interval of the AUROC that is valid for all scores at the same time; null if none was tested.
-        adjusted_p: p-value of the AUROC by the randomisation test; null where none was made.
+        adjusted_p: p-value of the AUROC by the randomisation test; null if there was no test.
         length_correlation: rank correlation of the score with the mean length of the user's texts.
-        curve: curve of the leading attack and of the one the headline names; null for the others, since the curves of
-            many scores together would reveal who is a member.
+        curve: curve of the primary attack and of the attack in the headline. It is null for the others, because the
+            curves of many scores together would reveal who is a member.
     """
 
     attack: str
@@ -92,15 +92,15 @@ class AttackResult(Facts):
 
 
 class DialSetting(Facts):
-    """The primary attack with one of the attacker's dials at a setting.
+    """The primary attack with one setting changed.
 
     Attributes:
-        dial: what the attacker chooses.
-        setting: how it is chosen here.
-        leads: whether this is the setting of the leading attack.
+        dial: the setting that differs.
+        setting: its value.
+        leads: whether this is the setting of the primary attack.
         auroc: AUROC over users.
-        difference: AUROC minus that of the leading setting; null for the leading setting itself, and where no error can
-            be estimated: too few users, equal scores, or a setting that separates the groups completely.
+        difference: AUROC minus that of the primary attack; null for the primary attack, and if no error can be
+            estimated (too few users, equal scores, or complete separation).
         adjusted_p: p-value of the AUROC by the randomisation test.
     """
 
@@ -202,7 +202,7 @@ def _is(score: FamilyScore, attack: str) -> bool:
 
 @dataclass(frozen=True)
 class Knowledge:
-    """AUROC of attackers with at most ``texts`` random texts of every user: mean, deviation and quantiles over draws.
+    """AUROC of an attacker with at most ``texts`` random texts per user, over draws of these texts.
 
     Not an interval for the AUROC: users stay the same, only the attacker's texts are drawn.
 

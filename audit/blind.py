@@ -28,12 +28,12 @@ REFERENCE = "reference model alone"  # name of the baseline
 
 
 class Blind(Facts):
-    """The separation of the groups by a blind score.
+    """How well a baseline that never saw the audited model separates the groups.
 
     Attributes:
         name: name of the baseline.
         auroc: AUROC over users.
-        p_value: p-value of the hypothesis that it does not separate them at all.
+        p_value: p-value of the hypothesis that the baseline does not separate the groups.
         level: significance level of the alarm.
         separates: whether the p-value is below the level.
     """

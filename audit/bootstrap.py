@@ -49,7 +49,7 @@ class Interval:
 
 
 class Estimate(Facts):
-    """A number with its 95 % interval, as a record keeps it: in few digits.
+    """A number with its 95 % interval, rounded.
 
     Attributes:
         value: the statistic of the observed scores.

@@ -34,7 +34,7 @@ class PlantedUsers:
 
     Attributes:
         canaries: how each was made.
-        training_texts: training texts of those held in, before any data-side defense.
+        training_texts: training texts of members among them, before any data-side defense.
         trained_on: how many of these texts were trained on.
     """
 

@@ -39,23 +39,23 @@ class ControlOutcome(StrEnum):
 
 
 class ControlFacts(Facts):
-    """The effect of planted rows, next to real rows of the same training.
+    """The effect of planted rows, compared with real rows of the same training.
 
     A row's gain is the reference's loss on it minus the audited model's, nats a token.
 
     Attributes:
-        outcome: passed if held-in canary users gained more than held-out ones; weakened if they did, but less plainly
-            than single real rows; no effect if they did not and real rows did more plainly than chance explains;
-            undecided if chance may explain the difference; unusable if trained real rows gained no more than others;
-            not measured with too few rows or canary users.
+        outcome: passed: members among canary users gained more than non-members. Weakened: they gained more, but less
+            clearly than single real rows. No effect: they gained no more, and real rows gained more than chance
+            explains. Undecided: chance may explain the difference. Unusable: trained real rows gained no more than
+            others. Not measured: there are too few rows or canary users.
         trained_rows: real rows in the sample that were trained on.
         untrained_rows: real rows in the sample that were not.
-        rows_auroc: probability that a trained row gained more than an untrained one; null where not measured.
-        rows_lower: its lower limit.
-        held_in: held-in canary users.
-        held_out: held-out canary users.
-        canary_auroc: probability that a held-in canary user's rows gained more than a held-out one's.
-        canary_lower: its lower limit.
+        rows_auroc: probability that a trained row gained more than an untrained one; null if it was not measured.
+        rows_lower: lower limit of ``rows_auroc``.
+        held_in: number of member canary users.
+        held_out: number of non-member canary users.
+        canary_auroc: probability that the rows of a member canary user gained more than those of a non-member.
+        canary_lower: lower limit of ``canary_auroc``.
         difference_lower: lower limit of ``rows_auroc`` minus ``canary_auroc``.
         level: probability that a limit is wrong.
     """

@@ -205,22 +205,21 @@ class Named:
 
 @dataclass(frozen=True)
 class Decision:
-    """The answer and what it rests on.
+    """The answer, and the numbers behind it.
 
     Attributes:
         answer: the answer.
-        exact: see ``Evidence``.
-        strongest: index in the family of the strongest score that passes after adjustment, or of the leading score if
-            only a violated claim says "leaks"; None unless it leaks.
-        named: how many people this score flags; None if no rate can be shown, or the score does not pass.
-        promise: how a leak compares with the guarantee; None without a leak or a guarantee.
-        excluded_auroc: every score's AUROC is at most this, at 95 % for the largest of them.
-        excluded_tpr: the same for the true-positive rate at the decision's FPR; None where it cannot be shown.
-        users_needed: users that would exclude the decision's thresholds in four of five audits if all scores were at
-            chance.
-        reversed: whether some score separates the groups the wrong way round.
-        unlearned: whether a leak would be excluded, if only the model had learned something.
-        flaws: see ``Evidence``.
+        exact: whether the p-values are exact: heldin drew the members, and every condition is met.
+        strongest: index of the strongest score that passes the corrected test. It is that of the primary attack if only
+            a contradicted claim leads to "leaks", and null if the answer is another one.
+        named: how many people this score flags; null if no rate can be shown, or the score does not pass.
+        promise: how a leak compares with the guarantee; null without a leak or a guarantee.
+        excluded_auroc: the audit rules out, at 95 % confidence, that any score has a higher AUROC.
+        excluded_tpr: the same for the true-positive rate at the decision's FPR; null if there are too few users.
+        users_needed: users with which four of five audits rule out the thresholds, if no score is better than guessing.
+        reversed: whether some score is higher for non-members.
+        unlearned: whether the audit rules out a leak, and only the proof is missing that the model learned something.
+        flaws: what makes the comparison not valid.
     """
 
     answer: Answer

@@ -17,16 +17,16 @@ Group = Literal["held in", "held out", "canary users held in", "canary users hel
 
 
 class Emitted(Facts):
-    """People with at least one text that so many queries would emit with at least the stated probability.
+    """People with at least one text that this number of queries emits with at least the stated probability.
 
     Attributes:
         queries: number of continuations of one prefix that the attacker samples.
         users: number of these people under the audited model.
-        lower, upper: exact 95 % limits of their share among those with a text long enough (Clopper & Pearson 1934), for
-            people drawn from a larger number of people; null where nobody has one.
-        only_theirs: number of these people with such a text whose suffix occurs in no known training text of another
-            person and in no known public text; null if no such texts are known.
-        reference: number of people under the reference model; null if its tokenizer differs.
+        lower, upper: exact 95 % limits (Clopper & Pearson 1934) of their share of people with a long enough text; null
+            if nobody has one.
+        only_theirs: number of these people with such a text whose suffix occurs in no known text of others; null
+            without such texts.
+        reference: number of these people under the reference model; null if its tokenizer differs.
     """
 
     queries: int
@@ -43,12 +43,12 @@ class ExtractionGroup(Facts):
     Attributes:
         group: whose texts they are.
         users: number of users.
-        measured: those of them with at least one text that is long enough.
+        measured: number of these users with at least one text that is long enough.
         texts: number of their texts that are long enough; one window of each was measured.
-        too_short: number of their other texts.
-        in_others: texts whose suffix also occurs in another person's training text; null where these are not known.
-        in_public: texts whose suffix also occurs in a public text; null where there are none.
-        emitted: by number of queries.
+        too_short: number of their texts that are too short.
+        in_others: texts whose suffix also occurs in another person's training text; null if these are unknown.
+        in_public: texts whose suffix also occurs in a public text; null if there are no public texts.
+        emitted: counts of people, by number of queries.
     """
 
     group: Group
@@ -62,14 +62,14 @@ class ExtractionGroup(Facts):
 
 
 class ExtractionFacts(Facts):
-    """The training texts that sampling would emit, by people.
+    """Which training texts the model reproduces when sampled, by people.
 
     Attributes:
         prefix: tokens that the attacker gives.
         suffix: tokens that would have to follow.
-        temperature: of the sampling.
-        top_k: number of likeliest tokens that are drawn among; null: all.
-        probability: that at least one of the queries emits the suffix.
+        temperature: temperature of the sampling.
+        top_k: the attacker samples among this number of likeliest tokens; null: among all.
+        probability: probability with which at least one of the queries must emit the suffix.
         groups: members and non-members, first of real users, then of canary users if there are any.
     """
 

@@ -25,10 +25,10 @@ LEAST_PER_SIDE = 2
 
 
 class AurocDifference(Facts):
-    """Difference of two AUROCs, with a 95 % interval.
+    """Difference of two AUROCs or of two mean losses, with a 95 % interval.
 
     Attributes:
-        value: the second AUROC minus the first.
+        value: the second number minus the first.
         lower: lower end of the interval.
         upper: upper end of the interval.
         label: kind of statement.

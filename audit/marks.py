@@ -22,7 +22,7 @@ class MarkExposure(Facts):
 
     Attributes:
         highest: number of marks that rank before every candidate.
-        first_percent: number of marks in the first hundredth of all, the candidates and the mark.
+        first_percent: number of marks that rank in the first hundredth of candidates and mark.
         median: median exposure in bits; null for fewer than ten canary users.
     """
 
@@ -32,12 +32,12 @@ class MarkExposure(Facts):
 
 
 class MarkSide(Facts):
-    """Canary users of one group on one side.
+    """Members or non-members among the canary users of one group.
 
     Attributes:
         users: number of canary users.
         target: how their marks rank under the audited model.
-        lower, upper: exact 95 % limits of the share of ``target.highest`` (Clopper & Pearson 1934); null for nobody.
+        lower, upper: exact 95 % limits of the share of ``target.highest`` (Clopper & Pearson 1934); null without users.
         reference: how they rank under the reference.
     """
 
@@ -54,9 +54,9 @@ class MarkGroup(Facts):
     Attributes:
         kind: how they were made.
         length: length of the substring in tokens; null for other kinds.
-        candidates: number of marks never planted among which each mark is ranked, at least; 0 where none can be drawn.
-        held_in: canary users who were held in.
-        held_out: those who were held out: the control.
+        candidates: smallest number of marks, never planted, among which a mark is ranked; 0 if none can be drawn.
+        held_in: canary users who are members.
+        held_out: canary users who are non-members: the control.
     """
 
     kind: Literal["unseen_token", "high_temperature", "rare_phrase", "named_person", "substring"]
@@ -67,10 +67,10 @@ class MarkGroup(Facts):
 
 
 class MarkFacts(Facts):
-    """Exposure of canary users' marks.
+    """Exposure of canary users' marks (the secrets that their texts share).
 
     Attributes:
-        groups: by kind and length.
+        groups: results by kind and length.
     """
 
     groups: list[MarkGroup]

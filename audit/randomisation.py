@@ -42,7 +42,7 @@ class FamilyTest:
     """The effect of chance on K scores of the same n users.
 
     Attributes:
-        law: how the assignment was redrawn.
+        law: how heldin redrew the members.
         auroc_p: p-value of "no score separates the sides", by the largest standardised AUROC.
         auroc_adjusted: step-down adjusted p-value of each score, shape (K,).
         reversed_p: p-value of "no score separates the sides the wrong way round", by the smallest standardised AUROC.

@@ -16,7 +16,7 @@ MEASURES: dict[str, bool] = {"epsilon_per_user": False, "auroc": False, "loss": 
 
 
 class RequirementConfig(Section):
-    """A limit that a defense, or a model, must keep to be shipped: at most, or at least."""
+    """An upper or lower limit that a defense or a model must keep to be released."""
 
     of: Measure
     """epsilon_per_user of the plan; auroc, the largest of all attacks; loss on non-members' test texts; or

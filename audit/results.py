@@ -21,15 +21,15 @@ class TrainingsFacts(Facts):
         runs: number of trainings.
         with_user: number of them with the worst-case user.
         documents: number of documents of the worst-case user.
-        target: what was trained: the config's defense, or none.
-        pilot: number of first trainings, which picked the threshold and are not tested at it; 0 if it was fixed
+        target: the defense of the trainings: that of the config, or none.
+        pilot: number of first trainings, which chose the threshold and are not tested; 0 if the threshold was fixed
             beforehand.
-        threshold: a training is called "with" if its score is at least this; null where ROC bands were used.
+        threshold: a training is called "with" if its score is at least this; null if ROC bands were used.
         members: number of tested trainings with the user; null if ROC bands were used, as are the next three fields.
         true_positives: number of those called "with".
         non_members: number of tested trainings without the user.
         false_positives: number of those called "with".
-        epsilon_lower: lower bound on epsilon by this test, which was chosen before looking.
+        epsilon_lower: lower bound on epsilon by this test, which was fixed before any score was seen.
         reach: the largest epsilon that the tested trainings could have certified.
         seconds_each: median time of a training, seconds.
     """
@@ -55,10 +55,10 @@ class CanaryGroup(Facts):
     Attributes:
         kind: how they were made.
         length: length of the substring in tokens; null for other kinds.
-        documents: number of training documents; null: all they have.
+        documents: number of training documents; null if all are used.
         held_in: number of its users in the training data.
         held_out: number of its users outside the training data.
-        auroc: AUROC of the leading attack; null if a group has fewer than two users.
+        auroc: AUROC of the primary attack; null if there are fewer than two members or two non-members.
     """
 
     kind: Literal["unseen_token", "high_temperature", "rare_phrase", "named_person", "substring", "real_rows"]
@@ -70,20 +70,20 @@ class CanaryGroup(Facts):
 
 
 class CanaryFacts(Facts):
-    """Canary users, and how well the leading attack did on each group.
+    """Canary users, and the result of the primary attack on each group.
 
     Attributes:
         users: number of planted canary users.
         held_in: number of canary users in the training data.
         held_out: number of canary users outside the training data.
-        replaced: number of real users whose place they took.
-        training_texts: training texts of those held in, before any data-side defense.
-        trained_on: how many of these texts such a defense kept.
+        replaced: number of real users whom canary users replaced.
+        training_texts: training texts of members among them, before any data-side defense.
+        trained_on: how many of these texts the data-side defense kept.
         attacker_texts: number of scored texts of canary users.
         groups: results by kind, length and number of documents.
         blind: baselines that never saw the audited model.
-        decision: the answer for all canary users together, from scores minus their group's median; null if a side has
-            fewer than two users.
+        decision: the answer for all canary users together, from scores minus their group's median; null for fewer than
+            two members or non-members.
     """
 
     users: int
@@ -100,17 +100,17 @@ class CanaryFacts(Facts):
 
 @dataclass(frozen=True)
 class ExposureGroup:
-    """Means over a group of ten users or more with neighbouring scores; the properties are those of ``Exposed``.
+    """Means over a group of ten or more users with similar scores.
 
     Sorted by score, a row about one user identifies that user to anyone who holds the scores: single users are in an
     owner-only file alone (``audit.exposed_users``; Kandpal et al. 2024, section 4.1, Figure 2).
 
     Attributes:
         users: number of users.
-        above: mean share of held-out users with a lower score.
+        above: mean share of non-members with a lower score.
         share: mean share of the training records.
         reference_loss: mean loss under the reference model, nats per token.
-        reference_divergence: mean over the users who have one, nats per token; None where they are fewer than ten.
+        reference_divergence: mean divergence, nats per token, of users for whom it is known; null for fewer than ten.
         word_divergence: mean KL divergence of words, nats.
         near_duplicates: mean number of near-duplicate training records.
     """
@@ -126,11 +126,11 @@ class ExposureGroup:
 
 @dataclass(frozen=True)
 class Correlation:
-    """Spearman's correlation of a property with the score over held-in users.
+    """Spearman's correlation of a property with the score, over members.
 
     Attributes:
         name: what the score is compared with.
-        rho: the correlation; null where property or scores do not vary, or fewer than ten users have the property.
+        rho: the correlation; null if the property or the scores do not vary, or fewer than ten users have the property.
         p_value: p-value of the hypothesis of no correlation; null in the same cases.
     """
 
@@ -140,11 +140,11 @@ class Correlation:
 
 
 class ExposureFacts(Facts):
-    """Correlates of exposure over all held-in users.
+    """What correlates with exposure among members.
 
     Attributes:
-        users: number of held-in users who are in the groups.
-        of: number of held-in users, where those in the groups are a sample; null where they are all.
+        users: number of members in the groups.
+        of: number of all members, if the groups have a sample of them; null if the groups have all.
         groups: groups of ten or more users, most exposed first.
         correlations: correlation of each property with the score.
     """
@@ -160,15 +160,15 @@ class Results(Facts):
 
     Attributes:
         decision: the answer, with the test behind it.
-        attacks: every attack under every aggregation, the leading one first.
+        attacks: every attack under every aggregation, the primary attack first.
         blind: baselines that never saw the audited model.
         judgement: bounds, and a verdict on each claim.
         knowledge: AUROC by number of texts per user that the attacker has.
-        dials: the primary attack with one of the attacker's dials changed at a time.
+        dials: the primary attack with one of the attacker's settings changed at a time.
         canaries: results for canary users, separate from the real ones; null if there are none.
-        exposure: what correlates with a high score among held-in users; null if the training data is unknown.
+        exposure: what correlates with a high score among members; null if the training data is unknown.
         trainings: results of many independent trainings; null otherwise.
-        gain: the model's gain over the reference model on held-out users' scored texts; null where it was not measured.
+        gain: the model's gain over the reference model on non-members' scored texts; null if it was not measured.
     """
 
     decision: DecisionFacts

@@ -34,7 +34,7 @@ class TrainingScores:
         member: whether the user was included, each by its own fair coin, shape (n,).
         seconds: time each training took, shape (n,).
         documents: number of documents of the worst-case user.
-        target: what was trained: the config's defense, or none.
+        target: the defense of the trainings: that of the config, or none.
     """
 
     scores: NDArray[np.float64]

@@ -34,14 +34,14 @@ class UserLoss:
 
 
 class Utility(Facts):
-    """Losses on held-out users' test texts, which neither training nor the attack saw; means over users.
+    """Losses on non-members' test texts, which neither training nor the attack saw; means over users.
 
     Attributes:
-        users: number of held-out users.
+        users: number of non-members.
         texts: number of test texts.
         loss: loss of the target, nats per token.
         base_loss: the base model's loss on the same texts, nats per token.
-        gain: base model's loss minus the target's, with a 95 % interval over these users; null for too few users.
+        gain: base model's loss minus the target's, with a 95 % interval over these users; null if there are too few.
     """
 
     users: int
@@ -52,10 +52,11 @@ class Utility(Facts):
 
 
 class Gain(AurocDifference):
-    """How much likelier the audited model makes held-out users' scored texts than the reference does; mean over users.
+    """How much more likely non-members' scored texts are under the audited model than under the reference.
 
     Attributes:
-        per: what the nats are counted per: a token, or a whole text where the models' tokenizers may differ.
+        value: the gain, as a mean over users.
+        per: the unit of the gain: nats per token, or per text if the models' tokenizers may differ.
     """
 
     per: Literal["token", "text"]

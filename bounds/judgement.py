@@ -202,12 +202,12 @@ class Bound:
     """A lower bound on epsilon per user.
 
     Attributes:
-        name: name of its rule.
-        epsilon_lower: epsilon is at least this.
+        name: name of the rule that computes the bound.
+        epsilon_lower: the bound: epsilon is at least this number.
         level: nominal confidence.
-        standing: what the bound is worth.
-        coverage: lowest measured coverage at nominal 0.95; None if it was not measured.
-        subjects: the people it is about.
+        standing: strength of the evidence.
+        coverage: lowest measured coverage at nominal 0.95; null if it was not measured.
+        subjects: the people whom the statement is about.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -226,7 +226,7 @@ class RefusedBound:
 
     Attributes:
         name: name of the bound.
-        refusal: why it is not valid.
+        refusal: why the bound is not valid.
         subjects: the people it would be about.
     """
 
@@ -244,14 +244,14 @@ class RefusedBound:
 
 @dataclass(frozen=True)
 class Judgement(Tabular):
-    """All that scores say.
+    """Bounds and verdicts that follow from the scores.
 
     Attributes:
         users: number of users, or of trainings, whose scores were judged.
         delta: delta at which the bounds on epsilon hold.
-        bounds: each valid at its own level.
+        bounds: the bounds, each valid at its level.
         refused: bounds that the design does not support.
-        verdicts: one per claim, all valid at once; without a claim, one that says what could have been certified.
+        verdicts: one per claim, all valid at the same time; without a claim, one states what could have been certified.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")

@@ -134,15 +134,15 @@ class Verdict:
 
     Attributes:
         claim: label of the claim; ``NO_CLAIM`` if there is none.
-        outcome: whether the claim is contradicted, not contradicted although a perfect attack would have, or out of
-            reach.
-        standing: what the verdict is worth.
-        finding: what the test found, with what makes the verdict only indicative, if anything.
-        max_certifiable_epsilon: what perfect guessing in this design would have certified at the claim's delta; if the
-            standing is indicative, what it would have certified had the design met the conditions.
-        cautions: printed with the verdict.
-        subjects: the people it is about.
-        p_value: smallest level at which the claim would be rejected (``p_value``); None where no test was made.
+        outcome: contradicted; not contradicted, although a perfect attack would have done so; or impossible to
+            contradict.
+        standing: strength of the evidence.
+        finding: what the test found. It includes the reason if the verdict is only indicative.
+        max_certifiable_epsilon: the epsilon that perfect guessing would have certified at the claim's delta. If the
+            standing is indicative, this assumes that all conditions were met.
+        cautions: warnings that are printed with the verdict.
+        subjects: the people whom the statement is about.
+        p_value: smallest level at which the claim would be rejected; null if there was no test.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")

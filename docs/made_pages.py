@@ -199,11 +199,11 @@ Every run and every audit writes `record.json`, a JSON object with everything th
 every field. `make golden` writes it from the code, and a test compares the two.
 
 A record is internal: it contains exact statistics about private users. It contains no user names, no texts and no
-scores of single users. `heldin verify` recomputes it from the other files of the folder. Sentences are not stored: a
-record has statements, each a code with its values, from which reports write sentences.
+scores of single users. `heldin verify` recomputes it from the other files of the folder. A record stores statements
+instead of sentences. A statement is a code with its values, and reports write sentences from it.
 
-The file begins with `sha256`, by which a damaged file is refused, `schema_version`, by which a file of another version
-is refused, and `heldin`, the version that wrote it.
+The file begins with `sha256` and `schema_version`. heldin refuses a damaged file and a file of another schema version.
+`heldin` is the version of heldin that wrote the file.
 """
 
 

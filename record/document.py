@@ -51,15 +51,15 @@ Kind = Literal["run", "audit", "planted", "trainings"]
 
 
 class PrecisionFacts(Facts):
-    """The precision of the models for scoring, and how far it moved a sample of the leading statistic.
+    """The precision of the models for scoring, and how much it changed a sample of the primary attack's scores.
 
     Attributes:
         precision: bf16, int8 or nf4.
-        statistic: the leading attack.
+        statistic: the primary attack.
         values: number of texts of the sample, or of users for a statistic of all of a user's texts.
         mean_shift: mean of the difference to float32, with its sign; null if float32 did not fit into memory.
-        largest_shift: largest difference, without its sign; null likewise.
-        deviation: standard deviation of the statistic in float32 over the sample; null likewise.
+        largest_shift: largest difference, without its sign; null if float32 did not fit into memory.
+        deviation: standard deviation of the statistic in float32; null if float32 did not fit into memory.
     """
 
     precision: str
@@ -81,16 +81,16 @@ class PrecisionFacts(Facts):
 
 
 class EffortFacts(Facts):
-    """Effort of a training.
+    """Time, tokens and memory of a training.
 
     Attributes:
         precisions: arithmetic of the passes: fp32, bf16.
         devices: names of the devices, in the order in which they were first used.
-        processes: most processes at a time, each with a device of its own.
+        processes: largest number of processes at a time, each with a separate device.
         tokens: predicted tokens of all records whose gradients were computed, a record once for each step.
         step_seconds: duration of the steps alone, without evaluation and checkpoints.
-        tokens_per_second: tokens over these seconds; null if no step was taken.
-        gradients_per_second: records' gradients over these seconds; null if no step was taken.
+        tokens_per_second: tokens per second of ``step_seconds``; null if no step was taken.
+        gradients_per_second: gradients of records per second of ``step_seconds``; null if no step was taken.
         peak_memory: largest number of bytes that torch used on a GPU of the first process; null on a CPU.
         ways: how clipped gradients were computed; empty for plain training.
         notices: what the user should know about the training, such as why a slower way was taken.
@@ -120,23 +120,23 @@ class Body(Results):
     """The part of a record that follows from the folder's files, so that ``heldin verify`` can recompute it.
 
     Attributes:
-        config: the run's config, masked, or the options of an audit.
+        config: the run's config without names of people, or the options of an audit.
         corpus: the texts.
         split: who is a member and who is not.
         target: the audited model.
-        reference: the reference model of the leading attack.
+        reference: the reference model of the primary attack.
         training: how the target was trained; null if somebody else trained it.
-        primary_attack: name of the leading attack.
+        primary_attack: name of the primary attack.
         attacker_texts: number of scored texts.
         scored_texts: whether the scored texts were trained on.
         scoring_rule: what part of a text is scored.
-        per_text: True if target and reference are not known to share a tokenizer; then only scores of whole texts were
+        per_text: true if target and reference may have different tokenizers. Then only scores of whole texts were
             compared.
         resamples: number of bootstrap resamples behind each interval.
-        cell: the run's place in a sweep; null for a run of its own.
+        cell: the run's place in a sweep; null for a run outside of a sweep.
         planted: the planted training set that somebody else trained on; null for any other record.
-        effort: what training took; null if nothing was trained here.
-        measures: facts of each measure by its name (``stages.measures``); ``facts_of`` gives them their type.
+        effort: time, tokens and memory of the training; null if heldin trained nothing.
+        measures: facts of each measure, by its name.
     """
 
     config: dict[str, Any]
@@ -216,15 +216,15 @@ class FlaggedPeople:
 
 
 class Record(Body):
-    """Everything a report prints of one run or one audit.
+    """Everything that a report prints about one run or one audit.
 
     Attributes:
-        notice: who may see it.
+        notice: who may see the record.
         kind: a run, or an audit of a checkpoint, of a planted training, or of many independent trainings.
-        name: that the person gave.
-        created: time, UTC.
-        command: how it was called, without names of people.
-        gradient_norms: of canary users' records; null if there are none.
+        name: name of the run or audit, as its user gave it.
+        created: time at which the record was written, UTC.
+        command: the command, without names of people.
+        gradient_norms: gradient norms of canary users' and real users' records; null if there are no canary users.
         environment: versions of the software, and the machine.
     """
 

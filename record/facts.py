@@ -31,7 +31,7 @@ class CorpusFacts(Facts):
         dropped_by_sampling: users left out to stay within the maximum number of users.
         public_users: users whose records pre-trained the base model.
         public_records: number of records of these users.
-        text_unit: what a record is: one of the source, or a sentence of one.
+        text_unit: what a record of the corpus is: a record of the source, or a sentence.
     """
 
     fingerprint: str
@@ -56,7 +56,7 @@ class Count(Facts):
 
     Attributes:
         count: the number; null if it is not known.
-        known_by: how it is known.
+        known_by: how heldin knows it.
     """
 
     count: int | None
@@ -69,9 +69,9 @@ class Overlaps(Facts):
     Attributes:
         scored_texts_in_same_users_training: scored texts that are also in the same user's training records.
         scored_texts_in_other_users_training: scored texts that are in another user's training records.
-        held_out_texts_in_training: texts of held-out users that were trained on.
-        held_out_users_in_training: held-out users who are in the training data by name.
-        held_out_texts_in_held_in: scored texts of held-out users that held-in users have too.
+        held_out_texts_in_training: texts of non-members that were trained on.
+        held_out_users_in_training: non-members whose names are in the training data.
+        held_out_texts_in_held_in: scored texts of non-members that members have too.
         audited_texts_in_public: texts of audited users that pre-trained the base model.
     """
 
@@ -84,21 +84,21 @@ class Overlaps(Facts):
 
 
 class SplitFacts(Facts):
-    """The groups of a comparison: who is in which, how that was decided and how it is known.
+    """Members and non-members: how they were chosen, and how heldin knows it.
 
     Attributes:
-        assignment: the rule that decided it.
-        known_by: how it is known.
-        certifiable: whether it supports a certified bound.
-        reason: why, or why not.
-        held_in: number of held-in users and entities, or of trainings with the worst-case user.
-        held_out: number of held-out users and entities, or of trainings without.
+        assignment: the rule that decided who is a member.
+        known_by: how heldin knows it.
+        certifiable: whether the assignment supports a certified bound.
+        reason: why it does, or why it does not.
+        held_in: number of members (users and entities), or of trainings with the worst-case user.
+        held_out: number of non-members (users and entities), or of trainings without the worst-case user.
         always_in: number of users who are trained on and not audited.
         records_by_part: number of records by what they are used for.
         key_commitment: hash of the secret key behind coins and noise; null if heldin drew none.
-        ledger_commitment: hash of the ledger; null likewise.
+        ledger_commitment: hash of the ledger; null if heldin drew no coins.
         overlaps: texts that both groups have.
-        audited: whose membership was decided.
+        audited: whose membership is tested.
     """
 
     assignment: str
@@ -127,7 +127,7 @@ class EndpointFacts(Facts):
         url: address of the server.
         style: style of the interface that answered.
         tokenizer: tokenizer of the model; null if texts were sent as they are.
-        window: context window in tokens; null likewise.
+        window: context window in tokens; null if texts were sent as they are.
         drift: how far a probe text's score moved from the first score to the last, nats per token.
     """
 
@@ -142,11 +142,11 @@ class ModelFacts(Facts):
     """A model.
 
     Attributes:
-        name: name it was loaded by, or where it came from.
+        name: the name by which it was loaded, or its origin.
         parameters: number of parameters; null behind an endpoint.
         fingerprint: hash of the weights; behind an endpoint, of address, name, style and tokenizer.
         architecture: class of the model in transformers.
-        endpoint: how it was reached; null for a model that was loaded here.
+        endpoint: how the model was reached; null for a model that was loaded locally.
     """
 
     name: str
@@ -160,12 +160,12 @@ class CurvePoint(Facts):
     """Measurements after some optimizer steps; losses in nats per token.
 
     Attributes:
-        step: optimizer steps taken.
+        step: number of optimizer steps so far.
         epoch: epochs of training so far.
         train_loss: loss on the last batches.
-        held_in_loss: loss on held-in users' validation texts; null if they have none, as entities may.
-        held_out_loss: loss on held-out users' validation texts; likewise.
-        auroc: AUROC of the attack on samples of both.
+        held_in_loss: loss on members' validation texts; null if they have none, as entities may.
+        held_out_loss: loss on non-members' validation texts; null if they have none, as entities may.
+        auroc: AUROC of the attack on samples of members and non-members.
         public_loss: loss on public users' validation texts; null if none are set aside.
     """
 
@@ -227,7 +227,7 @@ class EpsilonAt(Facts):
 
     Attributes:
         exposed: number of records, or of holders (``ByExposure.counted``).
-        epsilon: of such a person; null if it is infinite.
+        epsilon: epsilon of such a person; null if it is infinite.
     """
 
     exposed: int
@@ -235,15 +235,15 @@ class EpsilonAt(Facts):
 
 
 class ByExposure(Facts):
-    """The guarantee as a function of exposure: it follows from the plan alone.
+    """The guarantee by exposure. It follows from the plan alone.
 
     Attributes:
-        counted: what ``exposed`` counts: records that a person wrote or is named in, or other users who name an entity.
-        exposed: exposure that the run's epsilon is for.
-        curve: by ascending exposure.
+        counted: what ``exposed`` counts: records that a person wrote or is named in, or users who name an entity.
+        exposed: the exposure for which the run's epsilon holds.
+        curve: the guarantee, by ascending exposure.
         group_size: most records of a user; null without caps.
         entity_cap: most records that name an entity; null without caps.
-        claimed: epsilon that the method's paper claims, where that is no guarantee; null for others.
+        claimed: epsilon that the method's paper claims without a valid proof; null for other methods.
     """
 
     counted: Literal["records", "holders"]
@@ -255,13 +255,13 @@ class ByExposure(Facts):
 
 
 class ExposedShare(Facts):
-    """The number of people who are exposed in at most so many training records, and their guarantee.
+    """The share of people who occur in at most a given number of training records, and their guarantee.
 
     Attributes:
         exposed: the number of records.
-        epsilon: epsilon of a person in that many records; null if it is above 1,000 and was not computed.
-        users: of the users who wrote, or are named in, any of them, the share who are in at most that many.
-        entities: the same of recognised entities; null without a source of entities.
+        epsilon: epsilon of a person with that many records; null if it is above 1,000 and was not computed.
+        users: share of users with at most that many records, among users with any record.
+        entities: the same for recognised entities; null without a source of entities.
     """
 
     exposed: int
@@ -274,28 +274,27 @@ class TrainingFacts(Facts):
     """The training of the target, and its guarantee.
 
     Attributes:
-        defense: its kind in the config.
+        defense: kind of the defense in the config.
         promise: the guarantee with its conditions, or why there is none.
-        unit: whom it protects: user, example, user-entity or none.
+        unit: what the guarantee protects: user, example, user-entity or none.
         epsilon: epsilon of the guarantee; null without one.
         delta: the plan's delta, also if the plan has no guarantee; null without noise.
-        noise_multiplier: standard deviation of the noise / clip norm.
-        cautions: what to read with the guarantee.
+        noise_multiplier: standard deviation of the noise, divided by the clip norm.
+        cautions: warnings about the guarantee.
         ceiling: bound on attackers' ROC curves; null unless a user is the privacy unit.
         ceiling_of_entities: the same in an audit of entities; null without a guarantee for them.
         records: number of records trained on.
         users: number of users trained on.
         steps: number of steps.
         chosen_step: step whose checkpoint was kept.
-        selection: how that checkpoint was chosen.
+        selection: how this checkpoint was chosen.
         curve: what was measured during training.
         gap_auroc_spearman: rank correlation of generalisation gap and AUROC over the curve; null with too few points.
         removals: what each data-side defense removed or changed.
         seconds: duration of training.
         by_exposure: the guarantee by exposure; null for mechanisms without entities.
-        exposed: how exposed users and entities were under text sampling. Measured on private people.
-        gradients: number of records' gradients that were computed, a record once for each step that uses it; null
-            where many trainings ran.
+        exposed: how exposed users and entities were under text sampling, measured on private people.
+        gradients: number of gradients of records, a record once for each step that uses it; null for many trainings.
     """
 
     defense: str
@@ -373,7 +372,7 @@ class Environment(Facts):
         device: device of the models.
         threads: number of torch's threads.
         seconds: duration of each stage; for a run, the sum over all calls.
-        peak_memory: largest number of bytes of the process that wrote the record: of a GPU if it used one.
+        peak_memory: largest number of bytes that the process used, on its GPU if it used one.
     """
 
     heldin: str
@@ -391,8 +390,8 @@ class CellFacts(Facts):
 
     Attributes:
         sweep: hash of the sweep's plan, which was fixed before the coins of its blocks were drawn.
-        block: number of the block, from 1. The cells of a group in a block share their coins.
-        group: name of the group of variants with the same users and set-asides.
+        block: number of the block, from 1. The runs of a group in a block share their coins.
+        group: name of the group of variants with the same users and texts of the attacker.
         variant: name of the variant.
     """
 
@@ -403,11 +402,11 @@ class CellFacts(Facts):
 
 
 class ScoredTexts(Facts):
-    """Facts about the scored texts: whether they were trained on.
+    """Whether the scored texts were used for training.
 
     Attributes:
         kind: fresh, trained on, both, or not known.
-        known_by: how it is known.
+        known_by: how heldin knows it.
     """
 
     kind: Literal["fresh", "training", "mixed", "not known"]

@@ -79,8 +79,8 @@ class Condition(Facts):
     Attributes:
         name: what must hold.
         known_by: checked by heldin, declared by the person who signs, or not met.
-        reasons: why; several where several things contradict it.
-        look: number of the earlier look that found it broken; null otherwise.
+        reasons: why it is known or not met; there may be several reasons.
+        look: number of the earlier look that found that the condition is not met; null otherwise.
     """
 
     name: ConditionName
@@ -90,14 +90,14 @@ class Condition(Facts):
 
 
 class JoinedRows(Facts):
-    """Counts of ends of sequences that were joined of rows and cut, so that no row can be recognised.
+    """Counts of the ends of sequences, if rows were joined and cut, so no row can be recognised.
 
     Attributes:
         ends: runs of tokens at the beginning and the end of each distinct sequence.
         foreign: how many of them are in no row.
-        foreign_expected: how many are expected to span two rows.
+        foreign_expected: expected number of ends that span two rows.
         canary: how many of them are in rows of canary users alone.
-        canary_expected: how many would be expected.
+        canary_expected: expected number of ends in rows of canary users alone.
     """
 
     ends: int
@@ -118,37 +118,37 @@ class JoinedRows(Facts):
 
 
 class TrainingCounts(Facts):
-    """Counts of what the model was given in training, by the log of ``AuditCallback``, next to the planted rows.
+    """Counts of what the model was given in training, from the log of ``AuditCallback``.
 
     Attributes:
         starts: number of times that the training was started: 1, and 1 for each time it went on from a checkpoint.
         processes: largest number of processes that trained together.
         steps: optimizer steps.
-        epochs: by the trainer's own count; null if it has none.
+        epochs: epochs as the trainer counts them; null if it does not.
         sequences: number of sequences that the model was given, over all epochs.
-        longest: tokens of the longest, without special tokens.
+        longest: tokens of the longest sequence, without special tokens.
         rows: number of rows in the planted set.
-        late: rows without a scored token within the length limit: training may count no loss on them.
-        missing: rows that were never given, at least; without ``late`` ones.
+        late: rows without a scored token within the length limit. Training may count no loss on them.
+        missing: lower limit of the number of rows that were never given; ``late`` rows are not counted.
         missing_canary_rows: how many of ``missing`` are canary users'.
-        foreign: sequences that are no row and no piece of one.
+        foreign: sequences that are neither a row nor a part of a row.
         silent: rows that were given and never had a loss; ``late`` rows are not counted.
         unlabelled: sequences whose labels were not seen.
         unreadable: forward passes whose tokens were not seen.
         cut: rows with more tokens than the longest sequence.
-        short: rows that were cut below the plan's length limit, the rest of which was not given either.
-        pieces: sequences that are a further piece of a row.
-        alike: rows that another row with another text equals once both are cut.
-        repeated: reads of rows beyond one in each epoch.
+        short: rows that were cut below the plan's length limit, and of which the rest was not given.
+        pieces: sequences that are a second or later part of a row.
+        alike: rows that, after cutting, equal another row with another text.
+        repeated: number of times that a row was given again within an epoch.
         packed: sequences that shared a row of a batch with others.
         fewest_reads: smallest number of times that a row was given.
         most_reads: largest number of times that a row was given.
-        joined: what ends show where sequences look like rows that were joined and cut; null if they do not.
-        silent_canary_users: held-in canary users whose rows never had a loss.
+        joined: counts of the ends of sequences, if sequences look like rows that were joined and cut; null otherwise.
+        silent_canary_users: member canary users whose rows never had a loss.
         reads_canaries: how often a canary row was given, on average; null without canary rows.
-        reads_others: the same for real rows.
+        reads_others: how often a real row was given, on average.
         loss_share_canaries: mean share of a canary row's tokens that had a loss; null if labels were not seen.
-        loss_share_others: the same for real rows.
+        loss_share_others: mean share of a real row's tokens that had a loss; null if labels were not seen.
     """
 
     starts: int
@@ -182,7 +182,7 @@ class TrainingCounts(Facts):
 
 
 class FormFacts(Facts):
-    """The difference of canary rows from real ones by their text alone, measured before the coins.
+    """How well the text alone distinguishes canary rows from real rows, measured before the coins.
 
     Attributes:
         canary_rows: canary rows in the sample.
@@ -201,16 +201,16 @@ class PlantedFacts(Facts):
     """A training set that heldin planted, on which somebody else trained.
 
     Attributes:
-        planted: time at which it was written, UTC.
-        plan: hash of everything about the audit that was fixed before the coins.
+        planted: time at which heldin wrote the set, UTC.
+        plan: hash of everything that was fixed before the coins were drawn.
         training_set: hash of the training set.
-        rows: number of its rows.
+        rows: number of rows of the set.
         skipped: rows of the original that could not be used.
         look: number of this look at a checkpoint, from 1.
         looks: number of looks that the plan allows.
-        evidence: what the plan asks for of the training: a log of ``AuditCallback``, or a declaration.
-        declared_by: who declared what cannot be checked; null: nobody.
-        conditions: of certified statements, each with how it is known.
+        evidence: what the plan requires: a log of ``AuditCallback``, or a declaration.
+        declared_by: who declared what heldin cannot check; null if nobody did.
+        conditions: the conditions of a certified statement, and how each is known.
         training: what the model was given; null without a log.
         control: whether planted rows had an effect; null without canary users.
         form: how canary rows differ from real ones by text alone; null without canary users.

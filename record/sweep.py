@@ -107,7 +107,7 @@ class CanaryPoint(Facts):
     Attributes:
         kind: how they were made.
         length: length of the substring in tokens; null for other kinds.
-        documents: number of training documents; null: all they have.
+        documents: number of training documents; null if all are used.
         auroc: AUROC of the leading attack over the blocks.
     """
 
@@ -307,7 +307,7 @@ class Attacker(Facts):
         aggregation: how the scores of a user's texts become one.
         texts: whether the scored texts were trained on.
         fpr: false-positive rate at which users are counted as named.
-        audited: whose membership was decided.
+        audited: whose membership is tested.
     """
 
     attack: str
@@ -321,14 +321,14 @@ class SweepResult(Facts):
     """A sweep.
 
     Attributes:
-        notice: who may see it.
+        notice: who may see the record.
         name: that the file gives.
         sweep: hash of the plan, which every cell's record names.
         variants: in the file's order.
         cells: by block, then in the file's order.
         notes: what a reader must know.
         shipping: the answer of the file's rule; null without one.
-        created: time, UTC.
+        created: time at which the record was written, UTC.
         version: version of heldin that compared the cells.
         command: how the sweep was called, without names of people.
         rule: the file's rule; null without one.

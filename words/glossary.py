@@ -12,21 +12,21 @@ TERMS = {
     "certified": "true with the stated probability, under conditions that heldin checked or that the named person"
     " declared.",
     "indicative": "computed like a certified number, but a condition was not checked, not declared or not met.",
-    "estimate": "computed without such a probability.",
+    "estimate": "a number for which no theorem limits how often it is wrong.",
     "confidence interval": "a range that contains the true number in 95 of 100 such audits.",
     "false-positive rate": "the share of non-members that an attack wrongly flags (FPR).",
     "true-positive rate": "the share of members that an attack rightly flags (TPR).",
     "canary user": "an artificial or altered user, planted by the auditor to test the training.",
     "nat": "a unit of loss: a text that is less likely by a factor of 2.72 has a loss that is 1 nat higher.",
-    "epsilon": "the limit of differential privacy (DP): every outcome is at most e^epsilon times as likely with what"
-    " the guarantee protects, such as one person's texts, as without. A smaller epsilon protects more.",
+    "epsilon": "the limit of differential privacy (DP). With the protected texts, such as those of one person, every"
+    " outcome is at most e^epsilon times as likely as without them. A smaller epsilon protects more.",
     "delta": "the probability with which an outcome may exceed the limit of epsilon.",
     "AUROC": "how often a random member has a higher score than a random non-member: 0.5 is guessing, 1 is certainty.",
-    "adjusted p-value": "how often a result at least as large occurs by chance if heldin redraws who is a member,"
+    "adjusted p-value": "how often a result at least as large occurs by chance, if heldin redraws the members. It is"
     " corrected for every score that was tried.",
-    "simultaneous": "said of intervals that are valid for all scores together, also for the largest one.",
-    "one-run": "said of lower limits of epsilon from guessing the coin flips of many people in one training (Steinke et"
-    " al. 2023; Mahloujifar et al. 2024).",
+    "simultaneous": "an interval is simultaneous if it is valid for all scores together, also for the largest one.",
+    "one-run": "a lower limit of epsilon is one-run if it comes from guesses of the coin flips of many people in one"
+    " training (Steinke et al. 2023; Mahloujifar et al. 2024).",
     "commitment": "a hash that fixes a secret without revealing it. Anyone can check the secret later.",
 }
 
@@ -42,8 +42,8 @@ FURTHER = {
     " key of the run.",
     "ELS": "example-level sampling: each step draws records, and a limit on the records of a user gives a guarantee for"
     " users.",
-    "exposure": "how far the planted text of a canary user ranks ahead of texts that were drawn by the same recipe and"
-    " not planted, in bits.",
+    "exposure": "the rank of a canary user's planted text among texts of the same kind that were not planted, in bits."
+    " A higher exposure means that the model prefers the planted text more strongly.",
     "extraction": "an attack that makes the model write out a training text.",
     "fresh text": "a text that is not used for training, whether or not its user is a member.",
     "gain": "how much lower the model's loss is than the base model's, on texts of non-members.",

@@ -15,11 +15,11 @@ _CAPITAL = re.compile("(?<!^)(?=[A-Z])")
 
 
 class Statement(Facts):
-    """Something that a document states. ``str`` renders its sentence, which no code compares or parses.
+    """A code with values, from which a document makes a sentence; no code compares or parses it.
 
     Attributes:
-        code: that of a ``Code``.
-        values: numbers, names and further statements that the sentence contains, by name.
+        code: the code of the sentence.
+        values: the numbers, names and further statements in the sentence, by name.
     """
 
     code: str

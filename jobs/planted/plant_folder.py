@@ -28,7 +28,7 @@ class Manifest:
     """The public facts about a planted training set: hashes of the coins, and the number of rows after them.
 
     Attributes:
-        created: time, UTC.
+        created: time at which heldin planted the set, UTC.
         plan: hash of everything about the audit, which was fixed before the coins.
         reference: fingerprint of the reference model, fixed likewise.
         ledger: commitment to who is held in, a keyed hash.

@@ -32,7 +32,7 @@ class CorpusData:
         public_rows: rows of ``public_store`` that pre-training may see.
         public_users: number of users with such rows.
         validation_rows: rows of public validation users.
-        text_unit: what a record is: one of the source, or a sentence of one.
+        text_unit: what a record of the corpus is: a record of the source, or a sentence.
         public_store: the corpus that pre-training is from; None: ``store``.
     """
 

@@ -248,7 +248,7 @@ def summary(rows: list[Row]) -> str:
     for name in dict.fromkeys(base(row.bound) for row in rows):
         worst = max((row for row in rows if base(row.bound) == name), key=lambda row: row.share)
         where = f"{worst.mechanism}, epsilon {worst.epsilon:g}, {worst.users} users"
-        verdict = ("yes" if worst.passes else "**no**") if worst.gated else "estimate, not gated"
+        verdict = ("yes" if worst.passes else "**no**") if worst.gated else "estimate, no limit"
         lines.append(f"| {name} | {1 - worst.share:.4f} | {where} | {verdict} |")
     return "\n".join(lines) + "\n"
 
@@ -259,11 +259,11 @@ def base(name: str) -> str:
 
 
 HEAD = (
-    "A bound is wrong if it exceeds the mechanism's true epsilon. The nominal level is 5 %. If every outcome can be",
-    "enumerated, the share of wrong bounds is exact and must not exceed 5 %. Otherwise the number of wrong bounds",
-    "must be within the binomial 1 - 1e-6 quantile at 5 %. Estimates are listed but not gated. The last row is the",
-    "rule of several tools, the best of all thresholds without a correction. It is listed for comparison. It must",
-    "fail, and does.",
+    "A bound is wrong if it exceeds the mechanism's true epsilon. Its nominal level is 5 %. If every outcome can be",
+    "enumerated, the share of wrong bounds is exact and must not exceed 5 %. Otherwise the bounds are simulated, and",
+    "the number of wrong bounds must not exceed the binomial 1 - 1e-6 quantile at 5 %. Estimates are listed, and no",
+    "limit applies to them. The last row is the rule of several tools: the best of all thresholds without a",
+    "correction. It fails, as it must.",
     "",
     "The mechanisms are:",
     "",
@@ -276,14 +276,14 @@ HEAD = (
     "- randomised response that publishes every coin at once with probability delta = 0.04. Elsewhere delta is 1e-5.",
     "",
     "One-run bounds are measured under independent fair coins. The others are measured with equal numbers of members",
-    "and non-members and independent scores, as in independent trainings. The bound over a plan's noise is measured on",
-    "mechanisms that are such a plan.",
+    "and non-members and independent scores, as in independent trainings. The bound that assumes a plan is measured",
+    "on mechanisms that follow such a plan.",
     "",
     "The Bayesian interval is a credible interval of a number that cannot be negative. At epsilon 0 its lower end is",
     "therefore almost always slightly above 0.",
     "",
-    "Every case, with its number of wrong bounds, is in [coverage.csv](coverage.csv). `python -m",
-    "tests.coverage.measure` writes both files (seed 1).",
+    "Every case, with its number of wrong bounds, is in [coverage.csv](coverage.csv).",
+    "`python -m tests.coverage.measure` writes both files (seed 1).",
 )
 
 

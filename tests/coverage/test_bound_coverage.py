@@ -121,7 +121,7 @@ def test_a_row_is_judged_as_it_should():
 def test_the_document_and_the_numbers_beside_the_bounds_agree():
     text = DOCUMENT.read_text(encoding="utf-8")
     found = dict(
-        re.findall(r"^\| ([^|]+) \| (\d\.\d{4}) \| [^|]* \| (?:yes|estimate, not gated) \|$", text, re.MULTILINE)
+        re.findall(r"^\| ([^|]+) \| (\d\.\d{4}) \| [^|]* \| (?:yes|estimate, no limit) \|$", text, re.MULTILINE)
     )
     stated = {rule.name: rule.coverage for rule in (*RULES, plan_rule(family_of(1.0, 0.1, 10)))}
     assert {name: float(found[name]) for name in stated} == stated
@@ -148,7 +148,7 @@ def test_a_few_cases_and_their_summary(tmp_path):
     ]
     text = measure.summary(rows)
     assert "| a | 0.9600 | m, epsilon 1, 50 users | yes |" in text
-    assert "| e | 0.1000 | m, epsilon 0, 50 users | estimate, not gated |" in text
+    assert "| e | 0.1000 | m, epsilon 0, 50 users | estimate, no limit |" in text
     measure.write_cases(rows, tmp_path / "cases.csv")
     lines = (tmp_path / "cases.csv").read_text(encoding="utf-8").splitlines()
     assert lines[1:] == [

@@ -72,7 +72,7 @@ def test_what_does_not_exist_is_found():
 
 
 def test_the_attacks_that_an_epsilon_allows_are_those_of_the_accountant():
-    page = (ROOT / "docs" / "defenses.md").read_text(encoding="utf-8")
+    page = " ".join((ROOT / "docs" / "defenses.md").read_text(encoding="utf-8").split())
     (said,) = re.findall(r"an AUROC of ([\d.]+) at epsilon 1, ([\d.]+) at 2, ([\d.]+) at 4 and ([\d.]+) at 8", page)
     (noise,) = re.findall(r"noise multipliers of ([\d.]+), ([\d.]+), ([\d.]+) and ([\d.]+)\.", page)
     for epsilon, auroc, multiplier in zip((1, 2, 4, 8), said, noise, strict=True):
