@@ -43,7 +43,8 @@ from heldin.stages.train.models import reference_rows
 MILLION = 1_000_000
 FLOAT = 4  # bytes
 CHARACTERS = 4  # of a token of English, about
-STATES = {Optimizer.SGD: 1, Optimizer.ADAM: 2, Optimizer.ADAMW: 2, Optimizer.ADAFACTOR: 0}  # tensors like the weights
+# Tensors like the weights; momentum is one more.
+STATES = {Optimizer.SGD: 0, Optimizer.ADAM: 2, Optimizer.ADAMW: 2, Optimizer.ADAFACTOR: 0}
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,8 @@ def cost_lines(config: RunConfig, mechanism: Mechanism) -> list[str]:
         rows += filter(None, [_of_draws(config, mechanism)])
     parameters = _parameters(config)
     if parameters is not None:
-        rows += _of_weights(config, mechanism, Weights(parameters, STATES[config.finetune.optimizer]))
+        states = STATES[config.finetune.optimizer] + (config.finetune.momentum > 0)
+        rows += _of_weights(config, mechanism, Weights(parameters, states))
     return rows
 
 
