@@ -97,8 +97,8 @@ class Recipe:
     learning_rate: Positive = 5e-5
     """Peak learning rate."""
     schedule: Schedule = Schedule.LINEAR
-    """Learning rate after the warm-up: decays to zero along a line ("linear") or half a cosine wave ("cosine"), or stays
-    ("constant_with_warmup"). "constant" is the peak rate in every step, without warm-up."""
+    """Learning rate after the warm-up: decays to zero along a line ("linear") or half a cosine wave ("cosine"), or
+    stays ("constant_with_warmup"). "constant" is the peak rate in every step, without warm-up."""
     weight_decay: Annotated[float, Field(ge=0, lt=2**31)] = 0.0
     """Weight decay of the optimizer."""
     warmup_steps: Annotated[int, Field(ge=0, le=MOST)] = 200

@@ -244,7 +244,8 @@ def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]
         "run": f"{config.name}, {'go on' if (out / 'config.yaml').is_file() else 'begin'} in '{out}'",
         "corpus": f"{config.corpus.source.kind}, {unit}users with {config.corpus.users.min_records} records or more",
         "model": config.model.base or "a GPT-Neo, pre-trained first on public users",
-        "training": f"{steps}, {recipe.optimizer}, learning rate {recipe.learning_rate:g} ({recipe.schedule}), on the {_device()}",
+        "training": f"{steps}, {recipe.optimizer}, learning rate {recipe.learning_rate:g} ({recipe.schedule}), on the"
+        f" {_device()}",
         "defense": f"{defense.kind}: {promise.label}"
         if defense.kind != "none"
         else f"none: {GuaranteeText.NO_PROTECTION()}",

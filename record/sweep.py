@@ -145,6 +145,7 @@ class CellResult(Facts):
         seconds: duration of all its processes so far.
         auroc: AUROC of the leading attack; null unless done.
         loss: mean loss on held-out users' test texts, nats per token; null unless measured.
+        perplexity: e to the mean loss over all tokens of these texts; null likewise.
         gain: base model's loss minus that; null likewise.
         gradients: number of records' gradients; null unless done.
         peak_memory: bytes; null unless done.
@@ -168,6 +169,7 @@ class CellResult(Facts):
     seconds: float
     auroc: float | None = None
     loss: float | None = None
+    perplexity: float | None = None
     gain: float | None = None
     gradients: int | None = None
     peak_memory: int | None = None
@@ -199,6 +201,7 @@ class VariantResult(Facts):
         auroc: AUROC of the leading attack.
         auroc_difference: that minus the first variant's of the group, in the same blocks; null for the first.
         loss: loss on held-out users' test texts, nats per token.
+        perplexity: e to the mean loss over all tokens of these texts.
         loss_difference: that minus the first variant's, on the same users.
         gain: base model's loss minus the loss.
         seconds: mean duration of a cell.
@@ -227,6 +230,7 @@ class VariantResult(Facts):
     auroc: Summary | None
     auroc_difference: Summary | None
     loss: Summary | None
+    perplexity: Summary | None = None
     loss_difference: Summary | None
     gain: Summary | None
     seconds: float | None

@@ -113,6 +113,7 @@ def list_facts(record: Record) -> Facts:
         rows.append(("plan of the audit", p.plan[:16]))
     if record.utility:
         u = record.utility
+        levels = ("-" if level is None else f"{level:.2f}" for level in (u.perplexity, u.base_perplexity))
         gain = f", gain {u.gain.value:.3f} ({u.gain.lower:.3f} to {u.gain.upper:.3f})" if u.gain else ""
         rows.append(
             (
@@ -121,6 +122,7 @@ def list_facts(record: Record) -> Facts:
                 f" {u.base_loss:.3f}{gain}",
             )
         )
+        rows.append(("perplexity of all their tokens", "{}; the base model {}".format(*levels)))
     if record.cell:
         rows.append(
             (("run of a sweep"), (f"repetition {record.cell.block}, {record.cell.variant}; {record.cell.sweep[:16]}"))

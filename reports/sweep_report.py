@@ -65,6 +65,7 @@ def tabulate_differences(result: SweepResult) -> Table | None:
             format_summary(variant.auroc, digits=2),
             "-" if variant.epsilon_at_least is None else f"{variant.epsilon_at_least:.2f}",
             format_summary(variant.loss, digits=4),
+            format_summary(variant.perplexity, digits=2),
             format_summary(variant.auroc_difference, signed=True),
             format_summary(variant.loss_difference, digits=4, signed=True),
             "-" if variant.gradients is None else f"{variant.gradients:,.0f}",
@@ -73,12 +74,13 @@ def tabulate_differences(result: SweepResult) -> Table | None:
     ]
     note = (
         "AUROC: of the primary attack, 0.5 is guessing. epsilon ≥: the largest certified lower bound of its training"
-        " runs, valid for all at once. Loss: on non-members' test texts, nats per token. Differences: to the first"
-        " variant of the group, within repetitions, which share members and non-members;"
+        " runs, valid for all at once. Loss: on non-members' test texts, nats per token, mean over users. Perplexity:"
+        " the exponential of the mean loss over all tokens of these texts. Differences: to the first variant of the"
+        " group, within repetitions, which share members and non-members;"
         f" {describe_intervals(result)}."
     )
-    head = ("variant", "AUROC", "epsilon ≥", "loss", "difference of AUROCs", "of losses", "gradients")
-    return Table(head, rows, note, numeric=(2, 6), dense=True) if rows else None
+    head = ("variant", "AUROC", "epsilon ≥", "loss", "perplexity", "difference of AUROCs", "of losses", "gradients")
+    return Table(head, rows, note, numeric=(2, 7), dense=True) if rows else None
 
 
 def show_canaries(result: SweepResult) -> list[Block]:

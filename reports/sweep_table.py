@@ -7,7 +7,7 @@ from heldin.record.sweep import SweepResult
 from heldin.reports.wording import format_summary
 
 _LESS = "less the first"
-_HEAD = ("variant", "defense", "epsilon", "AUROC (95 %)", _LESS, "loss", _LESS, "gain over base", "runs")
+_HEAD = ("variant", "defense", "epsilon", "AUROC (95 %)", _LESS, "loss", _LESS, "perplexity", "gain over base", "runs")
 
 
 def table(result: SweepResult) -> str:
@@ -23,6 +23,7 @@ def table(result: SweepResult) -> str:
                 format_summary(variant.auroc_difference, signed=True),
                 format_summary(variant.loss),
                 format_summary(variant.loss_difference, signed=True),
+                format_summary(variant.perplexity, digits=2),
                 format_summary(variant.gain, signed=True),
                 f"{variant.cells}/{result.blocks}",
             ]

@@ -169,6 +169,7 @@ def _cell(
         seconds=seconds,
         auroc=record.primary().auroc.value,
         loss=utility.loss if utility else None,
+        perplexity=utility.perplexity if utility else None,
         gain=utility.gain.value if utility and utility.gain else None,
         gradients=training.gradients if training else None,
         peak_memory=record.environment.peak_memory,

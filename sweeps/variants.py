@@ -96,6 +96,7 @@ def _variant(variant: Variant, finished: Mapping[str, Finished], results: Sequen
     estimate = mine[0].record.primary().auroc if mine else None
     gains = [cell.record.utility.gain for cell in mine if cell.record.utility and cell.record.utility.gain]
     losses = [cell.loss for cell in mine if cell.loss is not None]
+    perplexities = [cell.perplexity for cell in done if cell.perplexity is not None]
     # Of all blocks or of none: a mean over some of them is another number.
     measured = bool(mine) and len(losses) == len(gains) == len(mine)
     kinds = [*(step.kind for step in variant.config.data_defenses), variant.config.defense.kind]
@@ -116,6 +117,7 @@ def _variant(variant: Variant, finished: Mapping[str, Finished], results: Sequen
         else None,
         auroc_difference=None if is_first else _difference(pairs, auroc_change),
         loss=over_blocks(losses, digits=DIGITS) if measured else None,
+        perplexity=over_blocks(perplexities, least=1.0) if measured and len(perplexities) == len(mine) else None,
         loss_difference=None if is_first else _difference(pairs, loss_change, digits=DIGITS),
         gain=over_blocks([_gain(cell) for cell in mine], (gains[0].lower, gains[0].upper), digits=DIGITS)
         if measured

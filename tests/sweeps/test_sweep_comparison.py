@@ -33,7 +33,7 @@ def test_what_is_compared_follows_from_scores_and_losses_of_the_same_users(swept
     its = {variant.name: variant for variant in result.variants}
     assert (its["none"].group, its["uls"].group, its["apart"].group) == ("none", "none", "apart")
     assert its["none"].auroc_difference is its["apart"].auroc_difference is None
-    aurocs, losses = [], []
+    aurocs, losses, perplexities = [], [], []
     for block in "12":
         one, two = (leading_scores(out / "cells" / block / name) for name in ("none", "uls"))
         assert [(s.user, s.member) for s in one] == [(s.user, s.member) for s in two]
@@ -48,7 +48,12 @@ def test_what_is_compared_follows_from_scores_and_losses_of_the_same_users(swept
         record = read_record(out / "cells" / block / "uls" / "record.json")
         assert record.utility.loss == pytest.approx(np.mean([u.loss for u in other.values()]), abs=1e-4)
         assert record.utility.base_loss == pytest.approx(np.mean([u.base_loss for u in other.values()]), abs=1e-4)
+        everyone = list(other.values())
+        levels = np.average([u.loss for u in everyone], weights=[u.tokens for u in everyone])
+        assert record.utility.perplexity == pytest.approx(np.exp(levels), rel=1e-6)
+        perplexities.append(record.utility.perplexity)
     found = its["uls"]
+    assert found.perplexity.value == pytest.approx(np.mean(perplexities), abs=1e-3)
     assert found.auroc_difference.value == pytest.approx(np.mean(aurocs), abs=1e-3)
     assert found.loss_difference.value == pytest.approx(np.mean(losses), abs=1e-4)
     # Two blocks give no interval that says anything, and none is printed.
