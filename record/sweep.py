@@ -14,7 +14,7 @@ from heldin.base.errors import ExitCode, InputError
 from heldin.base.section import Facts
 from heldin.bounds.verdict import Outcome, Standing
 from heldin.record.document import Record
-from heldin.record.facts import Ceiling, CurvePoint
+from heldin.record.facts import Ceiling, CurvePoint, PlanFit
 from heldin.words.statement import Statement
 
 JOINT_ALPHA = 0.05  # of all statements of a sweep together
@@ -160,6 +160,7 @@ class CellResult(Facts):
         roc: curve of the leading attack; null unless done.
         curve: what was measured during training.
         tests: what was tested; null unless done.
+        fit: the plan held against the data; null without noise, and unless done.
     """
 
     block: int
@@ -183,6 +184,7 @@ class CellResult(Facts):
     roc: RocPoints | None = None
     curve: list[CurvePoint] = Field(default_factory=list)
     tests: CellTests | None = None
+    fit: PlanFit | None = None
 
 
 class VariantResult(Facts):
@@ -206,6 +208,8 @@ class VariantResult(Facts):
         gain: base model's loss minus the loss.
         seconds: mean duration of a cell.
         gradients: mean number of records' gradients.
+        units_of_plan: mean number of units in training over the stated population; null without noise.
+        gradients_of_plan: mean number of gradients in a step over the plan's; null where the plan does not decide it.
         jointly_violated: whether a claim is violated at 95 % for all cells at once, certified.
         differs: keys of its config that are not the first variant's, with their values.
         epsilon_per_user: epsilon, where it is every user's; null otherwise.
@@ -235,6 +239,8 @@ class VariantResult(Facts):
     gain: Summary | None
     seconds: float | None
     gradients: float | None
+    units_of_plan: float | None = None
+    gradients_of_plan: float | None = None
     jointly_violated: bool
     differs: dict[str, Any] = Field(default_factory=dict)
     epsilon_per_user: float | None = None

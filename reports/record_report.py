@@ -12,6 +12,7 @@ from heldin.reports.typesetting import write_pdf
 from heldin.reports.wording import audited_by, breakable, explain_terms, texts_of
 from heldin.words.people import Wording
 from heldin.words.split import AtEndpoint
+from heldin.words.statement import joined
 
 
 def write_report(folder: Path) -> Path:
@@ -102,6 +103,10 @@ def list_facts(record: Record) -> Facts:
         # A plain run's noise multiplier is 0, which would read as a setting of a mechanism.
         if t.defense != "none":
             rows.append(("noise multiplier", f"{t.noise_multiplier:.5g}"))
+        if t.fit is not None:
+            from heldin.record.plan_fit import figures_of
+
+            rows.append(("plan and data", joined(figures_of(t.fit))))
         if t.gradients is not None:
             rows.append(("gradients", f"of {t.gradients:,} records, a record once for each step that uses it"))
     if record.effort:

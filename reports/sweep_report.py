@@ -13,6 +13,7 @@ from heldin.reports.wording import (
     breakable,
     describe_intervals,
     explain_terms,
+    format_fit,
     format_summary,
     name_measure,
 )
@@ -69,6 +70,7 @@ def tabulate_differences(result: SweepResult) -> Table | None:
             format_summary(variant.auroc_difference, signed=True),
             format_summary(variant.loss_difference, digits=4, signed=True),
             "-" if variant.gradients is None else f"{variant.gradients:,.0f}",
+            format_fit(variant),
         ]
         for variant in result.variants
     ]
@@ -77,9 +79,20 @@ def tabulate_differences(result: SweepResult) -> Table | None:
         " runs, valid for all at once. Loss: on non-members' test texts, nats per token, mean over users. Perplexity:"
         " the exponential of the mean loss over all tokens of these texts. Differences: to the first variant of the"
         " group, within repetitions, which share members and non-members;"
-        f" {describe_intervals(result)}."
+        f" {describe_intervals(result)}. Of plan: units in training and gradients a step, over those that the plan"
+        " states."
     )
-    head = ("variant", "AUROC", "epsilon ≥", "loss", "perplexity", "difference of AUROCs", "of losses", "gradients")
+    head = (
+        "variant",
+        "AUROC",
+        "epsilon ≥",
+        "loss",
+        "perplexity",
+        "difference of AUROCs",
+        "of losses",
+        "gradients",
+        "of plan",
+    )
     return Table(head, rows, note, numeric=(2, 7), dense=True) if rows else None
 
 

@@ -106,6 +106,8 @@ def _variant(name, first, aurocs, gains, private, beaten):
         gain=over_blocks(gains, (gains[0] - 0.01, gains[0] + 0.01), digits=4),
         seconds=61.5,
         gradients=3840.0 if private else 12000.0,
+        units_of_plan=0.98 if private else None,
+        gradients_of_plan=0.75 if private else None,
         jointly_violated=False,
         differs={} if is_first else {"defense.kind": "uls", "defense.cohort": 16},
         epsilon_per_user=8.0 if private else None,

@@ -276,6 +276,21 @@ def test_noise_is_added_once_to_the_sum_of_differences(make_lm, sequences):
     assert abs(noise.mean()) < 0.03
 
 
+def test_an_epsilon_for_all_other_holders_is_refused_where_they_are_more_than_stated(sequences):
+    """Not so under plain Poisson sampling, whose epsilon is of one user: this one is of all who may name an entity."""
+
+    def planned(population, holders):
+        sampler = PoissonSampler.of(population, 2)
+        return training_of(sequences, two_level={"holders": holders}, sampler=sampler)
+
+    with refused(by=plan_private_training, naming=(5, 4, 3)):
+        planned(4, 3)
+    assert len(planned(5, 4).units) == len(planned(4, 2).units) == 5
+    # The stated epsilon is false of an entity whom all the others name.
+    stated = planned(4, 2).mechanism
+    assert stated.epsilon_at(4) > 1.2 * stated.epsilon_at(3)
+
+
 @pytest.mark.parametrize(
     ("server", "moved"),
     [
