@@ -82,18 +82,10 @@ def tabulate_differences(result: SweepResult) -> Table | None:
         f" {describe_intervals(result)}. Of plan: units in training and gradients a step, over those that the plan"
         " states."
     )
-    head = (
-        "variant",
-        "AUROC",
-        "epsilon ≥",
-        "loss",
-        "perplexity",
-        "difference of AUROCs",
-        "of losses",
-        "gradients",
-        "of plan",
-    )
-    return Table(head, rows, note, numeric=(2, 7), dense=True) if rows else None
+    differences = ("difference of AUROCs", "of losses")
+    head = ("variant", "AUROC", "epsilon ≥", "loss", "perplexity", *differences, "gradients", "of plan")
+    widths = (1.8, 1, None, 1.1, 1.1, 1.1, 1.1, None, 1)
+    return Table(head, rows, note, numeric=(2, 7), widths=widths, dense=True) if rows else None
 
 
 def show_canaries(result: SweepResult) -> list[Block]:
