@@ -1,6 +1,7 @@
 """A model's loss on people outside its training data: loss per user, and the difference from the base's loss."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +15,7 @@ from heldin.base.section import Facts
 from heldin.bounds.roc import Scores
 
 DIGITS = 4  # as in the curves of training
+_MOST_NATS = 700.0  # e to more is no floating-point number
 _RATIO, _RATIO_PER_TOKEN = "likelihood-ratio", "likelihood-ratio-per-token"
 
 
@@ -23,12 +25,14 @@ class UserLoss:
 
     Attributes:
         texts: number of texts.
-        loss: mean over all their tokens under the target, nats per token.
+        tokens: number of their tokens that are predicted.
+        loss: mean over all these tokens under the target, nats per token.
         base_loss: the same under the base model.
     """
 
     user: str
     texts: int
+    tokens: int
     loss: float
     base_loss: float
 
@@ -41,6 +45,8 @@ class Utility(Facts):
         texts: number of test texts.
         loss: loss of the target, nats per token.
         base_loss: the base model's loss on the same texts, nats per token.
+        perplexity: e to the target's mean loss over all tokens of all users; null if too large for a number.
+        base_perplexity: the same of the base model.
         gain: base model's loss minus the target's, with a 95 % interval over these users; null if there are too few.
     """
 
@@ -48,6 +54,8 @@ class Utility(Facts):
     texts: int
     loss: float
     base_loss: float
+    perplexity: float | None
+    base_perplexity: float | None
     gain: AurocDifference | None
 
 
@@ -85,8 +93,21 @@ def utility_of(losses: Mapping[str, UserLoss]) -> Utility | None:
         texts=sum(user.texts for user in users),
         loss=round(float(target.mean()), DIGITS),
         base_loss=round(float(base.mean()), DIGITS),
+        perplexity=perplexity((u.tokens, u.loss) for u in users),
+        base_perplexity=perplexity((u.tokens, u.base_loss) for u in users),
         gain=gain and gain.brief(DIGITS),
     )
+
+
+def perplexity(losses: Iterable[tuple[int, float]]) -> float | None:
+    """Return e to the mean loss over all tokens; None if that is too large for a number.
+
+    Args:
+        losses: tokens of each user, and the user's mean loss over them, nats per token.
+    """
+    counts, means = zip(*losses, strict=True)
+    mean = float(np.average(means, weights=np.maximum(counts, 1)))
+    return round(math.exp(mean), DIGITS) if mean < _MOST_NATS else None
 
 
 def mean_difference(first: Scores, second: Scores, level: float = 0.95) -> AurocDifference | None:

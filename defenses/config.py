@@ -61,7 +61,8 @@ class SampledDefense(_Noised):
     """The settings of defenses that sample, clip and add noise in every step."""
 
     cohort: Count
-    """Expected number of users ("uls") or records (the others) in a step; also the divisor. At most ``population``."""
+    """Expected number of users ("uls") or records (the others) in a step, if ``population`` of them are in training;
+    also the divisor. At most ``population``."""
     target_epsilon: Positive | None = None
     """Calibrate the noise to this epsilon per user ("example": per record; "user-entity": of a user and an entity
     together, or of ``exposed`` records). Give this or ``noise_multiplier``."""

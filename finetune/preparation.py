@@ -55,7 +55,7 @@ def optimizer_of(model: PreTrainedModel, recipe: Recipe) -> torch.optim.Optimize
         case Optimizer.ADAMW:
             return torch.optim.AdamW(parameters, rate, weight_decay=decay, fused=fused)
         case Optimizer.SGD:
-            return torch.optim.SGD(parameters, rate, momentum=0.9, weight_decay=decay, fused=fused)
+            return torch.optim.SGD(parameters, rate, momentum=recipe.momentum, weight_decay=decay, fused=fused)
         case Optimizer.ADAFACTOR:
             return torch.optim.Adafactor(parameters, rate, weight_decay=decay)
 

@@ -1,5 +1,6 @@
 """Training hyperparameters, which are public constants, and the schedules that follow from them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,12 +13,21 @@ from heldin.base.section import DATACLASS_SECTION, FEW, LARGEST, MANY, MOST, Cou
 
 
 class Optimizer(StrEnum):
-    """Optimizers, with torch's defaults for anything the recipe does not set; SGD has momentum 0.9."""
+    """Optimizers, with torch's defaults for anything the recipe does not set."""
 
     ADAM = "adam"
     ADAMW = "adamw"
     SGD = "sgd"
     ADAFACTOR = "adafactor"
+
+
+class Schedule(StrEnum):
+    """The learning rate over the steps; all but ``constant`` begin with a linear warm-up."""
+
+    LINEAR = "linear"
+    CONSTANT = "constant"
+    COSINE = "cosine"
+    CONSTANT_WITH_WARMUP = "constant_with_warmup"
 
 
 class Select(StrEnum):
@@ -81,9 +91,14 @@ class Recipe:
     micro_batch: Count | None = None
     """Most records in one forward pass; the gradients of a batch add up over its micro-batches. null: all."""
     optimizer: Optimizer = Optimizer.ADAM
-    """Optimizer, with PyTorch's defaults for anything that is not set here; SGD has momentum 0.9."""
+    """Optimizer, with PyTorch's defaults for anything that is not set here."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Momentum of sgd; the other optimizers have none."""
     learning_rate: Positive = 5e-5
-    """Peak learning rate: reached after ``warmup_steps``, then decays linearly to zero."""
+    """Peak learning rate."""
+    schedule: Schedule = Schedule.LINEAR
+    """Learning rate after the warm-up: decays to zero along a line ("linear") or half a cosine wave ("cosine"), or
+    stays ("constant_with_warmup"). "constant" is the peak rate in every step, without warm-up."""
     weight_decay: Annotated[float, Field(ge=0, lt=2**31)] = 0.0
     """Weight decay of the optimizer."""
     warmup_steps: Annotated[int, Field(ge=0, le=MOST)] = 200
@@ -121,6 +136,11 @@ class Recipe:
             value = getattr(self, name)
             if not 0 < value <= most:
                 raise InputError(f"finetune.{name} is {value}: it must be above 0 and at most {most:,}")
+        if not 0 <= self.momentum < 1 or (self.momentum and self.optimizer is not Optimizer.SGD):
+            raise InputError(
+                f"finetune.momentum is {self.momentum} with {self.optimizer}: it belongs to sgd, and is at least 0 and"
+                " below 1"
+            )
         for name in ("weight_decay", "warmup_steps", "seed"):
             value = getattr(self, name)
             if not 0 <= value < 2**31:
@@ -155,11 +175,18 @@ class Recipe:
         return max(1, round(self.epochs * per_epoch))
 
     def learning_rate_at(self, step: int, steps: int) -> float:
-        """Learning rate of a step (0 to steps - 1): linear warm-up, then linear decay towards zero at ``steps``."""
-        warmup = min(self.warmup_steps, steps // 10)
+        """Learning rate of a step (0 to steps - 1); a rate that decays would be zero at ``steps``."""
+        warmup = 0 if self.schedule is Schedule.CONSTANT else min(self.warmup_steps, steps // 10)
         if step < warmup:
             return self.learning_rate * (step + 1) / warmup  # the first step is not wasted on a rate of zero
-        return self.learning_rate * (steps - step) / (steps - warmup)
+        left = (steps - step) / (steps - warmup)
+        match self.schedule:
+            case Schedule.LINEAR:
+                return self.learning_rate * left
+            case Schedule.COSINE:
+                return self.learning_rate * (1 - math.cos(math.pi * left)) / 2
+            case Schedule.CONSTANT | Schedule.CONSTANT_WITH_WARMUP:
+                return self.learning_rate
 
     def evaluation_steps(self, steps: int) -> list[int]:
         """Numbers of completed steps at which to evaluate; the last is ``steps``."""

@@ -186,6 +186,14 @@ def plan_private_training(
     # Coins are keyed by name: two records of one name would be sampled together.
     require_unique(records.ids)
     units = _units(mechanism, key, records, exactly=exactly)
+    population, two_level = mechanism.sampler.population, mechanism.two_level
+    # Under Poisson coins epsilon is right whatever the number of users; but this one is for an entity whom all others
+    # may name, and all others are more.
+    if two_level and population and two_level.holders == population - 1 < len(units) - 1:
+        raise InputError(
+            f"the corpus has {len(units)} users, more than the population {population} that the plan states, and its"
+            f" epsilon is for an entity that at most {population - 1} others name: raise population, or state holders"
+        )
     return PrivateTraining(mechanism, key, units, records, noise, micro_records, chunk)
 
 

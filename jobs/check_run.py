@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,13 @@ from heldin.corpus.sources.rows import first_line
 from heldin.corpus.split import Audited, check_pool
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
-from heldin.jobs.costs import RunCost, cost_lines, cost_of_run
+from heldin.jobs.costs import RunCost, cost_lines, cost_of_run, sizes_of
 from heldin.jobs.memory_forecast import does_not_fit, memory_lines, run_memory
 from heldin.models.devices import Planned, default_device
 from heldin.models.loading import context_length
 from heldin.models.model_names import require_model
+from heldin.record.facts import PlanFit
+from heldin.record.plan_fit import figures_of, warnings_of
 from heldin.stages.run_config import RunConfig
 from heldin.stages.run_folder import require_folder
 from heldin.stages.train.models import require_arithmetic
@@ -53,16 +55,19 @@ class Checked:
         problems: what would stop the run before it starts, one line each; may be empty.
         would: what the run would do, by name.
         cost: what it would cost on this machine; None if that is not known.
+        fit: the plan held against the numbers to expect; None without noise, or if the corpus was not read.
     """
 
     problems: tuple[str, ...]
     would: dict[str, str]
     cost: RunCost | None = None
+    fit: PlanFit | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name, for JSON."""
         cost = None if self.cost is None else self.cost.as_dict()
-        return {"ok": not self.problems, "problems": self.problems, "would": self.would, "cost": cost}
+        fit = None if self.fit is None else self.fit.model_dump(mode="json")
+        return {"ok": not self.problems, "problems": self.problems, "would": self.would, "cost": cost, "fit": fit}
 
 
 def check_run(
@@ -95,15 +100,18 @@ def check_run(
     # Before the line below: the looks fill ``mechanisms``.
     problems = [problem for look in looks if (problem := _problem(look))]
     would = _would(config, out, mechanisms[0]) if mechanisms else {}
-    cost = None
+    cost = fit = None
     if mechanisms and not problems:
         say("cost: counting records and timing steps")
         try:
-            cost = cost_of_run(config, mechanisms[0])
+            sizes = sizes_of(config)
+            fit = sizes.fit(config, mechanisms[0]) if sizes else None
+            cost = cost_of_run(config, mechanisms[0], sizes)
         except InputError as error:
             problems = [" ".join(str(error).split())]
         rows = ["not known before the corpus is read"] if cost is None else cost.lines()
         would["cost"] = "\n".join([*rows, *cost_lines(config, mechanisms[0])])
+        would |= _held_against(mechanisms[0], fit, would)
     if gpu is not None and not problems:
         try:
             peaks = run_memory(config, gpu, say)
@@ -116,7 +124,20 @@ def check_run(
         else:
             problems = does_not_fit(peaks, gpu)
             would["memory"] = memory_lines(peaks, gpu)
-    return Checked(tuple(problems), would, cost)
+    return Checked(tuple(problems), would, cost, fit)
+
+
+def _held_against(mechanism: Mechanism, fit: PlanFit | None, would: Mapping[str, str]) -> dict[str, str]:
+    """Return how the plan fits the users and records to expect: the numbers, and a line for each difference."""
+    if mechanism.unit == "none":
+        return {}
+    if fit is None:
+        return {"plan": "the run's log will hold it against the data, which this check cannot count"}
+    warned = would.get("warning")
+    promise = mechanism.guarantee()
+    delta = promise.delta if isinstance(promise, Guarantee) and warned is None else None
+    warnings = [*([warned] if warned else []), *map(str, warnings_of(fit, delta))]
+    return {"plan": f"about {joined(figures_of(fit))}", **({"warning": "\n".join(warnings)} if warnings else {})}
 
 
 def lines(checked: Checked) -> list[str]:
@@ -244,7 +265,8 @@ def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]
         "run": f"{config.name}, {'go on' if (out / 'config.yaml').is_file() else 'begin'} in '{out}'",
         "corpus": f"{config.corpus.source.kind}, {unit}users with {config.corpus.users.min_records} records or more",
         "model": config.model.base or "a GPT-Neo, pre-trained first on public users",
-        "training": f"{steps}, {recipe.optimizer}, learning rate {recipe.learning_rate:g}, on the {_device()}",
+        "training": f"{steps}, {recipe.optimizer}, learning rate {recipe.learning_rate:g} ({recipe.schedule}), on the"
+        f" {_device()}",
         "defense": f"{defense.kind}: {promise.label}"
         if defense.kind != "none"
         else f"none: {GuaranteeText.NO_PROTECTION()}",

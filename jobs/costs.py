@@ -15,18 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from heldin.attacks.config import NamedReference, PretrainedReference
 from heldin.base.progress import LineReporter
 from heldin.base.wording import in_bytes
+from heldin.canaries.config import HighTemperatureCanaries, RarePhraseCanaries, UnseenTokenCanaries
 from heldin.corpus.config import FileCorpus, MaildirCorpus, MarkovCorpusConfig, PresetCorpus, SyntheticCorpusConfig
+from heldin.corpus.split import Audited, set_aside_sizes
 from heldin.corpus.store import CorpusStore
 from heldin.defenses.choices import CappedPoissonSampler, NoiseGenerator, PoissonSampler
-from heldin.defenses.config import NoDefense, PrivateDefense, SampledDefense
+from heldin.defenses.config import EntityDefense, NoDefense, PrivateDefense, SampledDefense
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.noise import AHEAD_FROM
+from heldin.defenses.texts.data_side import Cap
 from heldin.finetune.memory import Step
 from heldin.finetune.passes import Passes
 from heldin.finetune.precision import arithmetic_of
@@ -36,14 +40,17 @@ from heldin.jobs.memory_forecast import plain_step, records_of_a_unit, shape_of,
 from heldin.models.attention import use_exact_attention
 from heldin.models.devices import default_device
 from heldin.models.loading import context_length
+from heldin.record.facts import PlanFit
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import read_corpus
 from heldin.stages.train.models import reference_rows
+from heldin.stages.train.plan import plan_fit
 
 MILLION = 1_000_000
 FLOAT = 4  # bytes
 CHARACTERS = 4  # of a token of English, about
-STATES = {Optimizer.SGD: 1, Optimizer.ADAM: 2, Optimizer.ADAMW: 2, Optimizer.ADAFACTOR: 0}  # tensors like the weights
+# Tensors like the weights; momentum is one more.
+STATES = {Optimizer.SGD: 0, Optimizer.ADAM: 2, Optimizer.ADAMW: 2, Optimizer.ADAFACTOR: 0}
 
 
 @dataclass(frozen=True)
@@ -169,7 +176,8 @@ def cost_lines(config: RunConfig, mechanism: Mechanism) -> list[str]:
         rows += filter(None, [_of_draws(config, mechanism)])
     parameters = _parameters(config)
     if parameters is not None:
-        rows += _of_weights(config, mechanism, Weights(parameters, STATES[config.finetune.optimizer]))
+        states = STATES[config.finetune.optimizer] + (config.finetune.momentum > 0)
+        rows += _of_weights(config, mechanism, Weights(parameters, states))
     return rows
 
 
@@ -288,13 +296,9 @@ class RunCost:
         return [*rows, f"disk: {in_bytes(self.disk)} for corpus and tokens"]
 
 
-def cost_of_run(config: RunConfig, mechanism: Mechanism) -> RunCost | None:
-    """Return the cost of a run; None if the model's shape or the corpus's size is not known before it is loaded.
-
-    Raises:
-        InputError: the corpus was read, and cannot be used.
-    """
-    shape, sizes = shape_of(config), _sizes(config)
+def cost_of_run(config: RunConfig, mechanism: Mechanism, sizes: "Sizes | None") -> RunCost | None:
+    """Return the cost of a run; None if the model's shape or the corpus's size is not known before it is loaded."""
+    shape = shape_of(config)
     if shape is None or sizes is None:
         return None
     recipe, length = config.finetune, min(sizes.tokens, config.finetune.sequence_length, context_length(shape))
@@ -341,59 +345,101 @@ def cost_of_run(config: RunConfig, mechanism: Mechanism) -> RunCost | None:
 
 
 @dataclass(frozen=True)
-class _Sizes:
-    """Numbers of records: of the corpus, trained on, public, of each reference, scored; and tokens of a record.
+class Sizes:
+    """Numbers of records: of the corpus, of its users, public, of each reference, scored; and tokens of a record.
 
     Attributes:
-        users: those who are trained on.
+        counts: records of each user that may be trained on, before data-side defenses but for their caps.
+        present: probability that each is trained on; canary users are the last.
     """
 
     records: int
-    users: float
-    training: int
+    counts: npt.NDArray[np.int64]
+    present: npt.NDArray[np.float64]
     public: int
     references: dict[str, int]
     scored: int
     tokens: int
     read: bool
 
+    @property
+    def users(self) -> float:
+        """Return the expected number of users who are trained on."""
+        return float(self.present.sum())
 
-def _sizes(config: RunConfig) -> _Sizes | None:
+    @property
+    def training(self) -> int:
+        """Return the expected number of their records."""
+        return int(self.present @ self.counts)
+
+    def fit(self, config: RunConfig, mechanism: Mechanism) -> PlanFit | None:
+        """Hold the plan against these sizes; None without noise, or if they do not say what is trained on."""
+        # What caps on entities leave is known once names were searched for.
+        known = self.read and mechanism.entity_cap is None
+        return plan_fit(config, mechanism, self.counts, self.present) if known else None
+
+
+def _assumed(records: int, length: int) -> Sizes:
+    return Sizes(records, np.array([records]), np.ones(1), records, {}, records, length, read=False)
+
+
+def sizes_of(config: RunConfig) -> Sizes | None:
+    """Return the sizes of a run's corpus, read or assumed; None for a hub's data set.
+
+    Raises:
+        InputError: the corpus was read, and cannot be used.
+    """
     source, split = config.corpus.source, config.split
-    left = 1 - split.attacker_fraction - split.evaluation_fraction
     match source:
         case FileCorpus(path=path) | MaildirCorpus(path=path) | PresetCorpus(path=path):
             size = sum(_bytes_in(each) for each in ([path] if isinstance(path, Path) else path))
             if size > READ:
                 length = config.finetune.sequence_length
-                records = size // (CHARACTERS * length)
-                return _Sizes(records, 1, records, records, {}, records, length, read=False)
+                return _assumed(size // (CHARACTERS * length), length)
         case SyntheticCorpusConfig() | MarkovCorpusConfig():
             if source.parameters.users * source.parameters.mean_records > MILLION / 10:
                 records = int(source.parameters.users * source.parameters.mean_records)
-                return _Sizes(records, 1, records, records, {}, records, config.finetune.sequence_length, read=False)
+                return _assumed(records, config.finetune.sequence_length)
         case _:
             return None  # a hub's data set
     corpus = read_corpus(config, LineReporter(lambda _: None))
-    rows = sum(corpus.store.count(user) for user in corpus.audited.users)
-    # Of those whose coins decide one half is left out.
-    users = len(corpus.audited.users)
+    held = [corpus.store.count(user) for user in corpus.audited.users]
+    aside = {"attacker_fraction": split.attacker_fraction, "evaluation_fraction": split.evaluation_fraction}
+    own = [count - sum(set_aside_sizes(count, **aside)) for count in held]
+    # Of those whose coins decide one half is left out; where entities are audited, every user is trained on.
+    users = len(own)
     decided = split.audit_fraction or min(1.0, (split.audit_pool or users) / max(1, users))
+    decided = 0.0 if split.audited is Audited.ENTITIES else decided
+    made_up = [
+        documents
+        for spec in config.canaries
+        if isinstance(spec, UnseenTokenCanaries | HighTemperatureCanaries | RarePhraseCanaries)
+        for documents in spec.documents * spec.users
+    ]
+    counts = np.array(own + made_up, dtype=np.int64)
+    for most in _caps(config):
+        counts = np.minimum(counts, most)
     references = {
         spec.label: len(reference_rows(spec, config, corpus))
         for spec in config.attack.references
         if not isinstance(spec, NamedReference | PretrainedReference)
     }
-    return _Sizes(
+    return Sizes(
         len(corpus.store),
-        users * (1 - decided / 2),
-        int(rows * (1 - decided / 2) * left),
+        counts,
+        np.repeat([1 - decided / 2, 0.5], [users, len(made_up)]),
         len(corpus.public_rows),
         references,
-        int(rows * decided * split.attacker_fraction),
+        int(sum(held) * decided * split.attacker_fraction),
         _tokens_of(corpus.store),
         read=True,
     )
+
+
+def _caps(config: RunConfig) -> list[int]:
+    """Return the most records of a user that data-side defenses and text sampling leave."""
+    caps = config.defense.caps if isinstance(config.defense, EntityDefense) else None
+    return [*(caps[:1] if caps else ()), *(step.records for step in config.data_defenses if isinstance(step, Cap))]
 
 
 def _bytes_in(path: Path) -> int:
@@ -406,7 +452,7 @@ def _tokens_of(store: CorpusStore) -> int:
     return max(2, sum(map(len, texts)) // (CHARACTERS * max(1, len(texts))))
 
 
-def _own_steps(config: RunConfig, mechanism: Mechanism, sizes: _Sizes) -> tuple[int, float]:
+def _own_steps(config: RunConfig, mechanism: Mechanism, sizes: Sizes) -> tuple[int, float]:
     """Steps of fine-tuning, and records of each."""
     if mechanism.unit == "none":
         return config.finetune.steps(sizes.training), config.finetune.batch_size

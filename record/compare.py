@@ -28,6 +28,8 @@ class Row:
         noise_multiplier: noise standard deviation / clip norm; NaN for a model not trained here.
         held_in_loss: loss on held-in users' validation texts after the last step, nats per token; None if not measured.
         held_out_loss: the same on held-out users' validation texts.
+        perplexity: e to the chosen checkpoint's mean loss over all tokens of held-out users' test texts; None if not
+            measured.
         auroc: AUROC of the leading attack.
         auroc_low: lower end of its 95 % interval.
         auroc_high: upper end of its 95 % interval.
@@ -48,6 +50,7 @@ class Row:
     noise_multiplier: float
     held_in_loss: float | None
     held_out_loss: float | None
+    perplexity: float | None
     auroc: float
     auroc_low: float
     auroc_high: float
@@ -114,8 +117,8 @@ def table(compared: Comparison) -> str:
     """Return the rows as plain text, the notes below."""
     rows, over = compared.rows, compared.over
     fprs = [fpr for fpr, _ in rows[0].tpr_at]
-    head = ["run", *([over] if over else []), "defense", "epsilon", "validation loss", "AUROC (95 %)", "less the first"]
-    head += [*(f"TPR at {f:.2g}" for f in fprs), "AUROC ceiling", "answer", "verdict"]
+    head = ["run", *([over] if over else []), "defense", "epsilon", "validation loss", "perplexity"]
+    head += ["AUROC (95 %)", "less the first", *(f"TPR at {f:.2g}" for f in fprs), "AUROC ceiling", "answer", "verdict"]
     cells = [head]
     for row in rows:
         tprs = dict(row.tpr_at)
@@ -126,6 +129,7 @@ def table(compared: Comparison) -> str:
                 row.defense,
                 "-" if row.epsilon is None else f"{row.epsilon:.3g} per {row.unit}",
                 _number(row.held_out_loss),
+                _number(row.perplexity, 2),
                 f"{row.auroc:.3f} ({row.auroc_low:.3f} to {row.auroc_high:.3f})",
                 "-" if row.difference is None else "{:+.3f} ({:+.3f} to {:+.3f})".format(*row.difference),
                 *(_number(tprs.get(f)) for f in fprs),
@@ -162,6 +166,7 @@ def _row(folder: Path, record: Record, first: Record, over: str | None) -> Row:
         noise_multiplier=training.noise_multiplier if training else math.nan,  # null in JSON: unknown, and not 0
         held_in_loss=last.held_in_loss if last else None,
         held_out_loss=last.held_out_loss if last else None,
+        perplexity=record.utility.perplexity if record.utility else None,
         auroc=primary.auroc.value,
         auroc_low=primary.auroc.lower,
         auroc_high=primary.auroc.upper,
@@ -270,5 +275,5 @@ def _notes(records: Sequence[Record], rows: Sequence[Row]) -> list[str]:
     return notes
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+def _number(value: float | None, digits: int = 3) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

@@ -270,6 +270,33 @@ class ExposedShare(Facts):
     entities: float | None
 
 
+class PlanFit(Facts):
+    """The numbers that a plan states, next to those of its data. Measured on private people.
+
+    Attributes:
+        unit: what the stated population counts; under group privacy copies of records count.
+        population: the stated number.
+        units: the number in training; before training, the number to expect.
+        planned: gradients of records in a step, if the population is right and every drawn user has the group size;
+            null where the plan does not decide it.
+        gradients: the mean number that was computed in a step; before training, the number to expect, or null.
+        group_size: records of a user that the plan counts on; null if it counts on none.
+        users: number of users.
+        short: number of users with fewer records than that; null likewise, and for one to nine.
+        protected: number of users, or at the example level of records, that the guarantee is for.
+    """
+
+    unit: Literal["users", "records"]
+    population: int
+    units: int
+    planned: float | None
+    gradients: float | None
+    group_size: int | None
+    users: int
+    short: int | None
+    protected: int
+
+
 class TrainingFacts(Facts):
     """The training of the target, and its guarantee.
 
@@ -295,6 +322,7 @@ class TrainingFacts(Facts):
         by_exposure: the guarantee by exposure; null for mechanisms without entities.
         exposed: how exposed users and entities were under text sampling, measured on private people.
         gradients: number of gradients of records, a record once for each step that uses it; null for many trainings.
+        fit: the plan held against the data; null without noise, and for many trainings.
     """
 
     defense: str
@@ -318,6 +346,7 @@ class TrainingFacts(Facts):
     by_exposure: ByExposure | None = None
     exposed: list[ExposedShare] = Field(default_factory=list)
     gradients: int | None
+    fit: PlanFit | None = None
 
     @property
     def guarantee(self) -> str:
@@ -331,8 +360,13 @@ class TrainingFacts(Facts):
 
     @property
     def warnings(self) -> list[str]:
-        """Return the cautions in words."""
-        return [str(caution) for caution in self.cautions]
+        """Return what to read with the guarantee, in words."""
+        cautions = list(self.cautions)
+        if self.fit is not None:
+            from heldin.record.plan_fit import warnings_of  # an audit of somebody's model has no plan
+
+            cautions += warnings_of(self.fit, self.delta if self.epsilon is not None and not cautions else None)
+        return [str(caution) for caution in cautions]
 
     @property
     def protected(self) -> str:

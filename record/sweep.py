@@ -14,7 +14,7 @@ from heldin.base.errors import ExitCode, InputError
 from heldin.base.section import Facts
 from heldin.bounds.verdict import Outcome, Standing
 from heldin.record.document import Record
-from heldin.record.facts import Ceiling, CurvePoint
+from heldin.record.facts import Ceiling, CurvePoint, PlanFit
 from heldin.words.statement import Statement
 
 JOINT_ALPHA = 0.05  # of all statements of a sweep together
@@ -145,6 +145,7 @@ class CellResult(Facts):
         seconds: duration of all its processes so far.
         auroc: AUROC of the leading attack; null unless done.
         loss: mean loss on held-out users' test texts, nats per token; null unless measured.
+        perplexity: e to the mean loss over all tokens of these texts; null likewise.
         gain: base model's loss minus that; null likewise.
         gradients: number of records' gradients; null unless done.
         peak_memory: bytes; null unless done.
@@ -159,6 +160,7 @@ class CellResult(Facts):
         roc: curve of the leading attack; null unless done.
         curve: what was measured during training.
         tests: what was tested; null unless done.
+        fit: the plan held against the data; null without noise, and unless done.
     """
 
     block: int
@@ -168,6 +170,7 @@ class CellResult(Facts):
     seconds: float
     auroc: float | None = None
     loss: float | None = None
+    perplexity: float | None = None
     gain: float | None = None
     gradients: int | None = None
     peak_memory: int | None = None
@@ -181,6 +184,7 @@ class CellResult(Facts):
     roc: RocPoints | None = None
     curve: list[CurvePoint] = Field(default_factory=list)
     tests: CellTests | None = None
+    fit: PlanFit | None = None
 
 
 class VariantResult(Facts):
@@ -199,10 +203,13 @@ class VariantResult(Facts):
         auroc: AUROC of the leading attack.
         auroc_difference: that minus the first variant's of the group, in the same blocks; null for the first.
         loss: loss on held-out users' test texts, nats per token.
+        perplexity: e to the mean loss over all tokens of these texts.
         loss_difference: that minus the first variant's, on the same users.
         gain: base model's loss minus the loss.
         seconds: mean duration of a cell.
         gradients: mean number of records' gradients.
+        units_of_plan: mean number of units in training over the stated population; null without noise.
+        gradients_of_plan: mean number of gradients in a step over the plan's; null where the plan does not decide it.
         jointly_violated: whether a claim is violated at 95 % for all cells at once, certified.
         differs: keys of its config that are not the first variant's, with their values.
         epsilon_per_user: epsilon, where it is every user's; null otherwise.
@@ -227,10 +234,13 @@ class VariantResult(Facts):
     auroc: Summary | None
     auroc_difference: Summary | None
     loss: Summary | None
+    perplexity: Summary | None = None
     loss_difference: Summary | None
     gain: Summary | None
     seconds: float | None
     gradients: float | None
+    units_of_plan: float | None = None
+    gradients_of_plan: float | None = None
     jointly_violated: bool
     differs: dict[str, Any] = Field(default_factory=dict)
     epsilon_per_user: float | None = None

@@ -25,6 +25,15 @@ FILE = Path(__file__).parent / "findings.yaml"
 DIGITS = 4
 
 
+class Published(Section):
+    """The figures of a paper, which stand next to ours in the same unit only."""
+
+    unit: Literal["auroc", "loss", "perplexity"]
+    """auroc; loss in nats per token; or perplexity."""
+    values: tuple[float, float]
+    """Of ``against`` and of ``variant``."""
+
+
 class Finding(Section):
     """A published finding, tested by the difference of two variants: the test is fixed before anything is measured."""
 
@@ -42,8 +51,13 @@ class Finding(Section):
     """Whether the variant is said to have less of it, more, or the same."""
     margin: Positive = MARGIN
     """Differences within it are no differences."""
-    published: str = ""
-    """The published figures, shown beside ours."""
+    published: Published | None = None
+    """The published figures; null if the paper prints none."""
+
+    @property
+    def unit(self) -> str:
+        """The unit in which levels are stated: that of the paper. The test is on ``of``, which is fixed."""
+        return self.published.unit if self.published else self.of
 
 
 @dataclass(frozen=True)
@@ -54,7 +68,8 @@ class FindingResult:
         asked: the finding.
         seen: the verdict.
         difference: the variant less the other; None where it cannot be stated.
-        values: mean over the blocks of ``against`` and of ``variant``; None where a cell has none.
+        values: mean over the blocks of ``against`` and of ``variant``, in the finding's unit; None where a cell has
+            none.
     """
 
     asked: Finding
@@ -107,7 +122,7 @@ def judge_findings(findings: Sequence[Finding], sweep: Sweep, finished: Mapping[
         limits: Change | None = None
         if difference is not None and difference.lower is not None and difference.upper is not None:
             limits = (difference.value, difference.lower, difference.upper)
-        values = (_mean(finding.of, against), _mean(finding.of, variant))
+        values = (_mean(finding.unit, against), _mean(finding.unit, variant))
         results.append(FindingResult(finding, seen(finding.expect, limits, finding.margin), difference, values))
     return results
 
@@ -121,8 +136,13 @@ def finding_table(results: Sequence[FindingResult], blocks: int) -> str:
         if change is not None and change.lower is not None and change.upper is not None:
             figures += f" ({change.lower:+.4f} to {change.upper:+.4f})"
         ours = " to ".join("-" if value is None else f"{value:.3f}" for value in result.values)
-        published = f"; published {asked.published}" if asked.published else ""
-        lines.append(f"finding: {asked.finding} ({asked.source}): {result.seen}; {figures}; {ours}{published}")
+        theirs = "{} to {}".format(*asked.published.values) if asked.published else "none"
+        lines.append(
+            f"finding: {asked.finding} ({asked.source}): {result.seen}; difference of {asked.of} {figures};"
+            f" {asked.unit} {ours}, published {theirs}"
+        )
+    if any(result.asked.unit in ("loss", "perplexity") for result in results):
+        lines.append("note: loss and perplexity are per token: another tokenizer or corpus gives other levels")
     if blocks >= LEAST_BLOCKS:
         lines.append("note: each finding is tested at its own 95 %: of twenty, one may be wrong by chance")
     elif blocks == 1:
@@ -177,6 +197,9 @@ def _value(of: str, cell: Finished) -> Change | None:
         return cell.auroc, area.lower, area.upper
     if of == "canaries":
         return _canaries(cell)
+    if of == "perplexity":
+        level = cell.record.utility.perplexity if cell.record.utility else None
+        return None if level is None else (level, level, level)
     if cell.loss is None:
         return None
     # Of the users' own losses: how far each is below the base model's says nothing about other users.

@@ -12,6 +12,7 @@ from heldin.reports.typesetting import write_pdf
 from heldin.reports.wording import audited_by, breakable, explain_terms, texts_of
 from heldin.words.people import Wording
 from heldin.words.split import AtEndpoint
+from heldin.words.statement import joined
 
 
 def write_report(folder: Path) -> Path:
@@ -102,6 +103,10 @@ def list_facts(record: Record) -> Facts:
         # A plain run's noise multiplier is 0, which would read as a setting of a mechanism.
         if t.defense != "none":
             rows.append(("noise multiplier", f"{t.noise_multiplier:.5g}"))
+        if t.fit is not None:
+            from heldin.record.plan_fit import figures_of
+
+            rows.append(("plan and data", joined(figures_of(t.fit))))
         if t.gradients is not None:
             rows.append(("gradients", f"of {t.gradients:,} records, a record once for each step that uses it"))
     if record.effort:
@@ -113,6 +118,7 @@ def list_facts(record: Record) -> Facts:
         rows.append(("plan of the audit", p.plan[:16]))
     if record.utility:
         u = record.utility
+        levels = ("-" if level is None else f"{level:.2f}" for level in (u.perplexity, u.base_perplexity))
         gain = f", gain {u.gain.value:.3f} ({u.gain.lower:.3f} to {u.gain.upper:.3f})" if u.gain else ""
         rows.append(
             (
@@ -121,6 +127,7 @@ def list_facts(record: Record) -> Facts:
                 f" {u.base_loss:.3f}{gain}",
             )
         )
+        rows.append(("perplexity of all their tokens", "{}; the base model {}".format(*levels)))
     if record.cell:
         rows.append(
             (("run of a sweep"), (f"repetition {record.cell.block}, {record.cell.variant}; {record.cell.sweep[:16]}"))

@@ -13,6 +13,7 @@ from heldin.reports.wording import (
     breakable,
     describe_intervals,
     explain_terms,
+    format_fit,
     format_summary,
     name_measure,
 )
@@ -65,20 +66,26 @@ def tabulate_differences(result: SweepResult) -> Table | None:
             format_summary(variant.auroc, digits=2),
             "-" if variant.epsilon_at_least is None else f"{variant.epsilon_at_least:.2f}",
             format_summary(variant.loss, digits=4),
+            format_summary(variant.perplexity, digits=2),
             format_summary(variant.auroc_difference, signed=True),
             format_summary(variant.loss_difference, digits=4, signed=True),
             "-" if variant.gradients is None else f"{variant.gradients:,.0f}",
+            format_fit(variant),
         ]
         for variant in result.variants
     ]
     note = (
         "AUROC: of the primary attack, 0.5 is guessing. epsilon ≥: the largest certified lower bound of its training"
-        " runs, valid for all at once. Loss: on non-members' test texts, nats per token. Differences: to the first"
-        " variant of the group, within repetitions, which share members and non-members;"
-        f" {describe_intervals(result)}."
+        " runs, valid for all at once. Loss: on non-members' test texts, nats per token, mean over users. Perplexity:"
+        " the exponential of the mean loss over all tokens of these texts. Differences: to the first variant of the"
+        " group, within repetitions, which share members and non-members;"
+        f" {describe_intervals(result)}. Of plan: units in training and gradients a step, over those that the plan"
+        " states."
     )
-    head = ("variant", "AUROC", "epsilon ≥", "loss", "difference of AUROCs", "of losses", "gradients")
-    return Table(head, rows, note, numeric=(2, 6), dense=True) if rows else None
+    differences = ("difference of AUROCs", "of losses")
+    head = ("variant", "AUROC", "epsilon ≥", "loss", "perplexity", *differences, "gradients", "of plan")
+    widths = (1.8, 1, None, 1.1, 1.1, 1.1, 1.1, None, 1)
+    return Table(head, rows, note, numeric=(2, 7), widths=widths, dense=True) if rows else None
 
 
 def show_canaries(result: SweepResult) -> list[Block]:

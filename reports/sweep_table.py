@@ -4,10 +4,22 @@ from collections.abc import Iterator
 
 from heldin.bounds.verdict import describe_outcome
 from heldin.record.sweep import SweepResult
-from heldin.reports.wording import format_summary
+from heldin.reports.wording import format_fit, format_summary
 
 _LESS = "less the first"
-_HEAD = ("variant", "defense", "epsilon", "AUROC (95 %)", _LESS, "loss", _LESS, "gain over base", "runs")
+_HEAD = (
+    "variant",
+    "defense",
+    "epsilon",
+    "AUROC (95 %)",
+    _LESS,
+    "loss",
+    _LESS,
+    "perplexity",
+    "gain over base",
+    "of plan",
+    "runs",
+)
 
 
 def table(result: SweepResult) -> str:
@@ -23,7 +35,9 @@ def table(result: SweepResult) -> str:
                 format_summary(variant.auroc_difference, signed=True),
                 format_summary(variant.loss),
                 format_summary(variant.loss_difference, signed=True),
+                format_summary(variant.perplexity, digits=2),
                 format_summary(variant.gain, signed=True),
+                format_fit(variant),
                 f"{variant.cells}/{result.blocks}",
             ]
         )

@@ -111,6 +111,12 @@ def format_summary(summary: "Summary | None", *, digits: int = 3, signed: bool =
     return f"{value} ({summary.lower:{sign}.{digits}f} to {summary.upper:{sign}.{digits}f})"
 
 
+def format_fit(variant: "VariantResult") -> str:
+    """Return the units and gradients that were there, of those that the plan states."""
+    shares = [(variant.units_of_plan, "units"), (variant.gradients_of_plan, "gradients")]
+    return ", ".join(f"{100 * share:.0f} % {unit}" for share, unit in shares if share is not None) or "-"
+
+
 def format_promise(variant: "VariantResult") -> str:
     """Return epsilon, delta, and whom they protect."""
     if variant.promise is None:

@@ -26,6 +26,7 @@ from heldin.models.attention import use_exact_attention
 from heldin.models.devices import default_device
 from heldin.models.reading import quiet_transformers
 from heldin.models.tiny import tiny_config
+from heldin.record.plan_fit import differences_of
 from heldin.stages.run_config import RunConfig
 from heldin.stages.train.plan import mechanism_of
 from heldin.sweeps.cell_plan import placed_cells, plan_of, require_sweep, tries, tuning_cells, with_choices
@@ -74,7 +75,8 @@ def check_sweep(sweep: Sweep, out: Path) -> CheckedSweep:
         checked = check_run(cell.config, cell.folder)
         problems += [f"variants.{cell.variant.name}: {problem}" for problem in checked.problems]
         if not checked.problems:
-            rows.append(_row(cell.variant.name, cell.variant.group, cell.config, timing))
+            fit = [str(figure) for figure in differences_of(checked.fit)] if checked.fit else []
+            rows.append({**_row(cell.variant.name, cell.variant.group, cell.config, timing), "misfit": fit})
     return CheckedSweep(tuple(dict.fromkeys(problems)), rows)
 
 
@@ -91,6 +93,11 @@ def lines(checked: CheckedSweep, sweep: Sweep) -> list[str]:
     for row in checked.variants:
         promise = row["promise"]
         notes.append(f"{row['variant']:<24}  {row['gradients']}{_time(row)}; {promise}")
+    notes += [
+        f"note: the plan of {row['variant']} does not fit its data: {figure}"
+        for row in checked.variants
+        for figure in row["misfit"]
+    ]
     counts = {row["gradients"] for row in checked.variants}
     if len(counts) > 1:
         notes.append("note: the variants compute different numbers of gradients: their utility is not at equal compute")

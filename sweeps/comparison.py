@@ -17,6 +17,7 @@ from heldin.defenses.mechanism import Mechanism, composed_epsilon
 from heldin.defenses.plan_file import read_plan
 from heldin.record.document import INTERNAL_NOTICE, Record, masked
 from heldin.record.facts import Environment
+from heldin.record.plan_fit import differences_of
 from heldin.record.sweep import (
     JOINT_ALPHA,
     Attacker,
@@ -36,6 +37,7 @@ from heldin.sweeps.running import CellState
 from heldin.sweeps.shipping import shipping
 from heldin.sweeps.sweep_config import PlacedCell, Sweep
 from heldin.sweeps.variants import variant_results
+from heldin.words.statement import joined
 
 JOINT_RULE = "one-run f-DP"
 
@@ -169,6 +171,7 @@ def _cell(
         seconds=seconds,
         auroc=record.primary().auroc.value,
         loss=utility.loss if utility else None,
+        perplexity=utility.perplexity if utility else None,
         gain=utility.gain.value if utility and utility.gain else None,
         gradients=training.gradients if training else None,
         peak_memory=record.environment.peak_memory,
@@ -182,6 +185,7 @@ def _cell(
         roc=RocPoints(fpr=record.curve().fpr, tpr=record.curve().tpr),
         curve=training.curve if training else [],
         tests=tests_of(record),
+        fit=training.fit if training else None,
     )
 
 
@@ -216,6 +220,11 @@ def _notes(sweep: Sweep, results: Sequence[CellResult], judged: int) -> list[str
             f"{counted(judged, 'verdict')} were tested together (Holm), and bounds on epsilon hold for all cells at"
             " once; each cell's own record has its own"
         )
+    # Of the first block in which they differ: blocks differ by coins alone.
+    misfits = {
+        cell.variant: differing for cell in reversed(results) if cell.fit and (differing := differences_of(cell.fit))
+    }
+    notes += [f"the plan of {name} does not fit its data: {joined(misfits[name])}" for name in sorted(misfits)]
     if len({variant.group for variant in sweep.variants}) > 1:
         notes.append("variants of different groups have different users or set-asides, and are not compared")
     unfinished = [result for result in results if result.state != "done"]

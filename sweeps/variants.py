@@ -96,9 +96,11 @@ def _variant(variant: Variant, finished: Mapping[str, Finished], results: Sequen
     estimate = mine[0].record.primary().auroc if mine else None
     gains = [cell.record.utility.gain for cell in mine if cell.record.utility and cell.record.utility.gain]
     losses = [cell.loss for cell in mine if cell.loss is not None]
+    perplexities = [cell.perplexity for cell in done if cell.perplexity is not None]
     # Of all blocks or of none: a mean over some of them is another number.
     measured = bool(mine) and len(losses) == len(gains) == len(mine)
     kinds = [*(step.kind for step in variant.config.data_defenses), variant.config.defense.kind]
+    fits = [cell.fit for cell in done if cell.fit is not None]
     bounds = [cell.epsilon_at_least for cell in done if cell.epsilon_at_least is not None]
     return VariantResult(
         name=variant.name,
@@ -116,12 +118,15 @@ def _variant(variant: Variant, finished: Mapping[str, Finished], results: Sequen
         else None,
         auroc_difference=None if is_first else _difference(pairs, auroc_change),
         loss=over_blocks(losses, digits=DIGITS) if measured else None,
+        perplexity=over_blocks(perplexities, least=1.0) if measured and len(perplexities) == len(mine) else None,
         loss_difference=None if is_first else _difference(pairs, loss_change, digits=DIGITS),
         gain=over_blocks([_gain(cell) for cell in mine], (gains[0].lower, gains[0].upper), digits=DIGITS)
         if measured
         else None,
         seconds=round(float(np.mean([cell.seconds for cell in done])), 1) if done else None,
         gradients=_mean([cell.gradients for cell in done]),
+        units_of_plan=_share([(fit.units, fit.population) for fit in fits]),
+        gradients_of_plan=_share([(fit.gradients, fit.planned) for fit in fits]),
         jointly_violated=any(verdict.jointly_violated for cell in done for verdict in cell.verdicts),
         epsilon_per_user=epsilon_per_user(training),
         named=over_blocks([_named_of_1000(cell) for cell in mine], digits=0, least=0.0, most=1000.0) if mine else None,
@@ -186,6 +191,12 @@ def measured_on(cell: Finished) -> tuple[object, ...]:
 def _mean(values: Sequence[int | None]) -> float | None:
     known = [value for value in values if value is not None]
     return round(float(np.mean(known)), 1) if known and len(known) == len(values) else None
+
+
+def _share(pairs: Sequence[tuple[float | None, float | None]]) -> float | None:
+    """Return the mean of first over second; None if there is none, or not all of both."""
+    shares = [first / second for first, second in pairs if first is not None and second]
+    return round(float(np.mean(shares)), 3) if shares and len(shares) == len(pairs) else None
 
 
 def canary_points(records: Sequence[Record]) -> list[CanaryPoint]:

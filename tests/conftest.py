@@ -203,7 +203,13 @@ TRIAL = {
             "recipe": {"epochs": 2, "batch_size": 4, "learning_rate": 0.003, "sequence_length": 24, "select": "last"},
         }
     },
-    "finetune": {"optimizer": "sgd", "learning_rate": 0.005, "sequence_length": 24, "select": "last"},
+    "finetune": {
+        "optimizer": "sgd",
+        "momentum": 0.9,
+        "learning_rate": 0.005,
+        "sequence_length": 24,
+        "select": "last",
+    },
     "defense": {"kind": "uls", "population": 10, "cohort": 10, "steps": 6, "delta": 1e-5, "target_epsilon": 1},
     "audit": {"resamples": 100},
 }

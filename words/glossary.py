@@ -49,6 +49,8 @@ FURTHER = {
     "gain": "how much lower the model's loss is than the base model's, on texts of non-members.",
     "held in, held out": "the names of members and non-members in options, configurations and files.",
     "ledger": "the owner-only folder of a run that lists who is a member, with the secret key of the coins.",
+    "perplexity": "the exponential of the mean loss over all tokens: the number of equally likely tokens that would be"
+    " as hard to predict. It compares models with one tokenizer on the same texts.",
     "plan": "the file plan.json: the mechanism of a training, with its epsilon. The trainer runs it, the accountant"
     " reads it, and the audit tests it.",
     "planted set": "training data in which heldin decided by coins which users and canary users are present, for a"

@@ -113,6 +113,18 @@ class PromiseCaution(Code):
     NO_NOISE = "noise multiplier 0 adds no noise: epsilon is infinite, so there is no guarantee"
 
 
+class PlanFitText(Code):
+    """How many of the units that a plan states a training has, and what follows where others are there."""
+
+    UNITS = "{units:,} {unit} for a stated population of {population:,}"
+    GRADIENTS = "{gradients:,.0f} gradients a step, {planned:,.0f} by the plan"
+    SHORT = "{short:,} of {users:,} users with fewer than {group_size:,} records"
+    MISFIT = (
+        "the plan does not fit its data: {differences}. Rate, noise and epsilon follow from the stated numbers, so"
+        " utility and compute are not those that the plan describes"
+    )
+
+
 class Covers(Code):
     """What a plan's guarantee covers, by how the released checkpoint is chosen."""
 

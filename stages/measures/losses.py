@@ -68,7 +68,7 @@ class Losses(Measure[dict[str, UserLoss]]):
                 " start a new run folder"
             )
         return {
-            user: UserLoss(user, len(own), *(loss / max(1, tokens[user]) for loss in sums[user]))
+            user: UserLoss(user, len(own), tokens[user], *(loss / max(1, tokens[user]) for loss in sums[user]))
             for user, own in texts.items()
         }
 
@@ -78,6 +78,7 @@ class Losses(Measure[dict[str, UserLoss]]):
         return {
             "user": pa.array([user.user for user in users], pa.string()),
             "texts": pa.array([user.texts for user in users], pa.int64()),
+            "tokens": pa.array([user.tokens for user in users], pa.int64()),
             "loss": pa.array([user.loss for user in users], pa.float64()),
             "base_loss": pa.array([user.base_loss for user in users], pa.float64()),
         }
@@ -87,7 +88,7 @@ class Losses(Measure[dict[str, UserLoss]]):
         return _losses_of(table)
 
     def facts(self, values: dict[str, UserLoss], member: Mapping[str, bool]) -> Utility | None:
-        """Return means over users; None for fewer than ten."""
+        """Return means over users, and perplexities; None for fewer than ten users."""
         return utility_of(values)
 
 

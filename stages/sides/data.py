@@ -81,6 +81,11 @@ class RunData:
                 texts = [self.changed_texts.get(row, text) for row, text in zip(rows.tolist(), texts, strict=True)]
             yield texts
 
+    def records_of_users(self) -> npt.NDArray[np.int64]:
+        """Return the number of training records of each user who has any."""
+        counts = np.bincount(writers(self.store, self.training_rows).places)
+        return counts[counts > 0]
+
     def training_text(self, row: int) -> str:
         """Return the text that is trained on for a training row."""
         changed = self.changed_texts.get(row)

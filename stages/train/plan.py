@@ -2,12 +2,17 @@
 
 A plan also states the steps on the data before training, and what its guarantee assumes.
 
-Nothing here looks at the private records; only a plain run's number of steps follows from them.
+No plan looks at the private records; only a plain run's number of steps follows from them. ``plan_fit`` holds a plan
+against them.
 """
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
+import numpy as np
+import numpy.typing as npt
+
+from heldin.audit.coarse import LEAST_IN_GROUP
 from heldin.base.errors import InputError
 from heldin.base.files import kept_text
 from heldin.base.yaml_files import read_yaml
@@ -45,6 +50,7 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan, write_plan
 from heldin.defenses.texts.data_side import DeIdentify, declared
 from heldin.finetune.recipe import Select
+from heldin.record.facts import PlanFit
 from heldin.stages.run_config import RunConfig, parse_config
 from heldin.words.guarantee import Assumption
 from heldin.words.statement import Statement
@@ -157,6 +163,52 @@ def mechanism_of(config: RunConfig, *, plain_steps: int, clip_norm: float | None
             ).calibrated(defense.target_epsilon)
         case _:
             assert_never(defense)
+
+
+def plan_fit(
+    config: RunConfig,
+    mechanism: Mechanism,
+    counts: npt.NDArray[np.int64],
+    present: npt.NDArray[np.float64] | float = 1.0,
+    gradients: float | None = None,
+) -> PlanFit | None:
+    """Hold a plan against its data; None without noise.
+
+    Args:
+        counts: records of each user that may be trained on, shape (n,).
+        present: probability that a user's coin leaves the user in training, shape (n,).
+        gradients: mean number that was computed in a step; None: the number to expect.
+    """
+    population = mechanism.sampler.population
+    if mechanism.unit == "none" or population is None:
+        return None
+    by_users, size = mechanism.sampled == "user", mechanism.group_size
+    # Two-level sampling uses what its entities' coins leave, which no plan counts.
+    capped = mechanism.unit == "user" and not (by_users and mechanism.record_selection == "all")
+    chunks = mechanism.record_selection == "random_chunk"
+    own = np.minimum(counts, size) if capped else counts
+    if chunks or config.defense.kind == "group":  # as many as the plan counts on, cut or repeated
+        own = np.full(counts.size, size)
+    short = round(float(np.sum(present * (counts < size)))) if capped and not chunks else None
+    if short is not None and 0 < short < LEAST_IN_GROUP:
+        short = None
+    users, drawn = float(np.sum(present * np.ones(counts.size))), float(np.sum(present * own))
+    epochs = mechanism.local.epochs if mechanism.local else 1
+    assert isinstance(mechanism.divisor, ConstantDivisor)
+    planned = mechanism.divisor.value * epochs * (size if by_users else 1) if capped or not by_users else None
+    if gradients is None and planned is not None:
+        gradients = round(mechanism.sampler.rate * epochs * drawn, 1)
+    return PlanFit(
+        unit="users" if by_users else "records",
+        population=population,
+        units=round(users if by_users else drawn),
+        planned=planned,
+        gradients=gradients,
+        group_size=None if short is None else size,
+        users=round(users),
+        short=short,
+        protected=round(drawn if mechanism.unit == "example" else users),
+    )
 
 
 def require_mechanism(config: RunConfig) -> None:

@@ -32,8 +32,9 @@ from heldin.record.facts import (
     TrainingFacts,
 )
 from heldin.stages.run_config import RunConfig
-from heldin.stages.sides.data import RunData, writers
+from heldin.stages.sides.data import RunData
 from heldin.stages.sides.panels import claims_on
+from heldin.stages.train.plan import plan_fit
 from heldin.stages.train.validation import gap_auroc_correlation
 
 if TYPE_CHECKING:
@@ -51,12 +52,13 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
         result: how training ended.
     """
     claims = claims_on(mechanism, data) if data.ledger.entities else []
+    counts = data.records_of_users()
     return TrainingFacts(
         defense=config.defense.kind,
         **promise_facts(mechanism),
         removals=[RemovalFacts(**asdict(removal)) for removal in data.removals],
         records=data.training_rows.size,
-        users=np.unique(writers(data.store, data.training_rows).places).size,
+        users=counts.size,
         steps=result.steps,
         chosen_step=result.chosen_step,
         selection=config.finetune.select.value,
@@ -70,6 +72,7 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
         exposed=_exposed(mechanism, data),
         gradients=result.gradients,
         ceiling_of_entities=Ceiling.of(claims[0].ceiling) if claims else None,
+        fit=plan_fit(config, mechanism, counts, gradients=round(result.gradients / max(1, result.steps), 1)),
     )
 
 

@@ -1,5 +1,7 @@
 """Numbers over blocks: Student's t, its coverage where runs vary, and what one pair of models cannot say."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -69,17 +71,25 @@ def test_an_interval_over_one_pair_of_models_does_not_hold_over_trainings():
 
 def test_utility_is_a_mean_over_users_and_needs_ten_of_them():
     rng = np.random.default_rng(2)
-    losses = {f"u{i}": UserLoss(f"u{i}", 1 + i % 3, *rng.uniform(2, 4, 2)) for i in range(12)}
+    losses = {f"u{i}": UserLoss(f"u{i}", 1 + i % 3, 5 + 10 * i, *rng.uniform(2, 4, 2)) for i in range(12)}
     found = utility_of(losses)
     its = list(losses.values())
     assert (found.users, found.texts) == (12, 24)
     assert found.loss == pytest.approx(np.mean([u.loss for u in its]), abs=5e-5)
+    # Perplexity is of all tokens together: a user of few counts for few.
+    for level, own in ((found.perplexity, [u.loss for u in its]), (found.base_perplexity, [u.base_loss for u in its])):
+        every_token = np.repeat(own, [u.tokens for u in its])
+        assert level == pytest.approx(np.exp(every_token.mean()), abs=1e-4)
+        assert abs(level - np.exp(np.mean(own))) > 1e-2
     gains = [u.base_loss - u.loss for u in its]
     assert found.gain.value == pytest.approx(np.mean(gains), abs=5e-5)
     low, high = stats.t.interval(0.95, 11, np.mean(gains), stats.sem(gains))
     assert (found.gain.lower, found.gain.upper) == pytest.approx((low, high), abs=1e-4)
     assert utility_of(dict(list(losses.items())[:9])) is None
     assert utility_of({}) is None
+    # A model that diverged has no perplexity that a document could hold.
+    worse = {user: dataclasses.replace(one, loss=1e4) for user, one in losses.items()}
+    assert (utility_of(worse).perplexity, utility_of(worse).base_perplexity) == (None, found.base_perplexity)
 
 
 def test_an_interval_ends_where_the_measure_does_and_blocks_that_do_not_differ_have_none():

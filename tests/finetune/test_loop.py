@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from heldin.base.errors import ResumableError, Terminated
 from heldin.finetune.batches import encode
 from heldin.finetune.loop import train
-from heldin.finetune.recipe import Lora, Optimizer, Recipe, Select
+from heldin.finetune.recipe import Lora, Optimizer, Recipe, Schedule, Select
 from heldin.models.loading import load_language_model
 from tests.oracles.plain_training import naive_training
 from tests.refusals import raised_apart, refused
@@ -64,12 +64,19 @@ def test_micro_batches_do_not_change_the_result(make_lm, sequences, tmp_path):
         torch.testing.assert_close(tensor, _weights(cut.folder)[name], atol=2e-4, rtol=2e-3)
 
 
-@pytest.mark.parametrize("optimizer", list(Optimizer))
-def test_a_run_interrupted_anywhere_ends_with_bitwise_the_same_weights(make_lm, sequences, tmp_path, optimizer):
-    recipe = replace(RECIPE, optimizer=optimizer)
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"optimizer": optimizer} for optimizer in Optimizer),
+        *({"optimizer": Optimizer.SGD, "momentum": 0.9, "schedule": schedule} for schedule in Schedule),
+    ],
+    ids=lambda change: " ".join(map(str, change.values())),
+)
+def test_a_run_interrupted_anywhere_ends_with_bitwise_the_same_weights(make_lm, sequences, tmp_path, change):
+    recipe = replace(RECIPE, **change)
     undisturbed = train(make_lm(), sequences, recipe, tmp_path / "undisturbed")
-    # Before, at and after a checkpoint; of the other optimizers what they keep is all that differs.
-    for stop in (1, 5, 13) if optimizer is RECIPE.optimizer else (13,):
+    # Before, at and after a checkpoint; of the others what the optimizer keeps and the rate are all that differs.
+    for stop in (1, 5, 13) if recipe == RECIPE else (13,):
         folder = tmp_path / f"stopped-at-{stop}"
         steps = []
 
@@ -246,6 +253,7 @@ def test_a_checkpoint_of_another_job_is_refused(make_lm, sequences, tmp_path):
         (make_lm(seed=1), sequences, RECIPE),
         (make_lm(), sequences[:-1], RECIPE),
         (make_lm(), sequences, replace(RECIPE, learning_rate=2e-3)),
+        (make_lm(), sequences, replace(RECIPE, schedule=Schedule.COSINE)),
     ):
         with refused(by="load_state", naming="step-00000024"):
             train(base, data, recipe, tmp_path)

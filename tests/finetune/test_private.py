@@ -22,7 +22,7 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.loop import train
 from heldin.finetune.passes import cut
 from heldin.finetune.private import private_gradient
-from heldin.finetune.recipe import Optimizer, Recipe, Select
+from heldin.finetune.recipe import Optimizer, Recipe, Schedule, Select
 from heldin.finetune.units import PrivateRecords, plan_private_training
 from tests.oracles.private_step import naive_private_gradient
 from tests.refusals import refused
@@ -231,9 +231,12 @@ RECIPE = Recipe(
 )
 
 
-def test_a_private_run_interrupted_anywhere_ends_with_bitwise_the_same_weights(make_lm, sequences, tmp_path):
-    training = _training(sequences)
-    whole = train(make_lm(), sequences, RECIPE, tmp_path / "whole", private=training)
+@pytest.mark.parametrize(
+    "change", [{}, {"optimizer": Optimizer.SGD, "momentum": 0.9, "schedule": Schedule.COSINE}], ids=["Adam", "momentum"]
+)
+def test_a_private_run_interrupted_anywhere_ends_with_bitwise_the_same_weights(make_lm, sequences, tmp_path, change):
+    training, recipe = _training(sequences), replace(RECIPE, **change)
+    whole = train(make_lm(), sequences, recipe, tmp_path / "whole", private=training)
     assert whole.steps == 12
     for stop in (1, 4, 7):
         done = []
@@ -245,8 +248,8 @@ def test_a_private_run_interrupted_anywhere_ends_with_bitwise_the_same_weights(m
 
         folder = tmp_path / str(stop)
         with pytest.raises(KeyboardInterrupt):
-            train(make_lm(), sequences, RECIPE, folder, private=training, advance=interrupt)
-        resumed = train(make_lm(), sequences, RECIPE, folder, private=training)
+            train(make_lm(), sequences, recipe, folder, private=training, advance=interrupt)
+        resumed = train(make_lm(), sequences, recipe, folder, private=training)
         a, b = (load_file(r.folder / "model.safetensors") for r in (resumed, whole))
         assert all(torch.equal(a[name], b[name]) for name in b)
 

@@ -24,7 +24,9 @@ from heldin.defenses.choices import (
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.batches import collate, record_losses
 from heldin.finetune.local_updates import clipped_difference_sum
+from heldin.finetune.loop import train
 from heldin.finetune.private import private_gradient
+from heldin.finetune.recipe import Optimizer, Recipe, Schedule, Select
 from heldin.finetune.sampled_units import LocalWork
 from heldin.finetune.units import PrivateRecords, plan_private_training, record_weights, usable
 from tests.mean_model import MeanModel
@@ -272,6 +274,52 @@ def test_noise_is_added_once_to_the_sum_of_differences(make_lm, sequences):
     noise = torch.cat([(noised[n] - without[n]).flatten() for n in noised]).numpy() * 3 / (0.8 * 0.5)
     assert abs(noise.std() - 1.0) < 0.03
     assert abs(noise.mean()) < 0.03
+
+
+def test_an_epsilon_for_all_other_holders_is_refused_where_they_are_more_than_stated(sequences):
+    """Not so under plain Poisson sampling, whose epsilon is of one user: this one is of all who may name an entity."""
+
+    def planned(population, holders):
+        sampler = PoissonSampler.of(population, 2)
+        return training_of(sequences, two_level={"holders": holders}, sampler=sampler)
+
+    with refused(by=plan_private_training, naming=(5, 4, 3)):
+        planned(4, 3)
+    assert len(planned(5, 4).units) == len(planned(4, 2).units) == 5
+    # The stated epsilon is false of an entity whom all the others name.
+    stated = planned(4, 2).mechanism
+    assert stated.epsilon_at(4) > 1.2 * stated.epsilon_at(3)
+
+
+@pytest.mark.parametrize(
+    ("server", "moved"),
+    [
+        ({"schedule": Schedule.CONSTANT}, {10: 10.0, 100: 100.0}),
+        # What the server's step is not, with a rate of 1 at its peak: rates that decay, and momentum.
+        ({}, {10: 6.0}),
+        ({"schedule": Schedule.CONSTANT, "momentum": 0.9}, {10: 41.4}),
+    ],
+    ids=["constant", "linear decay", "momentum"],
+)
+def test_with_a_constant_server_rate_of_1_a_round_moves_the_model_by_the_average(
+    make_lm, sequences, tmp_path, monkeypatch, server, moved
+):
+    def ones(model, people, local, clip_norm):
+        """Everybody's model moves by 1 in every coordinate; what is summed is minus that."""
+        total = {name: torch.full_like(p, -float(len(people))) for name, p in model.named_parameters()}
+        return total, torch.tensor([0.0, len(people)], dtype=torch.float64)
+
+    monkeypatch.setattr("heldin.finetune.private.clipped_difference_sum", ones)
+    fields = {"unit": "user", "two_level": None, "noise_multiplier": 0.0, "local": LocalUpdates(learning_rate=0.1)}
+    for rounds, expected in moved.items():
+        everybody = {"sampler": PoissonSampler(rate=1.0), "divisor": ConstantDivisor(value=5), "steps": rounds}
+        recipe = Recipe(
+            optimizer=Optimizer.SGD, learning_rate=1.0, sequence_length=31, evaluations=1, select=Select.LAST, **server
+        )
+        lm, before = make_lm(), make_lm().model.state_dict()
+        train(lm, sequences, recipe, tmp_path / str(rounds), private=_dp_fedavg(sequences, **fields, **everybody))
+        for name, p in lm.model.named_parameters():
+            torch.testing.assert_close(p - before[name], torch.full_like(p, expected), atol=0.05, rtol=1e-4)
 
 
 def test_weights_count_the_records_of_users_and_entities(make_lm, sequences):

@@ -13,7 +13,7 @@ from heldin.base.progress import LineReporter
 from heldin.defenses.guarantee import Guarantee
 from heldin.finetune.memory import Peak
 from heldin.jobs import run as pipeline
-from heldin.jobs.costs import cost_of_run
+from heldin.jobs.costs import cost_of_run, sizes_of
 from heldin.jobs.example import write_example
 from heldin.jobs.memory_forecast import does_not_fit, memory_lines, run_memory
 from heldin.jobs.starting_files import kinds, starting_file
@@ -77,7 +77,7 @@ def test_all_problems_are_told_at_once_a_line_each(call, small_config, tmp_path)
 
 def test_the_cost_is_that_of_the_runs_own_parts(finished, small_config, tmp_path):
     record, config = read_record(finished / "record.json"), load_config(small_config)
-    cost = cost_of_run(config, mechanism_of(config, plain_steps=1, clip_norm=1.0))
+    cost = cost_of_run(config, mechanism_of(config, plain_steps=1, clip_norm=1.0), sizes_of(config))
     parts = {part.name: part for part in cost.parts}
     assert (cost.records, cost.corpus_read, cost.steps_measured) == (record.corpus.records, True, 20)
     assert parts["pre-training"].steps == config.model.pretrain.recipe.steps(record.corpus.public_records)
@@ -90,7 +90,7 @@ def test_the_cost_is_that_of_the_runs_own_parts(finished, small_config, tmp_path
 def test_a_reference_that_takes_most_of_the_time_is_named_before_it_is_trained(small_config):
     content = {"attack.references": "[{kind: public, users: {min_records: 1}}]", "finetune.epochs": "40"}
     config = load_config(small_config, [f"{key}={value}" for key, value in content.items()])
-    cost = cost_of_run(config, mechanism_of(config, plain_steps=1, clip_norm=1.0))
+    cost = cost_of_run(config, mechanism_of(config, plain_steps=1, clip_norm=1.0), sizes_of(config))
     costly = max(cost.parts, key=lambda part: part.seconds)
     assert costly.name == f"reference {config.attack.references[0].label}"
     (marked,) = (line for line in cost.lines() if "<-" in line)
@@ -103,7 +103,7 @@ def test_what_is_too_large_to_be_read_or_timed_is_assumed_and_said_to_be(small_c
     config = load_config(small_config, [f"corpus.source={{kind: jsonl, path: {corpus}}}"])
     monkeypatch.setattr("heldin.jobs.costs.READ", 100)
     monkeypatch.setattr("heldin.jobs.costs.SECONDS", 0.0)
-    cost = cost_of_run(config, mechanism_of(config, plain_steps=1, clip_norm=1.0))
+    cost = cost_of_run(config, mechanism_of(config, plain_steps=1, clip_norm=1.0), sizes_of(config))
     assert (cost.corpus_read, cost.steps_measured) == (False, 0)
     assert sum("assumed" in line for line in cost.lines()) == 2
 
@@ -114,7 +114,7 @@ def test_a_step_that_does_not_fit_here_is_assumed(small_config, monkeypatch):
 
     monkeypatch.setattr("heldin.jobs.costs.optimizer_of", full)
     config = load_config(small_config)
-    cost = cost_of_run(config, mechanism_of(config, plain_steps=1, clip_norm=1.0))
+    cost = cost_of_run(config, mechanism_of(config, plain_steps=1, clip_norm=1.0), sizes_of(config))
     assert (cost.corpus_read, cost.steps_measured) == (True, 0)
     assert cost.seconds > 0
 

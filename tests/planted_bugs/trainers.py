@@ -20,7 +20,12 @@ from tests.draws import draw
 from tests.planted_bugs.plain import CONFIG_SEED, Records, Sparse, keyed, trainable, zeros
 
 BY_SGD = Recipe(
-    optimizer=Optimizer.SGD, learning_rate=1.0, warmup_steps=0, select=Select.LAST, precision=Precision.FP32
+    optimizer=Optimizer.SGD,
+    momentum=0.9,
+    learning_rate=1.0,
+    warmup_steps=0,
+    select=Select.LAST,
+    precision=Precision.FP32,
 )
 RANKS = 4  # of the trainer whose ranks share one seed
 _EVERYONE = PoissonSampler(rate=1.0)
@@ -44,7 +49,7 @@ def by_sgd(step: PrivateStep) -> Trainer:
 
     def run(base, training, sequences):
         model = base.model.train()
-        optimizer = torch.optim.SGD(trainable(model).values(), BY_SGD.learning_rate, momentum=0.9)
+        optimizer = torch.optim.SGD(trainable(model).values(), BY_SGD.learning_rate, BY_SGD.momentum)
         for number in range(training.mechanism.steps):
             for group in optimizer.param_groups:
                 group["lr"] = BY_SGD.learning_rate_at(number, training.mechanism.steps)

@@ -117,7 +117,17 @@ def test_under_user_entity_dp_a_user_has_the_epsilon_of_a_user_alone(record, cou
 
 def test_losses_by_the_gain_s_interval(record):
     gain = {"value": 0.3, "lower": 0.2, "upper": 0.4}
-    utility = Utility.model_validate({"users": 20, "texts": 40, "loss": 2.7, "base_loss": 3.0, "gain": gain})
+    utility = Utility.model_validate(
+        {
+            "users": 20,
+            "texts": 40,
+            "loss": 2.7,
+            "base_loss": 3.0,
+            "perplexity": 15.0,
+            "base_perplexity": 20.0,
+            "gain": gain,
+        }
+    )
     its = changed_record(record, utility=utility.model_dump())
     outcomes = {
         (of, which, limit): held_against(its, [Requirement(of, **{which: limit})])[0].outcome

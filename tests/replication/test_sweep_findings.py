@@ -17,8 +17,8 @@ from heldin.sweeps.load import load_sweep
 from heldin.sweeps.variants import auroc_change
 from replication import experiments, sweep_findings
 from replication.findings import Seen
-from replication.sweep_findings import Finding, findings_of, judge_findings
-from tests.refusals import refused
+from replication.sweep_findings import Finding, finding_table, findings_of, judge_findings
+from tests.refusals import names, refused
 from tests.tiny_sweeps import QUIET, ULS, USERS, in_process, written
 
 
@@ -71,13 +71,33 @@ def test_across_groups_three_blocks_or_more_are_joined_by_welchs_interval(swept,
         its = finished[f"1/{name}"]
         for block in (1, 2, 3, 4):
             made[f"{block}/{name}"] = dataclasses.replace(its, cell=dataclasses.replace(its.cell, block=block))
-    finding = Finding(
-        finding="less", source="nobody", of="auroc", variant="apart", against="none", expect="less", published="much"
-    )
+    published = {"unit": "auroc", "values": (0.7, 0.6)}
+    asked = {"of": "auroc", "variant": "apart", "against": "none", "expect": "less", "published": published}
+    finding = Finding(finding="less", source="nobody", **asked)
     (found,) = judge_findings([finding], with_blocks(sweep, 4), made)
     limits = stats.ttest_ind(values["apart"], values["none"], equal_var=False).confidence_interval(0.95)
     assert (found.difference.lower, found.difference.upper) == pytest.approx((limits.low, limits.high), abs=1e-4)
-    assert (found.seen, found.asked.published, found.difference.over) == ("confirmed", "much", "blocks")
+    assert (found.seen, found.asked.unit, found.difference.over) == ("confirmed", "auroc", "blocks")
+
+
+def test_levels_are_stated_in_the_unit_of_the_paper_and_tested_on_what_was_fixed(swept):
+    sweep, out, _ = swept
+    finished, _ = finished_cells(placed_cells(sweep, out), kept_hash(out), QUIET)
+    asked = {"of": "loss", "variant": "uls", "against": "none", "expect": "more", "margin": 1e-6}
+    published = {"unit": "perplexity", "values": (27.5, 27.43)}
+    findings = [
+        Finding(finding="f", source="s", **asked),
+        Finding(finding="f", source="s", published=published, **asked),
+    ]
+    in_nats, in_perplexity = judge_findings(findings, sweep, finished)
+    assert in_nats.difference == in_perplexity.difference
+    for values, of in ((in_nats.values, "loss"), (in_perplexity.values, "perplexity")):
+        utility = [[getattr(finished[f"{b}/{name}"].record.utility, of) for b in "12"] for name in ("none", "uls")]
+        assert values == pytest.approx([np.mean(its) for its in utility], abs=1e-3)
+    # Nats next to a published perplexity would be two units in one line.
+    line, *_ = finding_table([in_perplexity], 2).splitlines()
+    assert names(line, "perplexity", "27.5 to 27.43", f"{in_perplexity.values[0]:.3f}")
+    assert f"{in_nats.values[0]:.3f}" not in line
 
 
 def test_findings_hold_like_against_like_only_and_wait_for_all_blocks(swept):
@@ -114,7 +134,7 @@ def test_of_different_people_the_loss_has_the_spread_of_the_people(swept):
             its = finished[f"1/{name}"]
             # People differ much in their loss, and hardly in what training changed of it.
             losses = {
-                f"u{i}": UserLoss(f"u{i}", 1, base + 0.05 * rng.standard_normal(), base)
+                f"u{i}": UserLoss(f"u{i}", 1, 9, base + 0.05 * rng.standard_normal(), base)
                 for i, base in enumerate(5 + 0.5 * rng.standard_normal(60))
             }
             made[f"1/{name}"] = dataclasses.replace(its, losses=losses)

@@ -12,7 +12,7 @@ from heldin.record.document import read_record
 from heldin.record.sweep import read_sweep
 from heldin.stages.sides.ledger import load_ledger
 from heldin.sweeps.cell_plan import placed_cells, take_sweep
-from heldin.sweeps.check_sweep import check_sweep
+from heldin.sweeps.check_sweep import check_sweep, lines
 from heldin.sweeps.driver import run_sweep
 from heldin.sweeps.load import load_sweep
 from heldin.sweeps.processes import Ended
@@ -174,6 +174,19 @@ def test_gradients_are_counted_as_they_are_computed(tmp_path):
     rows = check_sweep(sweep, tmp_path / "out").variants
     assert len(rows) == 2
     assert all(names(row["gradients"], f"{n:,} gradients") for row, n in zip(rows, (144, 720), strict=True))
+
+
+def test_a_variant_whose_plan_is_of_another_corpus_is_noted_before_anything_runs(tmp_path):
+    """At equal compute by its plans, and not by its data: 33 users are there, half of them by coin."""
+    defenses = {
+        name: {**USERS, "defense": {**ULS, "population": n, "cohort": 4}} for name, n in (("a", 16), ("b", 300))
+    }
+    sweep = load_sweep(written(tmp_path, variants=defenses))
+    checked = check_sweep(sweep, tmp_path / "out")
+    assert [bool(row["misfit"]) for row in checked.variants] == [False, True]
+    noted = [line for line in lines(checked, sweep) if "the plan of b " in line]
+    assert len(noted) == len(checked.variants[1]["misfit"]) == 2
+    assert names(" ".join(noted), "16", "300")
 
 
 @pytest.mark.parametrize(("threads", "of_shared"), [(1, 1), (None, len(os.sched_getaffinity(0)))])

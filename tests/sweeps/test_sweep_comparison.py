@@ -15,6 +15,7 @@ from heldin.bounds.verdict import Standing, holm
 from heldin.jobs.purge import purge
 from heldin.jobs.user_scores import leading_scores
 from heldin.record.document import read_record, write_record
+from heldin.record.plan_fit import differences_of
 from heldin.record.sweep import read_sweep
 from heldin.reports.sweep_table import table
 from heldin.stages.measures.losses import read_losses
@@ -33,7 +34,7 @@ def test_what_is_compared_follows_from_scores_and_losses_of_the_same_users(swept
     its = {variant.name: variant for variant in result.variants}
     assert (its["none"].group, its["uls"].group, its["apart"].group) == ("none", "none", "apart")
     assert its["none"].auroc_difference is its["apart"].auroc_difference is None
-    aurocs, losses = [], []
+    aurocs, losses, perplexities = [], [], []
     for block in "12":
         one, two = (leading_scores(out / "cells" / block / name) for name in ("none", "uls"))
         assert [(s.user, s.member) for s in one] == [(s.user, s.member) for s in two]
@@ -48,7 +49,21 @@ def test_what_is_compared_follows_from_scores_and_losses_of_the_same_users(swept
         record = read_record(out / "cells" / block / "uls" / "record.json")
         assert record.utility.loss == pytest.approx(np.mean([u.loss for u in other.values()]), abs=1e-4)
         assert record.utility.base_loss == pytest.approx(np.mean([u.base_loss for u in other.values()]), abs=1e-4)
+        everyone = list(other.values())
+        levels = np.average([u.loss for u in everyone], weights=[u.tokens for u in everyone])
+        assert record.utility.perplexity == pytest.approx(np.exp(levels), rel=1e-6)
+        perplexities.append(record.utility.perplexity)
     found = its["uls"]
+    # How far the plan of 30 users, 8 of them a step, fits who was there; plain training has no plan to fit.
+    fits = [read_record(out / "cells" / block / "uls" / "record.json").training.fit for block in "12"]
+    assert found.units_of_plan == pytest.approx(np.mean([fit.units / 30 for fit in fits]), abs=1e-3)
+    assert found.gradients_of_plan == pytest.approx(np.mean([fit.gradients / 8 for fit in fits]), abs=1e-3)
+    assert its["none"].units_of_plan is its["none"].gradients_of_plan is None
+    noted = any("the plan of uls " in note for note in result.notes)
+    assert noted == any(differences_of(fit) for fit in fits)
+    (row,) = (line for line in table(result).splitlines() if line.startswith("uls "))
+    assert names(row, f"{100 * found.units_of_plan:.0f} % units", f"{100 * found.gradients_of_plan:.0f} % gradients")
+    assert found.perplexity.value == pytest.approx(np.mean(perplexities), abs=1e-3)
     assert found.auroc_difference.value == pytest.approx(np.mean(aurocs), abs=1e-3)
     assert found.loss_difference.value == pytest.approx(np.mean(losses), abs=1e-4)
     # Two blocks give no interval that says anything, and none is printed.
