@@ -4,9 +4,9 @@ No network and no weights: models are random. A part has one case or more, `--ca
 appends a line to benchmarks/gpu.jsonl as it ends (device, driver, versions, commit), says pass or fail for each figure
 and how long it took, and renews the table of GPUs in RESULTS.md; the exit code is 1 if a figure or a case fails and 2
 where there is no GPU. Figures of time have beside them the share of the card: 6 N FLOPs a token, without those of
-attention, over the seconds and over what a bf16 matrix product reaches on that card in the same process. Parts 1, 2, 5
+attention, over the seconds and over what a bf16 matrix product reaches on that card in the same process. Parts 1, 2
 and 8 need torch, transformers, scipy and pydantic and nothing else; 3 also dp-accounting and Opacus, 4 the client of
-endpoints, 9 accelerate, 6 and 7 all that heldin installs.
+endpoints, 5 cryptography, 9 accelerate, 6 and 7 all that heldin installs.
 
 1. Every engine: V = 50,257 tied, 4 layers, with TF32 switched on outside. In float32 within 1e-4 of plain float64
    backward passes on the CPU; in bfloat16 within 2e-2 of plain backward passes of that precision, and beside it how far

@@ -268,7 +268,7 @@ class NoiseGenerator(StrEnum):
     """The source of the noise; the value is the name that plan and report print."""
 
     PHILOX = "Philox keyed per step by HMAC-SHA-256 (counter-based, not cryptographic)"
-    SECURE = "SHAKE-256 keyed per step by HMAC-SHA-256 (cryptographic)"
+    SECURE = "AES-256-CTR keyed per step by HMAC-SHA-256 (cryptographic)"
 
 
 def _rate(population: int, cohort: float) -> float:

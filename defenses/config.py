@@ -38,7 +38,7 @@ class _Noised(Section):
     delta: float = Field(gt=0, lt=1)
     """delta of the guarantee; a delta above one over the number of users guarantees almost nothing."""
     secure_noise: bool = False
-    """Draw the noise from a cryptographic generator (SHAKE-256), which is slower than Philox."""
+    """Draw the noise from a cryptographic generator (AES-256 in counter mode), which is slower than Philox."""
     base_model_saw_protected: bool = False
     """Whether the base model or the tokenizer was trained on protected users' texts, which voids the guarantee."""
 

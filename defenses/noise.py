@@ -2,34 +2,33 @@
 
 There are two generators. The default is counter-based: Philox (numpy's on a CPU, torch's on a GPU) under a key derived
 per step and block of a tensor by HMAC-SHA-256; it is fast and not cryptographic. The secure one takes its bits from
-SHAKE-256 and turns them into normal numbers by the inverse distribution function. Neither protects against attacks on
-floating point.
+AES-256 in counter mode under such a key: who does not know the run's key cannot tell them from coins, as far as is
+known of AES and HMAC. The inverse distribution function turns them into normal numbers, on the GPU where there is one.
+Neither generator protects against attacks on floating point.
 
 A tensor is cut into blocks of ``BLOCK`` numbers in the order in which they lie in memory. Each has a key of its own, so
 that a process that holds a part of a tensor draws the numbers of that part, and no others have to be drawn in order.
 """
 
-import contextlib
-import hashlib
+import functools
 import os
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import special
 
 from heldin.base.coins import keyed_digest
-from heldin.base.machine import start_worker
 from heldin.base.wording import counted, in_bytes
 from heldin.defenses.choices import NoiseGenerator
+from heldin.models.devices import moved
 
 BLOCK = 2**20
-AHEAD_FROM = 8 * BLOCK  # numbers of a step; a core makes fewer in half a second
+AHEAD_FROM = 8 * BLOCK  # numbers of a step; a core makes the bits of fewer in a thirtieth of a second
+MOST_AHEAD = 2**28 // BLOCK  # blocks whose bits are held: 2 GiB
 _Block = tuple[int, str, int]  # step, tensor, number
 
 
@@ -52,25 +51,42 @@ def standard_normal(generator: NoiseGenerator, digest: bytes, count: int) -> NDA
     """The numbers of one block, N(0, 1), shape (count,).
 
     Args:
-        generator: Philox under the first 128 bits of the digest, or SHAKE-256 of all of it.
+        generator: Philox under the first 128 bits of the digest, or AES-256 under all of it.
     """
     match generator:
         case NoiseGenerator.PHILOX:
             philox = np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "big")))
             return philox.standard_normal(count, dtype=np.float32)
         case NoiseGenerator.SECURE:
-            bits = np.frombuffer(hashlib.shake_256(digest).digest(8 * count), dtype=np.uint64)
-            return np.asarray(special.ndtri(_within_0_and_1(bits)), dtype=np.float32)
+            return _normal(_secure_bits(digest, count)).numpy()
 
 
-def _within_0_and_1(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """The middles of 2^52 cells: never 0 or 1, whose inverses are infinite. Of 2^53 cells the topmost rounds to 1."""
-    return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+def _secure_bits(digest: bytes, count: int) -> torch.Tensor:
+    """64 bits for each number, int64, shape (count,): what AES-256 makes of the counters from 0 on under this key."""
+    # Imported where it is needed, since it loads OpenSSL, which most runs do without.
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    out = np.empty(8 * count + 15, dtype=np.uint8)  # room for a whole last block of the cipher
+    Cipher(algorithms.AES(digest), modes.CTR(bytes(16))).encryptor().update_into(_zeros(count), out.data)
+    return torch.from_numpy(out[: 8 * count].view(np.int64))
+
+
+@functools.lru_cache(maxsize=4)
+def _zeros(count: int) -> bytes:
+    return bytes(8 * count)
+
+
+def _normal(bits: torch.Tensor) -> torch.Tensor:
+    """Normal numbers, fp32, where the bits are."""
+    # The middles of 2^52 cells: never 0 or 1, whose inverses are infinite. Of 2^53 cells the topmost rounds to 1.
+    cells = (bits >> 12) & (2**52 - 1)
+    normal: torch.Tensor = torch.special.ndtri((cells.double() + 0.5) * 2.0**-52)
+    return normal.float()
 
 
 @dataclass
 class NoiseSource:
-    """The noise of one run, drawn a step ahead in processes of their own where that takes long.
+    """The noise of one run; the bits of secure noise are made a step ahead, in threads, where that takes long.
 
     Attributes:
         key: the run's secret key; two runs must never share one, or their difference would contain no noise.
@@ -78,9 +94,8 @@ class NoiseSource:
 
     generator: NoiseGenerator
     key: bytes = field(repr=False)
-    _pool: ProcessPoolExecutor | None = field(default=None, repr=False)
-    _broken: bool = field(default=False, repr=False)
-    _drawn: dict[_Block, "Future[NDArray[np.float32]]"] = field(default_factory=dict, repr=False)
+    _pool: ThreadPoolExecutor | None = field(default=None, repr=False)
+    _drawn: dict[_Block, "Future[torch.Tensor]"] = field(default_factory=dict, repr=False)
 
     def gaussian(
         self,
@@ -124,15 +139,18 @@ class NoiseSource:
         else:
             for number, values in self._blocks(step, name, blocks, sizes):
                 place, part = span(number)
-                numbers[place] = values[part].to(device)
+                if self.generator is NoiseGenerator.SECURE:
+                    numbers[place] = _normal(moved(values[part], device))
+                else:
+                    numbers[place] = values[part].to(device)
         return numbers.mul_(deviation).view(wanted)
 
     def ahead(
         self, step: int, shapes: Mapping[str, torch.Size], rows: Mapping[str, tuple[int, int]] | None = None
     ) -> str | None:
-        """Begin to draw the noise of ``step``; returns a line on what it costs when that begins for the first time.
+        """Begin to make the bits of ``step``; returns a line on what they cost when that begins for the first time.
 
-        Only secure noise of large models is drawn ahead: Philox takes less time than the step's other work.
+        Only those of secure noise of large models: Philox takes less time than the step's other work.
 
         Args:
             shapes: of each tensor, whole.
@@ -144,57 +162,46 @@ class NoiseSource:
         if self.generator is not NoiseGenerator.SECURE or total < AHEAD_FROM:
             return None
         notice = None
-        if self._broken:
-            return None
         if self._pool is None:
             # Those that train together on a machine share its cores.
-            processes = max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - 1)
-            # Started anew: a fork of a process that uses a GPU could not go on.
-            self._pool = ProcessPoolExecutor(processes, get_context("spawn"), start_worker)
-            notice = _cost(total, processes)
-        # What was drawn for a step that is over is not asked for again.
+            cores = max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - 1)
+            self._pool = ThreadPoolExecutor(cores)  # the cipher lets other threads work
+            notice = _cost(total, cores)
+        # What was made for a step that is over is not asked for again.
         self._drawn = {block: drawing for block, drawing in self._drawn.items() if block[0] >= step - 1}
         for name, shape in shapes.items():
             sizes = block_sizes(shape.numel())
             for number in _numbers(*spans[name]):
-                if (step, name, number) not in self._drawn:
+                if len(self._drawn) < MOST_AHEAD and (step, name, number) not in self._drawn:
                     digest = block_digest(self.key, step, name, number)
-                    try:
-                        drawing = self._pool.submit(standard_normal, self.generator, digest, sizes[number])
-                    except BrokenExecutor:
-                        self.close()
-                        self._broken = True
-                        return (
-                            "secure noise: a process that drew ahead was killed; it is drawn in each step from here on"
-                        )
-                    self._drawn[step, name, number] = drawing
+                    self._drawn[step, name, number] = self._pool.submit(_secure_bits, digest, sizes[number])
         return notice
 
     def close(self) -> None:
-        """End the processes that draw ahead."""
+        """End the threads that draw ahead."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
         self._pool = None
         self._drawn.clear()
 
     def _blocks(self, step: int, name: str, numbers: range, sizes: list[int]) -> Iterator[tuple[int, torch.Tensor]]:
-        """The numbers of these blocks, made on a CPU."""
+        """The numbers of these blocks, made on a CPU; of secure noise their bits."""
 
         def drawn(number: int) -> torch.Tensor:
             # Taken out: each block is asked for once, and the next step's need the memory.
             ready = self._drawn.pop((step, name, number), None)
             if ready is not None:
-                # A process that was killed from outside, as for memory, took its numbers along: they are drawn here.
-                with contextlib.suppress(BrokenExecutor):
-                    return torch.from_numpy(ready.result())
+                return ready.result()
             digest = block_digest(self.key, step, name, number)
+            if self.generator is NoiseGenerator.SECURE:
+                return _secure_bits(digest, sizes[number])
             return torch.from_numpy(standard_normal(self.generator, digest, sizes[number]))
 
         if len(numbers) < 2:
             for number in numbers:
                 yield number, drawn(number)
         else:
-            # numpy's and scipy's loops let other threads work.
+            # numpy's loops and the cipher let other threads work.
             with ThreadPoolExecutor(torch.get_num_threads()) as threads:
                 yield from zip(numbers, threads.map(drawn, numbers), strict=True)
 
@@ -234,11 +241,12 @@ def _fill(block: torch.Tensor, digest: bytes, source: torch.Generator) -> None:
     block.normal_(generator=source)
 
 
-def _cost(numbers: int, processes: int) -> str:
+def _cost(numbers: int, cores: int) -> str:
     began = time.perf_counter()
-    standard_normal(NoiseGenerator.SECURE, bytes(32), BLOCK)
+    _secure_bits(bytes(32), BLOCK)
     seconds = (time.perf_counter() - began) * numbers / BLOCK
+    held = in_bytes(8 * min(numbers, MOST_AHEAD * BLOCK))
     return (
-        f"secure noise: {numbers:,} numbers a step take some {seconds:.1f} s of processor time; they are drawn a step"
-        f" ahead, on {counted(processes, 'core')}, and held in {in_bytes(4 * numbers)}"
+        f"secure noise: the bits of {numbers:,} numbers a step take some {seconds:.1f} s of processor time; they are"
+        f" made a step ahead, on {counted(cores, 'core')}, and held in {held}"
     )

@@ -78,9 +78,9 @@ OWNED = Cost("units and draws: a record that is trained on, in the memory of eac
 DRAW = Cost("draws: a unit at each start, and each time that it takes part", 6e-6, "s")
 CHOICE = Cost("draws: a record that is chosen", 1e-6, "s")
 PHILOX = Cost("noise, Philox: a number, on one core", 12e-9, "s")
-SHAKE = Cost("noise, SHAKE-256: a number, on one core", 52e-9, "s")
+AES = Cost("noise, AES-256: a number, on one core", 28e-9, "s")
 CACHED = Cost("score cache: a text of 200 tokens, on disk", 2500, "bytes")
-COSTS = (STORE, STORED, SET_ASIDE, TOKENIZED, TOKEN, SEQUENCE, UNIT, OWNED, DRAW, CHOICE, PHILOX, SHAKE, CACHED)
+COSTS = (STORE, STORED, SET_ASIDE, TOKENIZED, TOKEN, SEQUENCE, UNIT, OWNED, DRAW, CHOICE, PHILOX, AES, CACHED)
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Weights:
 
     def noise_seconds(self, secure: bool) -> float:
         """Return the seconds of a core, for a step; shards draw theirs at the same time."""
-        return self.parameters * (SHAKE if secure else PHILOX).size
+        return self.parameters * (AES if secure else PHILOX).size
 
 
 def cost_lines(config: RunConfig, mechanism: Mechanism) -> list[str]:

@@ -1,10 +1,9 @@
 """Noise of the stated distribution, a function of key, step and name; a wrong deviation is caught."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
 from heldin.base.coins import seed_key
@@ -40,11 +39,25 @@ def test_steps_names_and_keys_give_independent_noise_and_repeating_gives_the_sam
     assert stats.pearsonr(base[:-1], base[1:]).pvalue > 1e-6
 
 
-def test_no_bits_of_the_hash_give_an_infinite_number(monkeypatch):
-    for byte in (b"\x00", b"\xff"):
-        constant = SimpleNamespace(shake_256=lambda _, byte=byte: SimpleNamespace(digest=lambda size: byte * size))
-        monkeypatch.setattr("heldin.defenses.noise.hashlib", constant)
-        assert abs(_draw(NoiseGenerator.SECURE, deviation=1.0, count=1)[0]) == pytest.approx(8.2, abs=0.1)
+@pytest.mark.parametrize("bits", [0, -1])
+def test_no_bits_give_an_infinite_number(bits, monkeypatch):
+    monkeypatch.setattr(noise, "_secure_bits", lambda _, count: torch.full((count,), bits))
+    value = _draw(NoiseGenerator.SECURE, deviation=1.0, count=1)[0]
+    assert value == pytest.approx(-8.2 if bits == 0 else 8.2, abs=0.1)
+
+
+def test_secure_bits_are_those_of_aes_in_counter_mode():
+    """NIST SP 800-38A, F.5.5: the key stream is what the plaintext and the ciphertext differ in."""
+    key = bytes.fromhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")
+    counter = bytes.fromhex("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff")
+    plain = bytes.fromhex("6bc1bee22e409f96e93d7e117393172a")
+    stream = Cipher(algorithms.AES(key), modes.CTR(counter)).encryptor().update(bytes(16))
+    assert bytes(a ^ b for a, b in zip(stream, plain, strict=True)).hex() == "601ec313775789a5b7a7f504bbf3d228"
+    # A block's bits are the ciphers of the counters 0, 1, 2, whatever their number.
+    codebook = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+    expected = b"".join(codebook.update(counter.to_bytes(16, "big")) for counter in range(3))
+    for count in (1, 5, 6):
+        assert noise._secure_bits(key, count).numpy().tobytes() == expected[: 8 * count]
 
 
 @every_generator
@@ -77,7 +90,7 @@ def test_blocks_of_a_tensor_are_independent(generator):
     assert stats.kstest(values[2], "norm").pvalue > 1e-6
 
 
-def test_secure_noise_is_drawn_a_step_ahead_in_other_processes(monkeypatch):
+def test_secure_noise_is_drawn_a_step_ahead_in_other_threads(monkeypatch):
     monkeypatch.setattr(noise, "AHEAD_FROM", 2 * BLOCK)
     source, shape = NoiseSource(NoiseGenerator.SECURE, KEY), torch.Size([BLOCK + 5])
     said = [source.ahead(step, {"v": shape, "w": shape}) for step in (3, 4)]
@@ -107,17 +120,13 @@ def test_of_a_shard_only_its_blocks_are_drawn_ahead(monkeypatch):
     source.close()
 
 
-def test_a_killed_process_costs_time_and_changes_no_number(monkeypatch):
-    monkeypatch.setattr(noise, "AHEAD_FROM", 2 * BLOCK)
-    source, shapes = NoiseSource(NoiseGenerator.SECURE, KEY), {"w": torch.Size([2 * BLOCK + 5])}
-    assert names(source.ahead(3, shapes), f"{2 * BLOCK + 5:,}")
-    for process in list(source._pool._processes.values()):
-        process.kill()
-        process.join()
-    for step in (3, 4):
-        expected = gaussian(NoiseGenerator.SECURE, KEY, step, "w", shapes["w"], 1.0, CPU)
-        assert torch.equal(source.gaussian(step, "w", shapes["w"], 1.0, CPU), expected)
-        # Once.
-        assert (source.ahead(step + 1, shapes) is not None) == (step == 3)
-        assert source._broken
+def test_no_more_is_held_ahead_than_memory_is_meant_for(monkeypatch):
+    monkeypatch.setattr(noise, "AHEAD_FROM", BLOCK)
+    monkeypatch.setattr(noise, "MOST_AHEAD", 2)
+    source, shapes = NoiseSource(NoiseGenerator.SECURE, KEY), {"w": torch.Size([3 * BLOCK + 5])}
+    assert source.ahead(3, shapes) is not None
+    assert len(source._drawn) == 2
+    expected = gaussian(NoiseGenerator.SECURE, KEY, 3, "w", shapes["w"], 1.0, CPU)
+    assert torch.equal(source.gaussian(3, "w", shapes["w"], 1.0, CPU), expected)
+    assert not source._drawn
     source.close()

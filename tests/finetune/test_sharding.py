@@ -60,7 +60,7 @@ def advance(steps):
     if stop[0] == 0:
         raise KeyboardInterrupt
 
-# Guarded: processes that draw noise ahead import this file.
+# Guarded: processes that this file starts import it.
 if __name__ == "__main__":
     if "secure" in kind:
         noise.AHEAD_FROM = 1  # a tiny model has few numbers
@@ -74,7 +74,7 @@ if __name__ == "__main__":
                 select_by="loss", advance=advance, spread=its, say=said.append,
             )
             if rank() == 0:
-                ahead = any("drawn a step ahead" in line for line in said)
+                ahead = any("made a step ahead" in line for line in said)
                 print([round(point["loss"], 4) for point in result.history], result.gradients, ahead)
         except (KeyboardInterrupt, InputError) as error:
             print(type(error).__name__, error)

@@ -67,7 +67,7 @@ def _sizes() -> list[str]:
             f"{_long(u.start_seconds)}; {1000 * u.step_seconds:.2g} ms" for _, u, _ in SIZES.values()
         ],
         "units and records in the memory of each process": [in_bytes(u.memory) for _, u, _ in SIZES.values()],
-        "noise of a step, one core: Philox; SHAKE-256": [
+        "noise of a step, one core: Philox; AES-256": [
             f"{_long(w.noise_seconds(False))}; {_long(w.noise_seconds(True))}" for _, _, w in SIZES.values()
         ],
         "weights, gradients, sum, Adam": [in_bytes(w.training) for _, _, w in SIZES.values()],
