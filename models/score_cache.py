@@ -24,8 +24,10 @@ from heldin.models.tokens import MEMO
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# Texts that are scored, kept and written together. A GPU has nothing to do between two chunks.
+# Texts that are scored, kept and written together. A GPU has nothing to do between two chunks; the first are smaller,
+# since nothing is scored before the first is tokenized.
 CHUNK = {"cpu": 512, "cuda": 4096}
+FIRST = 256
 CHARACTERS = 2**23  # of a chunk at most, unless one text has more: scores take some 2 bytes for each
 RULE_VERSION = "1"  # increase it when scores are made or kept otherwise: old ones are then ignored
 # Bits of the column "kind": what a row holds beside log-probabilities.
@@ -216,13 +218,13 @@ def _key(text: str) -> bytes:
 
 
 def _cut(keys: Sequence[bytes], lengths: Sequence[int], size: int) -> Iterator[list[bytes]]:
-    """Chunks of at most ``size`` texts and ``CHARACTERS``, in order."""
+    """Chunks of at most ``size`` texts and ``CHARACTERS``, in order; where that is large, the first are smaller."""
     chunk: list[bytes] = []
-    characters = 0
+    characters, most = 0, size if size < 4 * FIRST else FIRST
     for key, length in zip(keys, lengths, strict=True):
-        if chunk and (len(chunk) == size or characters + length > CHARACTERS):
+        if chunk and (len(chunk) == most or characters + length > CHARACTERS):
             yield chunk
-            chunk, characters = [], 0
+            chunk, characters, most = [], 0, min(size, 2 * most)
         chunk.append(key)
         characters += length
     if chunk:

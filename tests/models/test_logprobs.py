@@ -140,6 +140,15 @@ def test_a_chunk_has_so_many_texts_and_characters_at_most(monkeypatch):
     assert list(heldin.models.score_cache._cut([], [], 2)) == []
 
 
+def test_the_first_of_large_chunks_are_small():
+    """A GPU waits while the first texts are tokenized."""
+    keys = [str(i).encode() for i in range(10_000)]
+    chunks = list(heldin.models.score_cache._cut(keys, [1] * len(keys), 4096))
+    assert [len(chunk) for chunk in chunks] == [256, 512, 1024, 2048, 4096, 2064]
+    assert [key for chunk in chunks for key in chunk] == keys
+    assert [len(chunk) for chunk in heldin.models.score_cache._cut(keys[:1100], [1] * 1100, 512)] == [512, 512, 76]
+
+
 def test_a_cache_that_is_no_database_is_told(tmp_path):
     (tmp_path / "scores.sqlite").write_bytes(b"not a database" * 100)
     with refused(by="ScoreCache.__init__", naming="scores.sqlite"):
