@@ -91,7 +91,7 @@ def bound(
     >>> member = rng.random(1000) < 0.5
     >>> found = bound(rng.normal(2.0 * member), member, assignment="coin", claims=["epsilon=1,delta=1e-5"])
     >>> found.verdict.outcome.value, found.verdict.standing.value, found.exit_code
-    ('violated', 'certified', 3)
+    ('contradicted', 'certified', 3)
 
     Args:
         scores: one for each user, shape (m,).

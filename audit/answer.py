@@ -102,8 +102,8 @@ def decision_facts(
         # All claims are promised at once, so the lowest ceiling is what is allowed.
         ceiling=min((ceiling.auroc for ceiling in ceilings), default=None),
         ceiling_rates=tuple((f, min(ceiling.tpr_at(f) for ceiling in ceilings)) for f in fprs) if ceilings else (),
-        violated=gravest.standing if gravest else None,
-        violated_by=gravest.subjects if gravest and gravest.subjects != scored else None,
+        contradicted=gravest.standing if gravest else None,
+        contradicted_by=gravest.subjects if gravest and gravest.subjects != scored else None,
     )
     decided = decide(evidence, by)
     # A record has few digits: more would be about single users (audit.coarse). The answer and its words come before

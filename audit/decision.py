@@ -3,7 +3,7 @@
 | answer | when |
 |---|---|
 | not valid | sides are asserted and the groups differ by themselves, or the scores compare nothing |
-| leaks | the randomisation test of either family rejects (audit/randomisation.py), or a claim is violated |
+| leaks | the randomisation test of either family rejects (audit/randomisation.py), or a claim is contradicted |
 | no leak found | neither rejects, nothing points the wrong way, every upper limit is below the thresholds, it learned |
 | inconclusive | none of these |
 
@@ -162,8 +162,8 @@ class Evidence:
         flaws: why the comparison is not valid; empty if it is.
         ceiling: the largest AUROC that the promise allows; None without a promise.
         ceiling_rates: (FPR, largest TPR that the promise allows), at each rate of the scores.
-        violated: standing of the gravest verdict that rejects a claim; None where none does.
-        violated_by: whom that verdict is about, if not the users whose scores these are.
+        contradicted: standing of the gravest verdict that rejects a claim; None where none does.
+        contradicted_by: whom that verdict is about, if not the users whose scores these are.
         unmet: whether a condition of a certified statement, other than who drew the assignment, is not met.
         learned: whether the model's gain on held-out users is above zero; None where it was not measured.
     """
@@ -180,8 +180,8 @@ class Evidence:
     flaws: tuple[Statement, ...] = ()
     ceiling: float | None = None
     ceiling_rates: tuple[tuple[float, float], ...] = ()
-    violated: str | None = None
-    violated_by: Statement | None = None
+    contradicted: str | None = None
+    contradicted_by: Statement | None = None
     unmet: bool = False
     learned: bool | None = None
 
@@ -244,10 +244,10 @@ def decide(evidence: Evidence, by: DecisionConfig) -> Decision:
     shown = [rate.at_most for rate in rates if rate is not None]
     # One score whose rate cannot be shown leaves the claim about all of them open.
     excluded_tpr = max(shown) if len(shown) == len(rates) else None
-    # Two families, whose levels add up: 5 % with the defaults. A violated claim has an error probability of its own.
-    leaks = evidence.auroc_p <= by.auroc_level or evidence.tpr_p <= by.tpr_level or evidence.violated is not None
+    # Two families, whose levels add up: 5 % with the defaults. A contradicted claim has an error level of its own.
+    leaks = evidence.auroc_p <= by.auroc_level or evidence.tpr_p <= by.tpr_level or evidence.contradicted is not None
     # Flaws are about the compared users: a claim that other people's scores violate (canary users) still counts.
-    void = bool(evidence.flaws) and not (evidence.violated and evidence.violated_by)
+    void = bool(evidence.flaws) and not (evidence.contradicted and evidence.contradicted_by)
     leads = strongest(evidence, by) if leaks and not void else None
     # A score below chance has low upper limits, yet it tells the sides apart: it may not pass for "no leak found".
     backwards = evidence.reversed_p <= by.auroc_level
@@ -324,7 +324,7 @@ def strongest(evidence: Evidence, by: DecisionConfig) -> int:
 
 
 def _named_by(evidence: Evidence, strongest: int | None, by: DecisionConfig) -> Named | None:
-    # A violated claim alone names nobody: the score beside it did not pass.
+    # A contradicted claim alone names nobody: the score beside it did not pass.
     if strongest is None or not passes(evidence.scores[strongest], by):
         return None
     return _named(evidence.scores[strongest], by)
@@ -342,7 +342,7 @@ def _named(score: ScoreEvidence, by: DecisionConfig) -> Named | None:
 def _promise(evidence: Evidence, strongest: int | None, by: DecisionConfig) -> Promise | None:
     if strongest is None:
         return None
-    if evidence.violated is not None:
+    if evidence.contradicted is not None:
         return Promise.BEYOND
     if evidence.ceiling is None:
         return None

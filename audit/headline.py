@@ -71,8 +71,8 @@ def notes(
         wording: words for what is separated.
     """
     remarks = []
-    if evidence.violated and evidence.violated_by and any(passes(score, by) for score in evidence.scores):
-        broken = Note.PROMISE_BROKEN if evidence.violated == "certified" else Note.PROMISE_SEEMS_BROKEN
+    if evidence.contradicted and evidence.contradicted_by and any(passes(score, by) for score in evidence.scores):
+        broken = Note.PROMISE_BROKEN if evidence.contradicted == "certified" else Note.PROMISE_SEEMS_BROKEN
         remarks.append(broken(violation=_violation(evidence)))
     if disagreement(evidence, by):
         remarks.append(_disagreement(evidence, by, length_correlations, wording))
@@ -93,7 +93,7 @@ def _leaks(evidence: Evidence, decision: Decision, by: DecisionConfig, wording: 
 
 def _leak_found(score: ScoreEvidence, evidence: Evidence, by: DecisionConfig, wording: Wording) -> Statement:
     values: dict[str, Any] = {"score": score.name, "interval": _interval(score, evidence), "audited": wording.audited}
-    # The violated claim is the finding; the score is only what it was measured by.
+    # The contradicted claim is the finding; the score is only what it was measured by.
     if not passes(score, by):
         return LeakFound.BY_CLAIM(violation=_violation(evidence), **values)
     # It passes by its rates alone: its AUROC is shown, but is not what tells of the leak.
@@ -101,10 +101,10 @@ def _leak_found(score: ScoreEvidence, evidence: Evidence, by: DecisionConfig, wo
 
 
 def _violation(evidence: Evidence) -> Statement:
-    certified = evidence.violated == "certified"
-    if evidence.violated_by is None:
+    certified = evidence.contradicted == "certified"
+    if evidence.contradicted_by is None:
         return (Violation.CERTIFIED if certified else Violation.INDICATED)()
-    return (Violation.CERTIFIED_BY if certified else Violation.INDICATED_BY)(subjects=evidence.violated_by)
+    return (Violation.CERTIFIED_BY if certified else Violation.INDICATED_BY)(subjects=evidence.contradicted_by)
 
 
 def _inconclusive(evidence: Evidence, decision: Decision, by: DecisionConfig, wording: Wording) -> Statement:

@@ -195,7 +195,7 @@ def judge_panels(
     table = scored_users(leading, of_them if alone else real)
     parts = parts_of(len(variants_of(table.attacks, fixed.attack))) + bool(canaries)
     with reporter.track("statistics", parts, "parts") as advance:
-        # Canary users first: a claim that they violate is violated for the training, and the answer must say so.
+        # Canary users first: a claim that they violate is contradicted for the training, and the answer must say so.
         judgements: list[Judgement] = []
         facts = None
         if planted is not None and canaries:

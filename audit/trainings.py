@@ -101,8 +101,8 @@ def _certified(trainings: TrainingScores, test: ThresholdTest | None, judgement:
     outcomes = {v.outcome for v in judgement.verdicts if v.claim != NO_CLAIM}
     if not outcomes:
         claims = TrainingsCertify.NO_CLAIM()
-    elif Outcome.VIOLATED in outcomes:
-        claims = TrainingsCertify.VIOLATED()
+    elif Outcome.CONTRADICTED in outcomes:
+        claims = TrainingsCertify.CONTRADICTED()
     elif outcomes == {Outcome.CONSISTENT}:
         claims = TrainingsCertify.CONSISTENT()
     else:

@@ -65,7 +65,7 @@ class RocTest:
     alpha: float
 
     @property
-    def violated(self) -> bool:
+    def contradicted(self) -> bool:
         """Return whether the ceiling is rejected at level alpha."""
         return self.local_levels or self.dkw
 

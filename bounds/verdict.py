@@ -1,4 +1,4 @@
-"""From evidence to verdict: outcome (violated, consistent, inconclusive) and standing (certified, indicative).
+"""From evidence to verdict: outcome (contradicted, consistent, inconclusive) and standing (certified, indicative).
 
 One test per claim, chosen by the design and not by its result: the theorems of bounds/one_run.py for one run; ROC
 bands, or thresholds fixed beforehand, for independent trainings. The test pays for several attacks, numbers of guesses
@@ -46,7 +46,7 @@ _FACTOR = 1.01  # a p-value is at most this much above the smallest rejecting le
 class Outcome(StrEnum):
     """The result of the test of a claim."""
 
-    VIOLATED = "violated"
+    CONTRADICTED = "contradicted"
     CONSISTENT = "consistent"  # not rejected; a perfect attack would have rejected it
     INCONCLUSIVE = "inconclusive"  # not rejected, nor would perfect guessing have been
 
@@ -117,12 +117,12 @@ def describe_outcome(outcome: str, standing: str) -> str:
 
     "Not contradicted (certified)" would read as if the claim were certified.
     """
-    plain = standing == Standing.CERTIFIED.value and outcome != Outcome.VIOLATED.value
+    plain = standing == Standing.CERTIFIED.value and outcome != Outcome.CONTRADICTED.value
     return f"{_OUTCOMES[Outcome(outcome)]}{'' if plain else f' ({standing})'}"
 
 
 _OUTCOMES = {
-    Outcome.VIOLATED: "contradicted",
+    Outcome.CONTRADICTED: "contradicted",
     Outcome.CONSISTENT: "not contradicted",
     Outcome.INCONCLUSIVE: "out of reach",
 }
@@ -169,7 +169,7 @@ class Verdict:
     @property
     def exit_code(self) -> int:
         """The exit code: CERTIFIED or INDICATIVE if the claim is contradicted, else DONE."""
-        if self.outcome is not Outcome.VIOLATED:
+        if self.outcome is not Outcome.CONTRADICTED:
             return ExitCode.DONE
         return ExitCode.CERTIFIED if self.standing is Standing.CERTIFIED else ExitCode.INDICATIVE
 
@@ -189,7 +189,7 @@ def decide(scores: LabelledScores, claim: Claim, design: Design) -> Verdict:
 
     | test rejects | perfect guessing would reject | outcome      |
     |--------------|-------------------------------|--------------|
-    | yes          |                               | violated     |
+    | yes          |                               | contradicted     |
     | no           | yes                           | consistent   |
     | no           | no                            | inconclusive |
 
@@ -200,7 +200,7 @@ def decide(scores: LabelledScores, claim: Claim, design: Design) -> Verdict:
     flaws = design.flaws(n1, n1 + n0)
     if rejects(scores, claim, design):
         finding = Finding.REJECTED(claim=claim.label, level=design.alpha, test=_test(design))
-        outcome = Outcome.VIOLATED
+        outcome = Outcome.CONTRADICTED
     elif could_reject(n1, n0, claim, design):
         outcome, finding = Outcome.CONSISTENT, Finding.NOT_REJECTED(claim=claim.label)
     else:
@@ -228,8 +228,8 @@ def undecided(scores: LabelledScores, delta: float, design: Design) -> Verdict:
 
 
 def gravest(verdicts: tuple[Verdict, ...]) -> Verdict:
-    """The verdict to act on: violated before inconclusive before consistent, certified before indicative."""
-    order = [Outcome.VIOLATED, Outcome.INCONCLUSIVE, Outcome.CONSISTENT]
+    """The verdict to act on: contradicted before inconclusive before consistent, certified before indicative."""
+    order = [Outcome.CONTRADICTED, Outcome.INCONCLUSIVE, Outcome.CONSISTENT]
     # Inconclusive before consistent: a claim that nothing could have rejected must not hide behind another's test.
     return min(verdicts, key=lambda v: (order.index(v.outcome), v.standing is not Standing.CERTIFIED))
 
@@ -243,7 +243,7 @@ def rejects(scores: LabelledScores, claim: Claim, design: Design) -> bool:
         return any(claim.rejected_by(one_run.guess(scores, attempt.made), attempt.level) for attempt in tries)
     if design.thresholds:
         return bounds.thresholds_violate(scores, design.thresholds, claim.ceiling, alpha=alpha, attacks=attacks)
-    return bands.violates(scores, claim.ceiling, alpha=alpha, attacks=attacks).violated
+    return bands.violates(scores, claim.ceiling, alpha=alpha, attacks=attacks).contradicted
 
 
 def could_reject(members: int, non_members: int, claim: Claim, design: Design) -> bool:

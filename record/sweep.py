@@ -83,9 +83,9 @@ class JointVerdict(Facts):
     adjusted: float | None
 
     @property
-    def jointly_violated(self) -> bool:
-        """Return if the claim is violated, certified at 95 % for all cells at once and by the cell's record too."""
-        certified = self.standing == Standing.CERTIFIED.value and self.outcome == Outcome.VIOLATED.value
+    def jointly_contradicted(self) -> bool:
+        """Return if the claim is contradicted, certified at 95 % for all cells at once and by the cell's record too."""
+        certified = self.standing == Standing.CERTIFIED.value and self.outcome == Outcome.CONTRADICTED.value
         return certified and self.adjusted is not None and self.adjusted <= JOINT_ALPHA
 
 
@@ -210,7 +210,7 @@ class VariantResult(Facts):
         gradients: mean number of records' gradients.
         units_of_plan: mean number of units in training over the stated population; null without noise.
         gradients_of_plan: mean number of gradients in a step over the plan's; null where the plan does not decide it.
-        jointly_violated: whether a claim is violated at 95 % for all cells at once, certified.
+        jointly_contradicted: whether a claim is contradicted at 95 % for all cells at once, certified.
         differs: keys of its config that are not the first variant's, with their values.
         epsilon_per_user: epsilon, where it is every user's; null otherwise.
         named: of 1,000 held-in users how many the leading attack names, where it names ``fpr`` of the others wrongly.
@@ -241,7 +241,7 @@ class VariantResult(Facts):
     gradients: float | None
     units_of_plan: float | None = None
     gradients_of_plan: float | None = None
-    jointly_violated: bool
+    jointly_contradicted: bool
     differs: dict[str, Any] = Field(default_factory=dict)
     epsilon_per_user: float | None = None
     named: Summary | None = None
@@ -346,7 +346,7 @@ class SweepResult(Facts):
         config: config of the first variant, user-name patterns left out.
         composed: what all cells, and those that tuned them, together cost a user; null without a private one.
         tried: what tuning tried; empty if nothing was tuned.
-        tuning_violated: whether a cell that tuned violates a claim jointly, certified.
+        tuning_contradicted: whether a cell that tuned violates a claim jointly, certified.
     """
 
     notice: str
@@ -365,12 +365,12 @@ class SweepResult(Facts):
     config: dict[str, Any]
     composed: Composed | None = None
     tried: list[Tried] = Field(default_factory=list)
-    tuning_violated: bool = False
+    tuning_contradicted: bool = False
 
     @property
     def exit_code(self) -> int:
         """The exit code: CERTIFIED for a claim that is contradicted jointly, RESUMABLE if cells failed, else DONE."""
-        if self.tuning_violated or any(variant.jointly_violated for variant in self.variants):
+        if self.tuning_contradicted or any(variant.jointly_contradicted for variant in self.variants):
             return ExitCode.CERTIFIED
         return ExitCode.RESUMABLE if any(cell.state == "failed" for cell in self.cells) else ExitCode.DONE
 

@@ -34,7 +34,7 @@ SWEEPS = {
     "chua-table-6": "Chua et al., Table 6b: group privacy against user-level sampling",
 }
 FINDINGS = "findings.json"
-_FINISHED = (0, 3, 4)  # exit codes of a run with a result: a violated claim is one
+_FINISHED = (0, 3, 4)  # exit codes of a run with a result: a contradicted claim is one
 Set = Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")]
 Check = Annotated[bool, typer.Option("--check", help="Only check: print every problem, or what would be done.")]
 

@@ -22,7 +22,7 @@ def _bounds_that_follow(record: Record) -> list[Bound]:
 def describe_verdicts(record: Record) -> str:
     """Return the verdict on each claim, and the best bound with its name."""
     judgement = record.judgement
-    sentences = _count_violated(judgement.verdicts)
+    sentences = _count_contradicted(judgement.verdicts)
     for verdict in judgement.verdicts:
         reason = sentence(verdict.reason)
         whom = f"{verdict.subjects}, " if record.canaries else ""
@@ -55,18 +55,18 @@ def describe_verdicts(record: Record) -> str:
     return " ".join(sentences)
 
 
-def _count_violated(verdicts: Sequence[Verdict]) -> list[str]:
+def _count_contradicted(verdicts: Sequence[Verdict]) -> list[str]:
     """Return a sentence on what became of the claims; none if no claim was tested."""
     # By claim, each of which may have a verdict on real users and one on canary users.
     tested = {verdict.claim for verdict in verdicts if verdict.claim != NO_CLAIM}
     if not tested:
         return []
-    violated = len({verdict.claim for verdict in verdicts if verdict.outcome is Outcome.VIOLATED})
+    contradicted = len({verdict.claim for verdict in verdicts if verdict.outcome is Outcome.CONTRADICTED})
     if len(tested) == 1:
-        outcome = "is contradicted" if violated else "is not contradicted, which does not show that it is true"
+        outcome = "is contradicted" if contradicted else "is not contradicted, which does not show that it is true"
         return [f"The tested claim {outcome}."]
-    outcome = f"{violated} {'is' if violated == 1 else 'are'} contradicted"
-    if not violated:
+    outcome = f"{contradicted} {'is' if contradicted == 1 else 'are'} contradicted"
+    if not contradicted:
         outcome = "none is contradicted, which does not show that they are true"
     return [f"Of the {len(tested)} tested claims, {outcome}."]
 

@@ -79,11 +79,11 @@ def _by_claim_alone(record: Record) -> bool:
 
 
 def _contradicted(record: Record) -> list[Verdict]:
-    return [v for v in record.judgement.verdicts if v.claim != NO_CLAIM and v.outcome is Outcome.VIOLATED]
+    return [v for v in record.judgement.verdicts if v.claim != NO_CLAIM and v.outcome is Outcome.CONTRADICTED]
 
 
-def _gravest(violated: list[Verdict]) -> Verdict:
-    return min(violated, key=lambda verdict: verdict.exit_code)  # 3, certified, before 4
+def _gravest(contradicted: list[Verdict]) -> Verdict:
+    return min(contradicted, key=lambda verdict: verdict.exit_code)  # 3, certified, before 4
 
 
 def state_people(record: Record) -> list[Statement]:
@@ -219,9 +219,9 @@ def state_guarantee(record: Record) -> list[Statement]:
 
 def _judge(record: Record, verdicts: list[Verdict]) -> Statement:
     """Return what the verdicts on one claim, of different groups of people, say together."""
-    violated = [verdict for verdict in verdicts if verdict.outcome is Outcome.VIOLATED]
-    if violated:
-        gravest = _gravest(violated)
+    contradicted = [verdict for verdict in verdicts if verdict.outcome is Outcome.CONTRADICTED]
+    if contradicted:
+        gravest = _gravest(contradicted)
         subjects = Guaranteed.BY_SUBJECTS(subjects=gravest.subjects) if record.canaries else None
         return Guaranteed.CONTRADICTED(subjects=subjects, evidence=gravest.standing.value)
     reach = _reach(verdicts)

@@ -30,7 +30,7 @@ def recommend(record: Record) -> Statement:
     """Return the recommendation with the next step, consistent with every other line of page one."""
     facts = record.decision
     answer = facts.decision.answer
-    if any(v.claim != NO_CLAIM and v.outcome is Outcome.VIOLATED for v in record.judgement.verdicts):
+    if any(v.claim != NO_CLAIM and v.outcome is Outcome.CONTRADICTED for v in record.judgement.verdicts):
         return Advice.RELEASE_NEVER(next=Next.CHECK_TRAINER())
     if answer is Answer.NOT_VALID:
         return Advice.COMPARISON(next=_planted(record, _repair(record)))

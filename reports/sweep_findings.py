@@ -205,12 +205,12 @@ def state_guarantees(result: SweepResult) -> list[Statement]:
     private = [variant for variant in result.variants if variant.epsilon is not None]
     if not private:
         return [Compared.NO_GUARANTEE()]
-    certified = [variant.label for variant in private if variant.jointly_violated]
+    certified = [variant.label for variant in private if variant.jointly_contradicted]
     suspected = [
         variant.label
         for variant in private
         if variant.label not in certified
-        and any(v.outcome == "violated" for c in result.cells if c.variant == variant.name for v in c.verdicts)
+        and any(v.outcome == "contradicted" for c in result.cells if c.variant == variant.name for v in c.verdicts)
     ]
     statements = [Compared.GUARANTEES(variants=", ".join(variant.label for variant in private))]
     statements += [Compared.CONTRADICTED(variants=", ".join(certified))] if certified else []
@@ -226,9 +226,9 @@ def state_beaten(result: SweepResult) -> list[Statement]:
 
 def recommend(result: SweepResult) -> Statement:
     """Return what to do next."""
-    shipping, violated = result.shipping, [v.label for v in result.variants if v.jointly_violated]
-    if violated:
-        return SweepAdvice.BEYOND(variants=", ".join(violated), next=_advise(result, shipping))
+    shipping, contradicted = result.shipping, [v.label for v in result.variants if v.jointly_contradicted]
+    if contradicted:
+        return SweepAdvice.BEYOND(variants=", ".join(contradicted), next=_advise(result, shipping))
     return _advise(result, shipping)
 
 
@@ -343,15 +343,15 @@ def _of_100(summary: Summary | None) -> Summary | None:
 
 def list_notes(result: SweepResult) -> list[Block]:
     """Return what a reader must know: violations, then what the comparison rests on."""
-    violated = [
+    contradicted = [
         f"{cell.block}/{cell.variant} ({verdict.subjects}, {verdict.claim}, {verdict.standing},"
-        f" {'and for all training runs at once' if verdict.jointly_violated else 'in this training run alone'})"
+        f" {'and for all training runs at once' if verdict.jointly_contradicted else 'in this training run alone'})"
         for cell in result.cells
         for verdict in cell.verdicts
-        if verdict.outcome == "violated"
+        if verdict.outcome == "contradicted"
     ]
-    more = f" and {len(violated) - _MOST_NAMED} more" if len(violated) > _MOST_NAMED else ""
-    violations = [f"A claim is contradicted in {'; '.join(violated[:_MOST_NAMED])}{more}."] if violated else []
+    more = f" and {len(contradicted) - _MOST_NAMED} more" if len(contradicted) > _MOST_NAMED else ""
+    violations = [f"A claim is contradicted in {'; '.join(contradicted[:_MOST_NAMED])}{more}."] if contradicted else []
     said = [] if result.shipping is None else [Paragraph(str(result.shipping.reason))]
     return [*said, *map(Note, [*violations, *(sentence(note) for note in result.notes)])]
 
@@ -376,7 +376,7 @@ def _state_rule(rule: Rule) -> str:
 def _state_outcome(result: SweepResult, variant: VariantResult) -> str:
     """Return whether a variant passes, or why not; and the marks of variants that beat it."""
     marks = assign_letters(result.variants)
-    outcomes = ["a claim is contradicted"] if variant.jointly_violated else []
+    outcomes = ["a claim is contradicted"] if variant.jointly_contradicted else []
     if result.shipping is not None:
         mine = next((candidate for candidate in result.shipping.candidates if candidate.name == variant.name), None)
         named = result.rule is not None and variant.name in result.rule.candidates

@@ -53,8 +53,8 @@ def _list_failed(result: SweepResult) -> Iterator[str]:
         if cell.state != "done":
             yield f"{name}: {cell.state}{f': {cell.said}' if cell.said else ''}"
         for verdict in cell.verdicts:
-            if verdict.outcome == "violated":
-                jointly = "also jointly" if verdict.jointly_violated else "not jointly"
+            if verdict.outcome == "contradicted":
+                jointly = "also jointly" if verdict.jointly_contradicted else "not jointly"
                 outcome = describe_outcome(verdict.outcome, verdict.standing)
                 yield f"{name}: {verdict.subjects}: {verdict.claim} is {outcome}, {jointly}"
 

@@ -40,7 +40,7 @@ def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str, conn
         ResumableError: a cell that tunes has no result.
     """
     with one_process_at_a_time(out):
-        violated = False
+        contradicted = False
         if sweep.tuning is not None:
             tuned = run_sweep(sweep.tuning, out / TUNING, reporter, command=command, connect=connect)
             failed = [cell for cell in tuned.cells if cell.state in ("failed", "to do")]
@@ -49,7 +49,7 @@ def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str, conn
                     f"tuning: cell {failed[0].block}/{failed[0].variant}: {failed[0].said}; the same command tries it"
                     " again; if it cannot succeed, take it out of the grid and begin in a new folder"
                 )
-            violated = tuned.exit_code == ExitCode.CERTIFIED
+            contradicted = tuned.exit_code == ExitCode.CERTIFIED
             # Before the coins of the blocks: what is chosen is part of the plan that they are drawn after.
             sweep = with_choices(sweep, tries(sweep, out))
         take_sweep(sweep, out)
@@ -62,9 +62,9 @@ def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str, conn
                 with connect(sweep.config.resources, len(todo)) as place:
                     states = run_cells(cells, out, place, kept)
             result = compare_cells(sweep, out, states, kept, command=without_names(command))
-            if violated:
-                note = f"a claim is violated in '{out / TUNING}', certified for all of its cells at once"
-                result = result.model_copy(update={"tuning_violated": True, "notes": [note, *result.notes]})
+            if contradicted:
+                note = f"a claim is contradicted in '{out / TUNING}', certified for all of its cells at once"
+                result = result.model_copy(update={"tuning_contradicted": True, "notes": [note, *result.notes]})
             write_sweep(result, out)
             return result
 

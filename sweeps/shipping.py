@@ -74,11 +74,11 @@ def _what_would_do(results: Sequence[CandidateResult]) -> Statement:
 def _candidate(name: str, records: Mapping[int, Record]) -> Candidate:
     in_order = [records[block] for block in sorted(records)]
     training = in_order[0].training
-    violated = [
-        f"block {block}: {verdict.subjects}: {verdict.claim} is violated ({verdict.standing.value})"
+    contradicted = [
+        f"block {block}: {verdict.subjects}: {verdict.claim} is contradicted ({verdict.standing.value})"
         for block, record in sorted(records.items())
         for verdict in record.judgement.verdicts
-        if verdict.outcome.value == "violated"
+        if verdict.outcome.value == "contradicted"
     ]
     return Candidate(
         name=name,
@@ -90,7 +90,7 @@ def _candidate(name: str, records: Mapping[int, Record]) -> Candidate:
                 [record.utility.gain.value for record in in_order if record.utility and record.utility.gain]
             ],
         },
-        disqualified="; ".join(violated),
+        disqualified="; ".join(contradicted),
     )
 
 

@@ -127,7 +127,7 @@ def _variant(variant: Variant, finished: Mapping[str, Finished], results: Sequen
         gradients=_mean([cell.gradients for cell in done]),
         units_of_plan=_share([(fit.units, fit.population) for fit in fits]),
         gradients_of_plan=_share([(fit.gradients, fit.planned) for fit in fits]),
-        jointly_violated=any(verdict.jointly_violated for cell in done for verdict in cell.verdicts),
+        jointly_contradicted=any(verdict.jointly_contradicted for cell in done for verdict in cell.verdicts),
         epsilon_per_user=epsilon_per_user(training),
         named=over_blocks([_named_of_1000(cell) for cell in mine], digits=0, least=0.0, most=1000.0) if mine else None,
         epsilon_at_least=max(bounds, default=None),

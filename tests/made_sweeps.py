@@ -33,7 +33,7 @@ def roc(auroc):
     return RocPoints(fpr=RATES.tolist(), tpr=(RATES ** ((1 - auroc) / auroc)).tolist())
 
 
-def made_sweep(names=("none", "cap10", "uls"), blocks=5, *, shipped=None, dominated=(), violated=False):
+def made_sweep(names=("none", "cap10", "uls"), blocks=5, *, shipped=None, dominated=(), contradicted=False):
     """A sweep whose variants leak and learn the less, the later they stand; from the third on with a promise."""
     rng = np.random.default_rng(0)
     variants, cells = [], []
@@ -43,7 +43,7 @@ def made_sweep(names=("none", "cap10", "uls"), blocks=5, *, shipped=None, domina
         gains = [round(0.6 - 0.3 * place + 0.01 * x, 4) for x in rng.standard_normal(blocks)]
         variants.append(_variant(name, names[0], aurocs, gains, private, name in dominated))
         cells += [
-            _cell(block, name, aurocs[block - 1], gains[block - 1], private, violated and block == 1)
+            _cell(block, name, aurocs[block - 1], gains[block - 1], private, contradicted and block == 1)
             for block in range(1, blocks + 1)
         ]
     cells.sort(key=lambda cell: cell.block)
@@ -108,7 +108,7 @@ def _variant(name, first, aurocs, gains, private, beaten):
         gradients=3840.0 if private else 12000.0,
         units_of_plan=0.98 if private else None,
         gradients_of_plan=0.75 if private else None,
-        jointly_violated=False,
+        jointly_contradicted=False,
         differs={} if is_first else {"defense.kind": "uls", "defense.cohort": 16},
         epsilon_per_user=8.0 if private else None,
         named=over_blocks([400.0 * (a - 0.4) for a in aurocs], digits=0),
@@ -132,14 +132,14 @@ def _variant(name, first, aurocs, gains, private, beaten):
     )
 
 
-def _cell(block, name, auroc, gain, private, violated):
+def _cell(block, name, auroc, gain, private, contradicted):
     verdict = JointVerdict(
         subjects=REAL_USERS,
         claim=ClaimLabel.STATED(epsilon=8.0, delta=1e-5),
-        outcome="violated" if violated else "consistent",
+        outcome="contradicted" if contradicted else "consistent",
         standing="certified",
-        p_value=0.001 if violated else 1.0,
-        adjusted=0.04 if violated else 1.0,
+        p_value=0.001 if contradicted else 1.0,
+        adjusted=0.04 if contradicted else 1.0,
     )
     return CellResult(
         block=block,

@@ -131,11 +131,11 @@ class TrainerAudit(Tabular):
         """The gravest finding."""
         # What the coins certify outranks the checks, which are about the mechanism and not about epsilon.
         of_curve = self.result.verdict.outcome
-        if of_curve is Outcome.VIOLATED:
-            return TrainerOutcome.CURVE_VIOLATED
+        if of_curve is Outcome.CONTRADICTED:
+            return TrainerOutcome.CURVE_CONTRADICTED
         # A check is about the mechanism: too much noise fails it too.
         if any(alarm.kind is AlarmKind.MECHANISM for alarm in self.alarms):
-            return TrainerOutcome.MECHANISM_VIOLATED
+            return TrainerOutcome.MECHANISM_CONTRADICTED
         if self.alarms:
             return TrainerOutcome.UNSAFE
         return TrainerOutcome.CONSISTENT if of_curve is Outcome.CONSISTENT else TrainerOutcome.INCONCLUSIVE
@@ -144,9 +144,9 @@ class TrainerAudit(Tabular):
     def exit_code(self) -> int:
         """The exit code: CERTIFIED, OTHER_MECHANISM, UNSAFE if that is not accepted, else DONE."""
         match self.outcome:
-            case TrainerOutcome.CURVE_VIOLATED:
+            case TrainerOutcome.CURVE_CONTRADICTED:
                 return self.result.verdict.exit_code
-            case TrainerOutcome.MECHANISM_VIOLATED:
+            case TrainerOutcome.MECHANISM_CONTRADICTED:
                 return ExitCode.OTHER_MECHANISM
             case TrainerOutcome.UNSAFE:
                 return ExitCode.DONE if AlarmKind.NON_FINITE in self.accepted else ExitCode.UNSAFE

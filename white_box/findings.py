@@ -34,8 +34,8 @@ WIDTH = 118  # of the output, at most
 _NAME = 52  # characters of a check's name in the table, which is then 80 wide
 _NO_ALARM = "No check raised an alarm. The checks cover only what is listed as tested."
 _OUTCOMES: dict[TrainerOutcome, str] = {
-    TrainerOutcome.CURVE_VIOLATED: "The trainer does not have the stated guarantee.",
-    TrainerOutcome.MECHANISM_VIOLATED: "The trainer does not run the stated mechanism.",
+    TrainerOutcome.CURVE_CONTRADICTED: "The trainer does not have the stated guarantee.",
+    TrainerOutcome.MECHANISM_CONTRADICTED: "The trainer does not run the stated mechanism.",
     TrainerOutcome.UNSAFE: "A unit whose gradient is not finite changes more of a step than its own contribution."
     " No check contradicts the stated mechanism on finite input.",
     TrainerOutcome.INCONCLUSIVE: _NO_ALARM,

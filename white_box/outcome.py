@@ -25,8 +25,8 @@ class Acceptable(StrEnum):
 class TrainerOutcome(StrEnum):
     """The outcome of an audit of a trainer, the gravest first."""
 
-    CURVE_VIOLATED = "curve violated"  # the coins of canaries reject the accountant's curve
-    MECHANISM_VIOLATED = "mechanism violated"  # a check rejects the stated mechanism on finite input
+    CURVE_CONTRADICTED = "curve contradicted"  # the coins of canaries reject the accountant's curve
+    MECHANISM_CONTRADICTED = "mechanism contradicted"  # a check rejects the stated mechanism on finite input
     UNSAFE = "unsafe on non-finite input"  # all alarms are of the kind NON_FINITE
     INCONCLUSIVE = "inconclusive"  # no alarm, and perfect guessing would not have rejected the curve either
     CONSISTENT = "consistent"  # no alarm, and perfect guessing would have rejected the curve

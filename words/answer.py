@@ -35,7 +35,7 @@ class TrainingsCertify(Code):
     PICKED_BY = " at the threshold that the first {pilot} picked"
     FIXED_BEFORE = " at the threshold that was fixed beforehand"
     NO_CLAIM = "no claim was tested"
-    VIOLATED = "the claim is contradicted"
+    CONTRADICTED = "the claim is contradicted"
     CONSISTENT = "the claim is not contradicted"
     INCONCLUSIVE = "the claim is out of reach"
 

@@ -240,7 +240,7 @@ def test_groups_are_reported_apart_and_bounds_name_whom_they_speak_of():
     (judgement,) = judgements
     assert {b.subjects for b in judgement.bounds} == {OF_SUBSTRINGS}
     assert [(v.outcome, v.standing, v.subjects) for v in judgement.verdicts] == [
-        ("violated", "certified", OF_SUBSTRINGS)
+        ("contradicted", "certified", OF_SUBSTRINGS)
     ]
     assert max(b.epsilon_lower for b in judgement.bounds) > 2  # the offset between groups costs nothing
     assert joined([judgement, judgement]).bounds == judgement.bounds * 2

@@ -125,13 +125,13 @@ def test_a_leak_at_low_false_positive_rates_alone_is_a_leak_and_said_as_such():
 
 
 @pytest.mark.parametrize(
-    ("ceiling", "violated", "promise"),
+    ("ceiling", "contradicted", "promise"),
     [(None, None, None), (0.69, None, Promise.WITHIN), (0.6, None, Promise.ABOVE), (0.69, "certified", Promise.BEYOND),
      (0.69, "indicative", Promise.BEYOND)],
 )  # fmt: skip
-def test_a_leak_is_a_leak_whatever_was_claimed(ceiling, violated, promise):
+def test_a_leak_is_a_leak_whatever_was_claimed(ceiling, contradicted, promise):
     """How it compares with a claim is on a line of its own: no word of the answer says "within"."""
-    its = evidence(LEAK, ceiling=ceiling, violated=violated)
+    its = evidence(LEAK, ceiling=ceiling, contradicted=contradicted)
     decided = decide(its, BY)
     assert (decided.answer, decided.promise) == (Answer.LEAKS, promise)
     assert headline(its, decided, BY) == headline(evidence(LEAK), decide(evidence(LEAK), BY), BY)
@@ -173,7 +173,7 @@ def test_a_rate_that_cannot_be_shown_excludes_nothing():
 def test_a_promise_is_compared_with_a_leak_alone_and_a_violated_claim_is_one():
     assert decide(evidence(score(0.5, at_most=0.55), ceiling=0.6), BY).promise is None
     assert decide(evidence(LEAK), BY).promise is None
-    broken = evidence(score(0.5, at_most=0.55), score(0.6), ceiling=0.6, violated="certified")
+    broken = evidence(score(0.5, at_most=0.55), score(0.6), ceiling=0.6, contradicted="certified")
     decided = decide(broken, BY)
     assert (decided.answer, decided.promise, decided.strongest) == (Answer.LEAKS, Promise.BEYOND, 0)
     statement = headline(broken, decided, BY)
@@ -181,24 +181,24 @@ def test_a_promise_is_compared_with_a_leak_alone_and_a_violated_claim_is_one():
     interval = {"auroc": 0.5, "lower": 0.45, "upper": 0.55, "scores": 2}
     assert values_of(statement, AurocInterval.SIMULTANEOUS) == interval
     assert decided.named is None
-    asserted = evidence(score(0.5, at_most=0.55), ceiling=0.6, violated="indicative", exact=False)
+    asserted = evidence(score(0.5, at_most=0.55), ceiling=0.6, contradicted="indicative", exact=False)
     assert states(headline(asserted, decide(asserted, BY), BY), Violation.INDICATED)
 
 
 @pytest.mark.parametrize("flaws", [(), (FLAW,)])
 def test_a_promise_that_others_of_the_training_break_is_no_all_clear(flaws):
     """Canary users certify a violation; real users are at chance, or not comparable."""
-    beside = {"violated": "certified", "violated_by": "unseen-token canary users"}
+    beside = {"contradicted": "certified", "contradicted_by": "unseen-token canary users"}
     its = evidence(score(0.5, at_most=0.55), ceiling=0.6, flaws=flaws, **beside)
     decided = decide(its, BY)
     assert (decided.answer, decided.promise) == (Answer.LEAKS, Promise.BEYOND)
     statement = headline(its, decided, BY)
     assert states(statement, Headline.LEAKS, LeakFound.BY_CLAIM)
-    assert str(values_of(statement, Violation.CERTIFIED_BY)["subjects"]) == beside["violated_by"]
+    assert str(values_of(statement, Violation.CERTIFIED_BY)["subjects"]) == beside["contradicted_by"]
     both = evidence(LEAK, ceiling=0.6, **beside)
     note = notes(both, BY, [0.0])[0]
     assert note.states(Note.PROMISE_BROKEN)
-    assert str(values_of(note, Violation.CERTIFIED_BY)["subjects"]) == beside["violated_by"]
+    assert str(values_of(note, Violation.CERTIFIED_BY)["subjects"]) == beside["contradicted_by"]
 
 
 def test_more_people_named_than_promised_is_not_within_it():

@@ -40,7 +40,7 @@ def _judge(shift, *claims, users=USERS, assignment=Assignment.COIN, witnessed=Tr
 
 def test_a_leak_beyond_the_claim_is_a_certified_violation_and_one_within_it_is_not():
     broken = _judge(4.0, stated_claim(0.5, 1e-5))
-    assert [(v.outcome, v.standing) for v in broken.verdicts] == [("violated", "certified")]
+    assert [(v.outcome, v.standing) for v in broken.verdicts] == [("contradicted", "certified")]
     assert broken.exit_code == 3
     kept = _judge(0.0, stated_claim(0.5, 1e-5))
     assert [v.outcome for v in kept.verdicts] == ["consistent"]

@@ -43,18 +43,18 @@ def test_against_one_sided_t_tests_and_holm_by_hand():
 
 def test_exact_measures_and_disqualification():
     good = ([[0.5, 0.51, 0.49, 0.5, 0.5]], [0.3, 0.31, 0.29, 0.3, 0.3])
-    passes, above, without, violated = judge_candidates(
+    passes, above, without, contradicted = judge_candidates(
         [
             candidate("passes", *good),
             candidate("above", *good, epsilon=8.1),
             candidate("without", *good, epsilon=None),
-            candidate("violated", *good, disqualified="block 1: a claim is violated"),
+            candidate("contradicted", *good, disqualified="block 1: a claim is contradicted"),
         ],
         [EPSILON, AUROC, GAIN],
         0.05,
     )
     assert (passes.passes, passes.breaks, passes.blocks_needed) == (True, False, None)
-    for its in (above, without, violated):
+    for its in (above, without, contradicted):
         assert (its.passes, its.breaks, its.blocks_needed) == (False, True, None)
     assert above.tests[0].p_value == 1.0
     assert without.tests[0].value is None

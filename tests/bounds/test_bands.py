@@ -75,7 +75,7 @@ def test_violation_test_has_the_power_of_the_page():
     for seed in range(100):
         scores = gaussian_scores(1.0, 500, seed)
         for mu, ceiling in ceilings.items():
-            found[mu] += bands.violates(scores, ceiling).violated
+            found[mu] += bands.violates(scores, ceiling).contradicted
     assert found[0.5] >= 95
     assert 35 <= found[0.7] <= 85
     assert found[1.0] <= 3

@@ -95,7 +95,7 @@ def test_nothing_is_certified_of_a_fixed_or_unknown_split(scores):
     fixed = bound(scores, assignment="fixed", claims=[parse_claim("epsilon=0.1,delta=1e-5")])
     assert fixed.bounds == ()
     assert (fixed.verdict.outcome, fixed.verdict.standing, fixed.exit_code) == (
-        Outcome.VIOLATED,
+        Outcome.CONTRADICTED,
         Standing.INDICATIVE,
         4,
     )
@@ -145,8 +145,8 @@ def test_the_order_of_rows_changes_nothing(tmp_path, scores):
 def test_claims_are_paid_for_and_the_gravest_decides(scores):
     low, high = parse_claim("epsilon=0.5,delta=1e-5"), parse_claim("epsilon=20,delta=1e-5")
     result = bound(scores, assignment="coin", claims=[high, low])
-    assert [v.outcome for v in result.verdicts] == [Outcome.INCONCLUSIVE, Outcome.VIOLATED]
-    assert (result.verdict.outcome, result.exit_code) == (Outcome.VIOLATED, 3)
+    assert [v.outcome for v in result.verdicts] == [Outcome.INCONCLUSIVE, Outcome.CONTRADICTED]
+    assert (result.verdict.outcome, result.exit_code) == (Outcome.CONTRADICTED, 3)
     assert values_of(result.verdict.finding, Finding.REJECTED)["level"] == 0.025
 
 
@@ -156,7 +156,7 @@ def test_a_plan_is_a_claim(tmp_path):
     assert claim.epsilon == pytest.approx(4.0, abs=0.01)
     strong = write(tmp_path / "strong.csv", mu=2.2)
     result = bound(strong, assignment="coin", claims=[claim])
-    assert (result.verdict.outcome, result.delta) == (Outcome.VIOLATED, 1e-6)
+    assert (result.verdict.outcome, result.delta) == (Outcome.CONTRADICTED, 1e-6)
     weak = write(tmp_path / "weak.csv", mu=0.7)
     assert bound(weak, assignment="coin", claims=[claim]).verdict.outcome is Outcome.CONSISTENT
 
@@ -173,7 +173,7 @@ def test_a_plan_bounds_epsilon_if_the_trainer_differs_in_its_noise_alone(tmp_pat
         assert its.epsilon_lower >= found["one-run"].epsilon_lower
         assert result.exit_code == code
         # the bound is on the far side of the claim exactly where the claim is rejected
-        assert (its.epsilon_lower > claim.epsilon * 1.01) == (result.verdict.outcome is Outcome.VIOLATED)
+        assert (its.epsilon_lower > claim.epsilon * 1.01) == (result.verdict.outcome is Outcome.CONTRADICTED)
     unknown, _ = by_name(bound(tmp_path / "2.2.csv", claims=[claim]))
     assert unknown[PLAN_FAMILY].standing is Standing.CONDITIONAL
     _, refusals = by_name(bound(tmp_path / "2.2.csv", assignment="fixed", claims=[claim]))
@@ -339,7 +339,7 @@ def test_scores_that_speak_for_the_other_side_are_told():
     area = roc_auc_score(member, losses.scores)
     assert any(f"(AUROC {area:.2f})" in text and "--higher-is non-member" in text for text in wrong.notes())
     right = judged(losses, "non-member")
-    assert right.verdict.outcome == Outcome.VIOLATED
+    assert right.verdict.outcome == Outcome.CONTRADICTED
     assert not any("higher-is" in text for text in right.notes())
     chance = LabelledScores(rng.normal(size=400), member)
     assert not any("higher-is" in text for text in judged(chance).notes())

@@ -36,7 +36,7 @@ def test_the_p_value_agrees_with_the_verdict_at_every_level_of_the_design():
         p, level = p_value(scores, claim, design), design.alpha / attacks
         outcome = decide(scores, claim, design).outcome
         seen.add(outcome)
-        if outcome == "violated":
+        if outcome == "contradicted":
             assert p <= level * 1.01
         else:
             assert p > level
@@ -111,7 +111,7 @@ def test_holm_against_its_steps_one_by_one():
 
 @pytest.mark.slow
 def test_cells_that_share_coins_err_jointly_at_most_as_said_and_without_the_correction_more_often():
-    """Eight true promises: any of them is called violated in at most 5 % of sweeps, and by own p-values in more."""
+    """Eight true promises: any of them is called contradicted in at most 5 % of sweeps, and by own p-values in more."""
     rng = np.random.default_rng(5)
     claim = stated_claim(1.0, 1e-9)
     joint = alone = 0

@@ -85,7 +85,7 @@ def test_the_bound_stands_first_and_bounds_that_need_no_threshold_use_all_traini
 
 
 def _wrong(known, audits: int, runs: int, seed: int) -> tuple[int, int]:
-    """How often (the bound is above the true epsilon, the true curve is called violated)."""
+    """How often (the bound is above the true epsilon, the true curve is called contradicted)."""
     rng = np.random.default_rng(seed)
     above = rejected = 0
     for _ in range(audits):
@@ -122,7 +122,7 @@ def test_the_simulation_is_of_the_code_that_certifies():
         assert c.members + c.non_members == 75
         ratio = max((low - known.delta) / high, (1 - high - known.delta) / (1 - low))
         assert found.epsilon == pytest.approx(np.log(max(1.0, ratio)))
-        assert (found.judgement.verdict.outcome == "violated") == (low > known.ceiling.tpr_at(high))
+        assert (found.judgement.verdict.outcome == "contradicted") == (low > known.ceiling.tpr_at(high))
 
 
 def test_a_true_mechanism_is_rarely_called_wrong_and_a_false_claim_often():

@@ -39,8 +39,12 @@ def uls():
 
 
 def test_outcomes_under_coins(uls):
-    violated = decide(coin_scores(2.2), uls, COIN)
-    assert (violated.outcome, violated.standing, violated.exit_code) == (Outcome.VIOLATED, Standing.CERTIFIED, 3)
+    contradicted = decide(coin_scores(2.2), uls, COIN)
+    assert (contradicted.outcome, contradicted.standing, contradicted.exit_code) == (
+        Outcome.CONTRADICTED,
+        Standing.CERTIFIED,
+        3,
+    )
     consistent = decide(coin_scores(0.7), uls, COIN)
     assert (consistent.outcome, consistent.standing, consistent.exit_code) == (
         Outcome.CONSISTENT,
@@ -53,12 +57,12 @@ def test_outcomes_under_coins(uls):
     reached = values_of(high.finding, Finding.OUT_OF_REACH)
     assert (reached["count"], reached["reach"]) == (1000, pytest.approx(5.38, abs=0.01))
     assert high.max_certifiable_epsilon == pytest.approx(5.38, abs=0.01)
-    assert violated.as_dict().keys() == {"outcome", "standing", "finding", "reason", "max_certifiable_epsilon"}
+    assert contradicted.as_dict().keys() == {"outcome", "standing", "finding", "reason", "max_certifiable_epsilon"}
 
 
 def test_stated_claim_violated_and_not():
     scores = coin_scores(3.0)
-    assert decide(scores, stated_claim(1.0, 1e-5), COIN).outcome is Outcome.VIOLATED
+    assert decide(scores, stated_claim(1.0, 1e-5), COIN).outcome is Outcome.CONTRADICTED
     assert decide(scores, stated_claim(5.0, 1e-5), COIN).outcome is Outcome.CONSISTENT
 
 
@@ -91,7 +95,7 @@ def test_independent_trainings(uls):
     assert (reached["count"], reached["units"]) == (40, CountedUnits.TRAININGS())
     claim = curve_claim(ceiling_of(UnamplifiedGaussian(2.0, 1), 1, 1e-5), 2.0, 1e-5)
     found = decide(trial_scores(1.0), claim, TRIALS)
-    assert (found.outcome, found.standing) == (Outcome.VIOLATED, Standing.CERTIFIED)
+    assert (found.outcome, found.standing) == (Outcome.CONTRADICTED, Standing.CERTIFIED)
     assert states(found.finding, Finding.REJECTED, words.Test.ROC_BANDS)
     assert decide(trial_scores(0.5), claim, TRIALS).outcome is Outcome.CONSISTENT
     fixed = dataclasses.replace(TRIALS, thresholds=(0.5,))
@@ -112,7 +116,7 @@ def test_independent_trainings(uls):
 )
 def test_reasons_to_be_indicative(uls, design, flaw):
     found = decide(coin_scores(2.2), uls, design)
-    assert (found.outcome, found.standing, found.exit_code) == (Outcome.VIOLATED, Standing.INDICATIVE, 4)
+    assert (found.outcome, found.standing, found.exit_code) == (Outcome.CONTRADICTED, Standing.INDICATIVE, 4)
     assert values_of(found.finding, Finding.IF_CONDITIONS_HELD)["flaws"][0].states(flaw)
     if flaw is Flaw.BLIND_DIFFERS:
         assert values_of(found.finding, flaw)["p"] == 1e-3
@@ -169,9 +173,9 @@ def test_coins_that_come_out_even(uls):
 def test_a_true_claim_is_rarely_called_violated():
     """At most 12 alarms in 200 at the 5 % level, on a mechanism on its own curve."""
     claim = curve_claim(ceiling_of(UnamplifiedGaussian(1.0, 1), 1, 1e-5), 4.38, 1e-5)
-    alarms = sum(decide(coin_scores(1.0, 300, s), claim, COIN).outcome is Outcome.VIOLATED for s in range(200))
+    alarms = sum(decide(coin_scores(1.0, 300, s), claim, COIN).outcome is Outcome.CONTRADICTED for s in range(200))
     assert alarms <= 12
-    caught = sum(decide(coin_scores(3.0, 300, s), claim, COIN).outcome is Outcome.VIOLATED for s in range(50))
+    caught = sum(decide(coin_scores(3.0, 300, s), claim, COIN).outcome is Outcome.CONTRADICTED for s in range(50))
     assert caught >= 45
 
 
@@ -179,8 +183,8 @@ def test_gravest():
     def made(outcome, standing):
         return Verdict(stated("c"), outcome, standing, stated("r"), 1.0)
 
-    certified = made(Outcome.VIOLATED, Standing.CERTIFIED)
-    indicative = made(Outcome.VIOLATED, Standing.INDICATIVE)
+    certified = made(Outcome.CONTRADICTED, Standing.CERTIFIED)
+    indicative = made(Outcome.CONTRADICTED, Standing.INDICATIVE)
     fine, unknown = made(Outcome.CONSISTENT, Standing.CERTIFIED), made(Outcome.INCONCLUSIVE, Standing.CERTIFIED)
     assert verdict.gravest((fine, indicative, certified)) is certified
     assert verdict.gravest((fine, indicative, unknown)) is indicative

@@ -83,7 +83,7 @@ TRIALS: dict[str, Wrong] = {
     "ROC band": above(lambda s, k: bands.equal_local_level_band(s).epsilon(k.delta)),
     "DKW band": above(lambda s, k: bands.dkw_band(s).epsilon(k.delta)),
     "AUROC": above(lambda s, k: bands.auroc_epsilon(bands.auroc_at_least(s), k.delta)),
-    "ROC violates the curve": lambda s, k: bands.violates(s, k.ceiling).violated,
+    "ROC violates the curve": lambda s, k: bands.violates(s, k.ceiling).contradicted,
 }
 TRIALS_GAUSSIAN: dict[str, Wrong] = {
     "Gaussian, fixed threshold": above(lambda s, k: bounds.threshold_gaussian_bound(s, [k.threshold], k.delta).epsilon),

@@ -1,4 +1,4 @@
-"""Several looks at models of one planted training set: how often a true claim is violated in any of them."""
+"""Several looks at models of one planted training set: how often a true claim is contradicted in any of them."""
 
 import numpy as np
 import pytest
@@ -29,14 +29,14 @@ def _wrong(rng, *, looks, paid, leaked=False, users=120, rounds=500):
     for _ in range(rounds):
         member = rng.random(users) < 0.5
         sides = dict(zip(names, member.tolist(), strict=True))
-        violated = False
+        contradicted = False
         for _ in range(looks):
             # Each coin is told truly with probability e / (1 + e): exactly epsilon = 1.
             told = np.where(rng.random(users) < np.e / (1 + np.e), member, ~member)
             scores = (member if leaked else told) + 1e-9 * rng.random(users)
             verdicts = judge(dict(zip(names, scores.tolist(), strict=True)), sides, fixed, blind=[]).verdicts
-            violated |= any(v.exit_code == 3 for v in verdicts)
-        wrong += violated
+            contradicted |= any(v.exit_code == 3 for v in verdicts)
+        wrong += contradicted
     return wrong
 
 

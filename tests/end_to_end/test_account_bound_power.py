@@ -100,8 +100,8 @@ def scores(tmp_path):
 @pytest.mark.parametrize(
     ("shift", "assignment", "outcome", "standing", "code"),
     [
-        (4.0, "coin", "violated", "certified", 3),
-        (4.0, "unknown", "violated", "indicative", 4),
+        (4.0, "coin", "contradicted", "certified", 3),
+        (4.0, "unknown", "contradicted", "indicative", 4),
         (0.0, "coin", "consistent", "certified", 0),
     ],
 )

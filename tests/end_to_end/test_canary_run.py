@@ -371,5 +371,5 @@ def test_a_coin_per_user_keeps_the_guarantee_of_a_private_run(tmp_path, monkeypa
         Subjects.CANARIES_OF_KIND(kind="substring"),
         Subjects.CANARIES_OF_KIND(kind="unseen-token"),
     }
-    assert not [v for v in record.judgement.verdicts if v.outcome == "violated"]
+    assert not [v for v in record.judgement.verdicts if v.outcome == "contradicted"]
     assert write_report(tmp_path / "run").read_bytes().startswith(b"%PDF")

@@ -195,7 +195,7 @@ def test_plain_training_violates_an_epsilon_of_1_for_real_people_who_are_named(c
     assert code == 0, err
     record = read_record(tmp_path / "run" / "record.json")
     assert record.split.held_in + record.split.held_out > 250
-    # A claim of 1 is violated, certified at 95 %: the bound of the same one-run test is above it.
+    # A claim of 1 is contradicted, certified at 95 %: the bound of the same one-run test is above it.
     assert max(b.epsilon_lower for b in record.judgement.bounds if b.standing == "certified") > 1.0
     assert record.primary().auroc.value > 0.75
 

@@ -78,7 +78,7 @@ def test_plain_training_violates_an_epsilon_of_1_for_the_named_and_a_list_of_nam
     plain = {"epochs": 30, "batch_size": 32}
     record, folder = run("plain", finetune=plain)
     _, bound, auroc = about_people(record)
-    # A claim of 1 is violated, certified at 95 %: the bound of the same one-run test is above it.
+    # A claim of 1 is contradicted, certified at 95 %: the bound of the same one-run test is above it.
     assert bound > 1.0
     assert auroc > 0.75
     names = pq.read_table(folder / "ledger" / "canaries" / "users.parquet")["mark"].to_pylist()

@@ -226,12 +226,12 @@ def test_examples_sold_as_users_are_caught_from_outside_and_what_opacus_promises
     sold = [its for its in found if its["claim"] == "epsilon 2 at delta 1e-05"]
     of_32 = next(its for its in sold if its["subjects"] == "unseen-token canary users")
     # Users of 32 documents have no epsilon of 2: exit code 3.
-    assert (code, of_32["outcome"], of_32["standing"]) == (3, "violated", "certified")
+    assert (code, of_32["outcome"], of_32["standing"]) == (3, "contradicted", "certified")
     # One document has it, and users of 32 have what the accountant leaves them.
     true = [its for its in found if its not in sold]
     assert any("per example" in its["claim"] for its in true)
     assert any("at 32 examples of a user" in its["claim"] for its in true)
-    assert "violated" not in {its["outcome"] for its in true}
+    assert "contradicted" not in {its["outcome"] for its in true}
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ def test_the_control_without_defense_is_found_in_several_processes(call, config,
     certified = values_of(record.decision.statement, TrainingsCertify.WHOLE)
     assert certified["trainings"] == 60
     stated = (TrainingsCertify.WITHOUT_DEFENSE, TrainingsCertify.AT_LEAST)
-    assert states(record.decision.statement, Headline.LEAKS, *stated, TrainingsCertify.VIOLATED)
+    assert states(record.decision.statement, Headline.LEAKS, *stated, TrainingsCertify.CONTRADICTED)
     assert answer_in(printed) == "leaks"
     assert re.search(r"^exit code:\s+3$", printed, re.MULTILINE)
 

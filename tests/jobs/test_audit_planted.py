@@ -114,7 +114,7 @@ def test_a_model_that_knows_its_rows_is_found_and_a_claim_that_it_breaks_is_viol
     assert record.decision.decision.answer.value == "leaks"
     assert record.primary().auroc.value > 0.7
     verdict = record.judgement.verdicts[0]
-    assert (verdict.outcome, verdict.standing) == ("violated", "certified")
+    assert (verdict.outcome, verdict.standing) == ("contradicted", "certified")
     assert record.judgement.exit_code == 3
     assert max(b.epsilon_lower for b in record.judgement.bounds) > 0
     assert {c.known_by for c in record.planted.conditions} == {Known.CHECKED, Known.DECLARED}
@@ -134,7 +134,7 @@ def test_a_model_that_knows_its_rows_is_found_and_a_claim_that_it_breaks_is_viol
 def test_without_a_declaration_the_same_violation_is_indicative_and_says_why(fresh):
     record, _ = audited(fresh, CLAIM, by=None)
     verdict = record.judgement.verdicts[0]
-    assert (verdict.outcome, verdict.standing) == ("violated", "indicative")
+    assert (verdict.outcome, verdict.standing) == ("contradicted", "indicative")
     assert verdict.finding.values["flaws"] == [Flaw.NOT_DECLARED(count=4)]
     assert record.judgement.exit_code == 4
     assert not record.split.certifiable
@@ -226,7 +226,7 @@ def test_a_mechanism_of_examples_is_tested_on_users_of_several_at_the_curve_of_s
         assert about[subjects].claim == stated.of_group(examples).label
         assert about[subjects].claim.values["examples"] == examples
     # Nothing of so little noise hides who was trained on, in the curve of however many examples.
-    assert (about[REAL_USERS].outcome, about[REAL_USERS].standing) == ("violated", "certified")
+    assert (about[REAL_USERS].outcome, about[REAL_USERS].standing) == ("contradicted", "certified")
     one = about[Subjects.WITH_ONE_EXAMPLE(subjects=UNSEEN)]
     assert one.claim == stated.claim.label
     assert _condition(record, ConditionName.ROW_IS_EXAMPLE).known_by is Known.DECLARED

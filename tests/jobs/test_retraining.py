@@ -243,7 +243,7 @@ def test_a_trainer_of_known_epsilon_and_one_without_noise(tmp_path, fixed_key):
     broken = audit_trainings(
         _audit(runs=60, claims=((1.0, 1e-5),)), tmp_path / "b", QUIET, command="x", processes=1, trainer=noiseless
     )
-    assert [(v.outcome, v.standing) for v in broken.judgement.verdicts] == [("violated", "certified")] * 2
+    assert [(v.outcome, v.standing) for v in broken.judgement.verdicts] == [("contradicted", "certified")] * 2
     assert broken.judgement.exit_code == 3
     assert broken.judgement.bounds[0].epsilon_lower == broken.trainings.epsilon_lower > 1
 
@@ -364,6 +364,6 @@ def test_noise_forgotten_in_the_real_trainer_is_a_certified_violation_and_the_ri
 
     monkeypatch.setattr("heldin.defenses.noise.NoiseSource.gaussian", silent)
     wrong = audit_trainings(_audit(runs=80, claims=((1.0, 1e-5),)), tmp_path / "wrong", QUIET, command="x", processes=1)
-    assert [(v.outcome, v.standing) for v in wrong.judgement.verdicts] == [("violated", "certified")] * 2
+    assert [(v.outcome, v.standing) for v in wrong.judgement.verdicts] == [("contradicted", "certified")] * 2
     assert wrong.judgement.exit_code == 3
     assert wrong.trainings.epsilon_lower > 1

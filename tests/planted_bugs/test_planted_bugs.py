@@ -108,7 +108,7 @@ def test_a_planted_bug_is_caught_by_its_check_and_the_correct_trainer_is_not(bug
         game = checks.game_of(runner, bug.plant(), KEY)
         found = checks.game_checks(runner, game)
         verdict = game.result().verdict
-        assert (verdict.outcome, verdict.standing, verdict.exit_code) == (Outcome.VIOLATED, Standing.CERTIFIED, 3)
+        assert (verdict.outcome, verdict.standing, verdict.exit_code) == (Outcome.CONTRADICTED, Standing.CERTIFIED, 3)
     else:
         found = checks_of(bug.caught_by, bug.plant(), KEY)
     for name in (bug.caught_by, *(other for other in bug.also if _runner(other) == runner)):
@@ -175,11 +175,11 @@ def test_the_games_claim_epsilon_1():
 @pytest.mark.parametrize(
     ("name", "outcome", "code"),
     [
-        ("public coins", TrainerOutcome.MECHANISM_VIOLATED, 4),
-        ("no clipping", TrainerOutcome.CURVE_VIOLATED, 3),
+        ("public coins", TrainerOutcome.MECHANISM_CONTRADICTED, 4),
+        ("no clipping", TrainerOutcome.CURVE_CONTRADICTED, 3),
         ("not a number, summed", TrainerOutcome.UNSAFE, 6),
-        ("noise by the largest gradient", TrainerOutcome.MECHANISM_VIOLATED, 4),
-        ("no noise for a lone unit", TrainerOutcome.MECHANISM_VIOLATED, 4),
+        ("noise by the largest gradient", TrainerOutcome.MECHANISM_CONTRADICTED, 4),
+        ("no noise for a lone unit", TrainerOutcome.MECHANISM_CONTRADICTED, 4),
     ],
 )
 def test_a_white_box_catch_is_an_outcome_of_the_audit(name, outcome, code):

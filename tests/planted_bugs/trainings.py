@@ -370,7 +370,7 @@ class Case:
         valid: whether the comparison is valid; None: whichever.
         counts: the least that the log must count.
         refused: a part of the error in which the audit ends; None if it does not.
-        code: exit code of the audit; None: whichever does not say that a certified claim is violated.
+        code: exit code of the audit; None: whichever does not say that a certified claim is contradicted.
     """
 
     who: str

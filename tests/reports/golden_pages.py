@@ -100,9 +100,9 @@ def made_cases() -> dict[str, Record | SweepResult]:
     private = run.training.model_copy(update=update).model_dump()
     within = changed_record(_flagging(run, "no leak found"), training=private, **_claim(2.0, "consistent"))
     cases["private run: within its guarantee"] = decided_record(within, evidence(CALM, ceiling=0.8, learned=True))
-    beyond = changed_record(_flagging(run, "leaks"), training=private, **_claim(2.0, "violated"))
+    beyond = changed_record(_flagging(run, "leaks"), training=private, **_claim(2.0, "contradicted"))
     cases["private run: beyond its guarantee"] = decided_record(
-        beyond, evidence(LEAK, ceiling=0.8, violated="certified")
+        beyond, evidence(LEAK, ceiling=0.8, contradicted="certified")
     )
     cases["sweep: no decision rule"] = made_sweep()
     cases["sweep: one repetition"] = made_sweep(blocks=1)

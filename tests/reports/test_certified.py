@@ -70,6 +70,6 @@ def test_a_comparison_that_is_not_valid_gives_no_bound_on_those_whom_it_is_about
 
 
 def test_claims_are_told_one_by_one_and_a_violation_with_its_standing(record, approved):
-    both = [(ONE, "violated", "certified"), (EIGHT, "consistent", "certified")]
+    both = [(ONE, "contradicted", "certified"), (EIGHT, "consistent", "certified")]
     assert approved("two claims", describe_verdicts(_judged(record, both)))
-    assert approved("indicative", describe_verdicts(_judged(record, [(ONE, "violated", "indicative")])))
+    assert approved("indicative", describe_verdicts(_judged(record, [(ONE, "contradicted", "indicative")])))

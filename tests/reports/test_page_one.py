@@ -182,12 +182,12 @@ def test_a_leak_of_canary_users_is_part_of_the_answer(record):
 
 
 def test_a_contradicted_guarantee_alone_is_not_called_an_attack_that_succeeds(record):
-    its = evidence(CALM, violated="certified", ceiling=0.6)
-    made = _judged(decided_record(record, its), (1.0, "violated", "certified", 5.0))
+    its = evidence(CALM, contradicted="certified", ceiling=0.6)
+    made = _judged(decided_record(record, its), (1.0, "contradicted", "certified", 5.0))
     assert state_answer(made)[0].states(Found.BY_CLAIM_ALONE)
     assert states(_line(made, Label.EVIDENCE), Evidence.CERTIFIED)
     # As with an exact half of the users, whose leaks are tested exactly and whose claims are not.
-    weaker = _judged(decided_record(record, its), (1.0, "violated", "indicative", 5.0))
+    weaker = _judged(decided_record(record, its), (1.0, "contradicted", "indicative", 5.0))
     assert states(_line(weaker, Label.EVIDENCE), Evidence.NOT_BY_COINS)
 
 
@@ -300,7 +300,7 @@ def test_a_claim_that_this_audit_could_not_contradict_says_nothing(record):
 
 @pytest.mark.parametrize("standing", ["certified", "indicative"])
 def test_a_contradicted_guarantee_is_never_released(record, standing):
-    made = _limited(_judged(record, (1.0, "violated", standing, 5.0)), {"of": "auroc", "at_most": 0.99})
+    made = _limited(_judged(record, (1.0, "contradicted", standing, 5.0)), {"of": "auroc", "at_most": 0.99})
     assert values_of(_line(made, Label.GUARANTEE), Guaranteed.CONTRADICTED)["evidence"] == standing
     assert recommend(made).states(Advice.RELEASE_NEVER)
 

@@ -65,7 +65,7 @@ def test_how_sides_came_about_is_said_in_words(record, approved):
 def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(record, approved):
     verdict = {
         "claim": ClaimLabel.STATED(epsilon=1.0, delta=1e-5),
-        "outcome": "violated",
+        "outcome": "contradicted",
         "standing": "certified",
         "finding": stated("it is rejected at 95 %"),
         "max_certifiable_epsilon": 5.0,
@@ -73,15 +73,15 @@ def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(reco
     }
     bound = {"name": "one-run", "epsilon_lower": 2.5, "level": 0.95, "standing": "certified", "coverage": 0.97}
     judgement = {"users": 60, "delta": 1e-5, "bounds": [bound], "refused": [], "verdicts": [verdict]}
-    violated = changed_record(record, judgement=judgement)
-    certified = describe_verdicts(violated)
+    contradicted = changed_record(record, judgement=judgement)
+    certified = describe_verdicts(contradicted)
     assert "epsilon 1 at delta 1e-05: contradicted (certified)" in certified
-    assert approved("limits", state_limits(violated))
+    assert approved("limits", state_limits(contradicted))
     assert "2.50 (one-run, 95 %, certified)" in certified
-    assert approved("violated", certified)
+    assert approved("contradicted", certified)
     both = [{**verdict, "outcome": "consistent"}, {**verdict, "subjects": Subjects.CANARIES()}]
     of_one = changed_record(record, judgement={**judgement, "verdicts": both})
-    assert approved("violated of canary users", describe_verdicts(of_one))
+    assert approved("contradicted of canary users", describe_verdicts(of_one))
     calm = {**judgement, "verdicts": [{**verdict, "outcome": "consistent"}]}
     told = describe_verdicts(changed_record(record, judgement=calm))
     assert "is contradicted" not in told

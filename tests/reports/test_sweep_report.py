@@ -30,12 +30,12 @@ CASES = {
     "rule": made_sweep(shipped="uls"),
     "no rule": made_sweep(dominated=("cap10",)),
     "one block": made_sweep(blocks=1),
-    "violated": made_sweep(shipped="uls", violated=True),
+    "contradicted": made_sweep(shipped="uls", contradicted=True),
     "fifty": made_sweep(names=("none", LONG, *(f"{LONG[:90]}-{i}" for i in range(8))), shipped=LONG),
 }
 
 
-@pytest.fixture(scope="module", params=["violated", "fifty"])
+@pytest.fixture(scope="module", params=["contradicted", "fifty"])
 def case(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.pdf"
     with typesetting():
@@ -96,14 +96,14 @@ def _lines(result):
 
 
 def test_a_contradicted_guarantee_is_on_page_one_and_its_model_is_not_released(approved):
-    violated = CASES["violated"]
-    assert states(_lines(violated)[SweepLabel.GUARANTEE], Compared.SUSPECTED)
-    variants = [v.model_copy(update={"jointly_violated": v.name == "uls"}) for v in violated.variants]
-    certified = violated.model_copy(update={"variants": variants})
+    contradicted = CASES["contradicted"]
+    assert states(_lines(contradicted)[SweepLabel.GUARANTEE], Compared.SUSPECTED)
+    variants = [v.model_copy(update={"jointly_contradicted": v.name == "uls"}) for v in contradicted.variants]
+    certified = contradicted.model_copy(update={"variants": variants})
     assert values_of(_lines(certified)[SweepLabel.GUARANTEE], Compared.CONTRADICTED)["variants"] == "uls"
     assert sweep_findings.recommend(certified).states(SweepAdvice.BEYOND)
     assert states(_lines(CASES["rule"])[SweepLabel.GUARANTEE], Compared.NOT_CONTRADICTED)
-    said = sweep_findings.list_notes(violated)[1].text
+    said = sweep_findings.list_notes(contradicted)[1].text
     assert "1/uls" in said
     assert approved("note", said)
 

@@ -114,21 +114,21 @@ def test_the_rule_names_what_to_ship_or_why_not(swept, tmp_path):
         None,
         [True, False],
     )
-    # A violated claim stands against a variant, whatever it reaches.
+    # A contradicted claim stands against a variant, whatever it reaches.
     bad = record.judgement.verdicts[0]
-    violated = {
+    contradicted = {
         block: its.model_copy(
             update={
                 "judgement": dataclasses.replace(
-                    its.judgement, verdicts=(dataclasses.replace(bad, outcome=Outcome.VIOLATED),)
+                    its.judgement, verdicts=(dataclasses.replace(bad, outcome=Outcome.CONTRADICTED),)
                 )
             }
         )
         for block, its in good.items()
     }
-    found = shipping(sweep, {"uls": violated, "more": leaks})
+    found = shipping(sweep, {"uls": contradicted, "more": leaks})
     assert found.answer == "none passes"
-    assert "is violated" in found.candidates[0].disqualified
+    assert "is contradicted" in found.candidates[0].disqualified
     del good[3]
     unfinished = shipping(sweep, {"uls": good, "more": better})
     assert (unfinished.answer, unfinished.candidates) == ("cannot be judged", [])

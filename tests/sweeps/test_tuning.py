@@ -183,7 +183,7 @@ def test_a_violation_among_the_tries_is_told_and_decides_the_exit_code(tuned, tm
     sweep, out, result = tuned
     shutil.copytree(out, tmp_path / "out")
     monkeypatch.setattr(processes, "run_process", lambda *_, **__: pytest.fail("there is nothing to do"))
-    monkeypatch.setattr(driver, "VIOLATED", 0)  # as if the sweep that tunes had ended so
+    monkeypatch.setattr(driver, "CONTRADICTED", 0)  # as if the sweep that tunes had ended so
     again = run_sweep(sweep, tmp_path / "out", QUIET, command="heldin sweep")
     assert (result.exit_code, again.exit_code) == (0, 3)
     assert again.notes[0] not in result.notes

@@ -206,7 +206,7 @@ def test_what_the_whole_battery_says_of_it(theirs, kind, model, wanted):
     assert wanted <= alarms
     # At the example level, with Poisson sampling, there is no other.
     assert wanted or alarms == {NOT_FINITE}
-    outcome, code, accepted = (TrainerOutcome.MECHANISM_VIOLATED, 7, 7) if wanted else (TrainerOutcome.UNSAFE, 6, 0)
+    outcome, code, accepted = (TrainerOutcome.MECHANISM_CONTRADICTED, 7, 7) if wanted else (TrainerOutcome.UNSAFE, 6, 0)
     assert (found.outcome, found.exit_code) == (outcome, code)
     assert replace(found, accepted=(AlarmKind.NON_FINITE,)).exit_code == accepted
 

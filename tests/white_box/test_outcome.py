@@ -59,11 +59,11 @@ def audit(*checks, apart=0.0, canaries=400, accepted=()):
     [
         ((), 0.0, TrainerOutcome.CONSISTENT, 0, 0),
         ((NOT_FINITE,), 0.0, TrainerOutcome.UNSAFE, 6, 0),
-        ((WRONG,), 0.0, TrainerOutcome.MECHANISM_VIOLATED, 7, 7),
-        ((WRONG, NOT_FINITE), 0.0, TrainerOutcome.MECHANISM_VIOLATED, 7, 7),
-        ((), 50.0, TrainerOutcome.CURVE_VIOLATED, 3, 3),
-        ((NOT_FINITE,), 50.0, TrainerOutcome.CURVE_VIOLATED, 3, 3),
-        ((WRONG, NOT_FINITE), 50.0, TrainerOutcome.CURVE_VIOLATED, 3, 3),
+        ((WRONG,), 0.0, TrainerOutcome.MECHANISM_CONTRADICTED, 7, 7),
+        ((WRONG, NOT_FINITE), 0.0, TrainerOutcome.MECHANISM_CONTRADICTED, 7, 7),
+        ((), 50.0, TrainerOutcome.CURVE_CONTRADICTED, 3, 3),
+        ((NOT_FINITE,), 50.0, TrainerOutcome.CURVE_CONTRADICTED, 3, 3),
+        ((WRONG, NOT_FINITE), 50.0, TrainerOutcome.CURVE_CONTRADICTED, 3, 3),
     ],
 )
 def test_the_gravest_finding_is_the_outcome_and_accepting_hides_no_violation(
@@ -87,7 +87,7 @@ def test_too_few_canaries_to_reject_the_curve_are_inconclusive():
 
 def test_json_has_the_kind_of_each_alarm():
     fields = audit(WRONG, NOT_FINITE, accepted=ACCEPTED).as_dict()
-    assert (fields["outcome"], fields["exit_code"], fields["accepted"]) == ("mechanism violated", 7, ["non-finite"])
+    assert (fields["outcome"], fields["exit_code"], fields["accepted"]) == ("mechanism contradicted", 7, ["non-finite"])
     assert fields["alarms"] == [
         {"name": WRONG.name, "kind": "mechanism", "accepted": False},
         {"name": NOT_FINITE.name, "kind": "non-finite", "accepted": True},
