@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -36,15 +36,16 @@ HeldOut = Annotated[Path | None, typer.Option("--held-out", help="Texts of users
 User = Annotated[str | None, typer.Option("--user", help="Column that names the user (user).")]
 Text = Annotated[str | None, typer.Option("--text", help="Column that holds the text (text).")]
 Config = Annotated[Path | None, typer.Option("--config", help="YAML with these keys and further ones.")]
+# The words are here and not from ``bounds.design``, whose import takes seconds: a mistyped one should not wait for it.
 AssignmentOption = Annotated[
-    str | None,
+    Literal["coin", "fixed", "unknown"] | None,
     typer.Option("--assignment", metavar="WORD", help="coin, fixed or unknown (default).", rich_help_panel=KNOWN),
 ]
 TrainingOption = Annotated[
     Path | None, typer.Option("--training", help="The training data, to be searched.", rich_help_panel=KNOWN)
 ]
 TextsOption = Annotated[
-    str | None,
+    Literal["fresh", "training"] | None,
     typer.Option("--texts", metavar="WORD", help="Held-in texts: fresh or training.", rich_help_panel=KNOWN),
 ]
 Limit = Annotated[

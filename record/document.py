@@ -42,10 +42,6 @@ from heldin.words.statement import Statement
 _NAMES = {"include", "exclude"}
 _SECTIONS = ("users", "public_validation")  # set as a whole, they hold such patterns
 _AGAIN = "run the command that wrote it again"
-INTERNAL_NOTICE = (
-    "Internal: contains exact statistics about private users. Do not publish. Use heldin export for the files that may"
-    " be released."
-)
 F = TypeVar("F", bound=Facts)
 Kind = Literal["run", "audit", "planted", "trainings"]
 
@@ -219,7 +215,7 @@ class Record(Body):
     """Everything that a report prints about one run or one audit.
 
     Attributes:
-        notice: who may see the record.
+        internal: the record has exact statistics about private users: it is not to be published.
         kind: a run, or an audit of a checkpoint, of a planted training, or of many independent trainings.
         name: name of the run or audit, as its user gave it.
         created: time at which the record was written, UTC.
@@ -228,7 +224,7 @@ class Record(Body):
         environment: versions of the software, and the machine.
     """
 
-    notice: str = INTERNAL_NOTICE
+    internal: Literal[True] = True
     kind: Kind
     name: str
     created: str
@@ -268,7 +264,9 @@ class Record(Body):
             fpr, rate = at, (100 * seen[at].value, 100 * seen[at].lower, 100 * seen[at].upper)
         ceiling = self.ceiling()
         allowed = None if ceiling is None else 100 * float(np.interp(fpr, ceiling.fpr, ceiling.tpr))
-        return FlaggedPeople(*rate, 100 * fpr, allowed)
+        # A share of 0.57 times 100 is 56.99999999999999.
+        members, lower, upper, others = (round(value, 9) for value in (*rate, 100 * fpr))
+        return FlaggedPeople(members, lower, upper, others, allowed)
 
     def curve(self) -> Curve:
         """Return the curve of the leading attack, which every record has."""
@@ -350,7 +348,7 @@ def _kind(body: Body) -> Kind:
 def write_record(record: Record, path: Path) -> None:
     """Write ``record`` whole or not at all; fields that say what it is come before what was found."""
     content = json.loads(record.model_dump_json())
-    # Inherited fields would come first: whoever opens the file sees the notice before any number about users.
+    # Inherited fields would come first: who opens the file sees this before any number about users.
     first = [name for name in Record.model_fields if name not in Body.model_fields and name != "environment"]
     ordered = {name: content[name] for name in (*first, *(name for name in content if name not in first))}
     write_document(path, ordered, private=False)

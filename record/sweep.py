@@ -331,7 +331,7 @@ class SweepResult(Facts):
     """A sweep.
 
     Attributes:
-        notice: who may see the record.
+        internal: the result has exact statistics about private users: it is not to be published.
         name: that the file gives.
         sweep: hash of the plan, which every cell's record names.
         variants: in the file's order.
@@ -349,7 +349,7 @@ class SweepResult(Facts):
         tuning_contradicted: whether a cell that tuned violates a claim jointly, certified.
     """
 
-    notice: str
+    internal: Literal[True] = True
     name: str
     sweep: str
     blocks: int

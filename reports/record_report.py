@@ -10,6 +10,7 @@ from heldin.reports import annex, annex_parts, attacks, claims, extraction, figu
 from heldin.reports.blocks import Block, Entry, Facts, Paragraph, Place, Report, Verbatim, assemble
 from heldin.reports.typesetting import write_pdf
 from heldin.reports.wording import audited_by, breakable, explain_terms, texts_of
+from heldin.words.page_one import Handling
 from heldin.words.people import Wording
 from heldin.words.split import AtEndpoint
 from heldin.words.statement import joined
@@ -32,7 +33,7 @@ def report_record(record: Record) -> Report:
         title="User-inference audit",
         subject=record.name,
         created=record.created,
-        notice=record.notice,
+        notice=str(Handling.TRAINED() if record.kind == "run" else Handling.AUDITED()),
         sections=(*front, terms, *body, glossary, *closing),
     )
 

@@ -17,6 +17,7 @@ from heldin.reports.wording import (
     format_summary,
     name_measure,
 )
+from heldin.words.page_one import Handling
 
 _COLUMNS = 3  # of canary users in one table
 
@@ -29,7 +30,7 @@ def report_sweep(result: SweepResult) -> Report:
         title="Defenses compared" if result.rule is None else "Which defense to release",
         subject=result.name,
         created=result.created,
-        notice=result.notice,
+        notice=str(Handling.TRAINED()),
         sections=(*front, terms, *body, glossary, *closing),
     )
 

@@ -15,7 +15,7 @@ from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import NO_CLAIM, Standing, holm
 from heldin.defenses.mechanism import Mechanism, composed_epsilon
 from heldin.defenses.plan_file import read_plan
-from heldin.record.document import INTERNAL_NOTICE, Record, masked
+from heldin.record.document import Record, masked
 from heldin.record.facts import Environment
 from heldin.record.plan_fit import differences_of
 from heldin.record.sweep import (
@@ -65,7 +65,6 @@ def compare_cells(
         by_variant.setdefault(measured.cell.variant.name, {})[measured.cell.block] = measured.record
     together = composed([*cells, *tuning])
     return SweepResult(
-        notice=INTERNAL_NOTICE,
         name=sweep.config.name,
         sweep=plan,
         blocks=sweep.config.blocks,

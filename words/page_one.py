@@ -15,6 +15,16 @@ class Label(Code):
     NOT_TESTED = "Not tested"
 
 
+class Handling(Code):
+    """Who may see a report, at the foot of each page."""
+
+    TRAINED = (
+        "Internal: contains exact statistics about private users. Do not publish. Use heldin export for the files that"
+        " may be released."
+    )
+    AUDITED = "Internal: contains exact statistics about private users. Do not publish."
+
+
 class Found(Code):
     """The answer in a sentence for lay readers, below the banner."""
 
