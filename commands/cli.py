@@ -9,6 +9,7 @@ import importlib
 import inspect
 import os
 import sys
+import textwrap
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -162,8 +163,12 @@ def _flowing(doc: str) -> str:
 
 def _epilog(command: str) -> str | None:
     """Return the end of a command's help page; None without examples."""
-    lines = EXAMPLES.get(command, ())
-    # typer keeps only empty lines.
+    # Broken as a shell takes it: a terminal would break a longer line anywhere.
+    filled = (
+        textwrap.fill(line, 76, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+        for line in EXAMPLES.get(command, ())
+    )
+    lines = [line.replace("\n", " \\\n") for line in filled]
     return "\n\n".join(["Example:" if len(lines) == 1 else "Examples:", *lines]) if lines else None
 
 
