@@ -61,7 +61,6 @@ def made_sweep(names=("none", "cap10", "uls"), blocks=5, *, shipped=None, domina
             reason=RuleReason.SELECTED(variant=shipped, block=1, percent=95.0, candidates=1),
         )
     return SweepResult(
-        notice="INTERNAL",
         name="made-up",
         sweep="ab" * 32,
         blocks=blocks,
