@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoBlock
 
-from heldin.models.devices import is_out_of_memory
+from heldin.models.devices import is_out_of_memory, kind_of
 
 Result = TypeVar("Result")
 Compute = Callable[..., Tensor]
@@ -81,7 +81,7 @@ def records(model: nn.Module, modules: Iterable[nn.Module], parameters: Mapping[
         parameters: its trainable ones by name.
     """
     weights = parameters.values()
-    if _cannot_record or next(iter(weights)).device.type != "cuda" or dist.is_initialized():
+    if _cannot_record or kind_of(next(iter(weights)).device) != "cuda" or dist.is_initialized():
         return False
     if hasattr(model, "hf_device_map") or any(weight.dtype != torch.float32 for weight in weights):
         return False
@@ -106,7 +106,8 @@ def sums_of_recorded(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -
     What was recorded of parameters that lay elsewhere is given up.
     """
     repeats = _repeats_of(model)
-    places = tuple((name, parameter.data_ptr()) for name, parameter in parameters.items())
+    # Where memory is rehearsed, tensors lie nowhere.
+    places = tuple((name, p.data_ptr() if p.device.type == "cuda" else id(p)) for name, p in parameters.items())
     if repeats.places == places:
         repeats.flat.zero_()
     else:
