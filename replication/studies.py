@@ -46,6 +46,42 @@ def effective_noise(to: StudyFolder = Path("runs/effective-noise"), json: AsJson
     _study(to, "effective-noise", noise.as_dict(rows), noise.table(rows), effective_noise_figure(rows), json)
 
 
+@app.command("concentration")
+def concentration(
+    config: Annotated[Path, typer.Argument(help="YAML configuration of a run, whose public users are measured.")],
+    to: StudyFolder = Path("runs/concentration"),
+    group_size: Annotated[list[int] | None, typer.Option(min=1, help="Records of a user. Repeatable.")] = None,
+    users: Annotated[int, typer.Option(min=10, help="Public users, at most.")] = 128,
+    model: Annotated[str | None, typer.Option(help="Model to measure at (default: the base model).")] = None,
+    clip_norm: Annotated[float | None, typer.Option(help="C (default: the median norm of users' gradients).")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
+    quiet: Quiet = False,
+    device: DeviceOption = None,
+    json: AsJson = False,
+) -> None:
+    """Measure how far users' gradients lie apart: the tau / C of Asi & Liu's filter (Chua et al., section 5.3)."""
+    from heldin.base.errors import InputError
+    from heldin.base.files import private_directory, write_text
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.stages.run_config import load_config
+    from replication import concentration as study
+
+    if clip_norm is not None and not clip_norm > 0.0:
+        raise InputError(f"--clip-norm {clip_norm:g}: it must be above 0")
+    private_directory(to)  # before the work
+    who, rows = study.measure(
+        load_config(config, set_ or []),
+        reporter_for_this_terminal(),
+        group_sizes=tuple(group_size or (1, 4, 16)),
+        most_users=users,
+        model=model,
+        clip_norm=clip_norm,
+    )
+    where, fields = to / "concentration.json", study.as_dict(who, rows)
+    write_text(where, json_text(fields) + "\n")
+    typer.echo(json_text(fields) if json else f"{study.table(who, rows)}\nnumbers: {where}")
+
+
 @app.command("proposition")
 def proposition(
     to: StudyFolder = Path("runs/proposition"),
