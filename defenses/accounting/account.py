@@ -94,7 +94,7 @@ class AccountRow(Tabular):
 
     def as_dict(self) -> dict[str, Any]:
         """The fields by name; epsilon_black_box may be inf."""
-        label, rule = (None if said is None else str(said) for said in (self.label, self.delta_rule))
+        label, rule = (str(its) if its else None for its in (self.label, self.delta_rule))
         return {**dataclasses.asdict(self), "label": label, "warnings": self.notes(), "delta_rule": rule}
 
 
@@ -349,8 +349,8 @@ def account_table(row: AccountRow) -> str:
         ("its TPR at 1 % FPR, at most", _number(row.tpr_at_1pct_fpr_bound)),
     ]
     text = [f"{name:<38}{value}" for name, value in lines if value]
-    said = [str(statement) for statement in (row.label, row.delta_rule) if statement is not None]
-    return "\n".join([*text, *said, *(f"warning: {warning}" for warning in row.notes())])
+    statements = [str(statement) for statement in (row.label, row.delta_rule) if statement is not None]
+    return "\n".join([*text, *statements, *(f"warning: {warning}" for warning in row.notes())])
 
 
 def _black_box(row: AccountRow) -> str:
