@@ -177,6 +177,43 @@ def user_entity_claims(json: AsJson = False, csv: AsCsv = False) -> None:
     answer(published_table(claims), claims.rows(), claims.rows(), json=json, csv=csv)
 
 
+@app.command("user-entity-curves")
+def user_entity_curves(to: StudyFolder = Path("runs/user-entity-curves"), json: AsJson = False) -> None:
+    """Draw epsilon over steps as Lai et al. claim it, and what holds (their Figures 4 and 9)."""
+    from dataclasses import asdict
+
+    from heldin.base.files import private_directory
+    from heldin.base.progress import reporter_for_this_terminal
+    from replication import published_claims as claims
+    from replication.study_figures import claim_figure
+
+    private_directory(to)  # before the work
+    with reporter_for_this_terminal().track("claims", 3, "data sets") as advance:
+        curves = claims.claim_curves(advance=advance)
+    fields = {"curves": [asdict(curve) for curve in curves]}
+    _study(to, "user-entity-curves", fields, claims.curve_table(curves), claim_figure(curves), json)
+
+
+@app.command("pseudo-users")
+def pseudo_users(
+    file: Annotated[Path, typer.Argument(help="Texts without users: JSON lines, plain or compressed.")],
+    to: Annotated[Path, typer.Option("--out", help="File of the dealt texts.")] = Path("runs/ag-users.jsonl"),
+    text: Annotated[str, typer.Option(help="Column that holds the text.")] = "text",
+    mean: Annotated[float, typer.Option(min=1, help="Mean number of texts of a pseudo-user.")] = 15.0,
+    spread: Annotated[float, typer.Option(min=0, help="Standard deviation of that number.")] = 2.0,
+    lower: Annotated[bool, typer.Option("--lower", help="Lower case, and punctuation taken out.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Public seed of the deal.")] = 0,
+) -> None:
+    """Deal texts to pseudo-users by a normal distribution, for language models (Lai et al., Appendix C).
+
+    A text that occurs several times is dealt once. The file is a corpus for heldin run.
+    """
+    from replication.pseudo_users import deal_file
+
+    users, texts = deal_file(file, to, text=text, mean=mean, spread=spread, lower=lower, seed=seed)
+    typer.echo(f"{texts:,} texts of {users:,} pseudo-users: {to}")
+
+
 def _study(folder: Path, name: str, fields: dict[str, Any], table: str, figure: str, as_json: bool) -> None:
     from heldin.base.files import write_text
 
