@@ -5,7 +5,7 @@ import inspect
 import typing
 from collections.abc import Callable
 from numbers import Integral, Real
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from heldin.base.errors import InputError
 from heldin.base.section import LARGEST, MOST
@@ -55,9 +55,12 @@ def numbers_named(function: Callable[P, Result]) -> Callable[P, Result]:
         except TypeError:
             return function(*args, **kwargs)  # says of which function an argument is missing or unknown
         for name, kinds in _asked_for(function).items():
-            if name not in given.arguments or (given.arguments[name] is None and type(None) in kinds):
+            value: Any = given.arguments.get(name)
+            # A word in place of a number, where the argument takes one.
+            if name not in given.arguments or (value is None and type(None) in kinds):
                 continue
-            value = given.arguments[name]
+            if isinstance(value, str) and any(value in typing.get_args(kind) for kind in kinds):
+                continue
             require_number(name, value, whole=float not in kinds)
             require_within(name, value)
             given.arguments[name] = int(value) if isinstance(value, Integral) else float(value)

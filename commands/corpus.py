@@ -124,7 +124,7 @@ def stats(
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Show users, records, sizes, a histogram and repeated texts. Prints people's text."""
+    """Show users, records, sizes, histograms and repeated texts. Prints people's text."""
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.corpus.statistics import corpus_statistics, statistics_table
 
@@ -145,7 +145,7 @@ def stats(
     _say_missing_names(store)
     outcome = _outcome(preset, store)
     table = "\n".join([statistics_table(statistics), *([outcome] if outcome else [])])
-    # As CSV the histogram alone: it is the only table among the statistics.
+    # As CSV the histogram of users alone: one file is one table.
     rows = [{"records_from": low, "records_to": high, "users": users} for low, high, users in statistics.histogram]
     answer(table, {**asdict(statistics), "preset": outcome}, rows, json=json, csv=csv)
 

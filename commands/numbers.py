@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from heldin.base.arguments import whole_number_in
+from heldin.base.arguments import number_in, whole_number_in
 from heldin.base.errors import InputError
 from heldin.commands.options import (
     AsCsv,
@@ -24,12 +24,22 @@ from heldin.commands.options import (
     thresholds,
 )
 
+if TYPE_CHECKING:
+    from heldin.defenses.choices import DeltaRule
+
 # Modules of the engine are imported inside the commands, here and in the files beside this one: most of them load scipy
 # or torch, for which `heldin --help` need not wait.
 
 KINDS = ("uls", "els", "group", "example", "user-entity", "uedp")
 USERS, RECORDS, TEXTS = "Users are sampled: uls, uedp", "Records are sampled: els, group, example", "user-entity"
 ALGORITHM = "uedp: Algorithm 1 of the paper"
+Delta = Annotated[
+    str | None,
+    typer.Option(
+        help="delta of the guarantee: a number from 1e-11; units^-1.1 (default), a power of the number of users, or of"
+        " examples where these are protected; or examples^-1.1."
+    ),
+]
 _norm = partial(typer.Option, rich_help_panel="Clip norms, estimated from public users' texts")
 
 
@@ -40,7 +50,7 @@ def account(
         typer.Argument(metavar="KIND", help=f"{', '.join(KINDS)}; or a plan.json, whose numbers are computed again."),
     ],
     steps: Annotated[int | None, typer.Option(help="Number of optimizer steps T.")] = None,
-    delta: Annotated[float | None, typer.Option(help="delta of the guarantee, at least 1e-11.")] = None,
+    delta: Delta = None,
     noise_multiplier: Noise = None,
     target_epsilon: Target = None,
     sampling_rate: Rate = None,
@@ -105,6 +115,8 @@ def account(
         return
     if kind not in KINDS:
         raise InputError(f"no mechanism '{kind}': give one of {', '.join(KINDS)}, or the plan.json of a run")
+    if delta is not None:
+        given["delta"] = _delta(delta)
     if noise_scale not in (None, "cohort", "clip-norm"):
         raise InputError(f"--noise-scale {noise_scale} is unknown: use cohort or clip-norm")
     for name in ("exposed", "holders"):
@@ -139,9 +151,22 @@ def _require_fitting(kind: str, given: Mapping[str, Any], takes: Mapping[str, in
     other = next((name for name in given if name not in takes or name == "method"), None)
     if other is not None:
         raise InputError(f"{_option(other)} does not go with {kind}: leave it out")
+    if isinstance(given.get("delta"), str) and takes["delta"].default is inspect.Parameter.empty:
+        raise InputError(f"heldin account {kind} takes a number for --delta")
     needed = [name for name, its in takes.items() if its.default is inspect.Parameter.empty and name not in given]
     if needed:
         raise InputError(f"heldin account {kind} needs {' and '.join(map(_option, needed))}")
+
+
+def _delta(text: str | None) -> "float | DeltaRule | None":
+    from heldin.defenses.choices import DeltaRule
+
+    if text is None or text in get_args(DeltaRule):
+        return cast("DeltaRule | None", text)
+    try:
+        return number_in(text)
+    except ValueError as error:
+        raise InputError(f"--delta {text} is neither a number nor {' or '.join(get_args(DeltaRule))}") from error
 
 
 def _option(name: str) -> str:
@@ -167,7 +192,8 @@ def choose(
     budget: Annotated[int, typer.Option(help="Expected gradients per step, B = group size x cohort.")],
     steps: Annotated[int, typer.Option(help="Number of optimizer steps T.")],
     target_epsilon: Annotated[float, typer.Option(help="epsilon that every option must meet.")],
-    delta: Annotated[float | None, typer.Option(help="delta of every option (default: N^-1.1).")] = None,
+    delta: Delta = None,
+    examples: Annotated[int | None, typer.Option(help="Public number of examples, for examples^-1.1.")] = None,
     els_group_size: Annotated[int | None, typer.Option(help="Examples per user in the ELS row.")] = None,
     public_texts: Annotated[Path | None, _norm(help="File of public users' texts.")] = None,
     model: Annotated[str | None, _norm(help="Base model whose gradients are measured.")] = None,
@@ -204,7 +230,8 @@ def choose(
         budget=budget,
         steps=steps,
         target_epsilon=target_epsilon,
-        delta=delta,
+        delta=_delta(delta),
+        examples=examples,
         els_group_size=els_group_size,
         clip_norm=clip_norm,
     )

@@ -1,12 +1,13 @@
 """The content of a corpus: users, records, sizes, repeated texts (Kandpal et al. 2024, Table 1 and Appendix D.5)."""
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from heldin.base.files import cache_directory
@@ -43,6 +44,7 @@ class CorpusStatistics:
         duplicates_across_users: records whose text another user has too.
         most_repeated: texts with the most copies, most first.
         histogram: (lowest, highest, users) for each bin of records per user.
+        copies: (fewest, most, texts) for each bin of records of one user with the same text (Kandpal et al., Figure 8).
     """
 
     users: int
@@ -54,6 +56,7 @@ class CorpusStatistics:
     duplicates_across_users: int
     most_repeated: tuple[RepeatedText, ...]
     histogram: tuple[tuple[int, int, int], ...]
+    copies: tuple[tuple[int, int, int], ...]
 
 
 def corpus_statistics(
@@ -91,6 +94,7 @@ def corpus_statistics(
         )
         within = _number(database, "SELECT sum(copies - 1) FROM of_users")
         across = _number(database, "SELECT sum(copies) FROM texts WHERE users > 1")
+        copies = database.execute("SELECT copies, count(*) FROM of_users GROUP BY copies").fetchall()
         repeated = database.execute(
             "SELECT place, copies, users FROM texts WHERE copies > 1 ORDER BY copies DESC, place LIMIT ?",
             [most_repeated],
@@ -104,7 +108,8 @@ def corpus_statistics(
         duplicates_within_users=within,
         duplicates_across_users=across,
         most_repeated=tuple(RepeatedText(store.text(place), copies, users) for place, copies, users in repeated),
-        histogram=records_histogram(int(n) for n in store.counts),
+        histogram=doubling_histogram(store.counts),
+        copies=doubling_histogram(*np.array(copies, dtype=np.int64).reshape(-1, 2).T),
     )
 
 
@@ -140,11 +145,16 @@ def records_percentiles(counts: Sequence[int]) -> tuple[int, int, int, int, int]
     return int(p[0]), int(p[1]), int(p[2]), int(p[3]), int(p[4])
 
 
-def records_histogram(counts: Iterable[int]) -> tuple[tuple[int, int, int], ...]:
-    """Users by number of records, in bins that double: (lowest, highest, users) per bin, without empty ends."""
-    values = np.fromiter(counts, dtype=np.int64)
-    bins = np.floor(np.log2(values)).astype(int)
-    return tuple((2**b, 2 ** (b + 1) - 1, int((bins == b).sum())) for b in range(bins.min(), bins.max() + 1))
+def doubling_histogram(numbers: npt.ArrayLike, times: npt.ArrayLike = 1) -> tuple[tuple[int, int, int], ...]:
+    """Return (lowest, highest, how many) for bins of numbers that double, without empty ends.
+
+    Args:
+        numbers: from 1, shape (n,).
+        times: how often each occurs, shape (n,).
+    """
+    bins = np.floor(np.log2(numbers)).astype(int)
+    weights = np.broadcast_to(times, bins.shape)
+    return tuple((2**b, 2 ** (b + 1) - 1, int(weights[bins == b].sum())) for b in range(bins.min(), bins.max() + 1))
 
 
 BAR = 40
@@ -162,13 +172,18 @@ def statistics_table(stats: CorpusStatistics) -> str:
         f"duplicates across users      {stats.duplicates_across_users:,}",
         "",
         "users by number of records",
+        *_bars(stats.histogram),
     ]
-    most = max(users for _, _, users in stats.histogram)
-    for low, high, users in stats.histogram:
-        lines.append(f"  {low:>7,} to {high:>7,}  {users:>7,}  {'#' * round(BAR * users / most)}")
+    if stats.duplicates_within_users:
+        lines += ["", "texts by their number of copies within one user", *_bars(stats.copies)]
     if stats.most_repeated:
         lines += ["", "most repeated texts (copies, users, excerpt)"]
     for repeated in stats.most_repeated:
         excerpt = " ".join(repeated.text.split())[:EXCERPT]
         lines.append(f"  {repeated.copies:>7,} {repeated.users:>6,}  {excerpt}")
     return "\n".join(lines)
+
+
+def _bars(bins: Sequence[tuple[int, int, int]]) -> list[str]:
+    scale = BAR / max(number for _, _, number in bins)
+    return [f"  {low:>7,} to {high:>7,}  {number:>7,}  {'#' * round(scale * number)}" for low, high, number in bins]

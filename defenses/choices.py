@@ -16,6 +16,7 @@ LEAST_CLIP_NORM = 1e-12  # the squares of what a smaller gradient consists of va
 ClipNorm: TypeAlias = Annotated[float, Field(ge=LEAST_CLIP_NORM, le=LARGEST, allow_inf_nan=False)]
 Rate: TypeAlias = Annotated[float, Field(gt=0.0, le=1.0)]
 Unit: TypeAlias = Literal["example", "user", "user-entity"]
+DeltaRule: TypeAlias = Literal["units^-1.1", "examples^-1.1"]
 Adjacency: TypeAlias = Literal["add_remove", "zero_out", "replace"]
 
 

@@ -7,8 +7,10 @@ from pydantic import Field, model_validator
 from heldin.base.section import Count, Few, Many, NotNegative, Positive, Section
 from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.spans import CATEGORIES, Category
-from heldin.defenses.choices import ClipNorm, LocalUpdates, NoiseGenerator, RecordSelection, WeightCaps
+from heldin.defenses.accounting.heuristics import settled_delta
+from heldin.defenses.choices import ClipNorm, DeltaRule, LocalUpdates, NoiseGenerator, RecordSelection, WeightCaps
 from heldin.defenses.texts.data_side import entities_named
+from heldin.words.statement import Statement
 
 
 class NoDefense(Section):
@@ -35,12 +37,36 @@ class _Noised(Section):
     "filter", users missing from this number count as users whose gradient is zero."""
     steps: Count
     """Optimizer steps; they take the place of finetune.epochs."""
-    delta: float = Field(gt=0, lt=1)
-    """delta of the guarantee; a delta above one over the number of users guarantees almost nothing."""
+    delta: Annotated[float, Field(gt=0, lt=1)] | DeltaRule = "units^-1.1"
+    """delta of the guarantee: a number, or a power of a public number. "units^-1.1": of protected users, which are
+    ``population`` or, if records are sampled, ``protected_users`` ("example": of records, ``population``).
+    "examples^-1.1": of ``examples``, as in Charles et al. (2024), section 5. A delta above one over the number of
+    protected units guarantees almost nothing."""
+    examples: Count | None = None
+    """Public number of records before any cap, only for ``delta: examples^-1.1``."""
     secure_noise: bool = False
     """Draw the noise from a cryptographic generator (AES-256 in counter mode), which is slower than Philox."""
     base_model_saw_protected: bool = False
     """Whether the base model or the tokenizer was trained on protected users' texts, which voids the guarantee."""
+
+    @property
+    def units(self) -> int | None:
+        """Return the public number of protected units; None if the config has none."""
+        return self.population
+
+    def settled_delta(self) -> tuple[float, Statement | None]:
+        """Return delta, and the statement of its rule; None for a number."""
+        return settled_delta(self.delta, self.units, self.examples)
+
+    @model_validator(mode="after")
+    def _delta_follows(self) -> Self:
+        if self.examples is not None and self.delta != "examples^-1.1":
+            raise ValueError("examples goes with delta: examples^-1.1 only")
+        if self.delta == "examples^-1.1" and self.examples is None:
+            raise ValueError("delta: examples^-1.1 needs examples, the public number of records before any cap")
+        if self.delta == "units^-1.1" and self.units is None:
+            raise ValueError("delta: units^-1.1, the default, needs protected_users: give it, or a number for delta")
+        return self
 
     def noise(self) -> NoiseGenerator:
         """The noise generator."""
@@ -75,7 +101,7 @@ class SampledDefense(_Noised):
     """"flat" scales down gradients above ``clip_norm``; "normalised" then divides by it, and the
     learning rate no longer depends on it."""
     protected_users: Count | None = None
-    """Public number of users, for the warning about delta when records are sampled."""
+    """Public number of users, for delta and the warning about it when records are sampled."""
     micro_records: Many = 64
     """Most records in one backward pass; it affects memory only."""
 
@@ -100,6 +126,11 @@ class PrivateDefense(SampledDefense, _PerUser):
     local: LocalUpdates | None = None
     """A drawn user's own steps, whose model difference is clipped in place of a gradient (DP-FedAvg); only with "uls"
     and Poisson sampling without a cap."""
+
+    @property
+    def units(self) -> int | None:
+        """Return the public number of users, or of records under "example"."""
+        return self.population if self.kind in ("uls", "example") else self.protected_users
 
     @model_validator(mode="after")
     def _possible(self) -> "PrivateDefense":
@@ -147,6 +178,11 @@ class UserEntityDefense(EntityDefense):
     exposed: Few | None = None
     """Without caps, the number of records for which ``target_epsilon`` holds, written by a person or naming the person;
     null: 1."""
+
+    @property
+    def units(self) -> int | None:
+        """Return the public number of users."""
+        return self.protected_users
 
     @property
     def caps(self) -> tuple[int, int] | None:

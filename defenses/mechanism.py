@@ -80,7 +80,7 @@ class Mechanism(Choice):
         data_steps: data-side steps before training.
         base_model_saw_protected: whether the base model was trained on protected users.
         tokenizer_saw_protected: whether the tokenizer was.
-        assumptions: what the guarantee assumes, printed with it.
+        assumptions: what the guarantee assumes and the rule of its delta, printed with it.
         target_epsilon: epsilon that the noise was calibrated to; None if the noise multiplier was given.
         protected_units: public number of protected units, for the warning about delta; None: the least number there can
             be, which is the sampler's population, or that over ``group_size`` where records are drawn.

@@ -295,7 +295,7 @@ def _listen() -> None:
         @functools.wraps(traces)
         def unless_recorded(*args: Any, **kwargs: Any) -> Any:
             # While a pass is recorded, transformers would make a mask where it makes none before and after.
-            recorded = _UNPACKED.get() and torch.cuda.is_current_stream_capturing()
+            recorded = _UNPACKED.get() and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
             return False if recorded else traces(*args, **kwargs)
 
         setattr(masking_utils, _TRACES, unless_recorded)

@@ -70,20 +70,31 @@ def _kandpal(corpus: str) -> RunGroup:
 LAI = ("conll", "conll-deidentified", "conll-uls", "conll-fedavg", "conll-text", "conll-two-level", "conll-uedp")
 
 
-def _compare(out: Path) -> None:
-    code = _heldin("compare", *(str(out / name) for name in LAI))
-    if code:
-        raise typer.Exit(code)
+LAI_AG = ("ag", "ag-deidentified", "ag-uls", "ag-uedp")
+LAI_RATES = ("conll-uedp-qs-0", "conll-uedp-qs-05", "conll-uedp")
+
+
+def _lai(summary: str, names: tuple[str, ...], over: str | None = None) -> RunGroup:
+    def table(out: Path) -> None:
+        options = ["--over", over, "--out", str(out)] if over else []
+        if code := _heldin("compare", *(str(out / name) for name in names), *options):
+            raise typer.Exit(code)
+
+    folder = FOLDER / "configs" / "user-entity"
+    return RunGroup(
+        f"Lai et al., {summary}", Path("runs/user-entity"), tuple(folder / f"{n}.yaml" for n in names), table
+    )
 
 
 RUNS = {
     "kandpal-enron": _kandpal("enron"),
     "kandpal-plays": _kandpal("plays"),
-    "lai-figure-2": RunGroup(
-        "Lai et al., Figure 2a: perplexity on CoNLL-2003 under each mechanism",
-        Path("runs/user-entity"),
-        tuple(FOLDER / "configs" / "user-entity" / f"{name}.yaml" for name in LAI),
-        _compare,
+    "lai-figure-2": _lai("Figure 2a: perplexity on CoNLL-2003 under each mechanism", LAI),
+    "lai-figure-2b": _lai("Figure 2b: perplexity on AG News, dealt to pseudo-users (see pseudo-users)", LAI_AG),
+    "lai-figure-5": _lai(
+        "Figure 5a: perplexity on CoNLL-2003 by the rate of sentences without an entity, q_s",
+        LAI_RATES,
+        over="defense.extended_rate",
     ),
 }
 

@@ -1,7 +1,7 @@
 """The fifteen epsilons that Lai et al. print, our reproduction of each, and what holds of the same algorithm."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,19 +113,90 @@ def published_claims() -> PublishedClaims:
 
 def _recomputed() -> Iterator[PublishedClaim]:
     for data, steps, estimator, entities, printed in _PRINTED:
-        rate = data.cohort / data.users
-        if estimator == "user-level":
-            # The sum of users has noise z, and not z (cohort + 1): entities are no part of it.
-            exact = accounting.epsilon(PoissonGaussian(NOISE, rate), steps, DELTA)
-            found = [moments_epsilon(NOISE, rate, steps, DELTA), exact, exact]
-        else:
-            share = data.sensitive[entities] / data.sentences if estimator == "f_E+" else 1.0
-            # Any user may name the entity: nothing in the algorithm bounds how many do.
-            event = TwoLevelGaussian(NOISE * (data.cohort + 1), rate, ENTITY_RATE, data.users)
-            missed = missed_epsilon(event, steps, DELTA)
-            strict = [max(missed, sensitive_epsilon(event, steps, DELTA, rule)) for rule in RULES]
-            found = [moments_epsilon(NOISE, rate * ENTITY_RATE * share, steps, DELTA), *strict]
-        yield PublishedClaim(data.name, estimator, entities, steps, printed, *found)
+        yield PublishedClaim(
+            data.name,
+            estimator,
+            entities,
+            steps,
+            printed,
+            _claimed(data, estimator, entities, steps),
+            *_holds(data, estimator, steps),
+        )
+
+
+def _claimed(data: _Dataset, estimator: str, entities: str, steps: int) -> float:
+    """Return the epsilon of the paper's accountant."""
+    share = data.sensitive[entities] / data.sentences if estimator == "f_E+" else 1.0
+    rate = data.cohort / data.users * (1.0 if estimator == "user-level" else ENTITY_RATE * share)
+    return moments_epsilon(NOISE, rate, steps, DELTA)
+
+
+def _holds(data: _Dataset, estimator: str, steps: int) -> list[float]:
+    """Return what holds by either rule."""
+    rate = data.cohort / data.users
+    if estimator == "user-level":
+        # The sum of users has noise z, and not z (cohort + 1): entities are no part of it.
+        return [accounting.epsilon(PoissonGaussian(NOISE, rate), steps, DELTA)] * 2
+    # Any user may name the entity: nothing in the algorithm bounds how many do.
+    event = TwoLevelGaussian(NOISE * (data.cohort + 1), rate, ENTITY_RATE, data.users)
+    missed = missed_epsilon(event, steps, DELTA)
+    return [max(missed, sensitive_epsilon(event, steps, DELTA, rule)) for rule in RULES]
+
+
+CURVE_STEPS = (50, 100, 200, 300, 400, 500)
+ESTIMATORS = ("f_E+", "f_E", "user-level")
+
+
+@dataclass(frozen=True)
+class ClaimCurve:
+    """Epsilon over the number of steps (Figure 4; of all entities).
+
+    Attributes:
+        dataset: name of the data set.
+        estimator: "f_E+", "f_E" or "user-level".
+        steps: T of each point.
+        claimed: the paper's accountant.
+        holds: what holds by rule any, the paper's algorithm; of f_E+ as of f_E.
+    """
+
+    dataset: str
+    estimator: str
+    steps: tuple[int, ...]
+    claimed: tuple[float, ...]
+    holds: tuple[float, ...]
+
+
+def claim_curves(
+    steps: Sequence[int] = CURVE_STEPS, advance: Callable[[int], object] = lambda _: None
+) -> list[ClaimCurve]:
+    """Compute the curves of Figure 4, and what holds.
+
+    Args:
+        steps: T of each point.
+        advance: called with 1 after every data set.
+    """
+    curves = []
+    for data in (_CONLL, _AG, _SEC):
+        users, entities = ([_holds(data, which, t)[1] for t in steps] for which in ("user-level", "f_E"))
+        for its in ESTIMATORS:
+            claimed = tuple(_claimed(data, its, "all", t) for t in steps)
+            holds = tuple(users if its == "user-level" else entities)
+            curves.append(ClaimCurve(data.name, its, tuple(steps), claimed, holds))
+        advance(1)
+    return curves
+
+
+def curve_table(curves: Sequence[ClaimCurve]) -> str:
+    """Return the curves as plain text."""
+    lines = [
+        f"epsilon over steps at delta {DELTA:g} and noise multiplier {NOISE:g}: what Lai et al. claim, and what holds"
+        " by rule any",
+        f"{'data set':<12}{'estimator':<12}{'':<9}" + "".join(f"{t:>9}" for t in curves[0].steps),
+    ]
+    for curve in curves:
+        for name, values in (("claimed", curve.claimed), ("holds", curve.holds)):
+            lines.append(f"{curve.dataset:<12}{curve.estimator:<12}{name:<9}" + "".join(f"{v:>9.4g}" for v in values))
+    return "\n".join(lines)
 
 
 def published_table(result: PublishedClaims) -> str:

@@ -46,6 +46,42 @@ def effective_noise(to: StudyFolder = Path("runs/effective-noise"), json: AsJson
     _study(to, "effective-noise", noise.as_dict(rows), noise.table(rows), effective_noise_figure(rows), json)
 
 
+@app.command("concentration")
+def concentration(
+    config: Annotated[Path, typer.Argument(help="YAML configuration of a run, whose public users are measured.")],
+    to: StudyFolder = Path("runs/concentration"),
+    group_size: Annotated[list[int] | None, typer.Option(min=1, help="Records of a user. Repeatable.")] = None,
+    users: Annotated[int, typer.Option(min=10, help="Public users, at most.")] = 128,
+    model: Annotated[str | None, typer.Option(help="Model to measure at (default: the base model).")] = None,
+    clip_norm: Annotated[float | None, typer.Option(help="C (default: the median norm of users' gradients).")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
+    quiet: Quiet = False,
+    device: DeviceOption = None,
+    json: AsJson = False,
+) -> None:
+    """Measure how far users' gradients lie apart: the tau / C of Asi & Liu's filter (Chua et al., section 5.3)."""
+    from heldin.base.errors import InputError
+    from heldin.base.files import private_directory, write_text
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.stages.run_config import load_config
+    from replication import concentration as study
+
+    if clip_norm is not None and not clip_norm > 0.0:
+        raise InputError(f"--clip-norm {clip_norm:g}: it must be above 0")
+    private_directory(to)  # before the work
+    who, rows = study.measure(
+        load_config(config, set_ or []),
+        reporter_for_this_terminal(),
+        group_sizes=tuple(group_size or (1, 4, 16)),
+        most_users=users,
+        model=model,
+        clip_norm=clip_norm,
+    )
+    where, fields = to / "concentration.json", study.as_dict(who, rows)
+    write_text(where, json_text(fields) + "\n")
+    typer.echo(json_text(fields) if json else f"{study.table(who, rows)}\nnumbers: {where}")
+
+
 @app.command("proposition")
 def proposition(
     to: StudyFolder = Path("runs/proposition"),
@@ -139,6 +175,43 @@ def user_entity_claims(json: AsJson = False, csv: AsCsv = False) -> None:
 
     claims = published_claims()
     answer(published_table(claims), claims.rows(), claims.rows(), json=json, csv=csv)
+
+
+@app.command("user-entity-curves")
+def user_entity_curves(to: StudyFolder = Path("runs/user-entity-curves"), json: AsJson = False) -> None:
+    """Draw epsilon over steps as Lai et al. claim it, and what holds (their Figures 4 and 9)."""
+    from dataclasses import asdict
+
+    from heldin.base.files import private_directory
+    from heldin.base.progress import reporter_for_this_terminal
+    from replication import published_claims as claims
+    from replication.study_figures import claim_figure
+
+    private_directory(to)  # before the work
+    with reporter_for_this_terminal().track("claims", 3, "data sets") as advance:
+        curves = claims.claim_curves(advance=advance)
+    fields = {"curves": [asdict(curve) for curve in curves]}
+    _study(to, "user-entity-curves", fields, claims.curve_table(curves), claim_figure(curves), json)
+
+
+@app.command("pseudo-users")
+def pseudo_users(
+    file: Annotated[Path, typer.Argument(help="Texts without users: JSON lines, plain or compressed.")],
+    to: Annotated[Path, typer.Option("--out", help="File of the dealt texts.")] = Path("runs/ag-users.jsonl"),
+    text: Annotated[str, typer.Option(help="Column that holds the text.")] = "text",
+    mean: Annotated[float, typer.Option(min=1, help="Mean number of texts of a pseudo-user.")] = 15.0,
+    spread: Annotated[float, typer.Option(min=0, help="Standard deviation of that number.")] = 2.0,
+    lower: Annotated[bool, typer.Option("--lower", help="Lower case, and punctuation taken out.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Public seed of the deal.")] = 0,
+) -> None:
+    """Deal texts to pseudo-users by a normal distribution, for language models (Lai et al., Appendix C).
+
+    A text that occurs several times is dealt once. The file is a corpus for heldin run.
+    """
+    from replication.pseudo_users import deal_file
+
+    users, texts = deal_file(file, to, text=text, mean=mean, spread=spread, lower=lower, seed=seed)
+    typer.echo(f"{texts:,} texts of {users:,} pseudo-users: {to}")
 
 
 def _study(folder: Path, name: str, fields: dict[str, Any], table: str, figure: str, as_json: bool) -> None:

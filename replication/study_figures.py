@@ -11,6 +11,7 @@ from heldin.reports.figures import BLUE, GREY, ORANGE, figure
 from replication.effective_noise import PAPERS_LIMIT, PAPERS_MEASURED, NoiseRow
 from replication.mean_estimation import Point, TunedArm
 from replication.mean_estimation_sweeps import Study, Swept, mean_error
+from replication.published_claims import ESTIMATORS, ClaimCurve
 
 _AXES: dict[Swept, str] = {
     "epsilon": "epsilon",
@@ -67,6 +68,27 @@ def effective_noise_figure(rows: Sequence[NoiseRow], *, epsilon: float = 3.0, st
         left, right = drawn.subplots(1, 2)
         _noises(left, shown)
         _crossings(right, rows, epsilon, steps)
+    return saved[0]
+
+
+def claim_figure(curves: Sequence[ClaimCurve]) -> str:
+    """Return a panel for each data set: epsilon over steps as claimed, and as it holds (Lai et al., Figure 4)."""
+    datasets = list(dict.fromkeys(curve.dataset for curve in curves))
+    styles = dict(zip(ESTIMATORS, (("o", BLUE), ("^", ORANGE), ("s", "black")), strict=True))
+    with figure(7.0, 2.8) as (drawn, saved):
+        panels = np.atleast_1d(drawn.subplots(1, len(datasets), sharey=True))
+        for axes, dataset in zip(panels, datasets, strict=True):
+            for curve in (curve for curve in curves if curve.dataset == dataset):
+                mark, colour = styles[curve.estimator]
+                style = {"color": colour, "linewidth": 1.0, "markersize": 3}
+                axes.plot(curve.steps, curve.claimed, "--", marker=mark, label=f"{curve.estimator}, claimed", **style)
+                # What holds of both estimators is the same line.
+                if curve.estimator != "f_E+":
+                    whose = "users" if curve.estimator == "user-level" else "users and entities"
+                    axes.plot(curve.steps, curve.holds, "-", marker=mark, label=f"{whose}, what holds", **style)
+            axes.set(yscale="log", xlabel="steps T", title=dataset)
+        panels[0].set_ylabel("epsilon at delta 1e-5")
+        drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return saved[0]
 
 

@@ -1,13 +1,17 @@
 """The sections on attacks: how well they separate the groups and which people, exposure of canary users."""
 
+from collections.abc import Sequence
+
 from heldin.audit.attack_results import AttackResult
 from heldin.audit.marks import MarkExposure, MarkGroup, MarkSide
 from heldin.base.wording import counted
 from heldin.record.document import Record
+from heldin.record.facts import CurvePoint
 from heldin.reports import figures
 from heldin.reports.blocks import Block, Paragraph, Small, Table
 from heldin.reports.wording import audited_by, group_name, over_texts, percent
 
+NEARLY = 95  # percent of the last AUROC (Kandpal et al., 4.4)
 PASSES = "*"  # marks what passes after adjustment
 EXACT = "exact for complete separation"
 _CORRECTED = "* significant after correction for all scores."
@@ -196,10 +200,25 @@ def show_curves(record: Record) -> list[Block]:
     if figure is None or record.training is None:
         return []
     blocks: list[Block] = [figure]
+    if reached := _reached(record.training.curve, record.training.steps):
+        blocks.append(Paragraph(reached))
     if (rank := record.training.gap_auroc_spearman) is not None:
         text = "The rank correlation between the gap of the two losses and the AUROC over these points is"
         blocks.append(Paragraph(f"{text} {rank:.3f}."))
     return blocks
+
+
+def _reached(curve: Sequence[CurvePoint], steps: int) -> str:
+    """Return from which step on the AUROC is near its last value; "" where guessing is as near."""
+    last = curve[-1].auroc
+    enough = NEARLY / 100 * last
+    if enough <= 0.5:
+        return ""
+    below = [place for place, point in enumerate(curve) if point.auroc < enough]
+    first = curve[below[-1] + 1 if below else 0].step
+    share = f"{100 * first / steps:.0f}\u00a0%"
+    of_last = f"{NEARLY}\u00a0% of the last one, which is {last:.3f}"
+    return f"From step {first:,} of {steps:,} ({share}) on, every AUROC is at least {of_last}."
 
 
 def tabulate_marks(record: Record) -> Table | None:

@@ -113,6 +113,19 @@ class PromiseCaution(Code):
     NO_NOISE = "noise multiplier 0 adds no noise: epsilon is infinite, so there is no guarantee"
 
 
+class DeltaText(Code):
+    """How delta follows from a public number."""
+
+    OVER_UNITS = (
+        "delta is N^-1.1 for N = {number:,} protected units, since a delta above 1/N would allow a unit to be published"
+        " outright"
+    )
+    OVER_EXAMPLES = (
+        "delta is n^-1.1 for n = {number:,} examples, as in Charles et al. (2024), section 5, who count them before any"
+        " cap"
+    )
+
+
 class PlanFitText(Code):
     """How many of the units that a plan states a training has, and what follows where others are there."""
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from heldin.corpus.entities.mentions import Mentions
 from heldin.corpus.entities.spans import CATEGORIES, Category, canonical
-from heldin.corpus.statistics import records_histogram, records_percentiles
+from heldin.corpus.statistics import doubling_histogram, records_percentiles
 
 MOST_EXPOSED = 10
 
@@ -114,7 +114,7 @@ def entity_statistics(
         entities=len(records),
         records_per_entity=records_percentiles(records) if len(records) else nothing,
         authors_per_entity=records_percentiles(authors) if len(records) else nothing,
-        histogram=records_histogram(records) if len(records) else (),
+        histogram=doubling_histogram(records) if len(records) else (),
         users_named=len(named["number"]),
         records_per_user=records_percentiles(occurs.tolist()),
         most_exposed=tuple(

@@ -23,6 +23,8 @@ from heldin.defenses.accounting.events import (
     check_count,
 )
 from heldin.defenses.accounting.guarantees import ceiling_of
+from heldin.defenses.accounting.heuristics import settled_delta
+from heldin.defenses.choices import DeltaRule
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.words.guarantee import PromiseCaution
@@ -41,6 +43,7 @@ class AccountRow(Tabular):
         noise_multiplier: noise standard deviation over clip norm.
         epsilon: of the unit; inf without a guarantee.
         delta: of the guarantee; None for a plain run.
+        delta_rule: how delta follows from a public number; None for a given delta, and for plans, whose label has it.
         epsilon_black_box: of a user by black-box group privacy; inf if the conversion diverges, None if not defined.
         epsilon_rdp: by Renyi DP; None if no such accountant exists, and for groups of many thousands.
         auroc_bound: AUROC that no user-level attacker exceeds in expectation; None at the example level without a group
@@ -70,6 +73,7 @@ class AccountRow(Tabular):
     assumed_epsilon: float | None = None
     entity_cap: int | None = None
     warnings: tuple[Statement, ...] = ()
+    delta_rule: Statement | None = None
 
     def heading(self) -> str:
         """The guarantee in one line."""
@@ -85,23 +89,25 @@ class AccountRow(Tabular):
 
     def rows(self) -> list[dict[str, Any]]:
         """One row: every number by name."""
-        return [{name: value for name, value in self.as_dict().items() if name not in ("label", "warnings")}]
+        statements = ("label", "warnings", "delta_rule")
+        return [{name: value for name, value in self.as_dict().items() if name not in statements}]
 
     def as_dict(self) -> dict[str, Any]:
         """The fields by name; epsilon_black_box may be inf."""
-        label = None if self.label is None else str(self.label)
-        return {**dataclasses.asdict(self), "label": label, "warnings": self.notes()}
+        label, rule = (str(its) if its else None for its in (self.label, self.delta_rule))
+        return {**dataclasses.asdict(self), "label": label, "warnings": self.notes(), "delta_rule": rule}
 
 
 @numbers_named
 def account_uls(
     *,
     steps: int,
-    delta: float,
+    delta: float | DeltaRule | None = None,
     users: int | None = None,
     cohort: float | None = None,
     sampling_rate: float | None = None,
     cap: int | None = None,
+    examples: int | None = None,
     noise_multiplier: float | None = None,
     target_epsilon: float | None = None,
 ) -> AccountRow:
@@ -114,6 +120,7 @@ def account_uls(
         cohort: expected users in a step.
         sampling_rate: probability of a user in a step.
         cap: hard cohort cap, which needs ``users``; None: none.
+        examples: public number of examples, for the rule "examples^-1.1" of delta.
     """
     rate = _rate(sampling_rate, users, cohort, "users", "cohort")
     event: Event = PoissonGaussian(1.0, rate)
@@ -121,8 +128,9 @@ def account_uls(
         if users is None:
             raise InputError("a cohort cap needs the public number of users: give --users")
         event = CappedPoissonGaussian(1.0, rate, users, cap)
+    delta, rule = settled_delta(delta, users, examples)
     event = _with_noise(event, steps, delta, noise_multiplier, target_epsilon)
-    return _row("uls", "user", event, event, steps, delta, users)
+    return _row("uls", "user", event, event, steps, delta, users, rule)
 
 
 @numbers_named
@@ -130,7 +138,7 @@ def account_els(
     *,
     group_size: int,
     steps: int,
-    delta: float,
+    delta: float | DeltaRule | None = None,
     sampling_rate: float | None = None,
     examples: int | None = None,
     batch: float | None = None,
@@ -146,15 +154,16 @@ def account_els(
     Args:
         group_size: most examples of a user.
         sampling_rate: probability of an example in a step.
-        users: public number of users, only for the warning about delta; None: examples / group_size.
+        users: public number of users, for delta and the warning about it; None: examples / group_size for the warning.
         method: name of the row, "els" or "group".
     """
     rate = _rate(sampling_rate, examples, batch, "examples", "batch")
     event = PoissonGaussian(1.0, rate, group_size)
+    delta, rule = settled_delta(delta, users, examples)
     noised = _with_noise(event, steps, delta, noise_multiplier, target_epsilon)
     if users is None and examples is not None:
         users = -(-examples // group_size)  # the least number there can be
-    return _row(method, "user", noised, noised, steps, delta, users)
+    return _row(method, "user", noised, noised, steps, delta, users, rule)
 
 
 def account_group(**arguments: Any) -> AccountRow:
@@ -166,7 +175,7 @@ def account_group(**arguments: Any) -> AccountRow:
 def account_example(
     *,
     steps: int,
-    delta: float,
+    delta: float | DeltaRule | None = None,
     sampling_rate: float | None = None,
     examples: int | None = None,
     batch: float | None = None,
@@ -183,12 +192,13 @@ def account_example(
         group_size: most examples of a user; None: nothing is said about users.
     """
     rate = _rate(sampling_rate, examples, batch, "examples", "batch")
+    delta, rule = settled_delta(delta, examples, examples)
     event = _with_noise(PoissonGaussian(1.0, rate), steps, delta, noise_multiplier, target_epsilon)
     user = None
     if group_size is not None:
         check_count("group size", group_size, MANY)
         user = PoissonGaussian(event.noise_multiplier, rate, group_size)
-    return _row("example", "example", event, user, steps, delta, examples)
+    return _row("example", "example", event, user, steps, delta, examples, rule)
 
 
 def account_plan(mechanism: Mechanism) -> AccountRow:
@@ -242,6 +252,7 @@ def _row(
     steps: int,
     delta: float,
     units: int | None,
+    rule: Statement | None = None,
 ) -> AccountRow:
     """The numbers for the protected unit's event; ``user`` is a user's event, which bounds attackers, or None."""
     match event:
@@ -279,6 +290,7 @@ def _row(
         group_size=None if user is None or method in _WHOLE_USERS else group,
         steps=steps,
         warnings=tuple(caution for caution in cautions if caution is not None),
+        delta_rule=rule,
     )
 
 
@@ -337,8 +349,8 @@ def account_table(row: AccountRow) -> str:
         ("its TPR at 1 % FPR, at most", _number(row.tpr_at_1pct_fpr_bound)),
     ]
     text = [f"{name:<38}{value}" for name, value in lines if value]
-    label = [] if row.label is None else [str(row.label)]
-    return "\n".join([*text, *label, *(f"warning: {warning}" for warning in row.notes())])
+    statements = [str(statement) for statement in (row.label, row.delta_rule) if statement is not None]
+    return "\n".join([*text, *statements, *(f"warning: {warning}" for warning in row.notes())])
 
 
 def _black_box(row: AccountRow) -> str:

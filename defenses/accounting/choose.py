@@ -15,6 +15,8 @@ from heldin.defenses.accounting import guarantees as accounting
 from heldin.defenses.accounting import heuristics
 from heldin.defenses.accounting.events import PoissonGaussian
 from heldin.defenses.accounting.heuristics import BudgetChoice
+from heldin.defenses.choices import DeltaRule
+from heldin.words.statement import Statement
 
 START_COHORT = 32
 
@@ -62,6 +64,7 @@ class MechanismChoice:
     steps: int
     target_epsilon: float
     delta: float
+    delta_rule: Statement | None
     clip_norms_estimated: bool
     options: tuple[Option, ...]
 
@@ -72,7 +75,8 @@ class MechanismChoice:
 
     def as_dict(self) -> dict[str, Any]:
         """The fields by name, nested, and the option of least noise."""
-        return {**dataclasses.asdict(self), "least": dataclasses.asdict(self.least)}
+        rule = None if self.delta_rule is None else str(self.delta_rule)
+        return {**dataclasses.asdict(self), "delta_rule": rule, "least": dataclasses.asdict(self.least)}
 
 
 def choose(
@@ -81,7 +85,8 @@ def choose(
     budget: int,
     steps: int,
     target_epsilon: float,
-    delta: float | None = None,
+    delta: float | DeltaRule | None = None,
+    examples: int | None = None,
     els_group_size: int | None = None,
     clip_norm: Callable[[int], float] | None = None,
 ) -> MechanismChoice:
@@ -92,14 +97,15 @@ def choose(
         budget: B = G M expected gradients per step.
         steps: T.
         target_epsilon: of every option.
-        delta: of every option; None: N^-1.1.
+        delta: of every option, or its rule; None: N^-1.1.
+        examples: public number of examples before any cap, for the rule "examples^-1.1".
         els_group_size: cap of ELS, such as the median number of records of public users; None: no ELS row.
         clip_norm: L(G) from public users; None: 1 for every G, which favours large cohorts.
 
     Raises:
         InputError: the budget is below one, or every cohort of the budget is larger than the population.
     """
-    delta = heuristics.public_delta(users) if delta is None else delta
+    delta, rule = heuristics.settled_delta(delta, users, examples)
     norm = clip_norm or (lambda _group: 1.0)
     if budget < 1:
         raise InputError(f"budget {budget} is below one gradient a step")
@@ -132,7 +138,7 @@ def choose(
         # ELS clips single records, whatever its cap: its clip norm is that of group size 1.
         deviation = heuristics.els_noise_variance(s, norm(1), budget) ** 0.5
         options.append(Option("els", els_group_size, budget, s, norm(1), deviation))
-    return MechanismChoice(users, budget, steps, target_epsilon, delta, clip_norm is not None, tuple(options))
+    return MechanismChoice(users, budget, steps, target_epsilon, delta, rule, clip_norm is not None, tuple(options))
 
 
 def table(choice: MechanismChoice) -> str:
@@ -141,6 +147,7 @@ def table(choice: MechanismChoice) -> str:
     lines = [
         f"{choice.users} users, {choice.budget} gradients a step, {choice.steps} steps, epsilon"
         f" {choice.target_epsilon:g}, delta {choice.delta:.3g}",
+        *([str(choice.delta_rule)] if choice.delta_rule else []),
         "clip norms: "
         + (
             "medians over public users" if choice.clip_norms_estimated else "1 for every group size (give public texts)"

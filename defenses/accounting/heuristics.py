@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from heldin.base.errors import InputError
 from heldin.base.section import MANY
 from heldin.defenses.accounting.events import check_count
+from heldin.defenses.choices import DeltaRule
+from heldin.words.guarantee import DeltaText
+from heldin.words.statement import Statement
 
 
 @dataclass(frozen=True)
@@ -25,10 +28,34 @@ class BudgetChoice:
         return compute_budget(self.group_size, self.cohort)
 
 
-def public_delta(users: int) -> float:
-    """delta = users^-1.1, where ``users`` is a public constant (Chua et al., section 3)."""
-    check_count("users", users)
-    return float(users**-1.1)
+def settled_delta(
+    delta: float | DeltaRule | None, units: int | None, examples: int | None
+) -> tuple[float, Statement | None]:
+    """Return delta, and the statement of its rule, which is None if delta is a number.
+
+    The exponent is that of Charles et al. (section 5, following Ponomareva et al., 2023, section 5.3.2), who count
+    examples.
+
+    Args:
+        delta: a number, or a rule; None: "units^-1.1".
+        units: public number of protected units.
+        examples: public number of examples before any cap.
+
+    Raises:
+        InputError: the number that the rule needs is missing.
+    """
+    if isinstance(delta, float | int):
+        return float(delta), None
+    over_examples = delta == "examples^-1.1"
+    number = examples if over_examples else units
+    if number is None:
+        raise InputError(
+            f"delta {delta or 'units^-1.1'} needs the public number of {'examples' if over_examples else 'users'}: give"
+            " it, or a number for delta"
+        )
+    check_count("examples" if over_examples else "users", number)
+    rule = DeltaText.OVER_EXAMPLES if over_examples else DeltaText.OVER_UNITS
+    return float(number**-1.1), rule(number=number)
 
 
 def compute_budget(group_size: int, cohort: int) -> int:

@@ -1,7 +1,7 @@
 """The configuration of a study of text classification: labelled texts, an encoder, and mechanisms side by side."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -32,10 +32,13 @@ def _require_for_encoders(recipe: Recipe) -> None:
 
 @dataclass(frozen=True)
 class EncoderShape:
-    """Shape of a tiny encoder."""
+    """A pre-trained encoder, or the shape of a tiny one."""
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
+    base: ExpandedPath | None = None
+    """Folder of a pre-trained encoder, such as BERT-Base-Uncased, with safetensors weights and its tokenizer; null: one
+    of this shape is pre-trained on public texts."""
     kind: Literal["distilbert", "bert"] = "distilbert"
     """Architecture."""
     vocabulary: Annotated[Many, Field(ge=257)] = 4096
@@ -111,7 +114,7 @@ class ClassificationConfig(Section):
     spread: float = Field(2.0, ge=0, le=1e6)
     """Standard deviation of that number; each user has one text or more."""
     encoder: EncoderShape = EncoderShape()
-    """Shape of the encoder."""
+    """The encoder."""
     pretraining: Recipe = PRETRAINING
     """How the encoder is pre-trained to fill in masked tokens; each text is masked anew once per epoch."""
     finetune: Recipe = FINETUNE
@@ -145,6 +148,11 @@ class ClassificationConfig(Section):
         _require_for_encoders(self.finetune)
         if self.pretraining.epochs % 1 or self.pretraining.epochs < 1:
             raise ValueError("pretraining.epochs must be a whole number: each text is masked anew once per epoch")
+        if self.encoder.base is not None and (
+            replace(self.encoder, base=None, context=EncoderShape.context) != EncoderShape()
+            or "pretraining" in self.model_fields_set
+        ):
+            raise ValueError("encoder.base is pre-trained: leave pretraining and all of encoder but context out")
         if self.encoder.hidden % self.encoder.heads:
             raise ValueError(f"encoder.hidden {self.encoder.hidden} is no multiple of encoder.heads")
         return self

@@ -1,7 +1,7 @@
 """Labelled texts dealt to pseudo-users: public ones, protected ones, and a test set that shares no text with them."""
 
+import itertools
 import json
-import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from heldin.corpus.sources.rows import BadRows, Columns
 from heldin.corpus.sources.text_files import JsonLines
 from heldin.corpus.store import CorpusStore
 from replication.classification.config import ClassificationConfig
+from replication.pseudo_users import sizes
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ def deal(config: ClassificationConfig, out: Path, reporter: Reporter) -> Deal:
     # nothing.
     name_of = {text_sha256(text): text for text in label_of}
     texts = [name_of[name] for name in keyed_order(seed_key(config.seed), "deal", list(name_of))]
-    sizes = _sizes(config)
-    needed = config.test_texts + sum(sizes)
+    shares = _sizes(config)
+    needed = config.test_texts + sum(shares)
     if needed > len(texts):
         raise InputError(
             f"'{config.data.path}' has {len(texts):,} different texts, and {needed:,} are asked for: lower test_texts,"
@@ -77,8 +78,8 @@ def deal(config: ClassificationConfig, out: Path, reporter: Reporter) -> Deal:
         )
     number = {label: i for i, label in enumerate(classes)}
     rest = iter(texts[config.test_texts :])
-    public = [next(rest) for _ in range(sum(sizes[: config.public_users]))]
-    store = _store(out, rest, sizes[config.public_users :])
+    public = [next(rest) for _ in range(sum(shares[: config.public_users]))]
+    store = _store(out, rest, shares[config.public_users :])
     return Deal(
         classes,
         tuple((text, number[label_of[text]]) for text in texts[: config.test_texts]),
@@ -112,9 +113,8 @@ def _of_labels(said: str) -> str:
 
 def _sizes(config: ClassificationConfig) -> list[int]:
     """Number of texts of each pseudo-user, the public ones first."""
-    dice = random.Random(config.seed)
     people = config.public_users + config.users
-    return [max(1, round(dice.gauss(config.texts_per_user, config.spread))) for _ in range(people)]
+    return list(itertools.islice(sizes(config.texts_per_user, config.spread, config.seed), people))
 
 
 def _store(out: Path, texts: Iterator[str], sizes: Sequence[int]) -> CorpusStore:

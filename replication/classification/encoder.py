@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 from transformers import (
+    AutoConfig,
     AutoModelForMaskedLM,
     AutoModelForTokenClassification,
+    AutoTokenizer,
     BertConfig,
     DistilBertConfig,
     PreTrainedConfig,
@@ -19,11 +21,20 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from heldin.base.errors import InputError
 from heldin.models.reading import reading
 from heldin.models.tiny import END_OF_TEXT, train_tokenizer
 from replication.classification.config import EncoderShape
 
 CLS, MASK = "[CLS]", "[MASK]"
+DROPOUTS = (
+    "dropout",
+    "attention_dropout",
+    "seq_classif_dropout",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "classifier_dropout",
+)
 
 
 def encoder_tokenizer(texts: Sequence[str], vocabulary: int) -> PreTrainedTokenizerFast:
@@ -38,6 +49,30 @@ def new_masked_model(shape: EncoderShape, tokenizer: PreTrainedTokenizerFast, se
     return _seeded(seed, lambda: AutoModelForMaskedLM.from_config(_config(shape, tokenizer)))
 
 
+def pretrained_encoder(folder: Path, context: int) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of a pre-trained encoder.
+
+    Args:
+        folder: of the encoder.
+        context: most tokens that it is to read.
+
+    Raises:
+        InputError: the folder holds no such encoder, or it reads fewer tokens.
+    """
+    with reading(str(folder), f"cannot load the encoder '{folder}'"):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    missing = [name for name in ("pad_token", "cls_token") if getattr(tokenizer, name) is None]
+    if missing:
+        raise InputError(f"'{folder}': the tokenizer has no {' and no '.join(missing)}: give an encoder such as BERT")
+    if context >= (most := config.max_position_embeddings):
+        raise InputError(f"encoder.context {context} is too long for '{folder}', which reads {most} tokens: lower it")
+    # The model's own padding is masked.
+    if tokenizer.pad_token_id != config.pad_token_id:
+        raise InputError(f"'{folder}': tokenizer and model have different padding: give an encoder such as BERT")
+    return tokenizer
+
+
 def load_classifier(folder: Path, classes: int, seed: int) -> PreTrainedModel:
     """A pre-trained encoder with a new head, random from ``seed``, that gives logits (B, L, classes).
 
@@ -47,9 +82,16 @@ def load_classifier(folder: Path, classes: int, seed: int) -> PreTrainedModel:
         seed: public.
     """
     with reading(str(folder), f"cannot load the encoder '{folder}'"):
+        config = AutoConfig.from_pretrained(folder, num_labels=classes, local_files_only=True)
+        # A unit's gradient is a function of its texts alone.
+        for name in DROPOUTS:
+            if hasattr(config, name):
+                setattr(config, name, 0.0)
         return _seeded(
             seed,
-            lambda: AutoModelForTokenClassification.from_pretrained(folder, num_labels=classes, use_safetensors=True),
+            lambda: AutoModelForTokenClassification.from_pretrained(
+                folder, config=config, use_safetensors=True, local_files_only=True
+            ),
         )
 
 

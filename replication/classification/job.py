@@ -39,7 +39,7 @@ from heldin.stages.train.plan import mechanism_of
 from heldin.words.statement import Code
 from replication.classification.config import ClassificationConfig, Contender
 from replication.classification.deal import Deal, deal
-from replication.classification.encoder import encoder_tokenizer, load_classifier, new_masked_model
+from replication.classification.encoder import encoder_tokenizer, load_classifier, new_masked_model, pretrained_encoder
 from replication.classification.encoding import MaskedTexts, encoded, with_label
 
 _AT_ONCE = 64  # texts tested in one pass
@@ -143,7 +143,11 @@ def compare_classifiers(
         f" {counted(len(dealt.store), 'text')} of {counted(len(dealt.store.users), 'pseudo-user')},"
         f" {len(dealt.classes)} labels"
     )
-    study = _Study(config, dealt, _pretrained(config, dealt, out / "encoder", reporter), out, reporter)
+    if config.encoder.base:
+        tokenizer = pretrained_encoder(config.encoder.base, config.encoder.context)
+    else:
+        tokenizer = _pretrained(config, dealt, out / "encoder", reporter)
+    study = _Study(config, dealt, tokenizer, out, reporter)
     found = Comparison(len(dealt.classes), len(dealt.test), len(dealt.public), dealt.majority_error(), ())
     for name, contender in config.contenders.items():
         with _about(name):
@@ -195,7 +199,9 @@ class _Study:
         reporter.say(f"{name}: {mechanism.guarantee().label}")
         inputs = encoded(self.tokenizer, [record.text for record in records], config.encoder.context)
         asked = [with_label(ids, self.dealt.labels[r.row]) for ids, r in zip(inputs, records, strict=True)]
-        model = load_classifier(self.out / "encoder", len(self.dealt.classes), config.seed).to(default_device())
+        model = load_classifier(
+            self.config.encoder.base or self.out / "encoder", len(self.dealt.classes), config.seed
+        ).to(default_device())
         base = LanguageModel(model, self.tokenizer, name, text_sha256(name))
         work = self.out / "work"
         with reporter.track(name, mechanism.steps, "steps") as advance:

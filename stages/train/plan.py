@@ -235,16 +235,17 @@ def read_run_config(folder: Path) -> RunConfig:
 
 def _common(config: RunConfig, defense: SampledDefense | FilterDefense) -> dict[str, Any]:
     """Fields of every mechanism with noise."""
+    delta, rule = defense.settled_delta()
     return {
         "steps": defense.steps,
-        "delta": defense.delta,
+        "delta": delta,
         "noise_generator": defense.noise().value,
         "checkpoint": _checkpoint(config),
         "data_steps": data_steps(config),
         "base_model_saw_protected": defense.base_model_saw_protected,
         # One key of the config for both: a tokenizer that is trained here is trained on the base model's texts.
         "tokenizer_saw_protected": defense.base_model_saw_protected,
-        "assumptions": assumptions(config),
+        "assumptions": (*assumptions(config), *([rule] if rule else [])),
     }
 
 

@@ -11,7 +11,7 @@ from heldin.corpus.build import build_store
 from heldin.corpus.names import missing_names_line
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import JsonLines
-from heldin.corpus.statistics import corpus_statistics, records_histogram, statistics_table
+from heldin.corpus.statistics import corpus_statistics, doubling_histogram, statistics_table
 from tests.refusals import names
 
 
@@ -31,12 +31,16 @@ def test_counts_equal_a_slow_count(tmp_path):
     counts = Counter(t for _, t in pairs)
     assert [r.copies for r in found.most_repeated] == sorted(counts.values())[::-1][:10]
     assert all((counts[r.text], len(owners[r.text])) == (r.copies, r.users) for r in found.most_repeated)
+    # Of the texts of one user, and not of all: these would be 23 texts of 4 or 5 copies.
+    assert found.copies == doubling_histogram(list(Counter(pairs).values()))
+    assert sum(texts for _, _, texts in found.copies) == len(set(pairs)) > len(counts)
     assert (found.users, found.records, found.tokens) == (7, 100, 200)
     assert found.percentiles == (14, 14, 14, 14, 15)
 
 
 def test_the_histogram_doubles_and_counts_everyone():
-    assert records_histogram([1, 2, 3, 4, 9]) == ((1, 1, 1), (2, 3, 2), (4, 7, 1), (8, 15, 1))
+    assert doubling_histogram([1, 2, 3, 4, 9]) == ((1, 1, 1), (2, 3, 2), (4, 7, 1), (8, 15, 1))
+    assert doubling_histogram([2, 16], [5, 1]) == ((2, 3, 5), (4, 7, 0), (8, 15, 0), (16, 31, 1))
 
 
 def test_the_table_says_what_a_person_asks_for(tmp_path):

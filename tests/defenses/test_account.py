@@ -17,7 +17,7 @@ from heldin.defenses.accounting.account import (
     account_uls,
 )
 from heldin.defenses.choices import NoClip, ShuffledSampler
-from heldin.words.guarantee import GuaranteeText, NoGuaranteeReason, PromiseCaution
+from heldin.words.guarantee import DeltaText, GuaranteeText, NoGuaranteeReason, PromiseCaution
 from tests.made_facts import private_plan
 from tests.refusals import refused
 from tests.statements import states, values_of
@@ -59,6 +59,26 @@ def test_els_example_of_the_issue():
     assert (
         account_els(group_size=16, examples=100, batch=1, noise_multiplier=1.0, **COMMON).epsilon_black_box == math.inf
     )
+
+
+def test_delta_that_is_not_given_follows_from_the_number_of_protected_units():
+    common = {"steps": 10, "noise_multiplier": 2.0}
+    users = account_uls(users=1000, cohort=10, **common)
+    assert users.delta == pytest.approx(1000**-1.1)
+    assert str(users.delta_rule) in account_table(users)
+    # ELS samples records and protects users.
+    assert account_els(group_size=4, examples=4000, batch=10, users=1000, **common).delta == users.delta
+    assert account_example(examples=4000, batch=10, **common).delta == pytest.approx(4000**-1.1)
+    over = account_uls(users=1000, cohort=10, delta="examples^-1.1", examples=4000, **common)
+    assert over.delta == pytest.approx(4000**-1.1)
+    assert values_of(over.delta_rule, DeltaText.OVER_EXAMPLES) == {"number": 4000}
+    assert account_uls(users=1000, cohort=10, delta=1e-4, **common).delta_rule is None
+    # How many users 4,000 records are of is not known, and of a rate nothing is.
+    for missing in ({"group_size": 4, "examples": 4000, "batch": 10}, {"group_size": 4, "sampling_rate": 0.1}):
+        with refused(by="settled_delta"):
+            account_els(**missing, **common)
+    with refused(by="require_number", naming="users^-1"):
+        account_uls(users=1000, cohort=10, delta="users^-1", **common)
 
 
 def test_numbers_of_other_libraries_count_as_python_s_own():

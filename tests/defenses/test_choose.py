@@ -5,7 +5,9 @@ import pytest
 from heldin.defenses.accounting.choose import choose, table
 from heldin.defenses.accounting.events import PoissonGaussian
 from heldin.defenses.accounting.guarantees import epsilon
+from heldin.words.guarantee import DeltaText
 from tests.refusals import refused
+from tests.statements import values_of
 
 
 def _choose(**changes):
@@ -43,5 +45,8 @@ def test_cohorts_never_exceed_the_population():
 
 
 def test_delta_follows_from_the_public_number_of_users():
-    assert _choose(delta=None).delta == pytest.approx(512**-1.1)
+    chosen = _choose(delta=None)
+    assert chosen.delta == pytest.approx(512**-1.1)
+    assert values_of(chosen.delta_rule, DeltaText.OVER_UNITS) == {"number": 512}
+    assert str(chosen.delta_rule) in table(chosen)
     assert "choose uls" in table(_choose())

@@ -10,7 +10,9 @@ from heldin.defenses.accounting.events import CappedPoissonGaussian, PoissonGaus
 from heldin.defenses.accounting.guarantees import calibrate, delta_of, epsilon
 from heldin.defenses.accounting.heuristics import BudgetChoice, estimate_and_double
 from heldin.finetune.filtered import concentration_threshold
+from heldin.words.guarantee import DeltaText
 from tests.refusals import refused
+from tests.statements import values_of
 from tests.theory_tables import numbers
 
 T, RATE, DELTA = 2000, 0.01, 1e-6
@@ -85,7 +87,6 @@ def test_the_filter_goes_on_above_four_fifths_of_the_users():
 def test_budgets():
     assert heuristics.compute_budget(8, 16) == BudgetChoice(8, 16).budget == 128
     assert heuristics.els_rate(64, 32, 1024) == 64 / (32 * 1024)
-    assert heuristics.public_delta(1000) == pytest.approx(1000**-1.1)
     assert heuristics.median_group_size([1, 3, 9, 11]) == 6
     assert heuristics.median_group_size([0, 0]) == 1
     with refused(by="els_rate"):
@@ -114,3 +115,21 @@ def test_estimate_and_double():
     assert same_gradients[-1] == BudgetChoice(2, 32)
     with refused(by=estimate_and_double, naming=("32", "16")):
         estimate_and_double(orthogonal, noise, 16, BudgetChoice(1, 32))
+
+
+def test_delta_follows_a_rule_over_a_public_number():
+    over_users, rule = heuristics.settled_delta(None, 1000, 50_000)
+    assert over_users == pytest.approx(10**-3.3)
+    assert values_of(rule, DeltaText.OVER_UNITS) == {"number": 1000}
+    # Stack Overflow of Charles et al.: 135,818,730 examples, and the delta that the paper prints.
+    published, rule = heuristics.settled_delta("examples^-1.1", 342_477, 135_818_730)
+    assert f"{published:.2e}" == "1.13e-09"
+    assert values_of(rule, DeltaText.OVER_EXAMPLES) == {"number": 135_818_730}
+    # CC-News: ten times its 708,241 examples (footnote 4).
+    assert f"{heuristics.settled_delta('examples^-1.1', None, 7_082_410)[0]:.2e}" == "2.92e-08"
+    # Of users it would be 700 times larger.
+    assert heuristics.settled_delta("units^-1.1", 342_477, 135_818_730)[0] > 700 * published
+    assert heuristics.settled_delta(1e-5, None, None) == (1e-5, None)
+    for delta, units, examples in ((None, None, 9), ("examples^-1.1", 9, None)):
+        with refused(by=heuristics.settled_delta):
+            heuristics.settled_delta(delta, units, examples)

@@ -20,10 +20,11 @@ from heldin.reports.findings import warn
 from heldin.reports.record_report import list_facts
 from heldin.stages.run_config import parse_config
 from heldin.stages.train.plan import mechanism_of, plan_fit
-from heldin.words.guarantee import PlanFitText, PromiseCaution
+from heldin.words.guarantee import DeltaText, PlanFitText, PromiseCaution
 from tests.conftest import SMALL
 from tests.draws import draw
-from tests.refusals import names
+from tests.refusals import names, refused
+from tests.statements import values_of
 
 QUIET = LineReporter(lambda line: None)
 COUNTS = np.repeat([1, 2, 3, 10, 20, 40], 10)
@@ -107,6 +108,42 @@ def test_under_poisson_coins_epsilon_is_right_whatever_population_is_stated(unit
     assert abs(drawn - expected) < 5 * spread
     # At the rate that the users who are there would give, it would not be.
     assert abs(drawn - 400 * 6) > 50 * spread / units**0.5
+
+
+@pytest.mark.parametrize(
+    ("defense", "code", "number"),
+    [
+        ({"kind": "uls", "population": 60}, DeltaText.OVER_UNITS, 60),
+        ({"kind": "example", "population": 900, "group_size": 1}, DeltaText.OVER_UNITS, 900),
+        ({"kind": "els", "population": 240, "protected_users": 60}, DeltaText.OVER_UNITS, 60),
+        ({"population": 60, "delta": "examples^-1.1", "examples": 7000}, DeltaText.OVER_EXAMPLES, 7000),
+    ],
+    ids=["uls", "example", "els", "examples"],
+)
+def test_delta_follows_from_public_numbers_of_the_config_alone(defense, code, number):
+    plain = {key: value for key, value in ULS.items() if key != "delta"}
+    mechanism = mechanism_of(config_of({**plain, **defense}), plain_steps=1)
+    assert mechanism.delta == pytest.approx(number**-1.1)
+    # In plan and record as a code and a number, printed with the guarantee.
+    assert values_of(mechanism.guarantee().statement, code) == {"number": number}
+    assert mechanism == type(mechanism).model_validate(mechanism.model_dump())
+    # Another number of steps of a plain run, which follows from the data, changes nothing.
+    assert mechanism_of(config_of({**plain, **defense}), plain_steps=500) == mechanism
+
+
+@pytest.mark.parametrize(
+    ("defense", "naming"),
+    [
+        ({"kind": "els"}, "protected_users"),
+        ({"delta": "examples^-1.1"}, "examples"),
+        ({"delta": 1e-3, "examples": 7000}, "examples"),
+        ({"delta": "users^-1.1"}, "delta"),
+    ],
+)
+def test_a_delta_without_its_public_number_is_refused(defense, naming):
+    plain = {key: value for key, value in ULS.items() if key != "delta"}
+    with refused(naming=naming):
+        config_of({**plain, **defense})
 
 
 def test_a_population_that_is_stated_too_small_does_not_hide_a_delta_that_is_too_large():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from pydantic import ValidationError
 
 from heldin.base.progress import LineReporter
 from heldin.defenses.gradients.model_parts import IGNORED
@@ -21,7 +22,7 @@ from replication.classification.config import (
     load_classification,
 )
 from replication.classification.deal import deal
-from replication.classification.encoder import encoder_tokenizer, load_classifier, new_masked_model
+from replication.classification.encoder import encoder_tokenizer, load_classifier, new_masked_model, pretrained_encoder
 from replication.classification.encoding import MaskedTexts, encoded, with_label
 from tests.refusals import names, refused
 
@@ -171,6 +172,37 @@ def test_clipping_an_encoder_is_exact_and_padding_is_not_read(kind, tokenizer, t
         torch.testing.assert_close(fast.norms, slow.norms, rtol=1e-4, atol=0)
         for name, gradient in slow.gradients.items():
             torch.testing.assert_close(fast.gradients[name], gradient, rtol=1e-3, atol=1e-6)
+
+
+def test_a_pre_trained_encoder_is_the_base(replicate, config, tmp_path, tokenizer):
+    shape = EncoderShape(kind="bert", vocabulary=330, context=30, hidden=16, layers=1, heads=2)
+    base = tmp_path / "base"
+    pretrained = new_masked_model(shape, tokenizer, 0)
+    pretrained.config.hidden_dropout_prob = 0.1  # as BERT is published
+    pretrained.save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    content = yaml.safe_load(config().read_text(encoding="utf-8"))
+    content = {key: its for key, its in content.items() if key not in ("encoder", "pretraining")}
+    few = {**content, "encoder": {"base": str(base), "context": 20}, "finetune": {"epochs": 1, "batch_size": 16}}
+    (tmp_path / "few.yaml").write_text(yaml.safe_dump(few), encoding="utf-8")
+    code, out, err = replicate("text-classification", tmp_path / "few.yaml", "--out", tmp_path / "study", "--json")
+    assert code == 0, err
+    assert "pre-training" not in err
+    assert not (tmp_path / "study" / "encoder").exists()
+    assert json.loads(out)["outcomes"][0]["steps"] > 0
+    model = load_classifier(base, 3, seed=1)
+    assert model.config.hidden_dropout_prob == 0.0
+    # Its weights, and not new ones.
+    name = "bert.embeddings.word_embeddings.weight"
+    torch.testing.assert_close(model.state_dict()[name], pretrained.state_dict()[name])
+    with refused(naming="encoder.base", kind=ValidationError):
+        ClassificationConfig.model_validate({**few, "encoder": {"base": str(base), "layers": 3}})
+    with refused(naming="encoder.base", kind=ValidationError):
+        ClassificationConfig.model_validate({**few, "pretraining": {"epochs": 2}})
+    with refused(by="pretrained_encoder", naming=("31", "40")):
+        pretrained_encoder(base, 40)
+    with refused(by="pretrained_encoder", naming="nowhere"):
+        pretrained_encoder(tmp_path / "nowhere", 20)
 
 
 def test_a_records_targets_are_its_own():

@@ -9,6 +9,8 @@ import typst
 
 from heldin.audit.results import CanaryGroup
 from heldin.record.document import read_record, write_record
+from heldin.reports.attacks import show_curves
+from heldin.reports.blocks import Paragraph
 from heldin.reports.claims import describe_verdicts
 from heldin.reports.findings import describe_canaries, state_limits, warn
 from heldin.reports.record_report import list_facts, report_record, write_report
@@ -52,6 +54,28 @@ def test_a_warning_of_the_plan_stands_before_the_answer(record):
     assert any("delta 0.5" in line for line in map(str, promised["cautions"]))
     warnings = warn(changed_record(record, training=training.model_dump()))
     assert any(names(line, "0.5", "1/1024") for line in warnings)
+
+
+@pytest.mark.parametrize(
+    ("areas", "first"),
+    [
+        # 0.95 * 0.8 = 0.76, which is reached at the second point for a while, and at the last for good.
+        ([0.6, 0.77, 0.75, 0.8], 4),
+        ([0.6, 0.75, 0.77, 0.8], 3),
+        ([0.78, 0.9, 0.77, 0.8], 1),
+        # 0.95 * 0.52 is below chance, where any model is.
+        ([0.5, 0.51, 0.53, 0.52], None),
+    ],
+)
+def test_when_the_auroc_had_almost_its_last_value(record, areas, first):
+    curve = [point.model_copy(update={"auroc": area}) for point, area in zip(record.training.curve, areas, strict=True)]
+    training = record.training.model_copy(update={"curve": curve})
+    blocks = show_curves(changed_record(record, training=training.model_dump()))
+    written = [block.text for block in blocks if isinstance(block, Paragraph)]
+    step = record.training.curve[first - 1].step if first else 0
+    nearly = [text for text in written if "95\u00a0%" in text]
+    assert len(nearly) == (first is not None)
+    assert all(names(text, step, record.training.steps, f"{100 * step / record.training.steps:.0f}") for text in nearly)
 
 
 def test_how_sides_came_about_is_said_in_words(record, approved):
