@@ -94,7 +94,7 @@ class AccountRow(Tabular):
 
     def as_dict(self) -> dict[str, Any]:
         """The fields by name; epsilon_black_box may be inf."""
-        label, rule = (str(its) if its else None for its in (self.label, self.delta_rule))
+        label, rule = (str(part) if part else None for part in (self.label, self.delta_rule))
         return {**dataclasses.asdict(self), "label": label, "warnings": self.notes(), "delta_rule": rule}
 
 
