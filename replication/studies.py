@@ -132,6 +132,60 @@ def personalization(
     typer.echo(json_text(found.as_dict()) if json else f"{table(found)}\nnumbers: {where}")
 
 
+@app.command("grid")
+def grid(
+    sweep: Annotated[Path, typer.Argument(help="Folder of a sweep with finished runs.")],
+    over: Annotated[
+        str, typer.Option(help="Key of the columns, such as defense.cohort; or gradients, those of a step.")
+    ],
+    by: Annotated[str, typer.Option(help="Key of the rows, such as defense.group_size; of words, a line for each.")],
+    each: Annotated[str | None, typer.Option(help="Key with a panel for each of its values.")] = None,
+    of: Annotated[str, typer.Option(help="loss, perplexity, gain, auroc or seconds.")] = "loss",
+    to: StudyFolder = Path("runs/grid"),
+    json: AsJson = False,
+) -> None:
+    """Show a finished sweep over two keys, as a heat map or lines (Charles et al., Figures 4 to 8, 13, 16, 17)."""
+    from typing import cast
+
+    from replication import grid as view
+
+    found = view.grid_of(sweep, cast(view.Measure, of), over, by, each)
+    _study(to, "grid", found.as_dict(), view.table(found), view.grid_figure(found), json)
+
+
+@app.command("strategies")
+def strategies(
+    sweep: Annotated[Path, typer.Argument(help="Folder of a finished sweep over defense.cohort and group_size.")],
+    quiet: Quiet = False,
+    device: DeviceOption = None,
+    json: AsJson = False,
+) -> None:
+    """Compare rules that choose cohort and group size at a budget, over a finished grid (Charles et al., Figure 14)."""
+    from heldin.base.progress import reporter_for_this_terminal
+    from replication import strategies as study
+
+    found = study.of_sweep(sweep, reporter_for_this_terminal())
+    typer.echo(json_text(study.as_dict(found)) if json else study.table(found))
+
+
+@app.command("selected-records")
+def selected_records(
+    config: Annotated[Path, typer.Argument(help="Config of a run: replication/sweeps/base/chua-enron.yaml is one.")],
+    records: Annotated[int, typer.Option(min=1, help="Records of each user.")] = 10,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
+    quiet: Quiet = False,
+    device: DeviceOption = None,
+    json: AsJson = False,
+) -> None:
+    """Describe the records that each rule selects: length, perplexity, how many are not cut (Chua et al., Table 7)."""
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.stages.run_config import load_config
+    from replication import selected_records as study
+
+    found = study.of_config(load_config(config, set_ or []), records, reporter_for_this_terminal())
+    typer.echo(json_text(study.as_dict(found)) if json else study.table(found))
+
+
 @app.command("user-entity-claims")
 def user_entity_claims(json: AsJson = False, csv: AsCsv = False) -> None:
     """Recompute the fifteen epsilons of user-entity DP that Lai et al. print, and state what holds."""

@@ -42,12 +42,21 @@ def test_every_sweep_is_read_at_every_scale_with_its_findings(path, scale, monke
     monkeypatch.setenv("HELDIN_DATA_DIR", str(tmp_path))
     sweep = load_sweep(path, (), scale)
     assert len(sweep.variants) > 1
-    # Raises for a variant that is not there; two figures have a table alone.
-    assert bool(findings_of(path.stem, sweep)) == (path.stem not in ("charles-figure-4", "charles-figure-8"))
+    # Raises if there are no findings of variants that are there.
+    assert findings_of(path.stem, sweep)
     if scale:
         assert sweep.config.name == f"{load_sweep(path).config.name}-{scale}"
         # Nothing that a hub has: two cores pre-train their own.
         assert all(variant.config.model.base is None for variant in sweep.variants)
+
+
+def test_every_finding_is_of_variants_that_some_scale_has(monkeypatch, tmp_path):
+    monkeypatch.setenv("HELDIN_DATA_DIR", str(tmp_path))
+    judged = {path.stem: set() for path in FILES}
+    for path, scale in SCALED:
+        judged[path.stem] |= {its.finding for its in findings_of(path.stem, load_sweep(path, (), scale))}
+    listed = yaml.safe_load((FOLDER / "findings.yaml").read_text(encoding="utf-8"))
+    assert judged == {name: {its["finding"] for its in findings} for name, findings in listed.items()}
 
 
 def test_every_file_has_a_name_on_the_command_line():
