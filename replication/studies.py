@@ -1,5 +1,6 @@
 """Simulations and studies of the papers, each a command."""
 
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -183,6 +184,40 @@ def selected_records(
     from replication import selected_records as study
 
     found = study.of_config(load_config(config, set_ or []), records, reporter_for_this_terminal())
+    typer.echo(json_text(study.as_dict(found)) if json else study.table(found))
+
+
+@app.command("split-by-date")
+def split_by_date(
+    config: Annotated[Path, typer.Argument(help="Config of a run, whose corpus has dates.")],
+    date: Annotated[datetime, typer.Option(formats=["%Y-%m-%d"], help="First day of the later part.")],
+    to: Annotated[Path, typer.Option("--out", help="Folder for before.jsonl.gz and after.jsonl.gz.")],
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Split a corpus by date: train on the first part, and test on the second (Charles et al., Appendix D)."""
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.stages.run_config import load_config
+    from replication import by_date as study
+
+    counts = study.split_by_date(load_config(config, set_ or []), date.date(), to, reporter_for_this_terminal())
+    typer.echo("\n".join(f"{to / name}.jsonl.gz: {count:,} records" for name, count in counts.items()))
+
+
+@app.command("later-loss")
+def later_loss(
+    file: Annotated[Path, typer.Argument(help="after.jsonl.gz of split-by-date.")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, with models.")],
+    users: Annotated[int, typer.Option(min=1, help="Users of the later part, at most.")] = 1000,
+    quiet: Quiet = False,
+    device: DeviceOption = None,
+    json: AsJson = False,
+) -> None:
+    """Measure finished models on texts after a date (Charles et al., Appendix D)."""
+    from heldin.base.progress import reporter_for_this_terminal
+    from replication import by_date as study
+
+    found = list(study.losses_after(runs, file, users, reporter_for_this_terminal()))
     typer.echo(json_text(study.as_dict(found)) if json else study.table(found))
 
 

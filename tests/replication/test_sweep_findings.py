@@ -164,7 +164,7 @@ def test_a_difference_of_two_differences_is_taken_user_by_user(swept):
         [Finding(variant="apart", against="none", beyond=("uls", "none"), **asked)], sweep, finished
     )
     assert (apart.difference, apart.seen) == (None, "cannot be judged")
-    with refused(ValueError, naming="beyond"):
+    with refused(naming="beyond", kind=ValueError):
         Finding(variant="uls", against="none", beyond=("none", "uls"), **{**asked, "of": "auroc"})
 
 
