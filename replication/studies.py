@@ -47,6 +47,19 @@ def effective_noise(to: StudyFolder = Path("runs/effective-noise"), json: AsJson
     _study(to, "effective-noise", noise.as_dict(rows), noise.table(rows), effective_noise_figure(rows), json)
 
 
+@app.command("noise")
+def noise(to: StudyFolder = Path("runs/noise"), json: AsJson = False) -> None:
+    """Compare the noise of ELS and ULS, and black-box accounting (Charles et al., Figures 1, 2 and 9)."""
+    from heldin.base.files import private_directory
+    from heldin.base.progress import reporter_for_this_terminal
+    from replication import noise as study
+
+    private_directory(to)  # before the work
+    with reporter_for_this_terminal().track("noise", study.settings(), "settings") as advance:
+        found = study.run_study(advance)
+    _study(to, "noise", found.as_dict(), study.table(found), study.noise_figure(found), json)
+
+
 @app.command("proposition")
 def proposition(
     to: StudyFolder = Path("runs/proposition"),
