@@ -144,13 +144,13 @@ def noise_figure(found: Study) -> str:
             left.plot(sizes, exact, "-", color=colour, label=f"{sigma:g}")
             boxed = [(its.group_size, its.black_box) for its in rows if its.black_box is not None]
             left.plot(*zip(*boxed, strict=True), "--", color=colour)
-        left.legend(title="noise; dashed: black box", fontsize=6, title_fontsize=6)
-        left.set(xscale="log", yscale="log")
+        left.legend(title="noise; dashed: black box", fontsize=6, title_fontsize=6, loc="upper left", ncols=2)
+        left.set(xscale="log", yscale="log", ylim=(0.3, 1e5))  # room for the legend
         label(left, "group size", "epsilon")
         for axes, epsilon in zip(panels, EPSILONS, strict=True):
             _variances(axes, [its for its in found.noises if its.epsilon == epsilon])
             axes.set_title(f"epsilon {epsilon:g}", fontsize=8)
-        panels[0].legend(fontsize=6)
+        drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=6, fontsize=6)
     return saved[0]
 
 
