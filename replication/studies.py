@@ -1,5 +1,6 @@
 """Simulations and studies of the papers, each a command."""
 
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -80,6 +81,19 @@ def concentration(
     where, fields = to / "concentration.json", study.as_dict(who, rows)
     write_text(where, json_text(fields) + "\n")
     typer.echo(json_text(fields) if json else f"{study.table(who, rows)}\nnumbers: {where}")
+
+
+@app.command("noise")
+def noise(to: StudyFolder = Path("runs/noise"), json: AsJson = False) -> None:
+    """Compare the noise of ELS and ULS, and black-box accounting (Charles et al., Figures 1, 2 and 9)."""
+    from heldin.base.files import private_directory
+    from heldin.base.progress import reporter_for_this_terminal
+    from replication import noise as study
+
+    private_directory(to)  # before the work
+    with reporter_for_this_terminal().track("noise", study.settings(), "settings") as advance:
+        found = study.run_study(advance)
+    _study(to, "noise", found.as_dict(), study.table(found), study.noise_figure(found), json)
 
 
 @app.command("proposition")
@@ -168,6 +182,94 @@ def personalization(
     typer.echo(json_text(found.as_dict()) if json else f"{table(found)}\nnumbers: {where}")
 
 
+@app.command("grid")
+def grid(
+    sweep: Annotated[Path, typer.Argument(help="Folder of a sweep with finished runs.")],
+    over: Annotated[
+        str, typer.Option(help="Key of the columns, such as defense.cohort; or gradients, those of a step.")
+    ],
+    by: Annotated[str, typer.Option(help="Key of the rows, such as defense.group_size; of words, a line for each.")],
+    each: Annotated[str | None, typer.Option(help="Key with a panel for each of its values.")] = None,
+    of: Annotated[str, typer.Option(help="loss, perplexity, gain, auroc or seconds.")] = "loss",
+    to: StudyFolder = Path("runs/grid"),
+    json: AsJson = False,
+) -> None:
+    """Show a finished sweep over two keys, as a heat map or lines (Charles et al., Figures 4 to 8, 13, 16, 17)."""
+    from typing import cast
+
+    from replication import grid as view
+
+    found = view.grid_of(sweep, cast(view.Measure, of), over, by, each)
+    _study(to, "grid", found.as_dict(), view.table(found), view.grid_figure(found), json)
+
+
+@app.command("strategies")
+def strategies(
+    sweep: Annotated[Path, typer.Argument(help="Folder of a finished sweep over defense.cohort and group_size.")],
+    quiet: Quiet = False,
+    device: DeviceOption = None,
+    json: AsJson = False,
+) -> None:
+    """Compare rules that choose cohort and group size at a budget, over a finished grid (Charles et al., Figure 14)."""
+    from heldin.base.progress import reporter_for_this_terminal
+    from replication import strategies as study
+
+    found = study.of_sweep(sweep, reporter_for_this_terminal())
+    typer.echo(json_text(study.as_dict(found)) if json else study.table(found))
+
+
+@app.command("selected-records")
+def selected_records(
+    config: Annotated[Path, typer.Argument(help="Config of a run: replication/sweeps/base/chua-enron.yaml is one.")],
+    records: Annotated[int, typer.Option(min=1, help="Records of each user.")] = 10,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
+    quiet: Quiet = False,
+    device: DeviceOption = None,
+    json: AsJson = False,
+) -> None:
+    """Describe the records that each rule selects: length, perplexity, how many are not cut (Chua et al., Table 7)."""
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.stages.run_config import load_config
+    from replication import selected_records as study
+
+    found = study.of_config(load_config(config, set_ or []), records, reporter_for_this_terminal())
+    typer.echo(json_text(study.as_dict(found)) if json else study.table(found))
+
+
+@app.command("split-by-date")
+def split_by_date(
+    config: Annotated[Path, typer.Argument(help="Config of a run, whose corpus has dates.")],
+    date: Annotated[datetime, typer.Option(formats=["%Y-%m-%d"], help="First day of the later part.")],
+    to: Annotated[Path, typer.Option("--out", help="Folder for before.jsonl.gz and after.jsonl.gz.")],
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Split a corpus by date: train on the first part, and test on the second (Charles et al., Appendix D)."""
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.stages.run_config import load_config
+    from replication import by_date as study
+
+    counts = study.split_by_date(load_config(config, set_ or []), date.date(), to, reporter_for_this_terminal())
+    typer.echo("\n".join(f"{to / name}.jsonl.gz: {count:,} records" for name, count in counts.items()))
+
+
+@app.command("later-loss")
+def later_loss(
+    file: Annotated[Path, typer.Argument(help="after.jsonl.gz of split-by-date.")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, with models.")],
+    users: Annotated[int, typer.Option(min=1, help="Users of the later part, at most.")] = 1000,
+    quiet: Quiet = False,
+    device: DeviceOption = None,
+    json: AsJson = False,
+) -> None:
+    """Measure finished models on texts after a date (Charles et al., Appendix D)."""
+    from heldin.base.progress import reporter_for_this_terminal
+    from replication import by_date as study
+
+    found = list(study.losses_after(runs, file, users, reporter_for_this_terminal()))
+    typer.echo(json_text(study.as_dict(found)) if json else study.table(found))
+
+
 @app.command("user-entity-claims")
 def user_entity_claims(json: AsJson = False, csv: AsCsv = False) -> None:
     """Recompute the fifteen epsilons of user-entity DP that Lai et al. print, and state what holds."""
@@ -179,7 +281,7 @@ def user_entity_claims(json: AsJson = False, csv: AsCsv = False) -> None:
 
 @app.command("user-entity-curves")
 def user_entity_curves(to: StudyFolder = Path("runs/user-entity-curves"), json: AsJson = False) -> None:
-    """Draw epsilon over steps as Lai et al. claim it, and what holds (their Figures 4 and 9)."""
+    """Draw epsilon over steps as Lai et al. claim it, and what holds (their Figure 4)."""
     from dataclasses import asdict
 
     from heldin.base.files import private_directory

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, model_validator
 from scipy import stats
 
 from heldin.audit.blocks import LEAST_BLOCKS, Summary, over_blocks
@@ -47,12 +47,26 @@ class Finding(Section):
     """The variant that is said to differ, or not to."""
     against: str
     """The variant that it is held against."""
+    beyond: tuple[str, str] | None = None
+    """Another variant and that which it is held against: what is tested is how far the first difference is below or
+    above this one. Of losses only."""
     expect: Expected
     """Whether the variant is said to have less of it, more, or the same."""
     margin: Positive = MARGIN
     """Differences within it are no differences."""
     published: Published | None = None
     """The published figures; null if the paper prints none."""
+
+    @model_validator(mode="after")
+    def _of_losses(self) -> "Finding":
+        if self.beyond is not None and self.of != "loss":
+            raise ValueError("beyond: differences of two differences are tested for losses only")
+        return self
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """Every variant that it compares."""
+        return (self.variant, self.against, *(self.beyond or ()))
 
     @property
     def unit(self) -> str:
@@ -89,20 +103,19 @@ class FindingResult:
 
 
 def findings_of(name: str, sweep: Sweep) -> tuple[Finding, ...]:
-    """Return the findings that ``findings.yaml`` lists for the sweep file ``name``; none for a file without findings.
+    """Return the findings that ``findings.yaml`` lists for the sweep file ``name``, of variants that this scale has.
 
-    Raises InputError if a finding names a variant that the sweep lacks.
+    Raises InputError if findings are listed, and none is of variants that this sweep has.
     """
-    listed = TypeAdapter(dict[str, tuple[Finding, ...]]).validate_python(read_yaml(FILE))
-    findings = listed.get(name, ())
+    listed = TypeAdapter(dict[str, tuple[Finding, ...]]).validate_python(read_yaml(FILE)).get(name, ())
     variants = {variant.name for variant in sweep.variants}
-    for finding in findings:
-        for variant in (finding.variant, finding.against):
-            if variant not in variants:
-                raise InputError(
-                    f"the finding '{finding.finding}' compares variant '{variant}', which is not in the sweep: choose"
-                    f" from {', '.join(map(repr, sorted(variants)))}"
-                )
+    findings = tuple(finding for finding in listed if variants.issuperset(finding.variants))
+    if listed and not findings:
+        missing = sorted({variant for finding in listed for variant in finding.variants} - variants)
+        raise InputError(
+            f"every finding compares variants that are not in the sweep ({', '.join(map(repr, missing))}): choose from"
+            f" {', '.join(map(repr, sorted(variants)))}"
+        )
     return findings
 
 
@@ -115,10 +128,14 @@ def judge_findings(findings: Sequence[Finding], sweep: Sweep, finished: Mapping[
     groups = {variant.name: variant.group for variant in sweep.variants}
     results = []
     for finding in findings:
-        variant, against = (_cells_of(name, finished) for name in (finding.variant, finding.against))
-        whole = len(variant) == len(against) == sweep.config.blocks
-        paired = groups[finding.variant] == groups[finding.against]
-        difference = (_paired if paired else _unpaired)(finding, against, variant) if whole else None
+        cells = [_cells_of(name, finished) for name in finding.variants]
+        variant, against = cells[:2]
+        whole = all(len(of_one) == sweep.config.blocks for of_one in cells)
+        paired = len({groups[name] for name in finding.variants}) == 1
+        if finding.beyond is not None:
+            difference = _doubled(*cells) if whole and paired else None
+        else:
+            difference = (_paired if paired else _unpaired)(finding, against, variant) if whole else None
         limits: Change | None = None
         if difference is not None and difference.lower is not None and difference.upper is not None:
             limits = (difference.value, difference.lower, difference.upper)
@@ -158,11 +175,28 @@ def _cells_of(variant: str, finished: Mapping[str, Finished]) -> dict[int, Finis
 
 def _paired(finding: Finding, against: Mapping[int, Finished], variant: Mapping[int, Finished]) -> Summary | None:
     """Variant less the other, block by block; None if any block's difference cannot be stated."""
-    stated = [_CHANGES[finding.of](against[block], variant[block]) for block in sorted(variant)]
+    return _joined([_CHANGES[finding.of](against[block], variant[block]) for block in sorted(variant)])
+
+
+def _joined(stated: Sequence[AurocDifference | None]) -> Summary | None:
     known = [its for its in stated if its is not None]
     if len(known) < len(stated):
         return None
     return over_blocks([its.value for its in known], (known[0].lower, known[0].upper), digits=DIGITS)
+
+
+def _doubled(*cells: Mapping[int, Finished]) -> Summary | None:
+    """First less second, less third less fourth, user by user: by how much one loss falls more than another."""
+    changes = []
+    for block in sorted(cells[0]):
+        four = [of_one[block] for of_one in cells]
+        # The checks are those of two cells.
+        if None in (loss_change(four[1], four[0]), loss_change(four[3], four[2])):
+            return None
+        users = sorted(four[0].losses)
+        first, second, third, fourth = (np.array([its.losses[user].loss for user in users]) for its in four)
+        changes.append(mean_difference(third - fourth, first - second))
+    return _joined(changes)
 
 
 def _unpaired(finding: Finding, against: Mapping[int, Finished], variant: Mapping[int, Finished]) -> Summary | None:

@@ -123,7 +123,7 @@ def test_caps_are_tried_on_what_was_found(corpus, words):
 
 
 def test_published_counts_of_conll(data_dir, tmp_path):
-    """The counts of docs/replication.md; the paper's own could not be reproduced."""
+    """The counts of docs/replication/lai.md; the paper's own could not be reproduced."""
     gold = data_dir / "conll2003" / "eng.train.gz"
     store = build_store(Iob(gold), tmp_path)
     found = find_mentions(store, Gold(gold), Quiet())

@@ -2,7 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
+from scipy import stats
+from scipy.special import logsumexp
 
 from heldin.defenses.accounting import comparison_accountants, heuristics
 from heldin.defenses.accounting.comparison_accountants import black_box_epsilon, rdp_epsilon
@@ -78,6 +81,30 @@ def test_noise_variances_and_conjecture_1():
         assert els / (32 * uls) == pytest.approx(ratio, abs=2e-3)
         els_variance = heuristics.els_noise_variance(els, 1.0, 512)
         assert els_variance / heuristics.uls_noise_variance(uls, 1.0, 16) == pytest.approx((els / (32 * uls)) ** 2)
+
+
+def renyi(order, group, rate, sigma):
+    """Order a Rényi divergence of N(Binom(group, rate), sigma^2) from N(0, sigma^2), by quadrature on a grid."""
+    grid = np.linspace(-12 * sigma, order * group + 12 * sigma, 40_001)
+    drawn = np.arange(group + 1)
+    log_ratio = logsumexp(
+        (2 * drawn * grid[:, None] - drawn**2) / (2 * sigma**2), b=stats.binom.pmf(drawn, group, rate), axis=1
+    )
+    log_mass = stats.norm.logpdf(grid, scale=sigma) + math.log(grid[1] - grid[0])
+    return logsumexp(order * log_ratio + log_mass) / (order - 1)
+
+
+@pytest.mark.parametrize("order", [2, 3, 6])
+@pytest.mark.parametrize("group", [1, 2, 8, 32])
+@pytest.mark.parametrize(("rate", "sigma"), [(0.01, 0.7), (0.3, 0.7), (0.3, 4.0), (0.9, 1.5)])
+def test_lemma_1_of_charles(order, group, rate, sigma):
+    """docs/theory.md#table-of-noise-ratios: K times the noise of ULS is enough for ELS, in this direction."""
+    one = renyi(order, 1, rate, sigma)
+    # Exact for a group of one: the mean over x of (1 - p + p e^...)^a is a binomial sum.
+    picks = np.arange(order + 1)
+    exact = logsumexp((picks**2 - picks) / (2 * sigma**2), b=stats.binom.pmf(picks, order, rate)) / (order - 1)
+    assert one == pytest.approx(exact, rel=1e-6)
+    assert renyi(order, group, rate, group * sigma) <= one * (1 + 1e-6)
 
 
 def test_the_filter_goes_on_above_four_fifths_of_the_users():

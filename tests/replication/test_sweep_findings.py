@@ -144,6 +144,30 @@ def test_of_different_people_the_loss_has_the_spread_of_the_people(swept):
     assert missed <= 50
 
 
+def test_a_difference_of_two_differences_is_taken_user_by_user(swept):
+    sweep, out, _ = swept
+    finished, _ = finished_cells(placed_cells(sweep, out), kept_hash(out), QUIET)
+    asked = {"finding": "f", "source": "s", "of": "loss", "expect": "less", "margin": 1e-6}
+    finding = Finding(variant="uls", against="none", beyond=("none", "uls"), **asked)
+    (whole,) = judge_findings([finding], sweep, finished)
+    (half,) = judge_findings([Finding(variant="uls", against="none", **asked)], sweep, finished)
+    assert whole.difference.value == pytest.approx(2 * half.difference.value, abs=2e-4)
+    # In one block its interval is that of the users' own differences of differences.
+    first = {name: its for name, its in finished.items() if name.startswith("1/")}
+    (found,) = judge_findings([finding], with_blocks(sweep, 1), first)
+    losses = [first[f"1/{name}"].losses for name in ("uls", "none")]
+    changes = np.array([2 * (losses[0][user].loss - losses[1][user].loss) for user in sorted(losses[0])])
+    limits = stats.t.interval(0.95, changes.size - 1, changes.mean(), stats.sem(changes))
+    assert (found.difference.lower, found.difference.upper) == pytest.approx(limits, abs=1e-4)
+    # Across groups people differ; and of other measures nothing is doubled.
+    (apart,) = judge_findings(
+        [Finding(variant="apart", against="none", beyond=("uls", "none"), **asked)], sweep, finished
+    )
+    assert (apart.difference, apart.seen) == (None, "cannot be judged")
+    with refused(naming="beyond", kind=ValueError):
+        Finding(variant="uls", against="none", beyond=("none", "uls"), **{**asked, "of": "auroc"})
+
+
 FINDING = {"finding": "it falls", "source": "us", "of": "auroc", "variant": "uls", "against": "none", "expect": "less"}
 
 
@@ -160,8 +184,11 @@ def listed(tmp_path, monkeypatch):
 
 def test_a_finding_about_a_variant_that_is_not_there_is_one_line(listed, tmp_path):
     listed({**FINDING, "variant": "els"})
-    with refused(by="findings_of", naming=("'it falls'", "'els'", "'none'", "'uls'")):
+    with refused(by="findings_of", naming=("'els'", "'none'", "'uls'")):
         findings_of("two", load_sweep(written(tmp_path)))
+    # Another scale of a file has some of its variants: only findings of these are judged.
+    listed({**FINDING, "variant": "els"}, FINDING)
+    assert [its.variant for its in findings_of("two", load_sweep(written(tmp_path)))] == ["uls"]
     assert findings_of("another", load_sweep(written(tmp_path))) == ()
 
 
