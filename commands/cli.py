@@ -279,7 +279,8 @@ def _fail_usage(error: Any) -> NoReturn:
         sys.exit(ExitCode.BAD_INPUT)
     context = getattr(error, "ctx", None)
     help_ = f" (see {context.command_path} --help)" if context else ""
-    _fail(f"error: {' '.join(error.format_message().split()).rstrip('.')}{help_}", ExitCode.BAD_INPUT)
+    message = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")  # pydantic's words
+    _fail(f"error: {message}{help_}", ExitCode.BAD_INPUT)
 
 
 def _fail(line: str, code: int) -> NoReturn:

@@ -361,7 +361,7 @@ def test_what_is_wrong_with_the_new_options_is_one_line(call, finished, files, t
         (["--training", blank, "--set", "skip_bad_lines=true"], "read_groups", (f"'{blank}'", "--training")),
         (["--training", other], "require_columns", yours),
         (["--training", tmp_path / "no.jsonl"], "_look_for", f"'{tmp_path / 'no.jsonl'}'"),
-        (["--texts", "old"], "checked", ("--texts", "'fresh'", "'training'", "'old'")),
+        (["--texts", "old"], "call", ("--texts", "'fresh'", "'training'", "'old'")),
         (["--set", "decision.auroc=0.5"], "checked", ("decision.auroc", "than 0.5", "found 0.5")),
         (["--set", "decision.auroc=1"], "checked", ("decision.auroc", "than 1", "found 1")),
         (["--set", "decision.tpr=0.05"], "DecisionConfig._possible", ("tpr 0.05", "fpr 0.05")),

@@ -142,7 +142,10 @@ def test_no_command_has_more_than_a_dozen_options_outside_its_panels(name):
 def test_every_help_page_ends_with_examples_and_names_values_by_words():
     assert set(EXAMPLES) == set(COMMANDS)
     for name, command in COMMANDS.items():
-        assert command.epilog.split("\n\n")[1:] == list(EXAMPLES[name])
+        shown = command.epilog.split("\n\n")[1:]
+        assert max(len(line) for part in shown for line in part.splitlines()) <= 78  # of 80 columns
+        joined = [part.replace("\\\n", "") for part in shown]  # as a shell does
+        assert [shlex.split(part) for part in joined] == [shlex.split(line) for line in EXAMPLES[name]]
         assert all(shlex.split(line)[: 1 + len(name.split())] == ["heldin", *name.split()] for line in EXAMPLES[name])
         for its in command.params:
             assert its.name == "help" or not re.search("str|int|float|path|bool", its.metavar or ""), (name, its.name)
