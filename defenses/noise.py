@@ -66,7 +66,7 @@ def _secure_bits(digest: bytes, count: int) -> torch.Tensor:
     # Imported where it is needed, since it loads OpenSSL, which most runs do without.
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-    out = np.empty(8 * count + 15, dtype=np.uint8)  # room for a whole last block of the cipher
+    out = np.empty(8 * count + 15, dtype=np.uint8)  # space for a whole last block of the cipher
     Cipher(algorithms.AES(digest), modes.CTR(bytes(16))).encryptor().update_into(_zeros(count), out.data)
     return torch.from_numpy(out[: 8 * count].view(np.int64))
 

@@ -145,7 +145,7 @@ def noise_figure(found: Study) -> str:
             boxed = [(its.group_size, its.black_box) for its in rows if its.black_box is not None]
             left.plot(*zip(*boxed, strict=True), "--", color=colour)
         left.legend(title="noise; dashed: black box", fontsize=6, title_fontsize=6, loc="upper left", ncols=2)
-        left.set(xscale="log", yscale="log", ylim=(0.3, 1e5))  # room for the legend
+        left.set(xscale="log", yscale="log", ylim=(0.3, 1e5))  # space for the legend
         label(left, "group size", "epsilon")
         for axes, epsilon in zip(panels, EPSILONS, strict=True):
             _variances(axes, [its for its in found.noises if its.epsilon == epsilon])
