@@ -190,8 +190,17 @@ def _first_recorded(
         except Exception as error:
             _cannot_record = True
             repeats.recordings.clear()
+            _renew_generator(mine[0].device)
             _warn("passes are not recorded here", error)
     return result
+
+
+def _renew_generator(device: torch.device) -> None:
+    """Give a GPU's own generator a state that is in no recording: one that failed leaves it waiting for its end."""
+    if torch.cuda.default_generators:
+        own = torch.cuda.default_generators[device.index or 0]
+        with contextlib.suppress(RuntimeError):  # training itself needs no number of it
+            own.graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
 
 
 @contextlib.contextmanager

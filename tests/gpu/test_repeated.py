@@ -140,6 +140,23 @@ def test_what_cannot_be_recorded_is_computed_and_said_once(gpu, monkeypatch, cap
     assert error(found, trained(again, plain, batches(5), "fp32")) < 1e-5
 
 
+@only_real
+def test_a_gpu_still_draws_numbers_after_a_recording_that_failed(gpu):
+    model = on_gpu(gpu)
+
+    def wait(operand):
+        operand.sum().item()  # nothing may wait within a recording
+        return operand
+
+    for _ in range(4):
+        repeated.repeated(model, "waits", wait, (torch.ones(3, device=gpu),), recorded=True)
+    assert repeated._cannot_record
+    torch.manual_seed(1)
+    first = torch.rand(5, device=gpu)
+    torch.manual_seed(1)
+    assert torch.equal(torch.rand(5, device=gpu), first)
+
+
 def test_recordings_are_given_up_before_a_pass_is_made_smaller(gpu):
     model, tried, lines = on_gpu(gpu), [], []
     for batch in batches(4):

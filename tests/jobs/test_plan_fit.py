@@ -91,7 +91,7 @@ def test_from_a_fifth_on_a_plan_does_not_fit(units, warned):
         protected=units,
     )
     assert [w.states(PlanFitText.MISFIT) for w in warnings_of(fit, None)] == [True] * warned
-    # That every user is short is told, and warned of only where numbers differ: a group size is a limit.
+    # Short users are always stated, and warned of only where numbers differ: a group size is a limit.
     assert any(figure.states(PlanFitText.SHORT) for figure in figures_of(fit))
     assert len(differences_of(fit)) == 2 * warned
 
