@@ -241,10 +241,12 @@ def _row(case: dict[str, str]) -> Row:
     return Row(case["bound"], case["mechanism"], float(case["epsilon"]), int(case["users"]), trials, wrong, gated)
 
 
+FIRST = "| bound | lowest coverage | where | passes |"
+
+
 def summary(rows: list[Row]) -> str:
-    """docs/coverage.md: the worst case of every bound."""
-    lines = ["# How often the bounds are wrong", "", *HEAD, ""]
-    lines += ["| bound | lowest coverage | where | passes |", "|---|---|---|---|"]
+    """The table at the end of docs/coverage.md: the worst case of every bound."""
+    lines = [FIRST, "|---|---|---|---|"]
     for name in dict.fromkeys(base(row.bound) for row in rows):
         worst = max((row for row in rows if base(row.bound) == name), key=lambda row: row.share)
         where = f"{worst.mechanism}, epsilon {worst.epsilon:g}, {worst.users} users"
@@ -256,35 +258,6 @@ def summary(rows: list[Row]) -> str:
 def base(name: str) -> str:
     """The bound's name without the number of guesses."""
     return name.split(", r = ")[0]
-
-
-HEAD = (
-    "A bound is wrong if it exceeds the mechanism's true epsilon. Its nominal level is 5 %. If every outcome can be",
-    "enumerated, the share of wrong bounds is exact and must not exceed 5 %. Otherwise the bounds are simulated, and",
-    "the number of wrong bounds must not exceed the binomial 1 - 1e-6 quantile at 5 %. Estimates are listed, and no",
-    "limit applies to them. The last row is the rule of several tools: the best of all thresholds without a",
-    "correction. It fails, as it must.",
-    "",
-    "The mechanisms are:",
-    "",
-    "- randomised response with uniform noise, on the boundary of its epsilon at every threshold above 1;",
-    "- one Gaussian;",
-    "- ten Poisson-sampled Gaussian steps at rate 0.1;",
-    "- a noisy sum of unit vectors in users / 4 dimensions, in which canaries interfere;",
-    "- a response in which only high scores are informative, and only about members;",
-    "- the Gaussian behind a random shift, stretch and skew that all users share;",
-    "- randomised response that publishes every coin at once with probability delta = 0.04. Elsewhere delta is 1e-5.",
-    "",
-    "One-run bounds are measured under independent fair coins. The others are measured with equal numbers of members",
-    "and non-members and independent scores, as in independent trainings. The bound that assumes a plan is measured",
-    "on mechanisms that follow such a plan.",
-    "",
-    "The Bayesian interval is a credible interval of a number that cannot be negative. At epsilon 0 its lower end is",
-    "therefore almost always slightly above 0.",
-    "",
-    "Every case, with its number of wrong bounds, is in [coverage.csv](coverage.csv).",
-    "`python -m tests.coverage.measure` writes both files (seed 1).",
-)
 
 
 def everything(trials: int = 2000) -> list[Row]:
@@ -308,4 +281,5 @@ def failing_rule(trials: int, users: int = 10_000, epsilon: float = 1.0) -> Row:
 
 if __name__ == "__main__":
     write_cases(everything(), CASES)
-    DOCUMENT.write_text(summary(read_cases(CASES)), encoding="utf-8")
+    text = DOCUMENT.read_text(encoding="utf-8").partition(FIRST)[0]
+    DOCUMENT.write_text(text + summary(read_cases(CASES)), encoding="utf-8")

@@ -129,10 +129,11 @@ def test_the_document_and_the_numbers_beside_the_bounds_agree():
     assert failing == ["best threshold, uncorrected"]
 
 
-def test_the_summary_is_that_of_the_cases():
+def test_the_table_is_that_of_the_cases():
     cases = measure.read_cases(measure.CASES)
     assert len(cases) == 657
-    assert measure.summary(cases) == DOCUMENT.read_text(encoding="utf-8")
+    _, first, rest = DOCUMENT.read_text(encoding="utf-8").partition(measure.FIRST)
+    assert measure.summary(cases) == first + rest
 
 
 def test_cases_are_read_as_they_were_written(tmp_path):
