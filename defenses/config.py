@@ -47,7 +47,8 @@ class _Noised(Section):
     secure_noise: bool = False
     """Draw the noise from a cryptographic generator (AES-256 in counter mode), which is slower than Philox."""
     base_model_saw_protected: bool = False
-    """Whether the base model or the tokenizer was trained on protected users' texts, which voids the guarantee."""
+    """Whether the base model or the tokenizer was trained on protected users' texts, or on texts selected by comparison
+    with them, which voids the guarantee."""
 
     @property
     def units(self) -> int | None:

@@ -78,7 +78,7 @@ class Mechanism(Choice):
         noise_generator: name of the generator, for reports.
         checkpoint: how the released checkpoint is chosen.
         data_steps: data-side steps before training.
-        base_model_saw_protected: whether the base model was trained on protected users.
+        base_model_saw_protected: whether the base model was trained on protected users, or on what they decided.
         tokenizer_saw_protected: whether the tokenizer was.
         assumptions: what the guarantee assumes and the rule of its delta, printed with it.
         target_epsilon: epsilon that the noise was calibrated to; None if the noise multiplier was given.

@@ -253,6 +253,37 @@ def split_by_date(
     typer.echo("\n".join(f"{to / name}.jsonl.gz: {count:,} records" for name, count in counts.items()))
 
 
+@app.command("pretraining-without")
+def pretraining_without(
+    config: Annotated[Path, typer.Argument(help="Config of a run with model.pretrain.source, which is cleaned.")],
+    to: Annotated[Path, typer.Option("--out", help="New file, FILE.jsonl; FILE.json has the counts.")],
+    threshold: Annotated[float, typer.Option(help="Similarity of n-grams from which texts are alike.")] = 0.8,
+    ngram: Annotated[int, typer.Option(min=1, help="Words of an n-gram.")] = 5,
+    url: Annotated[str | None, typer.Option(help="Column of the pre-training corpus with URLs.")] = None,
+    fine_tuning_url: Annotated[
+        str | None, typer.Option(help="Column of the fine-tuning corpus with URLs, whose records are removed.")
+    ] = None,
+    host: Annotated[list[str] | None, typer.Option(help="Host to remove with its subdomains. Repeatable.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
+    quiet: Quiet = False,
+    json: AsJson = False,
+) -> None:
+    """Remove the fine-tuning data's near-duplicates and URLs from a pre-training corpus (Charles et al., Table 2).
+
+    The fine-tuning texts decide what is left: a private run on a model that is trained on it has no DP guarantee.
+    """
+    from heldin.base.errors import InputError
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.stages.run_config import load_config
+    from replication import pretraining_without as study
+
+    if not 0.0 < threshold <= 1.0:
+        raise InputError(f"--threshold {threshold:g}: it must be above 0 and at most 1")
+    rule = study.Rule(threshold, ngram, url, fine_tuning_url, tuple(host or ()))
+    found = study.write_without(load_config(config, set_ or []), rule, to, reporter_for_this_terminal())
+    typer.echo(json_text(study.as_dict(found)) if json else found.table(to))
+
+
 @app.command("later-loss")
 def later_loss(
     file: Annotated[Path, typer.Argument(help="after.jsonl.gz of split-by-date.")],

@@ -65,7 +65,9 @@ class NoGuaranteeReason(Code):
         "Lai et al. account for the rate at which a random record is used, which hides no user and entity"
     )
     WEIGHTS_COUNT_RECORDS = "weights count the records of users and entities"
-    BASE_SAW_PROTECTED = "the base model was trained on protected users"
+    BASE_SAW_PROTECTED = (
+        "the base model was trained on protected users' texts, or on texts selected by comparison with them"
+    )
     TOKENIZER_SAW_PROTECTED = "the tokenizer was trained on protected users"
     NO_FINITE_EPSILON = "no finite epsilon at this delta"
 
@@ -92,7 +94,8 @@ class Assumption(Code):
 
     BASE_UNSEEN = "assuming that the base model and its tokenizer saw no protected user{entities}"
     PRETRAINING_CORPUS_UNSEEN = (
-        "assuming that the corpus which pre-trained the base model has no protected user's texts{entities}"
+        "assuming that the corpus which pre-trained the base model has no protected user's texts, and was not selected"
+        " by comparison with them{entities}"
     )
     PUBLIC_USERS = (
         "for users who are no public users only: the users whose texts pre-trained the base model are taken as"

@@ -31,19 +31,22 @@ _SKETCH_BYTES = 4 * PERMUTATIONS
 Sketches: TypeAlias = npt.NDArray[np.uint32]  # (texts, PERMUTATIONS)
 
 
-def first_of_similar(shingles: Iterable[Sequence[str]], threshold: float) -> npt.NDArray[np.bool_]:
+def first_of_similar(
+    shingles: Iterable[Sequence[str]], threshold: float, fixed: int | None = None
+) -> npt.NDArray[np.bool_]:
     """Mark the texts that stay, shape (texts,): those that are not similar to an earlier text that stays.
 
     Args:
         shingles: those of each text; iterated once.
         threshold: of the estimated Jaccard similarity, in (0, 1].
+        fixed: number of texts, the first ones, that all stay and that alone remove others; None: every text may.
     """
     source = iter(shingles)
     first = list(islice(source, DIRECT + 1))
     if len(first) <= DIRECT:
-        return _directly(first, threshold)
+        return _directly(first, threshold, fixed)
     with tempfile.TemporaryDirectory(prefix="heldin-near-duplicates-") as folder:
-        return _by_bands(_chunks(first, source), threshold, Path(folder))
+        return _by_bands(_chunks(first, source), threshold, Path(folder), fixed)
 
 
 def rows_of_a_band(threshold: float) -> int:
@@ -52,17 +55,20 @@ def rows_of_a_band(threshold: float) -> int:
     return max(enough, default=1)
 
 
-def _directly(shingles: Sequence[Sequence[str]], threshold: float) -> npt.NDArray[np.bool_]:
+def _directly(shingles: Sequence[Sequence[str]], threshold: float, fixed: int | None) -> npt.NDArray[np.bool_]:
     stays: list[bool] = []
-    stayed: list[RMinHash] = []
-    for sketch in RMinHash.from_token_sets(shingles, PERMUTATIONS, MINHASH_SEED):
-        stays.append(not any(sketch.jaccard(other) >= threshold for other in stayed))
-        if stays[-1]:
-            stayed.append(sketch)
+    remove: list[RMinHash] = []
+    for text, sketch in enumerate(RMinHash.from_token_sets(shingles, PERMUTATIONS, MINHASH_SEED)):
+        own = fixed is not None and text < fixed
+        stays.append(own or not any(sketch.jaccard(other) >= threshold for other in remove))
+        if own or (fixed is None and stays[-1]):
+            remove.append(sketch)
     return np.array(stays, dtype=np.bool_)
 
 
-def _by_bands(chunks: Iterator[Sequence[Sequence[str]]], threshold: float, folder: Path) -> npt.NDArray[np.bool_]:
+def _by_bands(
+    chunks: Iterator[Sequence[Sequence[str]]], threshold: float, folder: Path, fixed: int | None
+) -> npt.NDArray[np.bool_]:
     rows = rows_of_a_band(threshold)
     paths = [folder / f"band-{band}" for band in range(PERMUTATIONS // rows)]
     texts = 0
@@ -75,7 +81,7 @@ def _by_bands(chunks: Iterator[Sequence[Sequence[str]]], threshold: float, folde
                 # Opened anew for each chunk: at low thresholds there are 128 bands, too many files to keep open.
                 with path.open("ab") as hashes:
                     hashes.write(_hashes(sketches[:, band * rows : (band + 1) * rows]).tobytes())
-    return _first_of_buckets(_shared_buckets(paths), texts, threshold, folder / "sketches")
+    return _first_of_buckets(_shared_buckets(paths), texts, threshold, folder / "sketches", fixed)
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,9 @@ def _shared_buckets(paths: Sequence[Path]) -> _Buckets:
     return _Buckets(np.concatenate(members), np.concatenate(starts))
 
 
-def _first_of_buckets(buckets: _Buckets, texts: int, threshold: float, path: Path) -> npt.NDArray[np.bool_]:
+def _first_of_buckets(
+    buckets: _Buckets, texts: int, threshold: float, path: Path, fixed: int | None
+) -> npt.NDArray[np.bool_]:
     stays = np.ones(texts, dtype=np.bool_)
     places = np.argsort(buckets.members, kind="stable").astype(np.int32)  # in ``members``, text by text
     ends = np.flatnonzero(np.diff(buckets.members[places], append=-1)) + 1
@@ -121,9 +129,12 @@ def _first_of_buckets(buckets: _Buckets, texts: int, threshold: float, path: Pat
         for own, (start, end) in enumerate(pairwise([0, *ends.tolist()])):
             mine = places[start:end]
             text = int(buckets.members[mine[0]])
+            if fixed is not None and text < fixed:
+                continue
             spans = zip(buckets.starts[mine].tolist(), mine.tolist(), strict=True)
             earlier = np.concatenate([buckets.members[first:place] for first, place in spans])
-            earlier = earlier[stays[earlier]]  # only a text that stays removes others
+            # Only a text that stays removes others.
+            earlier = earlier[stays[earlier] if fixed is None else earlier < fixed]
             alike = _equal_bytes(low[own], low.take(row[earlier], axis=0)) >= threshold * PERMUTATIONS
             near = earlier[alike].tolist()  # no other text can be near: equal entries have equal low bytes
             stays[text] = not (near and _any_like(file, text, near, threshold))
