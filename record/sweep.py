@@ -384,6 +384,12 @@ def read_sweep(folder: Path) -> SweepResult:
     """Read the document. Raises InputError if there is none, it is damaged, or of another version."""
     path = folder / FILE
     again = "run heldin sweep again, which goes on where it was"
+    if not path.exists():
+        if not (folder / "sweep.json").is_file():
+            raise InputError(f"'{folder}' is not a sweep's: name a folder that heldin sweep wrote")
+        raise InputError(
+            f"the sweep in '{folder}' is not finished: wait for it, or run its command again (log.txt has it)"
+        )
     content = read_document(path, again)
     try:
         return SweepResult.model_validate(content)

@@ -9,7 +9,7 @@ from heldin.record.sweep import read_sweep
 from replication.grid import GRADIENTS, grid_figure, grid_of, table
 from replication.selected_records import Measured, selected
 from replication.strategies import DOUBLE, MAX_COHORT, MAX_GROUP, ORACLE, RANDOM, shortfalls
-from tests.refusals import refused
+from tests.refusals import names, refused
 from tests.tiny_sweeps import ULS
 
 
@@ -33,6 +33,12 @@ def test_a_grid_refuses_two_variants_in_one_place_and_keys_that_are_not_there(sw
         grid_of(out, "loss", "finetune.nothing", "defense.kind")
     with refused(by="grid_of", naming="--of"):
         grid_of(out, "f1", "finetune.epochs", "defense.kind")
+
+
+def test_a_sweep_that_is_not_finished_is_no_damaged_one(replicate, tmp_path):
+    (tmp_path / "sweep.json").write_text("{}", encoding="utf-8")
+    code, _, err = replicate("grid", tmp_path, "--over", "defense.cohort", "--by", "defense.kind")
+    assert (code, names(err, "not finished", "log.txt"), "damaged" in err, err.count("\n")) == (2, True, False, 1)
 
 
 def test_the_command_writes_figure_and_numbers(replicate, swept, tmp_path):

@@ -171,8 +171,15 @@ def test_a_damaged_document_is_one_line(tmp_path):
     (tmp_path / "comparison.json").write_text('{"schema_version": 1}', encoding="utf-8")
     with refused(by="read_document", naming="comparison.json"):
         read_sweep(tmp_path)
-    with refused(by="read_document", naming="comparison.json"):
+    with refused(by="read_sweep", naming=("nowhere", "heldin sweep")):
         read_sweep(tmp_path / "nowhere")
+
+
+def test_a_sweep_that_is_still_written_is_not_damaged(tmp_path, call):
+    (tmp_path / "sweep.json").write_text("{}", encoding="utf-8")
+    for words in (("report", tmp_path), ("compare", tmp_path)):
+        code, _, err = call(*words)
+        assert (code, names(err, "not finished", "log.txt"), "damaged" in err) == (2, True, False)
 
 
 def test_every_key_of_a_sweep_is_named_in_its_page():
