@@ -31,7 +31,7 @@ from heldin.corpus.sources.rows import first_line
 from heldin.corpus.split import Audited, check_pool
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
-from heldin.jobs.costs import RunCost, cost_lines, cost_of_run, sizes_of
+from heldin.jobs.costs import ON_HUB, RunCost, cost_lines, cost_of_run, sizes_of
 from heldin.jobs.memory_forecast import does_not_fit, memory_lines, run_memory
 from heldin.models.devices import Planned, default_device
 from heldin.models.loading import context_length
@@ -55,7 +55,7 @@ class Checked:
         problems: what would stop the run before it starts, one line each; may be empty.
         would: what the run would do, by name.
         cost: what it would cost on this machine; None if that is not known.
-        fit: the plan held against the numbers to expect; None without noise, or if the corpus was not read.
+        fit: the plan held against the numbers to expect; None without noise, or if a check cannot know them.
     """
 
     problems: tuple[str, ...]
@@ -100,18 +100,19 @@ def check_run(
     # Before the line below: the looks fill ``mechanisms``.
     problems = [problem for look in looks if (problem := _problem(look))]
     would = _would(config, out, mechanisms[0]) if mechanisms else {}
-    cost = fit = None
+    cost, fit, unknown = None, None, ""
     if mechanisms and not problems:
         say("cost: counting records and timing steps")
         try:
             sizes = sizes_of(config)
             fit = sizes.fit(config, mechanisms[0]) if sizes else None
+            unknown = sizes.unknown if sizes else ON_HUB
             cost = cost_of_run(config, mechanisms[0], sizes)
         except InputError as error:
             problems = [" ".join(str(error).split())]
         rows = ["not known before the corpus is read"] if cost is None else cost.lines()
         would["cost"] = "\n".join([*rows, *cost_lines(config, mechanisms[0])])
-        would |= _held_against(mechanisms[0], fit, would)
+        would |= _held_against(mechanisms[0], fit, unknown, would)
     if gpu is not None and not problems:
         try:
             peaks = run_memory(config, gpu, say)
@@ -127,12 +128,12 @@ def check_run(
     return Checked(tuple(problems), would, cost, fit)
 
 
-def _held_against(mechanism: Mechanism, fit: PlanFit | None, would: Mapping[str, str]) -> dict[str, str]:
+def _held_against(mechanism: Mechanism, fit: PlanFit | None, unknown: str, would: Mapping[str, str]) -> dict[str, str]:
     """Return how the plan fits the users and records to expect: the numbers, and a line for each difference."""
     if mechanism.unit == "none":
         return {}
     if fit is None:
-        return {"plan": "the run's log will hold it against the data, which this check cannot count"}
+        return {"plan": f"not held against the data, as the run's log will do: {unknown}"}
     warned = would.get("warning")
     promise = mechanism.guarantee()
     delta = promise.delta if isinstance(promise, Guarantee) and warned is None else None

@@ -23,8 +23,16 @@ from heldin.attacks.config import NamedReference, PretrainedReference
 from heldin.base.progress import LineReporter
 from heldin.base.wording import in_bytes
 from heldin.canaries.config import HighTemperatureCanaries, RarePhraseCanaries, UnseenTokenCanaries
-from heldin.corpus.config import FileCorpus, MaildirCorpus, MarkovCorpusConfig, PresetCorpus, SyntheticCorpusConfig
+from heldin.corpus.config import (
+    FileCorpus,
+    HubCorpus,
+    MaildirCorpus,
+    MarkovCorpusConfig,
+    PresetCorpus,
+    SyntheticCorpusConfig,
+)
 from heldin.corpus.split import Audited, set_aside_sizes
+from heldin.corpus.split import Part as Use
 from heldin.corpus.store import CorpusStore
 from heldin.defenses.choices import CappedPoissonSampler, NoiseGenerator, PoissonSampler
 from heldin.defenses.config import EntityDefense, NoDefense, PrivateDefense, SampledDefense
@@ -42,7 +50,8 @@ from heldin.models.devices import default_device
 from heldin.models.loading import context_length
 from heldin.record.facts import PlanFit
 from heldin.stages.run_config import RunConfig
-from heldin.stages.sides.corpus import read_corpus
+from heldin.stages.sides.corpus import CorpusData, read_corpus
+from heldin.stages.sides.layout import laid_out
 from heldin.stages.train.models import reference_rows
 from heldin.stages.train.plan import plan_fit
 
@@ -225,6 +234,10 @@ def _parameters(config: RunConfig) -> int | None:
 
 
 READ = 64 * 2**20  # bytes of a corpus that is read for a check
+ON_HUB = "a check downloads no data set"
+TOO_LARGE = "the corpus is too large to be read for a check"
+NAMES = "a check searches for names by lists only, and this plan or audit depends on them"
+_SEARCHED = {"words", "gold"}  # sources of names that take no pipeline and no patterns
 STEPS, SECONDS = 20, 10.0  # a measurement ends with the first
 SHARE = 0.3  # of a matrix product's speed, where a step is not measured
 
@@ -349,18 +362,20 @@ class Sizes:
     """Numbers of records: of the corpus, of its users, public, of each reference, scored; and tokens of a record.
 
     Attributes:
-        counts: records of each user that may be trained on, before data-side defenses but for their caps.
+        counts: expected records of each user if the user is in training, before data-side defenses but for their caps.
         present: probability that each is trained on; canary users are the last.
+        unknown: why ``counts`` do not say what is trained on; "" if they do.
     """
 
     records: int
-    counts: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.float64]
     present: npt.NDArray[np.float64]
     public: int
     references: dict[str, int]
     scored: int
     tokens: int
     read: bool
+    unknown: str = ""
 
     @property
     def users(self) -> float:
@@ -374,24 +389,26 @@ class Sizes:
 
     def fit(self, config: RunConfig, mechanism: Mechanism) -> PlanFit | None:
         """Hold the plan against these sizes; None without noise, or if they do not say what is trained on."""
-        # What caps on entities leave is known once names were searched for.
-        known = self.read and mechanism.entity_cap is None
-        return plan_fit(config, mechanism, self.counts, self.present) if known else None
+        return None if self.unknown else plan_fit(config, mechanism, self.counts, self.present)
 
 
 def _assumed(records: int, length: int) -> Sizes:
-    return Sizes(records, np.array([records]), np.ones(1), records, {}, records, length, read=False)
+    counts = np.array([float(records)])
+    return Sizes(records, counts, np.ones(1), records, {}, records, length, read=False, unknown=TOO_LARGE)
 
 
 def sizes_of(config: RunConfig) -> Sizes | None:
-    """Return the sizes of a run's corpus, read or assumed; None for a hub's data set.
+    """Return the sizes of a run's corpus, read or assumed; None for a data set on the hub.
 
     Raises:
         InputError: the corpus was read, and cannot be used.
     """
     source, split = config.corpus.source, config.split
     match source:
-        case FileCorpus(path=path) | MaildirCorpus(path=path) | PresetCorpus(path=path):
+        case HubCorpus(name=name) if not Path(name).is_dir():
+            return None
+        case FileCorpus() | MaildirCorpus() | PresetCorpus() | HubCorpus():
+            path = Path(source.name) if isinstance(source, HubCorpus) else source.path
             size = sum(_bytes_in(each) for each in ([path] if isinstance(path, Path) else path))
             if size > READ:
                 length = config.finetune.sequence_length
@@ -400,8 +417,6 @@ def sizes_of(config: RunConfig) -> Sizes | None:
             if source.parameters.users * source.parameters.mean_records > MILLION / 10:
                 records = int(source.parameters.users * source.parameters.mean_records)
                 return _assumed(records, config.finetune.sequence_length)
-        case _:
-            return None  # a hub's data set
     corpus = read_corpus(config, LineReporter(lambda _: None))
     held = [corpus.store.count(user) for user in corpus.audited.users]
     aside = {"attacker_fraction": split.attacker_fraction, "evaluation_fraction": split.evaluation_fraction}
@@ -416,7 +431,14 @@ def sizes_of(config: RunConfig) -> Sizes | None:
         if isinstance(spec, UnseenTokenCanaries | HighTemperatureCanaries | RarePhraseCanaries)
         for documents in spec.documents * spec.users
     ]
-    counts = np.array(own + made_up, dtype=np.int64)
+    counts, present, unknown = np.array(own, dtype=np.float64), np.full(users, 1 - decided / 2), ""
+    # What they leave depends on whom each record names.
+    if (isinstance(config.defense, EntityDefense) and config.defense.caps) or split.audited is not Audited.USERS:
+        unknown = NAMES
+        if {source.kind for _, source in config.entity_sources()} <= _SEARCHED:
+            counts, present = _by_names(config, corpus)
+            unknown = ""
+    counts, present = np.append(counts, made_up), np.append(present, np.full(len(made_up), 0.5))
     for most in _caps(config):
         counts = np.minimum(counts, most)
     references = {
@@ -427,13 +449,26 @@ def sizes_of(config: RunConfig) -> Sizes | None:
     return Sizes(
         len(corpus.store),
         counts,
-        np.repeat([1 - decided / 2, 0.5], [users, len(made_up)]),
+        present,
         len(corpus.public_rows),
         references,
         int(sum(held) * decided * split.attacker_fraction),
         _tokens_of(corpus.store),
         read=True,
+        unknown=unknown,
     )
+
+
+def _by_names(config: RunConfig, corpus: CorpusData) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the expected records of each user whom caps leave any, and the probability that the user is trained on."""
+    layout, slots = laid_out(config, corpus, corpus.store, {}, LineReporter(lambda _: None))
+    stays = np.ones(len(corpus.store)) if slots is None else slots.kept.astype(np.float64)
+    for parts in layout.pool.entities.values():  # no two of which share a record
+        stays[list(parts[Use.TRAIN])] /= 2
+    counts = np.array([stays[list(layout.parts[user][Use.TRAIN])].sum() for user in layout.users])
+    coins = set(layout.pool.names)
+    present = np.array([0.5 if user in coins else 1.0 for user in layout.users])
+    return counts[counts > 0], present[counts > 0]
 
 
 def _caps(config: RunConfig) -> list[int]:
@@ -456,6 +491,8 @@ def _own_steps(config: RunConfig, mechanism: Mechanism, sizes: Sizes) -> tuple[i
     """Steps of fine-tuning, and records of each."""
     if mechanism.unit == "none":
         return config.finetune.steps(sizes.training), config.finetune.batch_size
+    if (fit := sizes.fit(config, mechanism)) and fit.gradients is not None:
+        return mechanism.steps, fit.gradients
     own = sizes.training / max(1.0, sizes.users)  # of a user, on average
     if isinstance(config.defense, SampledDefense):
         return mechanism.steps, config.defense.cohort * min(own, records_of_a_unit(config.defense, None))

@@ -276,10 +276,10 @@ class PlanFit(Facts):
     Attributes:
         unit: what the stated population counts; under group privacy copies of records count.
         population: the stated number.
-        units: the number in training; before training, the number to expect.
+        units: the number in training; before training, and for many trainings, the number to expect.
         planned: gradients of records in a step, if the population is right and every drawn user has the group size;
             null where the plan does not decide it.
-        gradients: the mean number that was computed in a step; before training, the number to expect, or null.
+        gradients: the mean number that was computed in a step, or the number to expect; or null.
         group_size: records of a user that the plan counts on; null if it counts on none.
         users: number of users.
         short: number of users with fewer records than that; null likewise, and for one to nine.
@@ -322,7 +322,7 @@ class TrainingFacts(Facts):
         by_exposure: the guarantee by exposure; null for mechanisms without entities.
         exposed: how exposed users and entities were under text sampling, measured on private people.
         gradients: number of gradients of records, a record once for each step that uses it; null for many trainings.
-        fit: the plan held against the data; null without noise, and for many trainings.
+        fit: the plan held against the data; null without noise.
     """
 
     defense: str

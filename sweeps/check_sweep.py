@@ -76,7 +76,9 @@ def check_sweep(sweep: Sweep, out: Path) -> CheckedSweep:
         problems += [f"variants.{cell.variant.name}: {problem}" for problem in checked.problems]
         if not checked.problems:
             fit = [str(figure) for figure in differences_of(checked.fit)] if checked.fit else []
-            rows.append({**_row(cell.variant.name, cell.variant.group, cell.config, timing), "misfit": fit})
+            gradients = checked.fit.gradients if checked.fit else None
+            row = _row(cell.variant.name, cell.variant.group, cell.config, timing, gradients)
+            rows.append({**row, "misfit": fit})
     return CheckedSweep(tuple(dict.fromkeys(problems)), rows)
 
 
@@ -181,10 +183,12 @@ def _time(row: dict[str, Any]) -> str:
     return ""
 
 
-def _row(name: str, group: str, config: RunConfig, timing: "Timing") -> dict[str, Any]:
+def _row(name: str, group: str, config: RunConfig, timing: "Timing", gradients: float | None) -> dict[str, Any]:
     mechanism = mechanism_of(config, plain_steps=1, clip_norm=1.0)
     promise = mechanism.guarantee()
     words, count = _gradients(config, mechanism)
+    # The time is of the users who are there; what is stated above, and compared, is the plan.
+    count = count if gradients is None else round(mechanism.steps * gradients)
     seconds = timing.seconds_per_gradient(config)
     return {
         "variant": name,

@@ -9,6 +9,7 @@ Clopper-Pearson valid for user inference (docs/theory.md#independent-trainings),
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import kept_text, one_process_at_a_time, private_directory, text_sha256, write_text
 from heldin.base.progress import Reporter, logged
 from heldin.bounds.plan_claims import claims_of
-from heldin.bounds.trainings import forecast, reach_line
+from heldin.bounds.trainings import WORST_CASE_USER, forecast, reach_line
 from heldin.bounds.verdict import Claim, stated_claim
 from heldin.defenses.plan_file import read_plan, write_plan
 from heldin.jobs.environment import environment
@@ -34,7 +35,7 @@ from heldin.jobs.retraining.job import TrainingsAudit, training_job
 from heldin.jobs.retraining.runs import Trainer, Training, TrainingJob, read_results, run_trainings, train_one
 from heldin.models.loading import LanguageModel
 from heldin.record.document import Body, Record, masked, without_names, write_new_record
-from heldin.record.facts import ModelFacts, Overlaps, ScoredTexts, SplitFacts, TrainingFacts
+from heldin.record.facts import ModelFacts, Overlaps, PlanFit, ScoredTexts, SplitFacts, TrainingFacts
 from heldin.record.overlaps import NOT_KNOWN, measured
 from heldin.stages.measures.measure import model_facts
 from heldin.stages.measures.scores import scoring_rule
@@ -42,6 +43,7 @@ from heldin.stages.run_config import RunConfig, parse_config
 from heldin.stages.run_folder import take_new_folder
 from heldin.stages.sides.corpus import CorpusData, corpus_facts, read_corpus
 from heldin.stages.train.models import PRETRAINED_HERE, base_model
+from heldin.stages.train.plan import fit_lines, plan_fit
 from heldin.stages.train.training_facts import promise_facts
 from heldin.words.split import SplitReason
 
@@ -92,6 +94,9 @@ def _stages(
     # Before the first training: what is claimed cannot follow from what was found.
     write_plan(ready.job.mechanism, out / "plan.json")
     reporter.say(f"mechanism: {ready.job.mechanism.guarantee().label}")
+    if fit := _fit(audit.trained(), ready.job):
+        for line in fit_lines(ready.job.mechanism, fit):
+            reporter.say(line)
     # From the coins, which are fixed by now, and not from any score.
     for line in forecast(ready.job.coins(audit.runs), audit.threshold, ready.delta, ready.claims):
         reporter.say(line)
@@ -296,8 +301,16 @@ def training_facts(config: RunConfig, job: TrainingJob, trainings: Sequence[Trai
         curve=[],
         gap_auroc_spearman=None,
         gradients=None,
+        fit=_fit(config, job),
         seconds=round(sum(training.seconds for training in trainings), 2),
     )
+
+
+def _fit(config: RunConfig, job: TrainingJob) -> PlanFit | None:
+    """Hold the plan against the records of everybody; the worst-case user is in half of the trainings."""
+    counts = Counter(job.records.users)
+    present = np.array([0.5 if user == WORST_CASE_USER else 1.0 for user in counts])
+    return plan_fit(config, job.mechanism, np.array([*counts.values()]), present)
 
 
 def scores_text(trainings: Sequence[Training]) -> str:

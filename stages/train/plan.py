@@ -46,14 +46,16 @@ from heldin.defenses.config import (
     UedpDefense,
     UserEntityDefense,
 )
+from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan, write_plan
 from heldin.defenses.texts.data_side import DeIdentify, declared
 from heldin.finetune.recipe import Select
 from heldin.record.facts import PlanFit
+from heldin.record.plan_fit import figures_of, warnings_of
 from heldin.stages.run_config import RunConfig, parse_config
 from heldin.words.guarantee import Assumption
-from heldin.words.statement import Statement
+from heldin.words.statement import Statement, joined
 
 if TYPE_CHECKING:
     from heldin.stages.sides.data import RunData
@@ -168,7 +170,7 @@ def mechanism_of(config: RunConfig, *, plain_steps: int, clip_norm: float | None
 def plan_fit(
     config: RunConfig,
     mechanism: Mechanism,
-    counts: npt.NDArray[np.int64],
+    counts: npt.NDArray[np.int64] | npt.NDArray[np.float64],
     present: npt.NDArray[np.float64] | float = 1.0,
     gradients: float | None = None,
 ) -> PlanFit | None:
@@ -209,6 +211,13 @@ def plan_fit(
         short=short,
         protected=round(drawn if mechanism.unit == "example" else users),
     )
+
+
+def fit_lines(mechanism: Mechanism, fit: PlanFit) -> list[str]:
+    """Return what a log says of a plan that is held against its data."""
+    promise = mechanism.guarantee()
+    delta = promise.delta if isinstance(promise, Guarantee) and not promise.cautions else None
+    return [f"plan and data: {joined(figures_of(fit))}", *(f"warning: {its}" for its in warnings_of(fit, delta))]
 
 
 def require_mechanism(config: RunConfig) -> None:

@@ -14,7 +14,6 @@ from heldin.base.files import kept_text, text_sha256, write_text
 from heldin.base.progress import Reporter
 from heldin.defenses.choices import BatchClip, FlatClip
 from heldin.defenses.config import ClippingDefense, FilterDefense, NoDefense, SampledDefense
-from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.batches import encoded
 from heldin.finetune.checkpoints import finished_state
@@ -27,13 +26,11 @@ from heldin.finetune.training import discard_model, job_name
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
-from heldin.record.plan_fit import figures_of, warnings_of
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.data import RecordIds, RunData, curve_texts, rows_digest, writers
 from heldin.stages.sides.ledger import load_ledger
-from heldin.stages.train.plan import plan_fit
+from heldin.stages.train.plan import fit_lines, plan_fit
 from heldin.stages.train.validation import HELD_IN_LOSS, PUBLIC_LOSS, CurveEvaluation
-from heldin.words.statement import joined
 
 if TYPE_CHECKING:
     from heldin.corpus.entities.incidence import Incidence
@@ -58,14 +55,11 @@ def finetune(
     sequences = training_tokens(data, base, length, out / TOKENS, reporter)
     private = _private(config, data, base, mechanism, sequences)
     if private:
-        promise = mechanism.guarantee()
-        reporter.say(f"mechanism: {promise.label}")
+        reporter.say(f"mechanism: {mechanism.guarantee().label}")
         reporter.say(f"mechanism: noise multiplier {mechanism.noise_multiplier:.4g}, {len(private.units)} units")
         if fit := plan_fit(config, mechanism, data.records_of_users()):
-            reporter.say(f"plan and data: {joined(figures_of(fit))}")
-            new = promise.delta if isinstance(promise, Guarantee) and not promise.cautions else None
-            for warning in warnings_of(fit, new):
-                reporter.say(f"warning: {warning}")
+            for line in fit_lines(mechanism, fit):
+                reporter.say(line)
         # Before the first step under this key.
         _bind_key(out / "ledger" / "job", job_name(base, sequences, recipe, private))
         write_text(out / "ledger" / "plan", plan_commitment(data.ledger.key, mechanism), private=True)

@@ -2,16 +2,22 @@
 
 import json
 
+import datasets
 import numpy as np
 import pytest
 import yaml
 
 from heldin.base.coins import seed_key
 from heldin.base.progress import LineReporter
+from heldin.corpus.sources.hub import HuggingFace
+from heldin.corpus.split import Part, Role
 from heldin.defenses.choices import PoissonSampler
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.plan_file import read_plan
 from heldin.jobs.check_run import check_run
+from heldin.jobs.retraining.engine import audit_trainings
+from heldin.jobs.retraining.job import TrainingsAudit
+from heldin.jobs.retraining.runs import Training
 from heldin.jobs.run import run
 from heldin.record.document import read_record
 from heldin.record.facts import PlanFit
@@ -19,13 +25,15 @@ from heldin.record.plan_fit import differences_of, figures_of, warnings_of
 from heldin.reports.findings import warn
 from heldin.reports.record_report import list_facts
 from heldin.stages.run_config import parse_config
+from heldin.stages.sides.data import prepare_data
 from heldin.stages.train.plan import mechanism_of, plan_fit
 from heldin.words.guarantee import DeltaText, PlanFitText, PromiseCaution
-from tests.conftest import SMALL
+from tests.conftest import SMALL, TRIAL
 from tests.draws import draw
-from tests.refusals import names, refused
+from tests.refusals import lacks, names, refused
 from tests.statements import values_of
 
+FINETUNE = {"learning_rate": 1e-3, "sequence_length": 48, "evaluations": 1, "select": "last"}
 QUIET = LineReporter(lambda line: None)
 COUNTS = np.repeat([1, 2, 3, 10, 20, 40], 10)
 ULS = {
@@ -42,7 +50,7 @@ ULS = {
 def config_of(defense, **changes):
     content = json.loads(json.dumps({**SMALL, **changes}))
     content["corpus"]["users"] = {"min_records": 8, "fraction": 0.5}
-    content["finetune"] = {"learning_rate": 1e-3, "sequence_length": 48, "evaluations": 1, "select": "last"}
+    content["finetune"] = FINETUNE
     return parse_config({**content, "defense": defense}, "test")
 
 
@@ -232,3 +240,117 @@ def test_a_check_holds_the_plan_against_the_users_to_expect(call, tmp_path, monk
     path.write_text(yaml.safe_dump({**SMALL, "defense": ULS}), encoding="utf-8")
     code, out, _ = call("run", path, "--check", "--json", "--set", "finetune.select=last")
     assert (code, json.loads(out)["fit"]) == (0, None)
+
+
+WRITTEN = 8  # mails of each of the twelve
+
+
+@pytest.fixture
+def mails(tmp_path):
+    """Writes twelve users' mails, of which the first ``about`` name Zoe Quill in each; returns the corpus section."""
+
+    def write(about, name=lambda user: "Zoe Quill"):
+        lines = [
+            {"user": f"u{user:02}", "text": f"Mail {mail} of {user} on {name(user) if user < about else 'nobody'}."}
+            for user in range(12)
+            for mail in range(WRITTEN)
+        ]
+        names = sorted({name(user) for user in range(about)})
+        (tmp_path / "mails.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        (tmp_path / "names.txt").write_text("\n".join(names), encoding="utf-8")
+        return {"source": {"kind": "jsonl", "path": str(tmp_path / "mails.jsonl")}, "users": {"min_records": 4}}
+
+    return write
+
+
+def of_people(tmp_path, **changes):
+    names_in = {"kind": "words", "path": str(tmp_path / "names.txt")}
+    plain = {key: ULS[key] for key in ("cohort", "steps", "delta", "noise_multiplier")}
+    capped = {"group_size": 3, "entity_cap": 4, "entities": names_in}
+    return {**plain, "kind": "user-entity", "population": 60, **capped, **changes}
+
+
+def checked_of(corpus, defense, out, **changes):
+    """The check of a small model that is pre-trained on made-up mails."""
+    pretrain = {**SMALL["model"]["pretrain"], "source": SMALL["corpus"]["source"]}
+    content = {**SMALL, "corpus": corpus, "model": {"pretrain": pretrain}, "finetune": FINETUNE, **changes}
+    return check_run(parse_config({**content, "defense": defense}, "test"), out)
+
+
+def test_caps_on_entities_are_laid_out_where_a_list_finds_names(mails, tmp_path, monkeypatch):
+    monkeypatch.setattr("heldin.jobs.costs.SECONDS", 0.0)
+    # Whatever the order: all mails name one person, of whom four are kept.
+    fit = checked_of(mails(12), of_people(tmp_path), tmp_path / "out").fit
+    assert (fit.units, fit.gradients, fit.planned) == (2, 0.2, 6.0)
+    # Half of the users name nobody: three mails of each are kept besides.
+    fit = checked_of(mails(6), of_people(tmp_path), tmp_path / "out").fit
+    assert (fit.units, fit.gradients) == (11, 1.1)
+    # What the run itself keeps, over both sides of its coins.
+    config = parse_config({**SMALL, "corpus": mails(6), "defense": of_people(tmp_path), "finetune": FINETUNE}, "test")
+    kept = prepare_data(config, tmp_path / "run", QUIET).slots.kept
+    assert kept.sum() == 22
+    # Patterns take long: no search, and a line that gives the reason.
+    few = checked_of(mails(12), of_people(tmp_path, entities={"kind": "patterns"}), tmp_path / "out")
+    assert (few.fit, names(few.would["plan"], "lists")) == (None, True)
+
+
+def test_of_audited_entities_half_are_in_training(mails, tmp_path, monkeypatch):
+    monkeypatch.setattr("heldin.jobs.costs.SECONDS", 0.0)
+    # Everybody writes about a friend, whom nobody else names: twelve entities that share no mail.
+    corpus = mails(12, lambda user: f"Friend Number{'abcdefghijkl'[user]}")
+    split = {"audited": "entities", "entity_records": 1}
+    defense = of_people(tmp_path, group_size=None, entity_cap=None)
+    defense = {key: value for key, value in defense.items() if value is not None}
+    fit = checked_of(corpus, defense, tmp_path / "out", split=split).fit
+    config = parse_config({**SMALL, "corpus": corpus, "defense": defense, "split": split, "finetune": FINETUNE}, "test")
+    data = prepare_data(config, tmp_path / "run", QUIET)
+    trained = len(data.ledger.parts.rows_of(Part.TRAIN, list(data.ledger.users(Role.ALWAYS_IN))))
+    assert (fit.users, fit.units, fit.gradients) == (12, trained // 2, trained / 2 / 10)
+
+
+def test_a_data_set_in_a_folder_is_held_against_the_plan_and_one_on_the_hub_is_not(mails, tmp_path, monkeypatch):
+    monkeypatch.setattr("heldin.jobs.costs.SECONDS", 0.0)
+    corpus = mails(0)
+    rows = [json.loads(line) for line in (tmp_path / "mails.jsonl").read_text(encoding="utf-8").splitlines()]
+    datasets.Dataset.from_list(rows).save_to_disk(tmp_path / "saved")
+    saved = {**corpus, "source": {"kind": "huggingface", "name": str(tmp_path / "saved")}}
+    plan = {**ULS, "population": 12}
+    of_file, of_folder = (checked_of(its, plan, tmp_path / "out") for its in (corpus, saved))
+    assert of_folder.fit == of_file.fit
+    assert (of_folder.fit.units, of_folder.cost.corpus_read) == (6, True)
+    monkeypatch.setattr("heldin.jobs.costs.READ", 100)
+    large = checked_of(saved, plan, tmp_path / "out")
+    assert (large.fit, names(large.would["plan"], "too large")) == (None, True)
+    monkeypatch.setattr(HuggingFace, "load", lambda its: pytest.fail("a check downloaded a data set"))
+    away = {**corpus, "source": {"kind": "huggingface", "name": "some/posts", "revision": "main", "streaming": True}}
+    named = checked_of(away, plan, tmp_path / "out")
+    assert (named.problems, named.fit, names(named.would["plan"], "downloads")) == ((), None, True)
+
+
+def test_the_cost_is_that_of_the_gradients_that_are_there(tmp_path, monkeypatch):
+    monkeypatch.setattr("heldin.jobs.costs.SECONDS", 0.0)
+    found = check_run(config_of({**ULS, "population": 300, "cohort": 60}), tmp_path / "out")
+    (training,) = [part for part in found.cost.parts if part.name == "fine-tuning"]
+    assert training.tokens == int(5 * found.fit.gradients * found.cost.tokens_per_record)
+    assert training.tokens < 0.1 * 5 * found.fit.planned * found.cost.tokens_per_record
+
+
+def numbered(job, number, work):
+    return Training(number, job.held_in(number), float(number), 0.0)
+
+
+def test_many_trainings_hold_their_plan_against_everybody(tmp_path):
+    """Seven users in each training, and the worst-case user in half of them."""
+    lines = []
+    config = parse_config({**TRIAL, "defense": {**TRIAL["defense"], "population": 70}}, "test")
+    audit = TrainingsAudit(config, runs=60)
+    record = audit_trainings(
+        audit, tmp_path / "out", LineReporter(lines.append), command="t", processes=1, trainer=numbered
+    )
+    fit, users = record.training.fit, record.training.users
+    assert (fit.population, fit.users) == (70, round(users + 0.5))
+    assert fit.gradients < fit.planned
+    said = [i for i, line in enumerate(lines) if not lacks(line, "70", f"{fit.units}", f"{fit.planned:,.0f}")]
+    assert len(said) == 2  # the numbers, and a warning
+    assert max(said) < next(i for i, line in enumerate(lines) if line.startswith("independent trainings"))
+    assert any(not lacks(line, "70", f"{fit.units}") for line in warn(record))
