@@ -276,7 +276,7 @@ class PlanFit(Facts):
     Attributes:
         unit: what the stated population counts; under group privacy copies of records count.
         population: the stated number.
-        units: the number in training; before training, and for many trainings, the number to expect.
+        units: the number in training (of many trainings: with the worst-case user); before, the number to expect.
         planned: gradients of records in a step, if the population is right and every drawn user has the group size;
             null where the plan does not decide it.
         gradients: the mean number that was computed in a step, or the number to expect; or null.

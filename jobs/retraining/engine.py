@@ -26,7 +26,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import kept_text, one_process_at_a_time, private_directory, text_sha256, write_text
 from heldin.base.progress import Reporter, logged
 from heldin.bounds.plan_claims import claims_of
-from heldin.bounds.trainings import WORST_CASE_USER, forecast, reach_line
+from heldin.bounds.trainings import forecast, reach_line
 from heldin.bounds.verdict import Claim, stated_claim
 from heldin.defenses.plan_file import read_plan, write_plan
 from heldin.jobs.environment import environment
@@ -307,10 +307,8 @@ def training_facts(config: RunConfig, job: TrainingJob, trainings: Sequence[Trai
 
 
 def _fit(config: RunConfig, job: TrainingJob) -> PlanFit | None:
-    """Hold the plan against the records of everybody; the worst-case user is in half of the trainings."""
-    counts = Counter(job.records.users)
-    present = np.array([0.5 if user == WORST_CASE_USER else 1.0 for user in counts])
-    return plan_fit(config, job.mechanism, np.array([*counts.values()]), present)
+    """Hold the plan against a training with the worst-case user, who is in half of them."""
+    return plan_fit(config, job.mechanism, np.array([*Counter(job.records.users).values()]))
 
 
 def scores_text(trainings: Sequence[Training]) -> str:

@@ -340,15 +340,15 @@ def numbered(job, number, work):
 
 
 def test_many_trainings_hold_their_plan_against_everybody(tmp_path):
-    """Seven users in each training, and the worst-case user in half of them."""
+    """A training with the worst-case user counts."""
     lines = []
     config = parse_config({**TRIAL, "defense": {**TRIAL["defense"], "population": 70}}, "test")
     audit = TrainingsAudit(config, runs=60)
     record = audit_trainings(
         audit, tmp_path / "out", LineReporter(lines.append), command="t", processes=1, trainer=numbered
     )
-    fit, users = record.training.fit, record.training.users
-    assert (fit.population, fit.users) == (70, round(users + 0.5))
+    fit = record.training.fit
+    assert (fit.population, fit.units, fit.users) == (70, record.training.users + 1, record.training.users + 1)
     assert fit.gradients < fit.planned
     said = [i for i, line in enumerate(lines) if not lacks(line, "70", f"{fit.units}", f"{fit.planned:,.0f}")]
     assert len(said) == 2  # the numbers, and a warning
