@@ -1,6 +1,6 @@
 """A pre-training corpus without near-duplicates and URLs of the fine-tuning corpus (Charles et al. 2024, Appendix D).
 
-The fine-tuning texts decide what is left, so that no base model that is trained on it has a guarantee for their authors
+The fine-tuning texts decide what is left. A base model that is trained on it has no guarantee for their authors
 (docs/theory.md#rules-of-the-data).
 """
 
@@ -54,6 +54,8 @@ class Rule:
         listed = self.fine_tuning_url is not None or bool(self.hosts)
         if listed and self.url is None:
             raise InputError("--fine-tuning-url and --host need --url: the column of the pre-training corpus with URLs")
+        if blank := [host for host in self.hosts if not _address(host)[0]]:
+            raise InputError(f"--host '{blank[0]}' names no host: give one such as stackoverflow.com")
         if self.url is not None and not listed:
             raise InputError("--url says where URLs are and not which to remove: give --fine-tuning-url or --host too")
 
@@ -137,7 +139,7 @@ def write_without(config: RunConfig, rule: Rule, out: Path, reporter: Reporter) 
     with whole_file(out, private=True) as temporary, temporary.open("w", encoding="utf-8") as lines:
         for row in stays.nonzero()[0].tolist():
             its = public.record(row)
-            if rule.url and its.date is None:
+            if rule.url and not (its.date or "").strip():
                 without += 1
             elif rule.url and _is_from(_address(str(its.date)), taken, barred):
                 urls += 1
@@ -173,7 +175,8 @@ def _addresses(source: CorpusSource, column: str) -> Iterator[Address]:
     else:
         batches = _with_urls(source, column).batches(bad)
         values = chain.from_iterable(batch["date"].to_pylist() for batch in batches)
-    yield from (_address(str(value)) for value in values if value is not None)
+    # A blank one would be that of every record without a URL.
+    yield from (_address(str(value)) for value in values if value is not None and str(value).strip())
 
 
 def _address(url: str) -> Address:

@@ -49,7 +49,7 @@ def corpora(tmp_path):
     private = [text_of(dice) for _ in range(40)]
     where = [f"https://www.news.example/{i}/" for i in range(40)]
     own = [{"user": f"u{i % 5}", "text": t, "page": where[i]} for i, t in enumerate(private)]
-    own.append({"user": "u0", "text": "Thanks, see you", "page": None})
+    own += [{"user": "u0", "text": "Thanks, see you", "page": None}, {"user": "u1", "text": "Bye now", "page": " "}]
     public = {
         "copy": (private[0], "http://a.example/0"),
         "short copy": ("Thanks,  see\nyou", "http://a.example/1"),
@@ -62,6 +62,7 @@ def corpora(tmp_path):
         "subdomain": (text_of(dice), "meta.forum.example"),
         "other host": (text_of(dice), "http://notforum.example/"),
         "no url": (text_of(dice), None),
+        "blank url": (text_of(dice), ""),
         "broken url": (text_of(dice), "http://[forum.example/"),
     }
     twice = text_of(dice)
@@ -93,9 +94,9 @@ def test_planted_copies_and_urls_are_removed_and_others_stay(replicate, corpora)
     copies, from_urls = {"copy", "short copy", "near copy"}, {"page", "host", "subdomain"}
     assert users_in(out) == set(public) - copies - from_urls
     facts = json.loads((folder / "clean.json").read_text(encoding="utf-8"))
-    counts = {"compared": 41, "records": 13, "near_duplicates": 3, "urls": 3, "without_url": 1, "left": 7}
+    counts = {"compared": 42, "records": 14, "near_duplicates": 3, "urls": 3, "without_url": 2, "left": 8}
     assert counts.items() <= facts.items()
-    assert names(printed, "13", "3", "7", "no DP guarantee", "base_model_saw_protected")
+    assert names(printed, "14", "3", "8", "no DP guarantee", "base_model_saw_protected")
     assert (out.stat().st_mode & 0o077, (folder / "clean.json").stat().st_mode & 0o077) == (0, 0)
     # Without URLs, only copies go; and what is written is a corpus to pre-train on.
     code, printed, err = replicate("pretraining-without", config, "--out", folder / "texts.jsonl", "--json")
@@ -103,7 +104,7 @@ def test_planted_copies_and_urls_are_removed_and_others_stay(replicate, corpora)
     cleaned = load_config(config, [f"model.pretrain.source={{kind: jsonl, path: {folder}/texts.jsonl}}"])
     run(cleaned, folder / "run", LineReporter(lambda line: None), command="heldin run")
     record = read_record(folder / "run" / "record.json")
-    assert (record.corpus.public_users, record.split.overlaps.audited_texts_in_public.count) == (10, 0)
+    assert (record.corpus.public_users, record.split.overlaps.audited_texts_in_public.count) == (11, 0)
 
 
 @pytest.mark.parametrize("direct", [1000, 20])
@@ -145,7 +146,8 @@ def test_the_slow_twin_compares_every_pair_of_n_grams(replicate, tmp_path, monke
         ({}, ("--url", "url", "--fine-tuning-url", "link"), "'link'"),
         ({"corpus": SMALL["corpus"]}, ("--url", "url", "--fine-tuning-url", "page"), ("synthetic", "'page'")),
         ({}, ("--threshold", "0"), "--threshold"),
-        ({}, ("--set", "model.pretrain.source={kind: jsonl, path: FOLDER/own.jsonl}"), "41"),
+        ({}, ("--set", "model.pretrain.source={kind: jsonl, path: FOLDER/own.jsonl}"), "42"),
+        ({}, ("--url", "url", "--host", " "), "--host"),
     ],
 )
 def test_what_cannot_be_cleaned_is_refused_in_one_line(replicate, corpora, sections, options, naming):
@@ -157,6 +159,21 @@ def test_what_cannot_be_cleaned_is_refused_in_one_line(replicate, corpora, secti
     assert code == 2
     assert names(err, *([naming] if isinstance(naming, str) else naming))
     assert not list(folder.glob("x.*"))
+
+
+def test_urls_of_a_published_file_are_read_beside_its_preset(replicate, corpora):
+    folder, public = corpora
+    lines = [json.loads(line) for line in (folder / "own.jsonl").read_text(encoding="utf-8").splitlines()]
+    articles = [
+        {"domain": its["user"], "text": its["text"], "date": "2018-01-01", "page": its["page"]} for its in lines
+    ]
+    write(folder / "news.jsonl", articles)
+    corpus = {"source": {"kind": "preset", "name": "cc_news", "path": str(folder / "news.jsonl")}}
+    config, options = config_of(folder, corpus=corpus), ("--url", "url", "--fine-tuning-url")
+    assert replicate("pretraining-without", config, "--out", folder / "x.jsonl", *options, "page")[0] == 0
+    assert users_in(folder / "x.jsonl") == set(public) - {"copy", "short copy", "near copy", "page"}
+    code, _, err = replicate("pretraining-without", config, "--out", folder / "y.jsonl", *options, "link")
+    assert (code, names(err, "'link'", "news.jsonl")) == (2, True)
 
 
 def test_files_are_not_replaced(replicate, corpora):
