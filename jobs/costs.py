@@ -101,21 +101,6 @@ class CorpusSize:
     tokens: int
 
     @property
-    def store_seconds(self) -> float:
-        """To read the source once."""
-        return self.records * self.characters * STORE.size
-
-    @property
-    def set_aside_seconds(self) -> float:
-        """To say which records of whom are trained on; not again when a run goes on."""
-        return self.records * SET_ASIDE.size
-
-    @property
-    def token_seconds(self) -> float:
-        """Of a core, to tokenize once."""
-        return self.records * self.tokens * TOKENIZED.size
-
-    @property
     def disk(self) -> int:
         """Return bytes of store and tokens."""
         return int(self.records * (STORED.size + self.characters + SEQUENCE.size + self.tokens * TOKEN.size))
@@ -237,6 +222,7 @@ READ = 64 * 2**20  # bytes of a corpus that is read for a check
 ON_HUB = "a check downloads no data set"
 TOO_LARGE = "the corpus is too large to be read for a check"
 NAMES = "a check searches for names by lists only, and this plan or audit depends on them"
+_SILENT = LineReporter(lambda _: None)
 _SEARCHED = {"words", "gold"}  # sources of names that take no pipeline and no patterns
 STEPS, SECONDS = 20, 10.0  # a measurement ends with the first
 SHARE = 0.3  # of a matrix product's speed, where a step is not measured
@@ -417,7 +403,7 @@ def sizes_of(config: RunConfig) -> Sizes | None:
             if source.parameters.users * source.parameters.mean_records > MILLION / 10:
                 records = int(source.parameters.users * source.parameters.mean_records)
                 return _assumed(records, config.finetune.sequence_length)
-    corpus = read_corpus(config, LineReporter(lambda _: None))
+    corpus = read_corpus(config, _SILENT)
     held = [corpus.store.count(user) for user in corpus.audited.users]
     aside = {"attacker_fraction": split.attacker_fraction, "evaluation_fraction": split.evaluation_fraction}
     own = [count - sum(set_aside_sizes(count, **aside)) for count in held]
@@ -461,7 +447,7 @@ def sizes_of(config: RunConfig) -> Sizes | None:
 
 def _by_names(config: RunConfig, corpus: CorpusData) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return the expected records of each user whom caps leave any, and the probability that the user is trained on."""
-    layout, slots = laid_out(config, corpus, corpus.store, {}, LineReporter(lambda _: None))
+    layout, slots = laid_out(config, corpus, corpus.store, {}, _SILENT)
     stays = np.ones(len(corpus.store)) if slots is None else slots.kept.astype(np.float64)
     for parts in layout.pool.entities.values():  # no two of which share a record
         stays[list(parts[Use.TRAIN])] /= 2

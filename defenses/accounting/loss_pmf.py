@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+from dp_accounting.pld import pld_pmf
 from scipy import fft, optimize, signal
 
 Array = npt.NDArray[np.float64]
@@ -215,15 +215,6 @@ def from_dp_accounting(pmf: pld_pmf.PLDPmf) -> LossPmf:
     dense = pmf.to_dense_pmf()
     masses = np.asarray(dense._probs, dtype=np.float64)
     return LossPmf(float(dense._discretization), int(dense._lower_loss), masses, float(dense._infinity_mass))
-
-
-def to_dp_accounting(pair: LossPair) -> privacy_loss_distribution.PrivacyLossDistribution:
-    """The pair as dp-accounting's PrivacyLossDistribution, for composition with its other mechanisms."""
-    remove, add = (
-        pld_pmf.DensePLDPmf(p.width, p.lowest, p.masses, p.infinity, pessimistic_estimate=True)
-        for p in (pair.remove, pair.add)
-    )
-    return privacy_loss_distribution.PrivacyLossDistribution(remove, add)
 
 
 def _convolved(masses: Array, steps: int) -> tuple[int, Array, float]:

@@ -39,10 +39,6 @@ class RocCeiling:
         rise = self.tpr[first] - self.tpr[first - 1]
         return float(self.fpr[first] - (self.fpr[first] - self.fpr[first - 1]) * (self.tpr[first] - tpr) / rise)
 
-    def tradeoff(self, alpha: Array) -> Array:
-        """f(alpha) = 1 - TPR(alpha), the least type-II error at type-I error alpha; shape of alpha."""
-        return np.asarray(1.0 - np.interp(alpha, self.fpr, self.tpr))
-
     @property
     def auroc(self) -> float:
         """The area under the curve: no attacker's expected AUROC is above it."""

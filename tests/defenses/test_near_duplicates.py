@@ -45,6 +45,20 @@ def test_those_stay_that_are_like_nothing_earlier(monkeypatch, threshold, direct
     assert 100 < len(stays) < 250
 
 
+@pytest.mark.parametrize("fixed", [0, 1, 80, 250])
+@pytest.mark.parametrize("direct", [1_000, 20])
+def test_the_first_texts_alone_may_remove_and_all_stay(monkeypatch, fixed, direct):
+    texts = _texts(250)
+    monkeypatch.setattr(near_duplicates, "DIRECT", direct)
+    monkeypatch.setattr(near_duplicates, "CHUNK", 64)
+    stays = first_of_similar(iter(texts), 0.8, fixed)
+    # Each of the others against the first ones, by itself.
+    alone = [len(_slow([first, text], 0.8)) == 1 for text in texts[fixed:] for first in texts[:fixed]]
+    near = np.array(alone, dtype=bool).reshape(250 - fixed, fixed).any(axis=1)
+    assert stays.tolist() == [True] * fixed + (~near).tolist()
+    assert fixed != 80 or 20 < near.sum() < 150
+
+
 def test_without_two_texts_that_share_a_band_all_stay(monkeypatch):
     monkeypatch.setattr(near_duplicates, "DIRECT", 3)
     assert first_of_similar([[f"{i} {j}" for j in range(9)] for i in range(40)], 0.9).all()

@@ -8,7 +8,7 @@ import yaml
 from heldin.base.wording import in_bytes
 from heldin.finetune.recipe import Optimizer
 from heldin.jobs import costs
-from heldin.jobs.costs import COSTS, STATES, Cohort, CorpusSize, Weights
+from heldin.jobs.costs import COSTS, SET_ASIDE, STATES, STORE, TOKENIZED, Cohort, CorpusSize, Weights
 from heldin.stages.run_config import load_config
 from tests.refusals import names
 
@@ -59,9 +59,9 @@ def _sizes() -> list[str]:
             f"{u.units:,}, {u.drawn:,}, {u.records}" for _, u, _ in SIZES.values()
         ],
         "parameters": [f"{w.parameters / 1e6:,g} million" for _, _, w in SIZES.values()],
-        "store": [_long(c.store_seconds) for c, _, _ in SIZES.values()],
-        "set-asides": [_long(c.set_aside_seconds) for c, _, _ in SIZES.values()],
-        "tokens, one core": [_long(c.token_seconds) for c, _, _ in SIZES.values()],
+        "store": [_long(c.records * c.characters * STORE.size) for c, _, _ in SIZES.values()],
+        "set-asides": [_long(c.records * SET_ASIDE.size) for c, _, _ in SIZES.values()],
+        "tokens, one core": [_long(c.records * c.tokens * TOKENIZED.size) for c, _, _ in SIZES.values()],
         "store and tokens on disk": [in_bytes(c.disk) for c, _, _ in SIZES.values()],
         "draws at a start; of a step": [
             f"{_long(u.start_seconds)}; {1000 * u.step_seconds:.2g} ms" for _, u, _ in SIZES.values()
