@@ -13,6 +13,7 @@ import yaml
 
 from heldin.defenses.guarantee import NoGuarantee
 from heldin.defenses.plan_file import read_plan, write_plan
+from heldin.finetune.checkpoints import finished_state
 from heldin.record.document import read_record, write_record
 from heldin.reports.page_one import state_guarantee
 from heldin.stages.run_config import load_config
@@ -58,8 +59,9 @@ def config(tmp_path):
 
 
 def test_the_plan_is_written_read_back_and_accounted_to_the_same_epsilon(call, config, tmp_path):
-    out = tmp_path / "run"
-    code, printed, err = call("run", config(), "--out", out)
+    """With a clip norm that follows a quantile, for which epsilon pays without growing."""
+    out, file = tmp_path / "run", config(clip_quantile={"quantile": 0.4})
+    code, printed, err = call("run", file, "--out", out)
     assert code == 0, err
     assert re.search(r"statistics: (\d+)/\1 parts in", printed + err)  # the stage says how far it is
     _assert_power_comes_before_training(err.splitlines())
@@ -68,6 +70,9 @@ def test_the_plan_is_written_read_back_and_accounted_to_the_same_epsilon(call, c
         record.training.guarantee.startswith("epsilon 5.99")
     )
     assert record.training.epsilon <= 6
+    assert values_of(record.training.promise, GuaranteeCondition.CLIP_QUANTILE) == {"quantile": 0.4}
+    assert finished_state(out / "checkpoints" / "resume").effort.clip_norm != 1.0
+    assert call("verify", out)[0] == 0
     code, printed, _ = call("account", out / "plan.json", "--json")
     assert code == 0
     row = json.loads(printed)
@@ -101,10 +106,10 @@ def test_the_plan_is_written_read_back_and_accounted_to_the_same_epsilon(call, c
     assert call.refused(by="require_trained_under", naming=f"'{copy / 'plan.json'}'")
     shutil.rmtree(copy)
     shutil.copytree(out, copy)
-    code, _, err = call("run", config(), "--out", copy)
+    code, _, err = call("run", file, "--out", copy)
     assert code == 2
     assert call.refused(by="refuse_copies", naming=str(copy))
-    _assert_the_key_serves_one_job(call, config(), out)
+    _assert_the_key_serves_one_job(call, file, out)
 
 
 def _assert_power_comes_before_training(lines):
