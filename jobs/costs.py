@@ -23,7 +23,7 @@ from heldin.attacks.config import NamedReference, PretrainedReference
 from heldin.base.progress import LineReporter
 from heldin.base.wording import in_bytes
 from heldin.canaries.config import HighTemperatureCanaries, RarePhraseCanaries, UnseenTokenCanaries
-from heldin.corpus.config import FileCorpus, MaildirCorpus, MarkovCorpusConfig, PresetCorpus, SyntheticCorpusConfig
+from heldin.corpus.config import FileCorpus, MaildirCorpus, PresetCorpus, SyntheticCorpusConfig
 from heldin.corpus.split import Audited, set_aside_sizes
 from heldin.corpus.store import CorpusStore
 from heldin.defenses.choices import CappedPoissonSampler, NoiseGenerator, PoissonSampler
@@ -396,7 +396,7 @@ def sizes_of(config: RunConfig) -> Sizes | None:
             if size > READ:
                 length = config.finetune.sequence_length
                 return _assumed(size // (CHARACTERS * length), length)
-        case SyntheticCorpusConfig() | MarkovCorpusConfig():
+        case SyntheticCorpusConfig():
             if source.parameters.users * source.parameters.mean_records > MILLION / 10:
                 records = int(source.parameters.users * source.parameters.mean_records)
                 return _assumed(records, config.finetune.sequence_length)

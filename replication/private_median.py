@@ -21,7 +21,6 @@ from heldin.defenses.plan_file import read_plan
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import read_corpus
 
-
 _SECRET = secrets.SystemRandom()
 
 
