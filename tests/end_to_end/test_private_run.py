@@ -188,12 +188,12 @@ def test_every_reason_for_no_guarantee_is_on_the_terminal_and_in_record_and_card
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["split.audit_pool=20", "split.assignment=exact_half"])
 def test_sides_that_depend_on_other_users_void_the_guarantee(call, config, tmp_path, change):
-    code, printed, err = call("run", config(), "--out", tmp_path / "run", "--set", change)
+    code, _, err = call("run", config(), "--out", tmp_path / "run", "--set", change)
     assert code == 0, err
     training = read_record(tmp_path / "run" / "record.json").training
     (step,) = (s.name for s in read_plan(tmp_path / "run" / "plan.json").data_steps if not s.user_local)
     assert values_of(training.promise, NoGuaranteeReason.LOOKS_ACROSS_USERS) == {"steps": step}
-    assert training.guarantee in printed
+    assert training.guarantee in err
 
 
 @pytest.mark.slow
@@ -226,11 +226,11 @@ def test_the_label_says_who_is_not_covered(call, config, tmp_path):
 
 @pytest.mark.slow
 def test_choosing_by_validation_on_protected_users_is_no_guarantee(call, config, tmp_path):
-    code, printed, err = call("run", config(), "--out", tmp_path / "run", "--set", "finetune.select=best")
+    code, _, err = call("run", config(), "--out", tmp_path / "run", "--set", "finetune.select=best")
     assert code == 0, err
     training = read_record(tmp_path / "run" / "record.json").training
     assert states(training.promise, NoGuaranteeReason.PROTECTED_VALIDATION)
-    assert training.guarantee in printed
+    assert training.guarantee in err
 
 
 @pytest.mark.parametrize("kind", ["els", "group", "example"])
@@ -339,7 +339,7 @@ def test_a_whole_run_in_two_processes(config, tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert read_record(tmp_path / "run" / "record.json").training.steps == 10
-    assert done.stdout.count("report: ") == 1
+    assert done.stdout.count("report:") == 1
 
 
 @pytest.mark.slow
