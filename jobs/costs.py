@@ -4,7 +4,7 @@ Small corpora are read, as the run would read them; of larger ones the size is a
 the run's shape with random weights, or assumed from the speed of a matrix product where that takes too long.
 
 What grows with users, records, parameters and processes, next to the passes of the model, follows from constants that
-were measured on two cores (benchmarks/RESULTS.md names the commands); docs/scale.md lists them for five sizes.
+were measured on two cores (benchmarks/RESULTS.md names the commands); docs/scale.md has what follows for four sizes.
 """
 
 import copy
@@ -58,7 +58,7 @@ class Cost:
     """One constant.
 
     Attributes:
-        item: as docs/scale.md names it.
+        item: what has this cost.
         size: per item.
     """
 
@@ -79,8 +79,6 @@ DRAW = Cost("draws: a unit at each start, and each time that it takes part", 6e-
 CHOICE = Cost("draws: a record that is chosen", 1e-6, "s")
 PHILOX = Cost("noise, Philox: a number, on one core", 12e-9, "s")
 AES = Cost("noise, AES-256: a number, on one core", 28e-9, "s")
-CACHED = Cost("score cache: a text of 200 tokens, on disk", 2500, "bytes")
-COSTS = (STORE, STORED, SET_ASIDE, TOKENIZED, TOKEN, SEQUENCE, UNIT, OWNED, DRAW, CHOICE, PHILOX, AES, CACHED)
 
 
 @dataclass(frozen=True)
