@@ -22,7 +22,7 @@ class UnseenTokenCanaries(Section):
     users: Many
     """Number of canary users for each entry of ``documents``."""
     documents: Documents = (20,)
-    """Records of a canary user that training may see; those set aside come on top."""
+    """Records of a canary user that training may see; records set aside are added to this number."""
     # At least 2: a record is made of stretches of two or more tokens of the cycle.
     signature_tokens: Annotated[Few, Field(ge=2)] = 8
     """Number of different tokens in a user's signature."""
@@ -44,7 +44,7 @@ class HighTemperatureCanaries(Section):
     users: Many
     """Number of canary users for each entry of ``documents``."""
     documents: Documents = (20,)
-    """Records of a canary user that training may see; those set aside come on top."""
+    """Records of a canary user that training may see; records set aside are added to this number."""
     temperature: Positive = 1.5
     """Sampling temperature; 1: the model's own distribution."""
     prefix_tokens: Few = 8
@@ -60,19 +60,19 @@ class RarePhraseCanaries(Section):
     users: Many
     """Number of canary users for each entry of ``documents``."""
     documents: Documents = (20,)
-    """Records of a canary user that training may see; those set aside come on top."""
+    """Records of a canary user that training may see; records set aside are added to this number."""
     phrase_words: Few = 5
     """Length of the phrase in words."""
 
 
 class NamedPersonCanaries(Section):
-    """Made-up people, each named in so many ordinary made-up mails: for audits of what is promised to the named."""
+    """Made-up people, each named in some ordinary made-up mails, for audits of guarantees to people who are named."""
 
     kind: Literal["named_person"]
     users: Many
     """Number of names for each entry of ``documents``."""
     documents: Documents = (4,)
-    """Records naming a person that training may see; those set aside come on top."""
+    """Records naming a person that training may see; records set aside are added to this number."""
 
 
 class RealRowCanaries(Section):
@@ -83,7 +83,8 @@ class RealRowCanaries(Section):
     users: Many
     """Number of canary users for each entry of ``documents``."""
     documents: Documents = (1,)
-    """Records of a canary user that training may see, all from one real user; those set aside come on top."""
+    """Records of a canary user that training may see, all from one real user; records set aside are added to this
+    number."""
 
 
 class SubstringCanaries(Section):
@@ -97,8 +98,8 @@ class SubstringCanaries(Section):
     """Number of canary users for each length and number of documents. The number is fixed, so one more user can
     displace another, which voids a user-level epsilon. Give this or ``fraction``."""
     fraction: float | None = Field(None, gt=0, le=1)
-    """Probability with which each user becomes a canary user, by a public coin of its own; its length and documents are
-    drawn likewise. This is user-local and does not void a user-level epsilon. Give this or ``users``."""
+    """Probability with which each user becomes a canary user, by a public coin of its own; its length and documents
+    are drawn in the same way. This is user-local and does not void a user-level epsilon. Give this or ``users``."""
     documents: tuple[Few | None, ...] = Field((None,), min_length=1)
     """Records that training may see of a canary user; null: all but those set aside."""
 

@@ -12,8 +12,6 @@ from pydantic import Discriminator, Field, Tag, WithJsonSchema, model_validator
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
 from heldin.base.section import ExpandedName, ExpandedPath, Section
-from heldin.corpus.made_up.markov import MarkovCorpus
-from heldin.corpus.made_up.markov import generate as generate_markov
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.corpus.presets.catalogue import PRESETS, PresetSource, preset_named
 from heldin.corpus.presets.published import WORDS, Tokens
@@ -41,22 +39,6 @@ class Synthetic:
         """Yield generated records; none is ever bad."""
         rows = ({"user": r.user, "text": r.text, "id": r.id, "date": r.date} for r in generate(self.spec))
         return batched(enumerate(rows, start=1), "synthetic", "row", Columns(id="id", date="date"), bad)
-
-
-@dataclass(frozen=True)
-class Markov:
-    """Sequences of users' Markov chains as text: a corpus in which every probability is known."""
-
-    spec: MarkovCorpus = field(default_factory=MarkovCorpus)
-
-    def fingerprint(self) -> str:
-        """Hash of the generator's parameters."""
-        return text_sha256("markov", repr(self.spec))
-
-    def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield generated records; none is ever bad."""
-        rows = ({"user": r.user, "text": r.text, "id": r.id} for r in generate_markov(self.spec))
-        return batched(enumerate(rows, start=1), "markov", "row", Columns(id="id"), bad)
 
 
 def _how_many(value: object) -> str:
@@ -147,18 +129,6 @@ class SyntheticCorpusConfig(Section):
         return Synthetic(self.parameters)
 
 
-class MarkovCorpusConfig(Section):
-    """Users who write by Markov chains, so that every probability is known."""
-
-    kind: Literal["markov"]
-    parameters: MarkovCorpus = MarkovCorpus()
-    """How many users write, and how much they differ."""
-
-    def source(self) -> Source:
-        """The source that generates it."""
-        return Markov(self.parameters)
-
-
 class PresetCorpus(Section):
     """A local copy of a paper's dataset in its published format, prepared as the paper says (docs/presets.md)."""
 
@@ -197,7 +167,7 @@ def preset_tokens(tokenizer: str | None) -> Tokens:
 
 
 CorpusSource = Annotated[
-    FileCorpus | MaildirCorpus | HubCorpus | SyntheticCorpusConfig | MarkovCorpusConfig | PresetCorpus,
+    FileCorpus | MaildirCorpus | HubCorpus | SyntheticCorpusConfig | PresetCorpus,
     Field(discriminator="kind"),
 ]
 

@@ -4,6 +4,7 @@ Each class holds the parameters of its choice. All are public constants from the
 """
 
 import difflib
+import math
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -124,11 +125,39 @@ class FullBatchSampler(Choice):
         return 1.0
 
 
+class ClipQuantile(Choice):
+    """The clip norm follows a quantile of the units' norms (Andrew et al. 2021; docs/theory.md#clip-quantile).
+
+    Each step counts the units whose norm is at most the clip norm, with noise, and scales the clip norm for the next.
+    """
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    quantile: float = Field(0.5, gt=0.0, lt=1.0)
+    """Share of the units that is to stay below the clip norm."""
+    rate: Positive = 0.2
+    """How fast the clip norm follows: in a step it is multiplied by exp(-rate (share below it - quantile))."""
+    share: float = Field(0.01, gt=0.0, lt=1.0)
+    """Share of the privacy budget for the counts; the noise on gradients is 1 / sqrt(1 - share) times as large."""
+
+    def next_norm(self, norm: float, below: float) -> float:
+        """The clip norm of the next step, given this step's and the noised share of units below it."""
+        grown = norm * math.exp(max(-50.0, min(50.0, -self.rate * (below - self.quantile))))
+        return min(max(grown, LEAST_CLIP_NORM), LARGEST)
+
+
 class FlatClip(Choice):
-    """Each unit's gradient is scaled down to at most ``norm``; the noise on the sum has standard deviation s * norm."""
+    """Each unit's gradient is scaled down to at most ``norm``; the noise on the sum has standard deviation s * norm.
+
+    Attributes:
+        kind: name in configs and plans.
+        norm: clip norm C; of the first step, if it follows a quantile.
+        follows: the quantile; None: the clip norm stays.
+    """
 
     kind: Literal["flat"] = "flat"
     norm: ClipNorm
+    follows: ClipQuantile | None = None
 
 
 class NormalisedClip(Choice):
@@ -136,6 +165,7 @@ class NormalisedClip(Choice):
 
     kind: Literal["normalised"] = "normalised"
     norm: ClipNorm
+    follows: ClipQuantile | None = None
 
 
 class BatchClip(Choice):

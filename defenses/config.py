@@ -8,7 +8,15 @@ from heldin.base.section import Count, Few, Many, NotNegative, Positive, Section
 from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.spans import CATEGORIES, Category
 from heldin.defenses.accounting.heuristics import settled_delta
-from heldin.defenses.choices import ClipNorm, DeltaRule, LocalUpdates, NoiseGenerator, RecordSelection, WeightCaps
+from heldin.defenses.choices import (
+    ClipNorm,
+    ClipQuantile,
+    DeltaRule,
+    LocalUpdates,
+    NoiseGenerator,
+    RecordSelection,
+    WeightCaps,
+)
 from heldin.defenses.texts.data_side import entities_named
 from heldin.words.statement import Statement
 
@@ -127,6 +135,9 @@ class PrivateDefense(SampledDefense, _PerUser):
     local: LocalUpdates | None = None
     """A drawn user's own steps, whose model difference is clipped in place of a gradient (DP-FedAvg); only with "uls"
     and Poisson sampling without a cap."""
+    clip_quantile: ClipQuantile | None = None
+    """The clip norm follows a quantile of the units' norms, within the same epsilon; ``clip_norm`` is that of the first
+    step. null: it stays."""
 
     @property
     def units(self) -> int | None:

@@ -7,7 +7,9 @@ from heldin.defenses.choices import (
     Adjacency,
     BatchClip,
     ConcentrationFilter,
+    FlatClip,
     NoClip,
+    NormalisedClip,
     RealisedCohortDivisor,
     ShuffledSampler,
     Unit,
@@ -242,6 +244,7 @@ def conditions_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
     # A ranking refills: without one record another of the user takes its place, so it is not record-local.
     if mechanism.record_selection in ("longest", "shortest", *_PERPLEXITY):
         refilling.append(f"record selection: {mechanism.record_selection}")
+    follows = mechanism.clip.follows if isinstance(mechanism.clip, FlatClip | NormalisedClip) else None
     example = mechanism.unit == "example"
     # Under caps a choice that looks at slots is the same for both neighbours, who have the same slots.
     texts = example or (mechanism.unit == "user-entity" and mechanism.entity_cap is None)
@@ -270,6 +273,7 @@ def conditions_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
             isinstance(mechanism.clip, ConcentrationFilter),
             GuaranteeCondition.FILTER_THEOREM(),
         ),
+        (follows is not None, GuaranteeCondition.CLIP_QUANTILE(quantile=follows.quantile if follows else 0.0)),
         (True, GuaranteeCondition.NOISE(generator=mechanism.noise_generator)),
     ]
     return (*mechanism.assumptions, *(condition for holds, condition in checks if holds))

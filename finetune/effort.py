@@ -41,6 +41,7 @@ class Effort:
         ways: how clipped gradients were computed, in words, in the order in which they first occurred.
         notices: what the user should know of it, such as why a slower way was taken.
         memory: what was settled about memory.
+        clip_norm: of the next step, where it follows a quantile; None before the first step.
     """
 
     precisions: list[str] = field(default_factory=list)
@@ -52,6 +53,7 @@ class Effort:
     ways: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     memory: Memory | None = None
+    clip_norm: float | None = None
 
     def goes_on(self, arithmetic: Arithmetic, device: torch.device, processes: int) -> list[str]:
         """Note what this call uses; returns the names of devices that an earlier call used, if it was on others."""

@@ -121,8 +121,12 @@ def holding_of(spread: "Spread | None", private: PrivateTraining | None) -> Hold
     filters = private is not None and isinstance(private.mechanism.clip, ConcentrationFilter)
     if spread is None:
         return _whole(filtered_gradient if filters else private_gradient)
-    if filters or (private is not None and private.mechanism.local is not None):
-        raise InputError("finetune.shard: local updates and the filter of concentration need whole models")
+    follows = private is not None and getattr(private.mechanism.clip, "follows", None) is not None
+    if filters or follows or (private is not None and private.mechanism.local is not None):
+        raise InputError(
+            "finetune.shard: local updates, the filter of concentration and a clip norm that follows a quantile need"
+            " whole models"
+        )
     # Sharding is no part of a training on one device.
     from heldin.finetune.sharded_holding import sharded_holding
 

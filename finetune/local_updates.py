@@ -20,7 +20,8 @@ from heldin.finetune.sampled_units import LocalWork
 def clipped_difference_sum(
     model: PreTrainedModel, people: Sequence[LocalWork], local: LocalUpdates, clip_norm: float
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """The sum of minus the clipped model differences, and a tensor (2,): sum of the users' losses, and their number.
+    """The sum of minus the clipped model differences; and a tensor (3,): the sum of the users' losses, their number,
+    and half the difference of the users up to and above the clip norm.
 
     A user whose difference is not finite, or whose factor float32 does not hold, contributes zero. The model is left as
     it was.
@@ -33,7 +34,7 @@ def clipped_difference_sum(
     parameters = trainable(model)
     start = {name: p.detach().clone() for name, p in parameters.items()}
     total = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in parameters.items()}
-    tally = torch.zeros(2, dtype=torch.float64, device=model.device)
+    tally = torch.zeros(3, dtype=torch.float64, device=model.device)
     training = model.training
     # Without dropout, like every private pass: its random numbers are no function of the run's key.
     model.eval()
@@ -45,11 +46,12 @@ def clipped_difference_sum(
             moved = {name: (start[name] - p.detach()).float() for name, p in parameters.items()}
             norm = norm_of_all(moved.values())
             finite = torch.isfinite(norm.float())
+            tally[2] += 0.5 if norm <= clip_norm else -0.5  # one that is not finite is above every norm
             if finite:
                 factor = clip_factors(norm, ~finite, clip_norm) * work.weight
                 for name, difference in moved.items():
                     total[name] += difference * factor
-                tally += torch.tensor([loss, 1.0], dtype=torch.float64, device=model.device)
+                tally += torch.tensor([loss, 1.0, 0.0], dtype=torch.float64, device=model.device)
             _restore(parameters, start)
     finally:
         _restore(parameters, start)

@@ -121,6 +121,8 @@ def train(
             if state.step % recipe.checkpoint_every == 0 or state.step == training.steps or stopped() or interrupted():
                 training.save()
     forget_recordings(training.model)
+    if state.effort.clip_norm is not None:
+        say(f"clip norm: {state.effort.clip_norm:.4g} after the last step")
     final = training.final_model()
     return TrainingResult(
         final,

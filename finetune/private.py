@@ -4,12 +4,13 @@ Charles et al. (2024), Algorithms 1 (ELS) and 2 (ULS); docs/theory.md#rules-of-a
 the result.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
 from transformers import PreTrainedModel
 
-from heldin.defenses.choices import ConstantDivisor, FlatClip, NormalisedClip
+from heldin.defenses.choices import ClipQuantile, ConstantDivisor, FlatClip, NormalisedClip
 from heldin.defenses.gradients.held_gradients import norm_of_all
 from heldin.defenses.gradients.model_parts import trainable
 from heldin.defenses.gradients.one_pass import release_workspace
@@ -38,11 +39,11 @@ def private_gradient(
         step: number of the step, from 0.
         passes: how many records go through the model at once; None: ``training.micro_records``.
     """
-    mechanism = training.mechanism
+    mechanism, passes = training.mechanism, passes or Passes(training.micro_records)
     clip, divisor = mechanism.clip, mechanism.divisor
     assert isinstance(clip, FlatClip | NormalisedClip)
     assert isinstance(divisor, ConstantDivisor)
-    passes = passes or Passes(training.micro_records)
+    norm = clip.norm if passes.effort.clip_norm is None else passes.effort.clip_norm
     share = own_share(training.drawn(step))
     if mechanism.noise_multiplier > 0 and step + 1 < mechanism.steps:
         # Drawn in other processes while this one computes gradients.
@@ -50,12 +51,16 @@ def private_gradient(
     # Nobody drawn, or nobody for this process, gives a sum of zeros, and the step goes on: to skip it would tell that
     # nobody was there (docs/theory.md#rules-of-a-private-step).
     people = [unit for unit in share if unit.canary is None]
-    total, tally = _sum_of_people(model, training, step, people, sequences, passes)
-    _add_canaries(total, training, [unit for unit in share if unit.canary is not None], clip.norm)
+    total, tally = _sum_of_people(model, training, step, people, sequences, passes, norm)
+    _add_canaries(total, training, [unit for unit in share if unit.canary is not None], norm)
     # Before the noise, which every process then adds to the same sum: the other way round it would be added once each.
     sum_over_ranks([*total.values(), tally])
-    scale = 1.0 / clip.norm if isinstance(clip, NormalisedClip) else 1.0
-    deviation = mechanism.noise_multiplier * mechanism.sensitivity
+    scale, sensitivity = (1.0 / norm, 1.0) if isinstance(clip, NormalisedClip) else (1.0, norm)
+    deviation = mechanism.noise_multiplier * sensitivity
+    loss, units, below = tally.tolist()
+    if clip.follows is not None:
+        deviation /= math.sqrt(1.0 - clip.follows.share)
+        passes.effort.clip_norm = clip.follows.next_norm(norm, _noised_share(training, clip.follows, step, below))
 
     def noise(name: str, shape: torch.Size, device: torch.device) -> torch.Tensor:
         # Keyed by the tensor's name: every process adds the same noise to the same sum.
@@ -64,10 +69,23 @@ def private_gradient(
     # A constant of the config: the number drawn would make the noise tell the cohort's size
     # (docs/theory.md#public-constants).
     put_gradient(model, total, scale, divisor.value, noise if deviation > 0 else None)
-    loss, units = tally.tolist()
     if training.watch:
         training.watch(step, {name: p.grad for name, p in trainable(model).items() if p.grad is not None})
     return loss / units if units else None
+
+
+def _noised_share(training: PrivateTraining, follows: ClipQuantile, step: int, below: float) -> float:
+    """The share of units whose norm is at most the clip norm, as the step releases it.
+
+    A unit adds 1/2 or -1/2 to ``below``, and the noise has deviation s / (2 sqrt(share)): with its clipped gradient,
+    a unit's vector is at most 1 / s deviations long (docs/theory.md#clip-quantile).
+    """
+    mechanism = training.mechanism
+    assert isinstance(mechanism.divisor, ConstantDivisor)
+    deviation = mechanism.noise_multiplier / (2.0 * math.sqrt(follows.share))
+    # On the CPU, so that processes on unlike devices go on with one clip norm.
+    noise = training.source.gaussian(step, "clip norm", torch.Size([1]), deviation, torch.device("cpu"))
+    return 0.5 + (below + (float(noise) if deviation > 0 else 0.0)) / mechanism.divisor.value
 
 
 def _sum_of_people(
@@ -77,11 +95,11 @@ def _sum_of_people(
     people: Sequence[SampledUnit],
     sequences: Sequence[Sequence[int]],
     passes: Passes,
+    norm: float,
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """The sum of these units' clipped contributions by parameter name; the finite units' losses and number, (2,)."""
-    mechanism = training.mechanism
-    assert isinstance(mechanism.clip, FlatClip | NormalisedClip)
-    norm, local = mechanism.clip.norm, mechanism.local
+    """The sum of these units' contributions, clipped to ``norm``, by parameter name; and a tensor (3,): the finite
+    units' losses, their number, and half the difference of the units up to and above the norm."""
+    local = training.mechanism.local
     if local is not None:
         work = [training.local_work(unit, step, sequences) for unit in people]
         for user_work in work:
@@ -93,7 +111,9 @@ def _sum_of_people(
     clipped = _fitted_sum(model, given, norm, passes)
     finite = ~clipped.masked
     losses = torch.where(finite, clipped.losses, 0.0).sum().double()
-    return clipped.gradients, torch.stack([losses, finite.sum().double()])
+    # A unit that is not finite is above every norm.
+    below = (finite & (clipped.norms <= norm)).sum() - finite.numel() / 2
+    return clipped.gradients, torch.stack([losses, finite.sum().double(), below.double()])
 
 
 def _fitted_sum(model: PreTrainedModel, people: Sequence[Contribution], clip_norm: float, passes: Passes) -> ClippedSum:

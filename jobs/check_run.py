@@ -19,7 +19,6 @@ from heldin.corpus.config import (
     FileCorpus,
     HubCorpus,
     MaildirCorpus,
-    MarkovCorpusConfig,
     PresetCorpus,
     SyntheticCorpusConfig,
 )
@@ -235,7 +234,7 @@ def _require_users(config: RunConfig) -> None:
     """The number of users is known for a made-up corpus; for others only the requested maximum is."""
     source = config.corpus.source
     most = config.corpus.users.max_users
-    if isinstance(source, SyntheticCorpusConfig | MarkovCorpusConfig):
+    if isinstance(source, SyntheticCorpusConfig):
         most = min(source.parameters.users, most or source.parameters.users)
     if most is None:
         return

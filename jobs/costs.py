@@ -4,7 +4,7 @@ Small corpora are read, as the run would read them; of larger ones the size is a
 the run's shape with random weights, or assumed from the speed of a matrix product where that takes too long.
 
 What grows with users, records, parameters and processes, next to the passes of the model, follows from constants that
-were measured on two cores (benchmarks/RESULTS.md names the commands); docs/scale.md lists them for five sizes.
+were measured on two cores (benchmarks/RESULTS.md names the commands); docs/scale.md has what follows for four sizes.
 """
 
 import copy
@@ -23,14 +23,7 @@ from heldin.attacks.config import NamedReference, PretrainedReference
 from heldin.base.progress import LineReporter
 from heldin.base.wording import in_bytes
 from heldin.canaries.config import HighTemperatureCanaries, RarePhraseCanaries, UnseenTokenCanaries
-from heldin.corpus.config import (
-    FileCorpus,
-    HubCorpus,
-    MaildirCorpus,
-    MarkovCorpusConfig,
-    PresetCorpus,
-    SyntheticCorpusConfig,
-)
+from heldin.corpus.config import FileCorpus, HubCorpus, MaildirCorpus, PresetCorpus, SyntheticCorpusConfig
 from heldin.corpus.split import Audited, set_aside_sizes
 from heldin.corpus.split import Part as Use
 from heldin.corpus.store import CorpusStore
@@ -67,7 +60,7 @@ class Cost:
     """One constant.
 
     Attributes:
-        item: as docs/scale.md names it.
+        item: what has this cost.
         size: per item.
     """
 
@@ -88,8 +81,6 @@ DRAW = Cost("draws: a unit at each start, and each time that it takes part", 6e-
 CHOICE = Cost("draws: a record that is chosen", 1e-6, "s")
 PHILOX = Cost("noise, Philox: a number, on one core", 12e-9, "s")
 AES = Cost("noise, AES-256: a number, on one core", 28e-9, "s")
-CACHED = Cost("score cache: a text of 200 tokens, on disk", 2500, "bytes")
-COSTS = (STORE, STORED, SET_ASIDE, TOKENIZED, TOKEN, SEQUENCE, UNIT, OWNED, DRAW, CHOICE, PHILOX, AES, CACHED)
 
 
 @dataclass(frozen=True)
@@ -399,7 +390,7 @@ def sizes_of(config: RunConfig) -> Sizes | None:
             if size > READ:
                 length = config.finetune.sequence_length
                 return _assumed(size // (CHARACTERS * length), length)
-        case SyntheticCorpusConfig() | MarkovCorpusConfig():
+        case SyntheticCorpusConfig():
             if source.parameters.users * source.parameters.mean_records > MILLION / 10:
                 records = int(source.parameters.users * source.parameters.mean_records)
                 return _assumed(records, config.finetune.sequence_length)

@@ -24,7 +24,7 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from heldin.base.errors import InputError
-from heldin.corpus.made_up.markov import Chain, MarkovCorpus, chain_of, draw, log_probability, user_weights
+from replication.markov import Chain, MarkovCorpus, chain_of, draw, log_probability, user_weights
 from replication.mean_estimation_sweeps import ALPHA, Interval
 
 Array = NDArray[np.float64]

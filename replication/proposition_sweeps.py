@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from heldin.corpus.made_up.markov import MarkovCorpus
+from replication.markov import MarkovCorpus
 from replication.mean_estimation_sweeps import ALPHA, Finding, Interval
 from replication.proposition import Measured, Pair, Point, measure, mixed, mixing_bound, user_against_rest
 

@@ -236,6 +236,36 @@ def selected_records(
     typer.echo(json_text(study.as_dict(found)) if json else study.table(found))
 
 
+@app.command("private-median")
+def private_median(
+    config: Annotated[Path, typer.Argument(help="Config of a run, of whose users the records are counted.")],
+    to: Annotated[Path, typer.Option("--out", help="File of the release; it must not exist.")],
+    epsilon: Annotated[float, typer.Option(help="Epsilon that each user pays.")] = 0.1,
+    at_most: Annotated[int, typer.Option(min=1, help="Largest value that may be released.")] = 256,
+    plan: Annotated[Path | None, typer.Option(help="plan.json of a training, for epsilon of both.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
+    quiet: Quiet = False,
+    json: AsJson = False,
+) -> None:
+    """Release the median number of records per user with differential privacy (Charles et al., section 6).
+
+    Every call spends epsilon again, so the release is kept in a file that is never overwritten.
+    """
+    from heldin.base.errors import InputError
+    from heldin.base.files import write_text
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.stages.run_config import load_config
+    from replication import private_median as study
+
+    if to.exists():
+        raise InputError(f"'{to}' exists: another release would spend epsilon again; use it, or name another file")
+    both = study.together(plan, epsilon) if plan else None  # before anything is spent
+    release = study.of_config(load_config(config, set_ or []), epsilon, at_most, reporter_for_this_terminal())
+    fields = study.as_dict(release, both)
+    write_text(to, json_text(fields) + "\n")
+    typer.echo(json_text(fields) if json else f"{study.table(release, both)}\nrelease: {to}")
+
+
 @app.command("split-by-date")
 def split_by_date(
     config: Annotated[Path, typer.Argument(help="Config of a run, whose corpus has dates.")],

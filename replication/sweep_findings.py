@@ -41,12 +41,15 @@ class Finding(Section):
     """What is said to hold, in a sentence."""
     source: str
     """Paper, and where in it."""
-    of: Literal["auroc", "loss", "canaries"]
-    """auroc of the leading attack; loss on held-out users' test texts; or canaries, the mean AUROC of their groups."""
+    of: Literal["auroc", "loss", "canaries", "gain"]
+    """auroc of the leading attack; loss on held-out users' test texts; canaries, the mean AUROC of their groups; or
+    gain, how far that loss is below the base model's."""
     variant: str
     """The variant that is said to differ, or not to."""
-    against: str
-    """The variant that it is held against."""
+    against: str | float
+    """The variant with which it is compared, or a number."""
+    share: Positive = 1.0
+    """Of gains: what part of the other's gain the variant's is compared with."""
     beyond: tuple[str, str] | None = None
     """Another variant and that which it is held against: what is tested is how far the first difference is below or
     above this one. Of losses only."""
@@ -61,12 +64,16 @@ class Finding(Section):
     def _of_losses(self) -> "Finding":
         if self.beyond is not None and self.of != "loss":
             raise ValueError("beyond: differences of two differences are tested for losses only")
+        if self.share != 1.0 and (self.of != "gain" or self.beyond is not None):
+            raise ValueError("share: a part is compared of gains only")
+        if self.beyond is not None and not isinstance(self.against, str):
+            raise ValueError("against: with beyond it is a variant")
         return self
 
     @property
     def variants(self) -> tuple[str, ...]:
         """Every variant that it compares."""
-        return (self.variant, self.against, *(self.beyond or ()))
+        return tuple(name for name in (self.variant, self.against, *(self.beyond or ())) if isinstance(name, str))
 
     @property
     def unit(self) -> str:
@@ -129,17 +136,20 @@ def judge_findings(findings: Sequence[Finding], sweep: Sweep, finished: Mapping[
     results = []
     for finding in findings:
         cells = [_cells_of(name, finished) for name in finding.variants]
-        variant, against = cells[:2]
+        variant, against = cells[0], cells[min(1, len(cells) - 1)]
         whole = all(len(of_one) == sweep.config.blocks for of_one in cells)
         paired = len({groups[name] for name in finding.variants}) == 1
         if finding.beyond is not None:
             difference = _doubled(*cells) if whole and paired else None
+        elif not isinstance(finding.against, str):
+            difference = _from_number(finding, finding.against, variant) if whole else None
         else:
             difference = (_paired if paired else _unpaired)(finding, against, variant) if whole else None
         limits: Change | None = None
         if difference is not None and difference.lower is not None and difference.upper is not None:
             limits = (difference.value, difference.lower, difference.upper)
-        values = (_mean(finding.unit, against), _mean(finding.unit, variant))
+        number = None if isinstance(finding.against, str) else finding.against
+        values = (_mean(finding.unit, against) if number is None else number, _mean(finding.unit, variant))
         results.append(FindingResult(finding, seen(finding.expect, limits, finding.margin), difference, values))
     return results
 
@@ -175,7 +185,31 @@ def _cells_of(variant: str, finished: Mapping[str, Finished]) -> dict[int, Finis
 
 def _paired(finding: Finding, against: Mapping[int, Finished], variant: Mapping[int, Finished]) -> Summary | None:
     """Variant less the other, block by block; None if any block's difference cannot be stated."""
+    if finding.of == "gain":
+        return _joined([_gain_change(against[block], variant[block], finding.share) for block in sorted(variant)])
     return _joined([_CHANGES[finding.of](against[block], variant[block]) for block in sorted(variant)])
+
+
+def _gain_change(against: Finished, variant: Finished, share: float) -> AurocDifference | None:
+    """The variant's gain less a share of the other's, over the same held-out users."""
+    if loss_change(against, variant) is None:
+        return None
+    users = sorted(variant.losses)
+    ours, others = (
+        np.array([cell.losses[user].base_loss - cell.losses[user].loss for user in users])
+        for cell in (variant, against)
+    )
+    return mean_difference(share * others, ours)
+
+
+def _from_number(finding: Finding, number: float, cells: Mapping[int, Finished]) -> Summary | None:
+    """The variant's own number less a fixed one; None if any block has none."""
+    known = [value for cell in cells.values() if (value := _value(finding.of, cell)) is not None]
+    if len(known) < len(cells):
+        return None
+    return over_blocks(
+        [value - number for value, _, _ in known], (known[0][1] - number, known[0][2] - number), digits=DIGITS
+    )
 
 
 def _joined(stated: Sequence[AurocDifference | None]) -> Summary | None:
@@ -201,7 +235,8 @@ def _doubled(*cells: Mapping[int, Finished]) -> Summary | None:
 
 def _unpaired(finding: Finding, against: Mapping[int, Finished], variant: Mapping[int, Finished]) -> Summary | None:
     """The same of variants with other people: blocks of the one are independent of blocks of the other."""
-    if len({_like(finding.of, its) for its in (*against.values(), *variant.values())}) > 1:
+    likes = {_like(finding.of, its) for its in (*against.values(), *variant.values())}
+    if len(likes) > 1 or finding.share != 1.0:
         return None
     first, second = ([_value(finding.of, cell) for cell in cells.values()] for cells in (against, variant))
     known = [[its for its in side if its is not None] for side in (first, second)]
@@ -221,7 +256,7 @@ def _unpaired(finding: Finding, against: Mapping[int, Finished], variant: Mappin
 
 def _like(of: str, cell: Finished) -> str:
     """What two cells must have in common for this of them to compare."""
-    return repr(measured_on(cell) if of == "loss" else cell.cell.config.attack)
+    return repr(measured_on(cell) if of in ("loss", "gain") else cell.cell.config.attack)
 
 
 def _value(of: str, cell: Finished) -> Change | None:
@@ -236,6 +271,10 @@ def _value(of: str, cell: Finished) -> Change | None:
         return None if level is None else (level, level, level)
     if cell.loss is None:
         return None
+    if of == "gain":
+        gains = np.array([its.base_loss - its.loss for its in cell.losses.values()])
+        spread = mean_difference(np.zeros(gains.size), gains)
+        return None if spread is None else (spread.value, spread.lower, spread.upper)
     # Of the users' own losses: how far each is below the base model's says nothing about other users.
     losses = np.array([its.loss for its in cell.losses.values()])
     spread = mean_difference(np.zeros(losses.size), losses)

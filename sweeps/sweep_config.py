@@ -32,14 +32,14 @@ class Resources(Section):
 
 
 class DecisionRule(Section):
-    """The rule that chooses the variant to ship, fixed before anything is measured."""
+    """The rule that chooses the variant to release, fixed before anything is measured."""
 
     require: tuple[RequirementConfig, ...] = Field(min_length=1)
     """What a variant must keep, all of it."""
     prefer: Measure
-    """Of those that pass, the one that does best in this is shipped."""
+    """Of those that pass, the one that does best in this is chosen for release."""
     candidates: tuple[str, ...] = Field(min_length=1)
-    """Variants that may be shipped, at most three: each is paid for by all."""
+    """Variants that may be released, at most three: the error probability is divided among them."""
     level: float = Field(0.05, gt=0, lt=0.5)
     """Probability at most that a variant is recommended that breaks a limit."""
 
@@ -57,7 +57,7 @@ class Tuning(Section):
     """By name of a variant, config keys and the values that are tried, all combinations; of a variant with axes, for
     each of them. The config needs corpus.public_validation."""
     blocks: Few = 1
-    """How often each combination is tried, with coins and seeds of its own; their mean decides."""
+    """How often each combination is tried, with new coins and seeds; their mean decides."""
 
 
 class SweepConfig(Section):
@@ -73,11 +73,11 @@ class SweepConfig(Section):
     axes: dict[str, dict[str, Annotated[list[Any], Field(min_length=1)]]] = Field(default_factory=dict)
     """By name of a variant, config keys and the values that each takes: one variant for each combination."""
     blocks: Few = 1
-    """How often everything is repeated, each time with coins, seeds and keys of its own."""
+    """How often everything is repeated, each time with new coins, seeds and keys."""
     tune: Tuning | None = None
     """What is tuned beforehand; null: nothing."""
     decision: DecisionRule | None = None
-    """The rule that names the variant to ship; null: none is named."""
+    """The rule that names the variant to release; null: none is named."""
     scales: dict[Name, dict[str, Any]] = Field(default_factory=dict)
     """By name, other sizes of the same sweep: what --scale NAME changes of this file, section by section; null takes a
     key out."""

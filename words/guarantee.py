@@ -86,6 +86,7 @@ class GuaranteeCondition(Code):
     FILTER_THEOREM = (
         "by the theorem of Asi & Liu (2024) as Chua et al. state it, not proved again; halting is an output"
     )
+    CLIP_QUANTILE = "the clip norm follows the {quantile:g} quantile of norms, for which epsilon pays too"
     NOISE = "noise by {generator}"
 
 

@@ -221,7 +221,7 @@ def _norms(gradients: Sequence[UnitGradients], none: Tensor) -> Tensor:
     return squares.sqrt()
 
 
-def clip_factors(norms: Tensor, masked: Tensor, clip_norm: float) -> Tensor:
+def clip_factors(norms: Tensor, masked: Tensor, clip_norm: float | Tensor) -> Tensor:
     """Factors by which gradients are multiplied, (U,), float32.
 
     Args:
@@ -249,19 +249,22 @@ def _loop(
     sums = sums_of_recorded(parts.model, parts.trainable) if recorded else total
     assert sums is not None
 
-    def add_unit(inputs: Tensor, targets: Tensor) -> Tensor:
+    # A tensor, so that passes are recorded once where the clip norm changes from step to step.
+    clip_norm = torch.full((), clip.norm, dtype=torch.float64, device=parts.device)
+
+    def add_unit(inputs: Tensor, targets: Tensor, clip_norm: Tensor) -> Tensor:
         loss, gradients = plain_gradient(parts, inputs, targets, most_records)
         # Over all tensors together: a norm for each would allow sqrt(number of tensors) times C.
         norm = norm_of_all(gradients)
         masked = ~(torch.isfinite(norm.float()) & torch.isfinite(loss))
-        _add_scaled(sums, gradients, clip_factors(norm, masked, clip.norm), masked)
+        _add_scaled(sums, gradients, clip_factors(norm, masked, clip_norm), masked)
         return torch.stack([norm, loss.double(), masked.double()])
 
     facts = []
     for unit in of_units:
         ids, asked = even_width(parts.model, *unit) if recorded else unit
-        operands = moved(ids, parts.device), moved(asked, parts.device)
-        kind = ("unit", clip.norm, most_records)
+        operands = moved(ids, parts.device), moved(asked, parts.device), clip_norm
+        kind = ("unit", most_records)
         compute = functools.partial(repeated, parts.model, kind, add_unit, operands, recorded=recorded)
         facts.append(without_compiling(compute))
     if total is None:

@@ -36,10 +36,10 @@ class PlantedSplit(Section):
     audit_pool: int | None = Field(None, ge=2)
     """Number of users who are audited, drawn by the seed; null: all, or by ``audit_fraction``."""
     canaries_only: bool = False
-    """Audit canary users alone: every real user stays in, and the price is canary rows and ``control_rows``."""
+    """Audit canary users alone. Every real user stays in; canary rows are added, and ``control_rows`` left out."""
     control_rows: int = Field(200, ge=0, le=10_000)
-    """With ``canaries_only``, real rows that are left out at random, at most a tenth of all, so that the audit can show
-    that the model learned the rows that it was given; 0: none, and the audit cannot."""
+    """With ``canaries_only``, real rows that are left out at random, at most a tenth of all. They let the audit show
+    that the model learned the rows that it was given. 0: the audit cannot show it."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
     """Share of an audited user's rows set aside for the attacker and never trained on; at least one row."""
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
@@ -58,8 +58,8 @@ class PlantColumns(Section):
     """The columns of the training set. The text is a column, a prompt with a completion, or a list of messages."""
 
     user: str | None = "user"
-    """Column that names the user. null: there is none, and each row counts as a person of its own, which goes with
-    split.canaries_only; nothing is then known of people who wrote several rows."""
+    """Column that names the user. null: there is none, and each row counts as a separate user. This needs
+    split.canaries_only, and the audit says nothing about people who wrote several rows."""
     text: str = "text"
     """Column that holds the text, where neither ``prompt`` nor ``messages`` is given."""
     prompt: str | None = None
@@ -112,8 +112,8 @@ class PlantConfig(MeasureKeys):
     copied_splits: tuple[str, ...] = ()
     """Other splits of the folder to copy as they are, with real names, such as test; nobody may train on them."""
     evidence: Literal["callback", "declared"]
-    """How it will be known what the model was given. callback: heldin.AuditCallback or heldin.watch_training logs it,
-    and without its log nothing is certified. declared: the person who signs the audit vouches for it."""
+    """What shows which rows the model was given. callback: the log of heldin.AuditCallback or heldin.watch_training;
+    without it the audit certifies nothing. declared: the word of the person who signs the audit."""
     unseen: ExpandedPath | None = None
     """Rows of the same columns that no training uses, such as a test set. Next to them the audit sees what the model
     learned of other rows, also where it was trained on the original file. null: split.control_rows are left out."""
@@ -132,7 +132,7 @@ class PlantConfig(MeasureKeys):
     """Who is audited, and what is set aside of them."""
     reference: ExpandedName
     """Hub name or folder of a model that was not trained on these users: the one that will be fine-tuned, before it is.
-    It leads as the attack's reference, and canary users are made with it."""
+    It is the attack's primary reference model, and canary users are made with it."""
     revision: str | None = None
     """Branch, tag or commit of a hub name; null: the newest."""
     sequence_length: int = Field(512, ge=2)

@@ -326,7 +326,8 @@ def _sampler(defense: PrivateDefense) -> Sampler:
 
 
 def _clip(defense: SampledDefense) -> Clip:
-    return FlatClip(norm=defense.clip_norm) if defense.clip_kind == "flat" else NormalisedClip(norm=defense.clip_norm)
+    kind = FlatClip if defense.clip_kind == "flat" else NormalisedClip
+    return kind(norm=defense.clip_norm, follows=defense.clip_quantile if isinstance(defense, PrivateDefense) else None)
 
 
 def refuse_copies(out: Path) -> None:

@@ -13,8 +13,7 @@ import pytest
 
 from heldin.base.errors import InputError
 from heldin.corpus.build import build_store
-from heldin.corpus.config import Markov, Synthetic
-from heldin.corpus.made_up.markov import MarkovCorpus
+from heldin.corpus.config import Synthetic
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.open import open_source
@@ -153,8 +152,8 @@ def test_users_may_be_numbers(write, tmp_path):
     assert [r["user"] for r in _read(open_source(write(tmp_path, rows), COLUMNS))] == ["0", "1", "2"]
 
 
-@pytest.mark.parametrize(("source", "spec"), [(Synthetic, SyntheticCorpus), (Markov, MarkovCorpus)])
-def test_a_made_corpus_yields_the_schema_and_follows_its_parameters(source, spec, tmp_path):
+def test_a_made_corpus_yields_the_schema_and_follows_its_parameters(tmp_path):
+    source, spec = Synthetic, SyntheticCorpus
     made = source(spec(users=3, seed=1))
     assert all(batch.schema == SCHEMA for batch in made.batches(BadRows()))
     rows = _read(made)

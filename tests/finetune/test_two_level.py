@@ -229,7 +229,7 @@ def test_a_user_whose_model_is_not_finite_contributes_nothing(make_lm, sequences
     lm = make_lm()
     wild = LocalUpdates(learning_rate=1e30, batch_size=1, epochs=3)
     total, tally = clipped_difference_sum(lm.model, [LocalWork(sequences[:4], [1.0] * 4)], wild, 0.5)
-    assert tally.tolist() == [0.0, 0.0]
+    assert tally.tolist() == [0.0, 0.0, -0.5]
     assert all(not tensor.any() for tensor in total.values())
 
 
@@ -307,7 +307,7 @@ def test_with_a_constant_server_rate_of_1_a_round_moves_the_model_by_the_average
     def ones(model, people, local, clip_norm):
         """Everybody's model moves by 1 in every coordinate; what is summed is minus that."""
         total = {name: torch.full_like(p, -float(len(people))) for name, p in model.named_parameters()}
-        return total, torch.tensor([0.0, len(people)], dtype=torch.float64)
+        return total, torch.tensor([0.0, len(people), 0.0], dtype=torch.float64)
 
     monkeypatch.setattr("heldin.finetune.private.clipped_difference_sum", ones)
     fields = {"unit": "user", "two_level": None, "noise_multiplier": 0.0, "local": LocalUpdates(learning_rate=0.1)}

@@ -9,7 +9,7 @@ import yaml
 from heldin.audit.requirement import Requirement
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, write_text
-from heldin.corpus.config import Markov, Synthetic
+from heldin.corpus.config import Synthetic
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
 from heldin.jobs.checkpoint.audit_config import parse_checkpoint
@@ -78,7 +78,6 @@ def test_the_defaults_are_the_papers():
         ({"kind": "parquet", "path": "m.parquet"}, Parquet),
         ({"kind": "huggingface", "name": "org/data", "split": "train"}, HuggingFace),
         ({"kind": "synthetic", "parameters": {"users": 5}}, Synthetic),
-        ({"kind": "markov", "parameters": {"users": 5, "vocabulary": 8}}, Markov),
     ],
 )
 def test_every_kind_of_corpus_is_configured(source, kind):

@@ -1,5 +1,7 @@
 """Slow, obviously right private step: one backward pass per unit, dense gradients, clip, sum, noise, divide."""
 
+import math
+
 import torch
 
 from heldin.defenses.noise import gaussian
@@ -7,10 +9,16 @@ from heldin.defenses.noise import gaussian
 
 def naive_private_gradient(lm, training, step, sequences):
     """Noised mean gradient by parameter name."""
+    return naive_step(lm, training, step, sequences, training.mechanism.clip.norm)[0]
+
+
+def naive_step(lm, training, step, sequences, clip_norm):
+    """Noised mean gradient by parameter name, and the clip norm of the next step."""
     mechanism = training.mechanism
     model = lm.model
     parameters = dict(model.named_parameters())
     total = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    count = 0.0
     for unit in training.drawn(step):
         model.zero_grad()
         losses = []
@@ -19,10 +27,13 @@ def naive_private_gradient(lm, training, step, sequences):
             losses.append(model(input_ids=ids, labels=ids).loss)
         (sum(losses) / len(losses)).backward()
         norm = sum(float(p.grad.double().square().sum()) for p in parameters.values()) ** 0.5
-        factor = min(1.0, mechanism.clip.norm / norm)
+        count += 0.5 if norm <= clip_norm else -0.5
+        factor = min(1.0, clip_norm / norm)
         for name, p in parameters.items():
-            total[name] += factor * p.grad / (mechanism.clip.norm if mechanism.clip.kind == "normalised" else 1.0)
-    deviation = mechanism.noise_multiplier * mechanism.sensitivity
+            total[name] += factor * p.grad / (clip_norm if mechanism.clip.kind == "normalised" else 1.0)
+    follows = mechanism.clip.follows
+    deviation = mechanism.noise_multiplier * (1.0 if mechanism.clip.kind == "normalised" else clip_norm)
+    deviation /= (1 - (follows.share if follows else 0)) ** 0.5
     for name in total:
         if deviation:
             total[name] += gaussian(
@@ -30,4 +41,11 @@ def naive_private_gradient(lm, training, step, sequences):
             )
         total[name] /= mechanism.divisor.value
     model.zero_grad()
-    return total
+    if follows:
+        wide = mechanism.noise_multiplier / (2 * follows.share**0.5)
+        if wide:
+            shape, cpu = torch.Size([1]), torch.device("cpu")
+            count += float(gaussian(training.noise, training.key, step, "clip norm", shape, wide, cpu))
+        below = 0.5 + count / mechanism.divisor.value
+        clip_norm *= math.exp(-follows.rate * (below - follows.quantile))
+    return total, clip_norm

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from heldin.corpus.made_up.markov import MarkovCorpus
 from replication import effective_noise, mean_estimation_sweeps, proposition_sweeps
 from replication.__main__ import app
+from replication.markov import MarkovCorpus
 from replication.mean_estimation import Task
 from replication.proposition_sweeps import Size
 from tests.refusals import names

@@ -13,11 +13,11 @@ from heldin.jobs.config_keys import file_schema
 from heldin.stages.run_config import load_config
 from heldin.sweeps.load import load_sweep
 from replication.classification.config import load_classification
-from replication.experiments import FOLDER, RUNS, SWEEPS
+from replication.experiments import FOLDER, RUNS, SWEEPS, sweep_file
 from replication.sweep_findings import findings_of
 
 CONFIGS = sorted(path for path in FOLDER.glob("configs/*/*.yaml"))
-FILES = sorted(FOLDER.glob("sweeps/*.yaml"))
+FILES = [*sorted(FOLDER.glob("sweeps/*.yaml")), sweep_file("affordable")]
 SCALED = [
     (path, scale)
     for path in FILES

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from heldin.corpus.made_up.markov import Chain, MarkovCorpus, draw
 from replication import proposition as prop
 from replication import proposition_sweeps as study
+from replication.markov import Chain, MarkovCorpus, draw
 from replication.mean_estimation_sweeps import Interval
 from replication.proposition import Pair, by_enumeration, by_sampling, mixed, mixing_bound, user_against_rest
 from replication.proposition_sweeps import Size

@@ -4,8 +4,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from heldin.corpus.made_up.markov import MarkovCorpus
 from heldin.reports import figures
+from replication.markov import MarkovCorpus
 from replication.proposition_figure import proposition_figure
 from replication.proposition_sweeps import Size, run_study
 

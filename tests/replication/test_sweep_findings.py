@@ -169,6 +169,34 @@ def test_a_difference_of_two_differences_is_taken_user_by_user(swept):
         Finding(variant="uls", against="none", beyond=("none", "uls"), **{**asked, "of": "auroc"})
 
 
+def test_a_part_of_a_gain_is_compared_user_by_user_and_a_level_with_a_number(swept):
+    sweep, out, _ = swept
+    finished, _ = finished_cells(placed_cells(sweep, out), kept_hash(out), QUIET)
+    first = {name: its for name, its in finished.items() if name.startswith("1/")}
+    common = {"finding": "f", "source": "s", "variant": "uls", "margin": 1e-6}
+    asked = {**common, "of": "gain", "against": "none", "expect": "more"}
+    level = {**common, "of": "auroc", "against": 0.55, "expect": "less"}
+    half, area = judge_findings([Finding(**asked, share=0.5), Finding(**level)], with_blocks(sweep, 1), first)
+    private, plain = (first[f"1/{name}"].losses for name in ("uls", "none"))
+    users = sorted(private)
+    gains = np.array([[its[user].base_loss - its[user].loss for user in users] for its in (private, plain)])
+    changes = gains[0] - gains[1] / 2
+    limits = stats.t.interval(0.95, changes.size - 1, changes.mean(), stats.sem(changes))
+    assert (half.difference.lower, half.difference.upper) == pytest.approx(limits, abs=1e-4)
+    assert half.values == pytest.approx((gains[1].mean(), gains[0].mean()), abs=1e-4)
+    own = first["1/uls"].record.primary().auroc
+    expected = [own.value - 0.55, own.lower - 0.55, own.upper - 0.55]
+    found = area.difference
+    assert [found.value, found.lower, found.upper] == pytest.approx(expected, abs=1e-3)
+    assert area.values == pytest.approx((0.55, own.value), abs=1e-3)
+    # All blocks or none; a part of gains only, and of the same people only.
+    assert judge_findings([Finding(**level)], sweep, first)[0].difference is None
+    (apart,) = judge_findings([Finding(**{**asked, "variant": "apart"}, share=0.5)], sweep, finished)
+    assert apart.difference is None
+    with refused(naming="share", kind=ValueError):
+        Finding(**level, share=0.5)
+
+
 FINDING = {"finding": "it falls", "source": "us", "of": "auroc", "variant": "uls", "against": "none", "expect": "less"}
 
 

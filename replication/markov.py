@@ -9,32 +9,26 @@ Axes: n users, V words, L tokens of a sequence, B sequences.
 
 import functools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from heldin.base.errors import InputError
-from heldin.base.section import DATACLASS_SECTION, Count, Many, Positive, Seed
 from heldin.corpus.made_up.synthetic import check_parameters
 
 Array = NDArray[np.float64]
 Tokens = NDArray[np.int64]
 
-LARGEST_VOCABULARY = 1024
 _CONCENTRATION = 0.5  # of the Dirichlet law of a row: a few words make up most of it
 _UNIFORM = 0.01  # of every row, so that no sequence is impossible and every divergence is finite
 _SPREAD = 0.75  # standard deviation of a user's log share, as in the synthetic corpus
-_SHARED, _OWN, _SHARE, _RECORDS = range(100, 104)  # purposes of the random streams, none of them the synthetic corpus's
-_SYLLABLES = tuple(consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou")
+_SHARED, _OWN, _SHARE = range(100, 103)  # purposes of the random streams, none of them the synthetic corpus's
 
 
 @dataclass(frozen=True)
 class MarkovCorpus:
-    """Public parameters of a corpus of Markov users; equal parameters give equal text under an equal NumPy.
+    """Public parameters of Markov users; equal parameters give equal chains under an equal NumPy.
 
     A row of a user's chain is (1 - d) times the row that all users share plus d times the user's own, where d is
     ``distinctiveness``: at 0 nothing in a text depends on its user. As in the synthetic corpus, ``users`` changes
@@ -45,22 +39,13 @@ class MarkovCorpus:
         InputError: a parameter is out of its range.
     """
 
-    __pydantic_config__: ClassVar = DATACLASS_SECTION
-
-    users: Count = 240
-    """Number of made-up users."""
-    vocabulary: Annotated[int, Field(ge=2, le=LARGEST_VOCABULARY)] = 64
-    """Number of different words."""
-    length: Many = 32
-    """Length of a record in words."""
-    mean_records: Positive = 30.0
-    """Mean number of records of a user; at least ``min_records``."""
-    min_records: Many = 12
-    """Fewest records of a user."""
-    distinctiveness: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """How personal texts are, from 0 (all users write alike) to 1 (as different as can be)."""
-    seed: Seed = 0
-    """Equal seeds give equal text."""
+    users: int = 240
+    vocabulary: int = 64
+    length: int = 32
+    mean_records: float = 30.0
+    min_records: int = 12
+    distinctiveness: float = 0.5
+    seed: int = 0
 
     def __post_init__(self) -> None:
         at_least = {
@@ -71,26 +56,6 @@ class MarkovCorpus:
             "seed": (self.seed, 0),
         }
         check_parameters("markov", at_least, self.mean_records, self.min_records, self.distinctiveness)
-        if self.vocabulary > LARGEST_VOCABULARY:
-            raise InputError(
-                f"markov corpus: vocabulary is {self.vocabulary}, which is too large; set it to at most"
-                f" {LARGEST_VOCABULARY}"
-            )
-
-
-@dataclass(frozen=True)
-class MarkovRecord:
-    """One sequence as text.
-
-    Attributes:
-        user: name of the user whose chain it is.
-        text: the words, separated by blanks.
-        id: unique id.
-    """
-
-    user: str
-    text: str
-    id: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,25 +110,6 @@ def log_probability(chain: Chain, tokens: Tokens) -> Array:
     # (B, L) -> (B, L - 1): the log-probability of every word but the first
     steps = np.log(chain.transitions)[tokens[:, :-1], tokens[:, 1:]]
     return np.asarray(np.log(chain.initial)[tokens[:, 0]] + steps.sum(axis=1), dtype=np.float64)
-
-
-def generate(spec: MarkovCorpus) -> Iterator[MarkovRecord]:
-    """All records, user by user, as text."""
-    words = word_list(spec.vocabulary)
-    for user in range(spec.users):
-        rng = _rng(spec.seed, _RECORDS, user)
-        # Random rounding, so that a user's expected number of records is exact.
-        count = math.floor(_expected_records(spec, user) + rng.random())
-        for number, tokens in enumerate(draw(chain_of(spec, user), count, spec.length, rng)):
-            text = " ".join(words[token] for token in tokens)
-            yield MarkovRecord(f"markov-{user:06d}", text, f"markov-{user:06d}-{number:04d}")
-
-
-def word_list(vocabulary: int) -> tuple[str, ...]:
-    """A word of two syllables for each token, all different."""
-    # Two syllables give more words than the largest vocabulary has.
-    base = len(_SYLLABLES)
-    return tuple(_SYLLABLES[token // base] + _SYLLABLES[token % base] for token in range(vocabulary))
 
 
 # Every user's chain asks for the shared rows; without the cache they would be drawn once for each user.

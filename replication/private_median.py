@@ -1,0 +1,117 @@
+"""A private median of records per user, for the group size of ELS, and epsilon of median and training together.
+
+Charles et al. (2024), section 6, mention such a median. The mechanism is the exponential mechanism on ranks (McSherry
+and Talwar 2007).
+"""
+
+import bisect
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heldin.base.errors import InputError
+from heldin.base.progress import Reporter
+from heldin.defenses.accounting.guarantees import delta_of
+from heldin.defenses.plan_file import read_plan
+from heldin.stages.run_config import RunConfig
+from heldin.stages.sides.corpus import read_corpus
+
+_SECRET = secrets.SystemRandom()
+
+
+@dataclass(frozen=True)
+class PrivateMedian:
+    """A release: it may be published at its epsilon. The number of users is the only other output.
+
+    Attributes:
+        median: between 1 and ``at_most``.
+        epsilon: pure epsilon of the release, per user, under add/remove adjacency.
+        at_most: largest value that could have been released, a public constant.
+    """
+
+    median: int
+    epsilon: float
+    at_most: int
+
+
+def probabilities(counts: Sequence[int], epsilon: float, at_most: int) -> np.ndarray:
+    """The probability of each value from 1 to ``at_most``, shape (at_most,).
+
+    The score of a value is minus the difference between the number of users below it and above it. One user more or
+    less changes it by at most 1, so the weight exp(epsilon score / 2) gives epsilon-DP.
+
+    Args:
+        counts: records of each user.
+    """
+    if not 0.0 < epsilon < math.inf:
+        raise InputError(f"--epsilon {epsilon:g}: give a number above 0")
+    ordered = np.sort(np.asarray(counts, dtype=np.int64))
+    values = np.arange(1, at_most + 1)
+    below = np.searchsorted(ordered, values, side="left")
+    above = ordered.size - np.searchsorted(ordered, values, side="right")
+    scores = -np.abs(below - above).astype(np.float64)
+    weights = np.exp(epsilon * (scores - scores.max()) / 2.0)
+    return np.asarray(weights / weights.sum())
+
+
+def draw(chances: np.ndarray, uniform: Callable[[], float] = _SECRET.random) -> int:
+    """A value by its probability, from the operating system's random numbers."""
+    return min(bisect.bisect_right(np.cumsum(chances).tolist(), uniform()), len(chances) - 1) + 1
+
+
+def of_config(config: RunConfig, epsilon: float, at_most: int, reporter: Reporter) -> PrivateMedian:
+    """Release the median number of records of the users of a run's corpus. Every call spends ``epsilon`` again."""
+    corpus = read_corpus(config, reporter)
+    counts = [corpus.store.count(user) for user in corpus.audited.users]
+    return PrivateMedian(draw(probabilities(counts, epsilon, at_most)), epsilon, at_most)
+
+
+def together(plan: Path, spent: float) -> tuple[float, float]:
+    """Epsilon of a training together with a release of pure epsilon ``spent``, at the training's delta; and delta.
+
+    Among pure mechanisms randomised response loses most. With it, delta at epsilon e is p delta'(e - spent) + (1 - p)
+    delta'(e + spent), where delta' is that of the training and p = 1 / (1 + exp(-spent)).
+
+    Raises:
+        InputError: the plan has no guarantee for users.
+    """
+    mechanism = read_plan(plan)
+    event, delta = mechanism.user_event, mechanism.delta
+    if event is None or delta is None or mechanism.reasons():
+        raise InputError(
+            f"'{plan}' gives users no guarantee, so there is nothing to add to: name the plan of ELS or ULS"
+        )
+    alone, share = mechanism.epsilon(), 1.0 / (1.0 + math.exp(-spent))
+
+    def delta_at(epsilon: float) -> float:
+        earlier, later = (delta_of(event, mechanism.steps, e) for e in (epsilon - spent, epsilon + spent))
+        return share * earlier + (1.0 - share) * later
+
+    low, high = spent, alone + spent
+    if delta_at(low) <= delta:
+        return low, delta
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if delta_at(middle) <= delta else (middle, high)
+    return high, delta
+
+
+def as_dict(release: PrivateMedian, both: tuple[float, float] | None) -> dict[str, Any]:
+    """The release, and what it costs with a training, for JSON."""
+    return {**asdict(release), "with_training": both and {"epsilon": both[0], "delta": both[1]}}
+
+
+def table(release: PrivateMedian, both: tuple[float, float] | None) -> str:
+    """The release in words, with what has to be paid for it."""
+    lines = [
+        f"median records of a user: {release.median} (epsilon {release.epsilon:g} per user, add/remove)",
+        "a report of heldin does not know of this release: state the epsilon of both together",
+    ]
+    if both is not None:
+        lines.append(f"with the training of the plan: epsilon {both[0]:.4g} at delta {both[1]:g}")
+    return "\n".join(lines)
