@@ -9,7 +9,14 @@ import torch
 from safetensors.torch import load_file
 from scipy import stats
 
-from heldin.defenses.choices import ClipQuantile, FlatClip, LocalUpdates, NormalisedClip, PoissonSampler
+from heldin.defenses.choices import (
+    ClipQuantile,
+    FlatClip,
+    LocalUpdates,
+    NoiseGenerator,
+    NormalisedClip,
+    PoissonSampler,
+)
 from heldin.finetune.checkpoints import finished_state
 from heldin.finetune.holding import holding_of
 from heldin.finetune.loop import train
@@ -23,10 +30,12 @@ from tests.refusals import refused
 FOLLOWS = ClipQuantile(quantile=0.4, rate=0.7, share=0.1)
 
 
-@pytest.mark.parametrize("kind", ["uls", "els", "example"])
-@pytest.mark.parametrize("clip", [FlatClip, NormalisedClip])
-def test_steps_and_clip_norms_equal_the_oracles(make_lm, sequences, kind, clip):
-    training = _training(sequences, kind, clip=clip(norm=0.5, follows=FOLLOWS))
+@pytest.mark.parametrize("noise", NoiseGenerator)
+@pytest.mark.parametrize(
+    ("kind", "clip"), [("uls", FlatClip), ("uls", NormalisedClip), ("els", FlatClip), ("example", NormalisedClip)]
+)
+def test_steps_and_clip_norms_equal_the_oracles(make_lm, sequences, kind, clip, noise):
+    training = _training(sequences, kind, clip=clip(norm=0.5, follows=FOLLOWS), noise=noise)
     lm, passes, norm = make_lm(), Passes(64), 0.5
     for step in range(4):
         expected, norm = naive_step(make_lm(), training, step, sequences, norm)
