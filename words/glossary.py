@@ -9,7 +9,7 @@ TERMS = {
     "inconclusive": "the audit shows no leak, and cannot rule out a leak above a size that was fixed before the audit.",
     "not valid": "the audit does not test the model, for example because members and non-members differ without it.",
     "member": "a person whose texts were used for training. A non-member is a comparable person whose texts were not.",
-    "certified": "true with the stated probability, under conditions that heldin checked or that the named person"
+    "certified": "true with the stated probability, under conditions that heldin checked or that a named person"
     " declared.",
     "indicative": "computed like a certified number, but a condition was not checked, not declared or not met.",
     "estimate": "a number for which no theorem limits how often it is wrong.",
@@ -50,7 +50,7 @@ FURTHER = {
     "held in, held out": "the names of members and non-members in options, configurations and files.",
     "ledger": "the owner-only folder of a run that lists who is a member, with the secret key of the coins.",
     "perplexity": "the exponential of the mean loss over all tokens: the number of equally likely tokens that would be"
-    " as hard to predict. It compares models with one tokenizer on the same texts.",
+    " as hard to predict. Use it to compare models that have the same tokenizer, on the same texts.",
     "plan": "the file plan.json: the mechanism of a training, with its epsilon. The trainer runs it, the accountant"
     " reads it, and the audit tests it.",
     "planted set": "training data in which heldin decided by coins which users and canary users are present, for a"
