@@ -4,7 +4,7 @@ Small corpora are read, as the run would read them; of larger ones the size is a
 the run's shape with random weights, or assumed from the speed of a matrix product where that takes too long.
 
 What grows with users, records, parameters and processes, next to the passes of the model, follows from constants that
-were measured on two cores (benchmarks/RESULTS.md names the commands); docs/scale.md has what follows for four sizes.
+were measured on two cores. benchmarks/RESULTS.md has the commands, and what follows for four sizes.
 """
 
 import copy

@@ -80,10 +80,10 @@ class Preset:
 
 
 REDDIT_STEPS = (
-    PresetStep('users with "bot" or "mod" in the name, and deleted accounts, out'),
+    PresetStep('drop users with "bot" or "mod" in the name, and [deleted]'),
     # A record stays or goes by how many others its user has.
-    PresetStep("users with over 2,000 comments in the period out", record_local=False, slots_only=True),
-    PresetStep("comments under 250 tokens out"),
+    PresetStep("drop users with over 2,000 comments in the period, of any length", record_local=False, slots_only=True),
+    PresetStep("drop comments under 250 tokens"),
 )
 PRESETS: Mapping[str, Preset] = {
     preset.name: preset
@@ -96,11 +96,11 @@ PRESETS: Mapping[str, Preset] = {
             text="the mail's plain text",
             steps=(
                 PresetStep(
-                    "sender found from the account: most frequent one with its last name",
+                    "keep the mails of the mailbox's most frequent sender whose address has the last name",
                     user_local=False,  # senders in one mailbox are weighed against each other
                     record_local=False,
                 ),
-                PresetStep("exact duplicates within an owner out", record_local=False),
+                PresetStep("keep the first of an owner's equal texts", record_local=False),
             ),
             minimum=150,
             published="136 users, 91K records, minimum 28 (Table 1, below the paper's own threshold of 150)",
@@ -115,9 +115,9 @@ PRESETS: Mapping[str, Preset] = {
             steps=(
                 # One mail in the data is several records in training, so that an epsilon of one record is not that of
                 # one mail.
-                PresetStep("one record per receiver (To, Cc, Bcc): a mail is several records", record_local=False),
-                PresetStep("without mails in which a 20-gram occurs more than once"),
-                PresetStep("without forwarded mails"),
+                PresetStep("make one record per distinct address in To, Cc and Bcc", record_local=False),
+                PresetStep("drop mails in which a 20-gram occurs more than once"),
+                PresetStep("drop forwarded mails"),
             ),
             minimum=None,
             published="240,173 training and 39,086 evaluation records; 13.2 a user, minimum 1, median 2, maximum 5,049",
@@ -140,7 +140,7 @@ PRESETS: Mapping[str, Preset] = {
             files="pushshift's RC_2015-09 to RC_2016-02 (.zst, .bz2, JSON lines) or Parquet",
             user="author",
             text="body",
-            steps=(PresetStep("comments of September 2015 to February 2016 (UTC)"), *REDDIT_STEPS),
+            steps=(PresetStep("keep comments of September 2015 to February 2016 (UTC)"), *REDDIT_STEPS),
             minimum=100,
             published="5,194 users, 1,002K records, records per user 100 | 116 | 144 | 199 | 1,921 (Table 1)",
             read=reddit,
@@ -151,7 +151,7 @@ PRESETS: Mapping[str, Preset] = {
             files="pushshift's RC_2015-09 to RC_2015-12 (.zst, .bz2, JSON lines) or Parquet",
             user="author",
             text="body",
-            steps=(PresetStep("comments of September to December 2015 (UTC)"), *REDDIT_STEPS),
+            steps=(PresetStep("keep comments of September to December 2015 (UTC)"), *REDDIT_STEPS),
             minimum=100,
             published="2,774 users, 537K records, records per user 100 | 115 | 141 | 194 | 1,662 (Table 3)",
             read=functools.partial(reddit, end=SMALL_LAST_SECOND),
@@ -174,8 +174,8 @@ PRESETS: Mapping[str, Preset] = {
             user="submitter",
             text="abstract",
             steps=(
-                PresetStep("papers without a submitter out"),
-                PresetStep("abstracts through 2021, by the arXiv id"),
+                PresetStep("drop papers without a submitter"),
+                PresetStep("keep papers through 2021, by the arXiv id"),
             ),
             minimum=20,
             published="16,511 users, 625K records, records per user 20 | 24 | 30 | 41 | 3,204 (Table 3)",
@@ -187,7 +187,7 @@ PRESETS: Mapping[str, Preset] = {
             files="Posts.xml of the Stack Exchange dump at archive.org",
             user="OwnerUserId",
             text="the post's text, without HTML",
-            steps=(PresetStep("questions and answers with an owner"),),
+            steps=(PresetStep("keep questions and answers with an owner"),),
             minimum=None,
             published="around 350K users in the user-level DP literature",
             read=stackoverflow,
