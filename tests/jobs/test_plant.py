@@ -359,10 +359,15 @@ def test_a_file_that_was_edited_is_refused(name, lines, base, tmp_path):
         read_planted(out)
 
 
-def test_the_page_names_every_key_of_the_file():
+def test_the_page_leads_to_every_key_of_the_file(call):
     page = (ROOT / "docs" / "plant.md").read_text(encoding="utf-8")
-    keys = [*PlantConfig.model_fields, *PlantedSplit.model_fields, *PlantColumns.model_fields]
-    assert [key for key in keys if not re.search(rf"`{key}`|\b{key}:", page)] == []
+    assert "`heldin config plant` prints every key" in page
+    code, out, err = call("config", "plant")
+    assert code == 0, err
+    for section, model in (("", PlantConfig), ("split.", PlantedSplit), ("columns.", PlantColumns)):
+        # A key with its default and meaning, or the heading of a section.
+        wanted = [rf"^ *{re.escape(section + key)}(?:\[\])?[:,]" for key in model.model_fields]
+        assert [its for its in wanted if not re.search(its, out, re.MULTILINE)] == []
 
 
 def test_the_command_answers_in_json_and_says_where_everything_is(lines, base, tmp_path, call):

@@ -183,13 +183,19 @@ def test_a_sweep_that_is_still_written_is_not_damaged(tmp_path, call):
         assert (code, names(err, "not finished", "log.txt"), "damaged" in err) == (2, True, False)
 
 
-def test_every_key_of_a_sweep_is_named_in_its_page():
+def test_the_page_of_sweeps_leads_to_every_key(call):
     from heldin.audit.requirement import RequirementConfig
-    from heldin.sweeps.sweep_config import DecisionRule, Resources, SweepConfig
+    from heldin.sweeps.sweep_config import DecisionRule, Resources, SweepConfig, Tuning
 
     page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
-    for section in (SweepConfig, Resources, DecisionRule, RequirementConfig):
-        assert not [name for name in section.model_fields if not re.search(rf"`{name}`|\b{name}:", page)]
+    assert "`heldin config sweep` prints every key" in page
+    code, out, err = call("config", "sweep")
+    assert code == 0, err
+    sections = {"": SweepConfig, "tune.": Tuning, "decision.": DecisionRule, "decision.require[].": RequirementConfig}
+    for section, model in {**sections, "resources.": Resources}.items():
+        # A key with its default and meaning, or the heading of a section.
+        wanted = [rf"^ *{re.escape(section + key)}(?:\[\])?[:,]" for key in model.model_fields]
+        assert [its for its in wanted if not re.search(its, out, re.MULTILINE)] == []
 
 
 TEN = [i / 100 for i in range(1, 11)]
