@@ -188,7 +188,7 @@ def test_the_page_of_sweeps_leads_to_every_key(call):
     from heldin.sweeps.sweep_config import DecisionRule, Resources, SweepConfig, Tuning
 
     page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
-    assert "`heldin config sweep`" in page
+    assert "config sweep`" in page
     code, out, err = call("config", "sweep")
     assert code == 0, err
     sections = {"": SweepConfig, "tune.": Tuning, "decision.": DecisionRule, "decision.require[].": RequirementConfig}
