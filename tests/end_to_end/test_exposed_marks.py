@@ -19,7 +19,7 @@ from heldin.jobs.verify import verify
 from heldin.record.document import read_record
 from heldin.reports.annex import list_scenarios
 from heldin.reports.attacks import marks_line, tabulate_marks
-from heldin.reports.record_report import write_report
+from heldin.reports.record_report import SECTIONS, write_report
 from heldin.stages.run_config import load_config
 from heldin.stages.sides.ledger import load_ledger
 from tests.conftest import SMALL
@@ -137,13 +137,14 @@ def test_the_report_says_it_of_groups_and_names_nobody(exposed, call):
     first, users = sum(its.target.first_percent for its in sides), sum(its.users for its in sides)
     assert f": {first} of {users}" in line
     said = squashed("".join(page.text for page in pages(exposed / "report.pdf")))
-    assert squashed("How far canary users are exposed") in said
-    assert squashed("unseen token, held in") in said
+    (title,) = [entry.title for entry in SECTIONS if entry.key == "marks"]
+    assert squashed(title) in said
+    assert squashed("unseen token, trained on") in said
     (row,) = [its for its in list_scenarios(record) if its.name.startswith("Extraction")]
     assert line in row.result
     names = [row[0] for row in tabulate_marks(record).rows]
     assert names[-1] == "by chance"
-    assert "substring of 5 tokens, held in" in names
+    assert "substring of 5 tokens, trained on" in names
     content = (exposed / "record.json").read_text(encoding="utf-8") + said
     for canary in pq.read_table(exposed / "ledger" / "canaries" / "users.parquet").to_pylist():
         assert canary["user"] not in content

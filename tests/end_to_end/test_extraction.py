@@ -185,7 +185,7 @@ def test_the_report_says_it_of_people_and_names_nobody(repeated, call):
     said = squashed(written)
     for phrase in (
         "Extraction",
-        "held-in users",
+        "members",
         "under the reference",
         "by words of nobody else",
     ):

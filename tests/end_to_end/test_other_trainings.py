@@ -22,6 +22,7 @@ from heldin.jobs.example import write_example
 from heldin.jobs.planted.plant_config import parse_plant
 from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
+from heldin.record.document import read_record
 from heldin.reports.record_report import SECTIONS
 from tests.pdf_pages import pages
 from tests.planted_sets import read_lines, train
@@ -222,16 +223,16 @@ def test_examples_sold_as_users_are_caught_from_outside_and_what_opacus_promises
     claims = ("epsilon=2,delta=1e-5,unit=user", f"{mechanism},unit=example")
     asked = ("audit-planted", tmp_path / "planted", "--model", tmp_path / "private", "--declared-by", "R. Signer")
     code, out, _ = call(*asked, *(word for claim in claims for word in ("--claim", claim)), "--json")
-    found = json.loads(out)["judgement"]["verdicts"]
-    sold = [its for its in found if its["claim"] == "epsilon 2 at delta 1e-05"]
-    of_32 = next(its for its in sold if its["subjects"] == "unseen-token canary users")
+    verdicts = read_record(tmp_path / "planted" / "audits" / "1" / "record.json").judgement.verdicts
+    sold = [verdict for verdict in verdicts if str(verdict.claim) == "epsilon 2 at delta 1e-05"]
+    of_32 = next(verdict for verdict in sold if "unseen-token" in str(verdict.subjects))
     # Users of 32 documents have no epsilon of 2: exit code 3.
-    assert (code, of_32["outcome"], of_32["standing"]) == (3, "contradicted", "certified")
+    assert (code, of_32.outcome, of_32.standing) == (3, "contradicted", "certified")
     # One document has it, and users of 32 have what the accountant leaves them.
-    true = [its for its in found if its not in sold]
-    assert any("per example" in its["claim"] for its in true)
-    assert any("at 32 examples of a user" in its["claim"] for its in true)
-    assert "contradicted" not in {its["outcome"] for its in true}
+    true = [verdict for verdict in verdicts if verdict not in sold]
+    assert any("per example" in str(verdict.claim) for verdict in true)
+    assert any("32 examples" in str(verdict.claim) for verdict in true)
+    assert "contradicted" not in {verdict.outcome for verdict in true}
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def test_one_package_lands_in_site_packages_and_works_beside_foreign_names(insta
         *modules, "__init__.py", "__main__.py"
     }  # fmt: skip
     bound = "heldin.bound([0.0, 1.0] * 30, [False, True] * 30, assignment='coin', claims=[(4, 1e-6)])"
-    assert "Inconclusive" in _call(python, "-c", f"import heldin; print({bound}.heading())", cwd=here)
+    assert "inconclusive" in _call(python, "-c", f"import heldin; print({bound}.verdict.outcome)", cwd=here)
     found = _call(python, "-c", "import heldin.bounds.one_run as m; print(m.__file__)", cwd=here)
     assert found.strip() == str(site / "heldin" / "bounds" / "one_run.py")
     assert "heldin audit" in _call(heldin, "audit", "--help", cwd=here)

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 
 import pytest
 import yaml
@@ -13,7 +12,7 @@ from heldin.words.answer import Headline, TrainingsCertify
 from heldin.words.evidence import ClaimLabel
 from tests.conftest import SMALL, TRIAL
 from tests.refusals import names
-from tests.statements import answer_in, states, values_of
+from tests.statements import answer_in, line_in, states, values_of
 
 TINY = {
     **TRIAL,
@@ -112,7 +111,7 @@ def test_the_control_without_defense_is_found_in_several_processes(call, config,
     stated = (TrainingsCertify.WITHOUT_DEFENSE, TrainingsCertify.AT_LEAST)
     assert states(record.decision.statement, Headline.LEAKS, *stated, TrainingsCertify.CONTRADICTED)
     assert answer_in(printed) == "leaks"
-    assert re.search(r"^exit code:\s+3$", printed, re.MULTILINE)
+    assert line_in(printed, "exit code").startswith("3:")
 
 
 @pytest.mark.parametrize(
