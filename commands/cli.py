@@ -81,7 +81,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "verify": ("heldin verify runs/two-epochs", "heldin verify --exported public"),
     "purge": ("heldin purge runs/two-epochs --keep record,report,model",),
     "cache": ("heldin cache", "heldin cache scores --clear"),
-    "sweep": ("heldin sweep sweep.yaml --check", "heldin sweep sweep.yaml --set blocks=1 --html"),
+    "sweep": ("heldin sweep sweep.yaml --check", "heldin sweep sweep.yaml --set blocks=1 --set decision=null --html"),
     "demo": ("heldin demo --html",),
     "plant": ("heldin plant plant.yaml --check", "heldin plant plant.yaml --out planted"),
     "audit-planted": ("heldin audit-planted planted --model example/model --claim epsilon=8,delta=1e-6,unit=user",),
