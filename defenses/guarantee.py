@@ -7,9 +7,7 @@ from heldin.defenses.choices import (
     Adjacency,
     BatchClip,
     ConcentrationFilter,
-    FlatClip,
     NoClip,
-    NormalisedClip,
     RealisedCohortDivisor,
     ShuffledSampler,
     Unit,
@@ -244,7 +242,7 @@ def conditions_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
     # A ranking refills: without one record another of the user takes its place, so it is not record-local.
     if mechanism.record_selection in ("longest", "shortest", *_PERPLEXITY):
         refilling.append(f"record selection: {mechanism.record_selection}")
-    follows = mechanism.clip.follows if isinstance(mechanism.clip, FlatClip | NormalisedClip) else None
+    follows = mechanism.clip_quantile
     example = mechanism.unit == "example"
     # Under caps a choice that looks at slots is the same for both neighbours, who have the same slots.
     texts = example or (mechanism.unit == "user-entity" and mechanism.entity_cap is None)

@@ -34,6 +34,7 @@ from heldin.defenses.choices import (
     CappedPoissonSampler,
     Choice,
     Clip,
+    ClipQuantile,
     ConcentrationFilter,
     DataStep,
     Divisor,
@@ -251,6 +252,11 @@ class Mechanism(Choice):
     def dp_event(self) -> dp_event.DpEvent:
         """The run as a dp-accounting event; NonPrivateDpEvent if there is no guarantee."""
         return dp_event.NonPrivateDpEvent() if self.reasons() else to_dp_event(self.assumed_event, self.steps)
+
+    @property
+    def clip_quantile(self) -> ClipQuantile | None:
+        """What the clip norm follows; None: it stays."""
+        return self.clip.follows if isinstance(self.clip, FlatClip | NormalisedClip) else None
 
     @property
     def sensitivity(self) -> float:

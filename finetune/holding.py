@@ -121,8 +121,8 @@ def holding_of(spread: "Spread | None", private: PrivateTraining | None) -> Hold
     filters = private is not None and isinstance(private.mechanism.clip, ConcentrationFilter)
     if spread is None:
         return _whole(filtered_gradient if filters else private_gradient)
-    follows = private is not None and getattr(private.mechanism.clip, "follows", None) is not None
-    if filters or follows or (private is not None and private.mechanism.local is not None):
+    whole = () if private is None else (private.mechanism.local, private.mechanism.clip_quantile)
+    if filters or any(part is not None for part in whole):
         raise InputError(
             "finetune.shard: local updates, the filter of concentration and a clip norm that follows a quantile need"
             " whole models"

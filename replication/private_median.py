@@ -20,13 +20,14 @@ from heldin.defenses.accounting.guarantees import delta_of
 from heldin.defenses.plan_file import read_plan
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import read_corpus
+from heldin.stages.train.plan import data_steps
 
 _SECRET = secrets.SystemRandom()
 
 
 @dataclass(frozen=True)
 class PrivateMedian:
-    """A release: it may be published at its epsilon. The number of users is the only other output.
+    """A release, which may be published at its epsilon. The lines of progress on the terminal are no part of it.
 
     Attributes:
         median: between 1 and ``at_most``.
@@ -65,7 +66,16 @@ def draw(chances: np.ndarray, uniform: Callable[[], float] = _SECRET.random) -> 
 
 
 def of_config(config: RunConfig, epsilon: float, at_most: int, reporter: Reporter) -> PrivateMedian:
-    """Release the median number of records of the users of a run's corpus. Every call spends ``epsilon`` again."""
+    """Release the median number of records of the users of a run's corpus. Every call spends ``epsilon`` again.
+
+    Raises:
+        InputError: whether a user's records are counted depends on other users, which could cost more than ``epsilon``.
+    """
+    if leaky := [step.name for step in data_steps(config) if not step.user_local]:
+        raise InputError(
+            f"the config looks across users ({', '.join(leaky)}), so one user may change which others are counted:"
+            " use corpus.users.fraction in place of max_users, and leave out steps that compare users"
+        )
     corpus = read_corpus(config, reporter)
     counts = [corpus.store.count(user) for user in corpus.audited.users]
     return PrivateMedian(draw(probabilities(counts, epsilon, at_most)), epsilon, at_most)
@@ -82,10 +92,9 @@ def together(plan: Path, spent: float) -> tuple[float, float]:
     """
     mechanism = read_plan(plan)
     event, delta = mechanism.user_event, mechanism.delta
-    if event is None or delta is None or mechanism.reasons():
-        raise InputError(
-            f"'{plan}' gives users no guarantee, so there is nothing to add to: name the plan of ELS or ULS"
-        )
+    # The median is private under add/remove; for users who are replaced it would cost twice as much.
+    if event is None or delta is None or mechanism.adjacency != "add_remove" or mechanism.reasons():
+        raise InputError(f"'{plan}' gives users no guarantee under add/remove: name a plan of ULS or ELS")
     alone, share = mechanism.epsilon(), 1.0 / (1.0 + math.exp(-spent))
 
     def delta_at(epsilon: float) -> float:

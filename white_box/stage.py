@@ -313,13 +313,14 @@ def check_auditable(mechanism: Mechanism) -> None:
             f"the white-box audit follows Poisson sampling; this plan's sampler is {mechanism.sampler.kind}: its canary"
             " users would crowd the others out"
         )
-    feature = "two-level sampling" if mechanism.two_level is not None else None
-    feature = "local updates" if mechanism.local is not None and feature is None else feature
-    if getattr(mechanism.clip, "follows", None) is not None:
-        feature = "a clip norm that changes"
-    if feature is not None:
+    features = {
+        "two-level sampling": mechanism.two_level,
+        "local updates": mechanism.local,
+        "a clip norm that changes": mechanism.clip_quantile,
+    }
+    if feature := next((name for name, part in features.items() if part is not None), None):
         raise InputError(
-            f"the white-box audit follows gradients of units drawn by one coin each and clipped to one norm; this plan"
+            "the white-box audit follows gradients of units drawn by one coin each and clipped to one norm; this plan"
             f" has {feature}: audit it by independent trainings (heldin retrain)"
         )
     if mechanism.unit == "none" or mechanism.reasons():

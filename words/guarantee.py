@@ -86,7 +86,7 @@ class GuaranteeCondition(Code):
     FILTER_THEOREM = (
         "by the theorem of Asi & Liu (2024) as Chua et al. state it, not proved again; halting is an output"
     )
-    CLIP_QUANTILE = "the clip norm follows the {quantile:g} quantile of norms, for which epsilon pays too"
+    CLIP_QUANTILE = "the clip norm follows a noised {quantile:g} quantile of norms, which epsilon covers"
     NOISE = "noise by {generator}"
 
 

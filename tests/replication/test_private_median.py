@@ -1,6 +1,7 @@
 """The private median against brute force over neighbours; epsilon of median and training against dp-accounting."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,11 +9,20 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.pld.common import DifferentialPrivacyParameters
 from typer.testing import CliRunner
 
-from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler, ShuffledSampler
+from heldin.base.progress import LineReporter
+from heldin.defenses.choices import (
+    ConcentrationFilter,
+    ConstantDivisor,
+    FlatClip,
+    FullBatchSampler,
+    PoissonSampler,
+    ShuffledSampler,
+)
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import write_plan
+from heldin.stages.run_config import load_config
 from replication.__main__ import app
-from replication.private_median import draw, probabilities, together
+from replication.private_median import draw, of_config, probabilities, together
 from tests.refusals import refused
 
 EPSILON = 0.7
@@ -90,6 +100,23 @@ def test_a_plan_without_a_guarantee_is_refused(tmp_path):
     shuffled = {"sampler": ShuffledSampler(population=500, cohort=50), "adjacency": "zero_out"}
     with refused(by=together, naming="no guarantee"):
         together(_plan(tmp_path / "plan.json", **shuffled), 0.1)
+
+
+def test_a_filter_has_another_relation_of_neighbours(tmp_path):
+    filtered = {
+        "sampler": FullBatchSampler(population=500),
+        "adjacency": "replace",
+        "clip": ConcentrationFilter(tau=1.0, above_epsilon=1.0),
+    }
+    with refused(by=together, naming="add/remove"):
+        together(_plan(tmp_path / "plan.json", **filtered), 0.1)
+
+
+@pytest.mark.parametrize("change", ["corpus.users.max_users=50", "split.audit_pool=40"])
+def test_a_config_in_which_one_user_displaces_another_is_refused(change):
+    """Then a new user takes one count away and adds one: the median may change twice as much."""
+    with refused(by=of_config, naming="looks across users"):
+        of_config(load_config(Path("configs/built-in.yaml"), [change]), 0.1, 20, LineReporter(lambda line: None))
 
 
 def test_a_release_is_kept_and_not_made_twice(tmp_path):
