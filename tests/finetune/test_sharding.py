@@ -6,15 +6,16 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from heldin.defenses.choices import ConcentrationFilter, FlatClip
+from heldin.defenses.choices import ClipQuantile, FlatClip, LocalUpdates
 from heldin.finetune.holding import holding_of
 from heldin.finetune.sharded_gradients import sharded_private_gradient
+from tests.finetune.test_filtered import _training as _filtered
+from tests.finetune.test_private import _training
 from tests.refusals import names, refused
 
 SCRIPT = """
@@ -162,19 +163,13 @@ def test_a_plain_training_in_shards_is_that_of_one_process(job):
     _same(folder, "plain", "plain of four")
 
 
-@pytest.mark.parametrize(
-    "mechanism",
-    [
-        SimpleNamespace(clip=FlatClip(norm=1.0), local=object()),
-        SimpleNamespace(clip=ConcentrationFilter.model_construct(), local=None),
-    ],
-)
-def test_a_mechanism_that_needs_whole_models_is_refused_before_the_first_step(mechanism):
-    spread = SimpleNamespace()
-    with refused(by=holding_of, naming="finetune.shard"):
-        holding_of(spread, SimpleNamespace(mechanism=mechanism))
-    whole = SimpleNamespace(mechanism=SimpleNamespace(clip=FlatClip(norm=1.0), local=None))
-    assert holding_of(spread, whole).private_gradient.func is sharded_private_gradient
+def test_a_mechanism_that_needs_whole_models_is_refused_before_the_first_step(sequences):
+    follows = FlatClip(norm=0.5, follows=ClipQuantile())
+    local = LocalUpdates(learning_rate=0.01)
+    for private in (_training(sequences, clip=follows), _training(sequences, local=local), _filtered(sequences)):
+        with refused(by=holding_of, naming="finetune.shard"):
+            holding_of(object(), private)
+    assert holding_of(object(), _training(sequences)).private_gradient.func is sharded_private_gradient
 
 
 @pytest.mark.slow
