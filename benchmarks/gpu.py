@@ -5,14 +5,15 @@ appends a line to benchmarks/gpu.jsonl as it ends (device, driver, versions, com
 and how long it took, and renews the table of GPUs in RESULTS.md; the exit code is 1 if a figure or a case fails and 2
 where there is no GPU. Figures of time have beside them the share of the card: 6 N FLOPs a token, without those of
 attention, over the seconds and over what a bf16 matrix product reaches on that card in the same process. Parts 1, 2
-and 8 need torch, transformers, scipy and pydantic and nothing else; 3 also dp-accounting and Opacus, 4 the client of
-endpoints, 5 cryptography, 9 accelerate, 6 and 7 all that heldin installs.
+and 8 need torch, transformers, scipy and pydantic and nothing else, except that adapters (part 2) need peft; 3 also
+dp-accounting and Opacus, 4 the client of endpoints, 5 cryptography, 9 accelerate, 6 and 7 all that heldin installs.
 
 1. Every engine: V = 50,257 tied, 4 layers, with TF32 switched on outside. In float32 within 1e-4 of plain float64
    backward passes on the CPU; in bfloat16 within 2e-2 of plain backward passes of that precision, and beside it how far
    both are from float64, which is the passes' own rounding; every contribution at most C (1 + 1e-4).
 2. Steps of random 125M and 1.3B models over users of 16 x 512 and 16 x 1,024 tokens: a plain step (same loss, same
-   attention, same passes), "auto" by the functions and with the noise of training, unit by unit. Medians of steps 5 to
+   attention, same passes), "auto" by the functions and with the noise of training, unit by unit; and, of 16 users at
+   1.3B, adapters of rank 8 over all weights. Medians of steps 5 to
    10 with Adam; nothing waits within a step but what waits in training. Peak memory, for one case of each shape beside
    what a rehearsal without numbers said it would be.
 3. Example DP, 32 records of 512 tokens at 125M: over plain training and over Opacus (hooks, ghost clipping).

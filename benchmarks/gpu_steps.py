@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from gpu_base import Clock, Figure, Marks, Shape, arithmetic, recovering, share_of_card
 from torch._inductor.async_compile import shutdown_compile_workers
-from transformers import GPTNeoForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from heldin.defenses.choices import NoiseGenerator
 from heldin.defenses.gradients.engine_choice import default_budget
@@ -19,20 +19,23 @@ from heldin.finetune.batches import plain_batch_gradient
 from heldin.finetune.memory import Step, training_peak
 from heldin.finetune.passes import Passes, clipped_sum, put_gradient, whole_units
 from heldin.finetune.precision import Arithmetic, autocast
-from heldin.finetune.recipe import Recipe
+from heldin.finetune.preparation import halve_frozen, optimizer_of, with_adapters
+from heldin.finetune.recipe import Lora, Recipe
 from heldin.finetune.sharding import Spread
 from heldin.models import repeated
 from heldin.models.devices import Planned
 
-RATIO, MEMORY = 1.10, 1.3  # of a ULS step over a plain one, at most
+# Most time and most peak memory of a step: ULS over plain, and ULS of adapters over ULS of all weights.
+LIMITS = {"auto": (1.10, 1.3), "lora": (0.5, 1.0)}
 STEPS, WARM = 10, 4
 NOISE = "noise of a step"  # its range in a profile
 
 
 @dataclass(frozen=True)
 class Case:
-    """Steps to time: a shape, users of records of a length, how many users go through the model at once, and whether
-    their memory is rehearsed, which takes a core up to a minute."""
+    """Steps to time: a shape, users of records of a length, how many users go through the model at once, whether their
+    memory is rehearsed, which takes a core up to a minute, and the ways to step, of which the others are compared with
+    the first."""
 
     shape: str
     users: int
@@ -41,7 +44,7 @@ class Case:
     users_a_pass: int = 1
     checkpointing: bool = False
     rehearsed: bool = False
-    loop: bool = True  # whether steps unit by unit are timed too
+    ways: tuple[str, ...] = ("plain", "auto", "loop")
 
     @property
     def about(self) -> str:
@@ -52,20 +55,22 @@ class Case:
         return self.users * self.records * self.length
 
 
+WHOLE = ("plain", "auto")
 CASES = (
     Case("125M", 1, 16, 512),
     Case("125M", 4, 16, 512, 4, rehearsed=True),
-    Case("125M", 16, 16, 512, 4, loop=False),
+    Case("125M", 16, 16, 512, 4, ways=WHOLE),
     Case("125M", 4, 16, 1024, 4),
     Case("1.3B", 1, 16, 512),
     Case("1.3B", 4, 16, 512, rehearsed=True),
-    Case("1.3B", 4, 16, 1024, checkpointing=True, loop=False),
-    Case("125M", 4, 16, 512, loop=False),  # as in the first measurements: a user a pass
+    Case("1.3B", 4, 16, 1024, checkpointing=True, ways=WHOLE),
+    Case("125M", 4, 16, 512, ways=WHOLE),  # as in the first measurements: a user a pass
+    Case("1.3B", 16, 16, 512, ways=("auto", "lora")),
 )
 
 
 def steps(case: Case, shape: Shape, device: torch.device) -> tuple[list[Figure], dict[str, Any]]:
-    """A plain step, "auto" and unit by unit, over the same users; bfloat16 passes, float32 weights."""
+    """The case's ways to step over the same users; bfloat16 passes, float32 weights."""
     model = shape.model(device)
     if case.checkpointing:
         model.train()
@@ -73,21 +78,25 @@ def steps(case: Case, shape: Shape, device: torch.device) -> tuple[list[Figure],
         enable({"use_reentrant": False})
     runs = token_runs(case, shape)
     taken: dict[str, dict[str, Any]] = {}
-    for name in ("plain", "auto", *(["loop"] if case.loop else [])):
+    for name in case.ways:
         with recovering(name, taken):
             taken[name] = timed(name, model, runs, device)
     about = case.about
     found: list[Figure] = []
-    plain = taken["plain"]
-    for name in [name for name in taken if name != "plain"]:
+    first, *others = case.ways
+    for name in others:
         # A step that does not fit has no time: its figure is infinite, or not a number, and fails.
-        its, limits = taken[name], (RATIO, MEMORY) if name == "auto" else (None, None)
-        ratio = its.get("seconds", math.inf) / plain.get("seconds", math.nan)
-        memory = its.get("allocated", math.inf) / plain.get("allocated", math.nan)
-        found.append(Figure(f"{about}, {name}: step over plain", ratio, limits[0]))
-        found.append(Figure(f"{about}, {name}: peak memory over plain", memory, limits[1]))
+        time_limit, memory_limit = LIMITS.get(name, (None, None))
+        ratio = taken[name].get("seconds", math.inf) / taken[first].get("seconds", math.nan)
+        memory = taken[name].get("allocated", math.inf) / taken[first].get("allocated", math.nan)
+        found.append(Figure(f"{about}, {name}: step over {first}", ratio, time_limit))
+        found.append(Figure(f"{about}, {name}: peak memory over {first}", memory, memory_limit))
     found += [
-        Figure(f"{about}, {name}: share of the card", share_of_card(shape, case.tokens, its["seconds"], device))
+        # Frozen weights have no gradient: two products for each of them, not three.
+        Figure(
+            f"{about}, {name}: share of the card",
+            share_of_card(shape, case.tokens, its["seconds"], device, 2 if name == "lora" else 3),
+        )
         for name, its in taken.items()
         if "seconds" in its
     ]
@@ -121,7 +130,7 @@ def _rehearsed(case: Case, shape: Shape, runs: Runs, device: torch.device) -> in
     return training_peak(lambda: shape.model(torch.device("cpu")), recipe, step, Planned("cuda", memory)).total
 
 
-def timed(name: str, model: GPTNeoForCausalLM, runs: Runs, device: torch.device) -> dict[str, Any]:
+def timed(name: str, model: PreTrainedModel, runs: Runs, device: torch.device) -> dict[str, Any]:
     """Return the medians of steps 5 to ``STEPS`` in seconds, whole and of their phases, and the peak memory."""
     clock, stepped = Clock(device), Stepped(name, model, runs, device)
     phases: dict[str, list[float]] = {"gradients": [], "noise": [], "optimizer": []}
@@ -136,7 +145,7 @@ def timed(name: str, model: GPTNeoForCausalLM, runs: Runs, device: torch.device)
         whole.append(clock() - began)
         for phase, seconds in zip(phases, marks.spans(), strict=True):
             phases[phase].append(seconds)
-    release_workspace(model)
+    release_workspace(stepped.model)
     memory = (
         {"allocated": torch.cuda.max_memory_allocated(device), "reserved": torch.cuda.max_memory_reserved(device)}
         if device.type == "cuda"
@@ -147,17 +156,23 @@ def timed(name: str, model: GPTNeoForCausalLM, runs: Runs, device: torch.device)
 
 
 class Stepped:
-    """Training steps with Adam over the same users: "plain", or ULS by the functions ("auto") or unit by unit ("loop").
+    """Training steps with Adam over the same users: "plain", or ULS by the functions ("auto"), unit by unit ("loop") or
+    of adapters next to frozen weights in half precision ("lora").
 
     Attributes:
+        model: with its adapters.
         passes: the limits of the passes, and how gradients were computed.
     """
 
-    def __init__(self, name: str, model: GPTNeoForCausalLM, runs: Runs, device: torch.device) -> None:
+    def __init__(self, name: str, model: PreTrainedModel, runs: Runs, device: torch.device) -> None:
         model.zero_grad(set_to_none=True)
+        recipe = Recipe(learning_rate=1e-6, lora=Lora() if name == "lora" else None)
+        model = with_adapters(model, recipe).to(device)
+        if recipe.lora is not None:
+            halve_frozen(model, keep=False)
         repeated.REPEATED, repeated.RECORDED = 0, 2  # steps are timed as they are in a long training
-        self._name, self._model, self._runs, self._device = name, model, runs, device
-        self._optimizer = torch.optim.Adam(model.parameters(), 1e-6, fused=True if device.type == "cuda" else None)
+        self._name, self.model, self._runs, self._device = name, model, runs, device
+        self._optimizer = optimizer_of(model, recipe)
         self._source = NoiseSource(NoiseGenerator.PHILOX, bytes(32))
         self.passes = Passes(max(sum(map(len, run)) for run in runs), budget=default_budget(device))
 
@@ -165,7 +180,7 @@ class Stepped:
         """Take a step; marks lie before and after gradients, noise and optimizer."""
         marks.mark()
         if self._name == "plain":
-            _plain_gradient(self._model, self._runs, self.passes.most)
+            _plain_gradient(self.model, self._runs, self.passes.most)
             marks.mark()
         else:
             with arithmetic("bf16", self._device):
@@ -176,7 +191,7 @@ class Stepped:
                 with torch.profiler.record_function(NOISE):
                     return self._source.gaussian(step, name, size, 1.0, where)
 
-            put_gradient(self._model, total, 1.0, sum(map(len, self._runs)), noise)
+            put_gradient(self.model, total, 1.0, sum(map(len, self._runs)), noise)
             del total  # as training does
         marks.mark()
         self._optimizer.step()
@@ -185,15 +200,15 @@ class Stepped:
 
     def _clipped(self) -> dict[str, torch.Tensor]:
         if self._name == "loop":
-            return _looped(self._model, self._runs)
-        return clipped_sum(self._model, self._runs, 1.0, self.passes).gradients
+            return _looped(self.model, self._runs)
+        return clipped_sum(self.model, self._runs, 1.0, self.passes).gradients
 
 
-def _plain_gradient(model: GPTNeoForCausalLM, runs: Runs, most: int) -> None:
+def _plain_gradient(model: PreTrainedModel, runs: Runs, most: int) -> None:
     plain_batch_gradient(model, [ids for run in runs for user in run for ids in user], most, "bf16")
 
 
-def _looped(model: GPTNeoForCausalLM, runs: Runs) -> dict[str, torch.Tensor]:
+def _looped(model: PreTrainedModel, runs: Runs) -> dict[str, torch.Tensor]:
     total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     for run in runs:
         found = clipped_gradient_sum(model, whole_units(run), clip_norm=1.0, engine="loop")

@@ -85,7 +85,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "demo": ("heldin demo --html",),
     "plant": ("heldin plant plant.yaml --check", "heldin plant plant.yaml --out planted"),
     "audit-planted": ("heldin audit-planted planted --model example/model --claim epsilon=8,delta=1e-6,unit=user",),
-    "retrain": ("heldin retrain uls.yaml --trainings 40 --out runs/retrained",),
+    "retrain": ("heldin retrain uls.yaml --trainings 40",),
     "white-box": (
         "heldin white-box --kind uls --users 100 --cohort 10 --steps 20 --delta 1e-3 --target-epsilon 4 --canaries 200",
     ),

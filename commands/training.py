@@ -13,7 +13,6 @@ from heldin.commands.options import (
     DeviceOption,
     FailOnOption,
     Noise,
-    Out,
     Quiet,
     Rate,
     Set,
@@ -34,7 +33,9 @@ def retrain(
         int, typer.Option(min=2, help="Number of trainings; each includes the worst-case user with probability 1/2.")
     ] = 200,
     set_: Set = None,
-    out: Out = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="For the results (default: runs/NAME-retrained).")
+    ] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="Trainings in parallel (default: cores).")] = None,
     target: Annotated[
         str, typer.Option(help="What to train: defense (the config's), or none as a control.")
@@ -78,7 +79,7 @@ def retrain(
         claims=tuple((claim.epsilon, claim.delta) for claim in stated),
         threshold=threshold,
     )
-    folder = out or Path("runs") / checked.name
+    folder = out or Path("runs") / f"{checked.name}-retrained"  # ``heldin run`` of the config writes to runs/NAME
     with interruptible():
         record = audit_trainings(job, folder, reporter_for_this_terminal(), command=command_line(), processes=processes)
         finish(record, folder, json=json, verbose=verbose, fail_on=gate)
