@@ -355,7 +355,7 @@ class SweepResult(Facts):
     blocks: int
     variants: list[VariantResult]
     cells: list[CellResult]
-    notes: list[str]
+    notes: list[Statement]
     shipping: Shipping | None = None
     created: str
     version: str

@@ -353,7 +353,7 @@ def list_notes(result: SweepResult) -> list[Block]:
     more = f" and {len(contradicted) - _MOST_NAMED} more" if len(contradicted) > _MOST_NAMED else ""
     violations = [f"A claim is contradicted in {'; '.join(contradicted[:_MOST_NAMED])}{more}."] if contradicted else []
     said = [] if result.shipping is None else [Paragraph(str(result.shipping.reason))]
-    return [*said, *map(Note, [*violations, *(sentence(note) for note in result.notes)])]
+    return [*said, *map(Note, [*violations, *map(str, result.notes)])]
 
 
 def show_rule(result: SweepResult) -> list[Block]:

@@ -9,7 +9,6 @@ from heldin.audit.decision import Answer
 from heldin.base.errors import ConstantScores, InputError, TooFewUsers
 from heldin.base.machine import version
 from heldin.base.progress import Reporter
-from heldin.base.wording import counted
 from heldin.bounds.one_run import fdp_bound
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import NO_CLAIM, Standing, holm
@@ -37,7 +36,8 @@ from heldin.sweeps.running import CellState
 from heldin.sweeps.shipping import shipping
 from heldin.sweeps.sweep_config import PlacedCell, Sweep
 from heldin.sweeps.variants import variant_results
-from heldin.words.statement import joined
+from heldin.words.statement import Statement
+from heldin.words.sweep_page import SweepNote
 
 JOINT_RULE = "one-run f-DP"
 
@@ -206,33 +206,25 @@ def _joint_bound(cell: Finished, cells: int) -> float | None:
         return None
 
 
-def _notes(sweep: Sweep, results: Sequence[CellResult], judged: int) -> list[str]:
-    blocks = sweep.config.blocks
+def _notes(sweep: Sweep, results: Sequence[CellResult], judged: int) -> list[Statement]:
     notes = []
-    if blocks < LEAST_BLOCKS:
-        notes.append(
-            f"{counted(blocks, 'block')}: differences are between these models, not between defenses; from"
-            f" {LEAST_BLOCKS} blocks on intervals hold over coins, seeds and trainings"
-        )
+    if sweep.config.blocks < LEAST_BLOCKS:
+        notes.append(SweepNote.FEW_BLOCKS(blocks=sweep.config.blocks, least=LEAST_BLOCKS))
     if judged:
-        notes.append(
-            f"{counted(judged, 'verdict')} were tested together (Holm), and bounds on epsilon hold for all cells at"
-            " once; each cell's own record has its own"
-        )
+        notes.append(SweepNote.TOGETHER(verdicts=judged))
     # Of the first block in which they differ: blocks differ by coins alone.
     misfits = {
         cell.variant: differing for cell in reversed(results) if cell.fit and (differing := differences_of(cell.fit))
     }
-    notes += [f"the plan of {name} does not fit its data: {joined(misfits[name])}" for name in sorted(misfits)]
+    notes += [SweepNote.MISFIT(variant=name, differences=misfits[name]) for name in sorted(misfits)]
     if len({variant.group for variant in sweep.variants}) > 1:
-        notes.append("variants of different groups have different users or set-asides, and are not compared")
-    unfinished = [result for result in results if result.state != "done"]
-    if unfinished:
-        notes.append(f"{counted(len(unfinished), 'cell')} without a result: what is said is about the others")
+        notes.append(SweepNote.GROUPS())
+    if missing := sum(result.state != "done" for result in results):
+        notes.append(SweepNote.UNFINISHED(missing=missing, planned=len(results)))
     return notes
 
 
-def _about_machines(ran: Sequence[Environment]) -> list[str]:
+def _about_machines(ran: Sequence[Environment]) -> list[Statement]:
     """Return how the cells' machines differ: a sweep that went on later, or elsewhere, mixes results of both."""
     values_of = [
         ("heldin", {_code(environment) for environment in ran}),
@@ -243,13 +235,10 @@ def _about_machines(ran: Sequence[Environment]) -> list[str]:
         ),
         ("device", {environment.device for environment in ran}),
     ]
-    differs = [f"{name}: {', '.join(sorted(values))}" for name, values in values_of if len(values) > 1]
-    if not differs:
-        return []
-    return [
-        f"the cells did not all run on the same code and machine ({'; '.join(differs)}): a part of what differs between"
-        " them may be due to that"
+    differ = [
+        SweepNote.MACHINE(part=part, values=", ".join(sorted(values))) for part, values in values_of if len(values) > 1
     ]
+    return [SweepNote.MACHINES(differences=differ)] if differ else []
 
 
 def _code(ran: Environment) -> str:
@@ -260,36 +249,25 @@ def _code(ran: Environment) -> str:
     return f"{ran.heldin} ({commit[:9]}{changed})"
 
 
-def _about_epsilon(sweep: Sweep, covered: bool, joint: Composed | None) -> list[str]:
+def _about_epsilon(sweep: Sweep, covered: bool, joint: Composed | None) -> list[Statement]:
     """Return what the cells cost together, and whether that covers the choice."""
     notes = []
     if joint is not None:
-        value = "cannot be stated" if joint.epsilon is None else f"is {joint.epsilon:.3g} at delta {joint.delta:g}"
-        neighbours = f" ({joint.adjacency.replace('_', '/')})" if joint.adjacency else ""
-        of_examples = any(variant.config.defense.kind == "example" for variant in sweep.variants)
-        among = ", example DP among them," if of_examples else ""
-        others = (
-            f"; {counted(joint.others, 'training')} without an epsilon per user{among} may have seen the same users"
-            if joint.others
-            else ""
-        )
+        composes = SweepNote.NOT_COMPOSED if joint.epsilon is None else SweepNote.COMPOSED
+        adjacency = joint.adjacency and SweepNote.ADJACENCY(adjacency=joint.adjacency.replace("_", "/"))
         notes.append(
-            f"epsilon of a variant is of one cell; of the {counted(joint.private, 'private training')} of this sweep"
-            f" joint it {value}{neighbours}{others}"
+            composes(
+                private=joint.private,
+                epsilon=joint.epsilon,
+                delta=joint.delta,
+                adjacency=adjacency,
+                others=SweepNote.OTHERS(others=joint.others) if joint.others else None,
+            )
         )
-    if sweep.config.decision is None:
-        return notes
-    if covered and joint is not None and joint.epsilon is not None:
-        return [
-            *notes,
-            "the rule reads private cells and audited users' own texts: for users who are always in, the composed"
-            " epsilon covers the choice; for audited ones none does",
-        ]
-    return [
-        *notes,
-        "the rule reads un-noised scores and losses of audited users: no epsilon covers this choice, and that of a"
-        " variant is of its training alone",
-    ]
+    if sweep.config.decision is not None:
+        covers = covered and joint is not None and joint.epsilon is not None
+        notes.append(SweepNote.COVERED() if covers else SweepNote.NOT_COVERED())
+    return notes
 
 
 def composed(cells: Sequence[PlacedCell]) -> Composed | None:

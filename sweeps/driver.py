@@ -20,6 +20,7 @@ from heldin.sweeps.comparison import compare_cells
 from heldin.sweeps.processes import CellPlace, Machine
 from heldin.sweeps.running import cells_to_do, read_states, run_cells
 from heldin.sweeps.sweep_config import Resources, Sweep
+from heldin.words.sweep_page import SweepNote
 
 Connect = Callable[[Resources, int], AbstractContextManager[CellPlace]]
 # Of the sweep's folder and of each cell's. Nothing of ``ledger`` and no table of users is ever among them.
@@ -63,7 +64,7 @@ def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str, conn
                     states = run_cells(cells, out, place, kept)
             result = compare_cells(sweep, out, states, kept, command=without_names(command))
             if contradicted:
-                note = f"a claim is contradicted in '{out / TUNING}', certified for all of its cells at once"
+                note = SweepNote.TUNING_CONTRADICTED(folder=str(out / TUNING))
                 result = result.model_copy(update={"tuning_contradicted": True, "notes": [note, *result.notes]})
             write_sweep(result, out)
             return result

@@ -23,7 +23,7 @@ from heldin.record.sweep import (
 from heldin.words.evidence import REAL_USERS, ClaimLabel
 from heldin.words.guarantee import GuaranteeText, Relation
 from heldin.words.split import SplitReason
-from heldin.words.sweep_page import RuleReason
+from heldin.words.sweep_page import RuleReason, SweepNote
 
 RATES = np.linspace(0, 1, 21)
 
@@ -66,7 +66,7 @@ def made_sweep(names=("none", "cap10", "uls"), blocks=5, *, shipped=None, domina
         blocks=blocks,
         variants=variants,
         cells=cells,
-        notes=["a note that is made up"],
+        notes=[SweepNote.GROUPS()],
         shipping=shipping,
         created="2026-11-23T00:00:00+00:00",
         version="0.1.0",

@@ -92,6 +92,46 @@ class SweepAdvice(Code):
     BEYOND = "Release no model whose guarantee is contradicted: {variants}. {next}"
 
 
+class SweepNote(Code):
+    """What a reader of the comparison must know."""
+
+    TUNING_CONTRADICTED = "A claim is contradicted in {folder}, certified for all of its training runs at once."
+    FEW_BLOCKS = (
+        "{blocks} of at least {least} repetitions: no interval covers coin flips, seeds and training runs, so"
+        " differences may be due to these models alone."
+    )
+    TOGETHER = (
+        "{verdicts} verdicts were tested together (Holm), and bounds on epsilon hold for all training runs at once."
+        " The record of each run has its own."
+    )
+    MISFIT = "The plan of {variant} does not fit its data: {differences}."
+    GROUPS = "Variants of different groups have different users, and are not compared."
+    UNFINISHED = "{missing} of {planned} training runs have no result. The comparison is of the others."
+    MACHINES = (
+        "The training runs did not all use the same code and machine ({differences}). A part of what differs between"
+        " them may be due to that."
+    )
+    MACHINE = "{part}: {values}"
+    COMPOSED = (
+        "The epsilon of a variant is of one training run. For the {private} private training runs of this sweep"
+        " together it is {epsilon:.3g} at delta {delta:g}{adjacency}.{others}"
+    )
+    ADJACENCY = " ({adjacency})"
+    NOT_COMPOSED = (
+        "The epsilon of a variant is of one training run. For the {private} private training runs of this sweep"
+        " together none can be stated.{others}"
+    )
+    OTHERS = " {others} training runs without an epsilon per user may have used the same users."
+    COVERED = (
+        "The decision rule reads private training runs and the texts of the audited users. For users who are always"
+        " members, the epsilon of all runs together covers the choice. For audited users no epsilon covers it."
+    )
+    NOT_COVERED = (
+        "The decision rule reads scores and losses of audited users, without noise. No epsilon covers this choice, and"
+        " the epsilon of a variant is of its training alone."
+    )
+
+
 class RuleReason(Code):
     """What the decision rule gives, and why."""
 

@@ -299,7 +299,9 @@ def test_passes_are_halved_and_units_split_until_they_fit():
     fixed = fitting_peak(maker(SHAPE), Recipe(), few, Planned("cuda", 2**34)).fixed
     none = fitting_peak(maker(SHAPE), Recipe(), few, Planned("cuda", fixed))
     assert (none.records, none.splits) == (1, True)
-    assert none.fixed == pytest.approx(fixed, rel=1e-3)
+    # On a GPU passes unit by unit are recorded, and their sums stay.
+    sums = 4 * sum(weight.numel() for weight in maker(SHAPE)().parameters())
+    assert none.fixed == pytest.approx(fixed + sums, rel=1e-3)
     assert none.total > fixed
 
 

@@ -14,6 +14,7 @@ from heldin.corpus.split import Part, Role
 from heldin.defenses.choices import PoissonSampler
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.plan_file import read_plan
+from heldin.defenses.sampling import Draws
 from heldin.jobs.check_run import check_run
 from heldin.jobs.retraining.engine import audit_trainings
 from heldin.jobs.retraining.job import TrainingsAudit
@@ -29,7 +30,6 @@ from heldin.stages.sides.data import prepare_data
 from heldin.stages.train.plan import mechanism_of, plan_fit
 from heldin.words.guarantee import DeltaText, PlanFitText, PromiseCaution
 from tests.conftest import SMALL, TRIAL
-from tests.draws import draw
 from tests.refusals import lacks, names, refused
 from tests.statements import values_of
 
@@ -111,7 +111,8 @@ def test_under_poisson_coins_epsilon_is_right_whatever_population_is_stated(unit
     assert isinstance(mechanism.sampler, PoissonSampler)
     assert mechanism.assumed_event.rate == mechanism.sampler.rate == 0.1
     everybody = [f"user {i}" for i in range(units)]
-    drawn = sum(len(draw(mechanism.sampler, seed_key(5), step, everybody)) for step in range(400))
+    draws = Draws(mechanism.sampler, seed_key(5), everybody, 400)
+    drawn = sum(len(draws.at(step)) for step in range(400))
     expected, spread = 40 * units, (400 * units * 0.09) ** 0.5
     assert abs(drawn - expected) < 5 * spread
     # At the rate that the users who are there would give, it would not be.

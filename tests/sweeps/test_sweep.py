@@ -134,8 +134,8 @@ def test_a_cell_that_fails_is_shown_and_the_others_go_on(tmp_path, monkeypatch, 
     )
     code, printed, err = call("sweep", file, "--out", tmp_path / "out")
     assert code == 5, err
-    assert f"cell 1/wild: failed: {reason}" in printed
-    assert "cell 1/wild: failed" in err
+    assert any("1/wild" in line and reason in line for line in printed.splitlines())
+    assert any("1/wild" in line and reason in line for line in err.splitlines())
     found = read_sweep(tmp_path / "out")
     assert [its.state for its in found.cells] == ["failed", "done"]
     # The first is what the others are held against: without it there is no difference.

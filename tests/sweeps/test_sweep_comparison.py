@@ -24,6 +24,7 @@ from heldin.sweeps.comparison import _about_machines, _joint_bound, _joint_verdi
 from heldin.sweeps.driver import run_sweep
 from heldin.sweeps.finished import _read, finished_cells
 from heldin.sweeps.variants import auroc_change, bands, loss_change
+from heldin.words.sweep_page import SweepNote
 from tests.refusals import names
 from tests.tiny_sweeps import QUIET, in_process
 
@@ -59,8 +60,8 @@ def test_what_is_compared_follows_from_scores_and_losses_of_the_same_users(swept
     assert found.units_of_plan == pytest.approx(np.mean([fit.units / 30 for fit in fits]), abs=1e-3)
     assert found.gradients_of_plan == pytest.approx(np.mean([fit.gradients / 8 for fit in fits]), abs=1e-3)
     assert its["none"].units_of_plan is its["none"].gradients_of_plan is None
-    noted = any("the plan of uls " in note for note in result.notes)
-    assert noted == any(differences_of(fit) for fit in fits)
+    noted = [note.values["variant"] for note in result.notes if note.states(SweepNote.MISFIT)]
+    assert (noted == ["uls"]) == any(differences_of(fit) for fit in fits)
     (row,) = (line for line in table(result).splitlines() if line.startswith("uls "))
     assert names(row, f"{100 * found.units_of_plan:.0f} % units", f"{100 * found.gradients_of_plan:.0f} % gradients")
     assert found.perplexity.value == pytest.approx(np.mean(perplexities), abs=1e-3)
@@ -69,7 +70,7 @@ def test_what_is_compared_follows_from_scores_and_losses_of_the_same_users(swept
     # Two blocks give no interval that says anything, and none is printed.
     assert (found.auroc_difference.lower, found.loss_difference.lower, found.auroc.lower) == (None, None, None)
     assert found.gain.value == pytest.approx(np.mean([c.gain for c in result.cells if c.variant == "uls"]), abs=1e-4)
-    assert any(note.startswith("2 blocks: ") for note in result.notes)
+    assert SweepNote.FEW_BLOCKS(blocks=2, least=3) in result.notes
     verdicts = [(v.p_value, v.adjusted) for cell in result.cells for v in cell.verdicts]
     # Only ULS makes a promise: of real users and of canary users, in each block.
     assert len(verdicts) == 4
@@ -128,7 +129,7 @@ def test_what_would_void_a_comparison_is_left_out_with_its_line(swept, tmp_path,
 
 def test_cells_that_ran_on_other_code_or_machines_are_told(swept, tmp_path, monkeypatch):
     sweep, out, result = swept
-    assert not any("same code and machine" in note for note in result.notes)
+    assert not any(note.states(SweepNote.MACHINES) for note in result.notes)
     copy = tmp_path / "out"
     shutil.copytree(out, copy)
     path = copy / "cells/1/uls/record.json"
@@ -137,11 +138,12 @@ def test_cells_that_ran_on_other_code_or_machines_are_told(swept, tmp_path, monk
     changes = {"git_revision": "feed" * 10, "device": "NVIDIA H100", "packages": {**ran.packages, "torch": "9.4.0"}}
     write_record(its.model_copy(update={"environment": ran.model_copy(update=changes)}), path)
     monkeypatch.setattr(processes, "run_process", in_process)
-    (said,) = (n for n in run_sweep(sweep, copy, QUIET, command="").notes if "same code and machine" in n)
-    assert "(feedfeedf)" in said
-    assert f"torch: {ran.packages['torch']}, 9.4.0" in said
-    assert ", ".join(sorted(["NVIDIA H100", ran.device])) in said
-    assert "numpy" not in said
+    (note,) = (n for n in run_sweep(sweep, copy, QUIET, command="").notes if n.states(SweepNote.MACHINES))
+    differ = {each.values["part"]: each.values["values"] for each in note.values["differences"]}
+    assert differ.keys() == {"heldin", "torch", "device"}
+    assert "(feedfeedf)" in differ["heldin"]
+    assert differ["torch"] == f"{ran.packages['torch']}, 9.4.0"
+    assert differ["device"] == ", ".join(sorted(["NVIDIA H100", ran.device]))
 
 
 def test_files_that_were_changed_between_cells_are_told(swept):
@@ -150,7 +152,9 @@ def test_files_that_were_changed_between_cells_are_told(swept):
     same = ran.model_copy(update={"git_revision": "a" * 40})
     assert _about_machines([same, same]) == []
     (said,) = _about_machines([same, ran.model_copy(update={"git_revision": "a" * 40 + "+changes"})])
-    assert "(heldin: 0.1.0 (aaaaaaaaa), 0.1.0 (aaaaaaaaa+changes))" in said
+    assert said.values["differences"] == [
+        SweepNote.MACHINE(part="heldin", values="0.1.0 (aaaaaaaaa), 0.1.0 (aaaaaaaaa+changes)")
+    ]
 
 
 def test_a_comparison_of_some_cells_pays_for_all_of_the_plan(swept):

