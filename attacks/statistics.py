@@ -1,4 +1,4 @@
-"""The attacks: statistics of one text, registered by name."""
+"""The attacks: statistics of one text, registered by name. ``protocol.Attack`` documents what all of them have."""
 
 import zlib
 from collections.abc import Mapping
@@ -31,10 +31,6 @@ class LikelihoodRatio:
 
     Attributes:
         scale: per text or per token.
-        name: name under which it is reported.
-        needs_reference: whether it needs a reference model.
-        needs_moments: whether it needs moments over the vocabulary.
-        uses: what it learns from.
     """
 
     scale: Scale = Scale.SEQUENCE
@@ -59,15 +55,7 @@ class LikelihoodRatio:
 
 @dataclass(frozen=True)
 class Loss:
-    """The negative loss, log p_theta(x) per token, with no reference (Yeom et al. 2018).
-
-    Attributes:
-        name: name under which it is reported.
-        needs_reference: whether it needs a reference model.
-        needs_moments: whether it needs moments over the vocabulary.
-        compares_tokens: whether it compares the two models' tokens.
-        uses: what it learns from.
-    """
+    """The negative loss, log p_theta(x) per token, with no reference (Yeom et al. 2018)."""
 
     name: str = "loss"
     needs_reference: bool = False
@@ -82,15 +70,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Zlib:
-    """log p_theta(x) over the text's zlib-compressed size in bits (Carlini et al. 2021, section 5.1).
-
-    Attributes:
-        name: name under which it is reported.
-        needs_reference: whether it needs a reference model.
-        needs_moments: whether it needs moments over the vocabulary.
-        compares_tokens: whether it compares the two models' tokens.
-        uses: what it learns from.
-    """
+    """log p_theta(x) over the text's zlib-compressed size in bits (Carlini et al. 2021, section 5.1)."""
 
     name: str = "zlib"
     needs_reference: bool = False
@@ -111,11 +91,6 @@ class MinKPlusPlus:
 
     Attributes:
         fraction: share of the tokens, in (0, 1].
-        name: name under which it is reported.
-        needs_reference: whether it needs a reference model.
-        needs_moments: whether it needs moments over the vocabulary.
-        compares_tokens: whether it compares the two models' tokens.
-        uses: what it learns from.
     """
 
     fraction: float = 0.2
