@@ -146,6 +146,7 @@ def timed(name: str, model: PreTrainedModel, runs: Runs, device: torch.device) -
         for phase, seconds in zip(phases, marks.spans(), strict=True):
             phases[phase].append(seconds)
     release_workspace(stepped.model)
+    repeated.forget_recordings(stepped.model)  # the next way to step does not hold them
     memory = (
         {"allocated": torch.cuda.max_memory_allocated(device), "reserved": torch.cuda.max_memory_reserved(device)}
         if device.type == "cuda"
