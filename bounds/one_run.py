@@ -366,7 +366,7 @@ def fdp_gaussian_bound(
 ) -> OneRunBound:
     """Lower bounds on mu and epsilon(mu, delta) by the f-DP recursion, for mechanisms with a Gaussian trade-off curve.
 
-    Not valid for other mechanisms (including subsampled ones): test those against their own curve with fdp_violates.
+    Not valid for other mechanisms (including subsampled ones): test those against their own curve.
 
     Args:
         delta: in (0, 1).
@@ -380,31 +380,6 @@ def fdp_gaussian_bound(
         return (gaussian_epsilon(mu, delta) if mu > 0.0 else 0.0), mu
 
     return _best(labelled, made, alpha, attacks, bound)
-
-
-def fdp_violates(
-    labelled: LabelledScores,
-    ceiling: RocCeiling,
-    *,
-    alpha: float = 0.05,
-    made: int | None = None,
-    attacks: int = 1,
-) -> Guesses | None:
-    """The game by which one run violates the accountant's curve at level alpha, or None.
-
-    Args:
-        ceiling: the accountant's curve.
-        alpha: total error probability.
-        made: number of guesses r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
-        attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
-    """
-    inverse = curve_inverse(ceiling)
-    # Every number of guesses at its own share of alpha: any rejection counts (union bound).
-    games = (
-        (guess(labelled, attempt.made), attempt.level)
-        for attempt in paid_tries(labelled.scores.size, made, alpha, attacks)
-    )
-    return next((game for game, level in games if fdp_rejects(game, inverse, level)), None)
 
 
 def _best(

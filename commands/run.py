@@ -105,5 +105,6 @@ def _run(
         # ``finish`` does not return: what follows is for a run without a record.
         if record is not None:
             finish(record, folder, json=json, verbose=verbose, fail_on=fail_on)
-    if os.environ.get("RANK", "0") == "0":  # only the first of torchrun's processes prints
+    # Only the first of torchrun's processes prints. A RANK without others is somebody else's variable.
+    if os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0":
         finish_without_model(folder, fail_on, json=json)

@@ -39,6 +39,7 @@ from heldin.record.facts import PlanFit
 from heldin.record.plan_fit import figures_of, warnings_of
 from heldin.stages.run_config import RunConfig
 from heldin.stages.run_folder import require_folder
+from heldin.stages.sides.corpus import require_unchosen
 from heldin.stages.train.models import require_arithmetic
 from heldin.stages.train.plan import mechanism_of
 from heldin.words.guarantee import GuaranteeText
@@ -158,6 +159,7 @@ def _sources(config: RunConfig) -> Iterator[Callable[[], object]]:
     yield from _source("corpus.source", config.corpus.source)
     if config.model.pretrain is not None and config.model.pretrain.source is not None:
         yield from _source("model.pretrain.source", config.model.pretrain.source)
+        yield lambda: require_unchosen(config)
 
 
 def _source(key: str, source: CorpusSource) -> Iterator[Callable[[], object]]:

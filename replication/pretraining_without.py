@@ -73,6 +73,7 @@ class Cleaned:
         urls: those of the others that are removed by their URL.
         without_url: those of the others that have no URL, and stay; None where no URL is compared.
         left: number of records in the file.
+        chosen_by_fine_tuning_texts: heldin refuses the corpus as the base of a private run by this key.
     """
 
     rule: Rule
@@ -84,6 +85,7 @@ class Cleaned:
     urls: int
     without_url: int | None
     left: int
+    chosen_by_fine_tuning_texts: bool = True
 
     def table(self, out: Path) -> str:
         """Return a line for each step, and what the file may not be used for."""

@@ -40,6 +40,11 @@ class PrivateMedian:
     at_most: int
 
 
+def _check_epsilon(epsilon: float) -> None:
+    if not 0.0 < epsilon < math.inf:
+        raise InputError(f"--epsilon {epsilon:g}: give a number above 0")
+
+
 def probabilities(counts: Sequence[int], epsilon: float, at_most: int) -> np.ndarray:
     """The probability of each value from 1 to ``at_most``, shape (at_most,).
 
@@ -49,8 +54,7 @@ def probabilities(counts: Sequence[int], epsilon: float, at_most: int) -> np.nda
     Args:
         counts: records of each user.
     """
-    if not 0.0 < epsilon < math.inf:
-        raise InputError(f"--epsilon {epsilon:g}: give a number above 0")
+    _check_epsilon(epsilon)
     ordered = np.sort(np.asarray(counts, dtype=np.int64))
     values = np.arange(1, at_most + 1)
     below = np.searchsorted(ordered, values, side="left")
@@ -90,10 +94,13 @@ def together(plan: Path, spent: float) -> tuple[float, float]:
     Raises:
         InputError: the plan has no guarantee for users.
     """
+    _check_epsilon(spent)
     mechanism = read_plan(plan)
     event, delta = mechanism.user_event, mechanism.delta
     # The median is private under add/remove; for users who are replaced it would cost twice as much.
-    if event is None or delta is None or mechanism.adjacency != "add_remove" or mechanism.reasons():
+    # Under user-entity DP a person's entity is in others' texts, of which the median knows nothing.
+    other = mechanism.unit != "user" or mechanism.adjacency != "add_remove"
+    if event is None or delta is None or other or mechanism.reasons():
         raise InputError(f"'{plan}' gives users no guarantee under add/remove: name a plan of ULS or ELS")
     alone, share = mechanism.epsilon(), 1.0 / (1.0 + math.exp(-spent))
 

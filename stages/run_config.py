@@ -216,6 +216,7 @@ class RunConfig(MeasureKeys):
             "finetune.optimizer adafactor": self.finetune.optimizer is Optimizer.ADAFACTOR,
             f"defense.kind {self.defense.kind}": isinstance(self.defense, ClippingDefense | FilterDefense),
             "defense.local": getattr(self.defense, "local", None) is not None,
+            "defense.clip_quantile": getattr(self.defense, "clip_quantile", None) is not None,
             "attack.shadow_models": bool(self.attack.shadow_models),
         }
         if wanting := [name for name, there in whole.items() if there]:

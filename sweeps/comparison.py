@@ -36,6 +36,7 @@ from heldin.sweeps.running import CellState
 from heldin.sweeps.shipping import shipping
 from heldin.sweeps.sweep_config import PlacedCell, Sweep
 from heldin.sweeps.variants import variant_results
+from heldin.words.guarantee import Relation
 from heldin.words.statement import Statement
 from heldin.words.sweep_page import SweepNote
 
@@ -219,7 +220,7 @@ def _notes(sweep: Sweep, results: Sequence[CellResult], judged: int) -> list[Sta
     notes += [SweepNote.MISFIT(variant=name, differences=misfits[name]) for name in sorted(misfits)]
     if len({variant.group for variant in sweep.variants}) > 1:
         notes.append(SweepNote.GROUPS())
-    if missing := sum(result.state != "done" for result in results):
+    if missing := sum(result.state in ("failed", "to do") for result in results):
         notes.append(SweepNote.UNFINISHED(missing=missing, planned=len(results)))
     return notes
 
@@ -254,7 +255,7 @@ def _about_epsilon(sweep: Sweep, covered: bool, joint: Composed | None) -> list[
     notes = []
     if joint is not None:
         composes = SweepNote.NOT_COMPOSED if joint.epsilon is None else SweepNote.COMPOSED
-        adjacency = joint.adjacency and SweepNote.ADJACENCY(adjacency=joint.adjacency.replace("_", "/"))
+        adjacency = joint.adjacency and Relation[joint.adjacency.upper()]()
         notes.append(
             composes(
                 private=joint.private,

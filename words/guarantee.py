@@ -98,12 +98,9 @@ class Assumption(Code):
         "assuming that the corpus which pre-trained the base model has no protected user's texts, and was not selected"
         " by comparison with them{entities}"
     )
-    PUBLIC_USERS = (
-        "for users who are no public users only: the users whose texts pre-trained the base model are taken as"
-        " public{entities}"
-    )
+    PUBLIC_USERS = "users whose texts pre-trained the base model count as public and are not protected{entities}"
     ENTITIES_PUBLIC = ", and what it saw of named entities is public"
-    MENTIONS_PUBLIC = ", and what they say of others with them"
+    MENTIONS_PUBLIC = ", and what they say of others counts as public too"
     SENTENCES = "a record is a sentence"
     DEIDENTIFIER_UNSEEN = "assuming that what de-identifies was not made from protected users' names or texts"
     ENTITY_IS = "an entity is what the source finds ({counts})"

@@ -122,6 +122,10 @@ class Evidence(Code):
 
     CERTIFIED = "Certified: heldin chose the members {how}. At most {percent:g} % of audits report a leak falsely."
     ESTIMATE = "Estimate, not certified: heldin chose the members {how}, but the limits come from one training."
+    OF_TRAININGS = (
+        "Estimate, not certified: coin flips of heldin decided which of {trainings} trainings include the planted user,"
+        " and an upper limit holds on average over such trainings."
+    )
     BY_COINS = "by coin flips"
     BY_HALVES = "as a random half of the users"
     STATED = "Indicative, not certified: you stated who was in the training data, and heldin could not check it."

@@ -1,14 +1,18 @@
 """Statements of documents: a code and the values of its sentence. Records keep statements; people read sentences."""
 
+import importlib
 import math
+import pkgutil
 import re
 import string
 from collections.abc import Iterator, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field
 
+from heldin.base.errors import InputError
 from heldin.base.section import Facts
 
 _CAPITAL = re.compile("(?<!^)(?=[A-Z])")
@@ -76,7 +80,7 @@ def render(statement: Statement) -> str:
 
     A value ``audited`` gives the sentence the words for whose membership is audited, as ``what``.
 
-    Raises KeyError for a code that this version does not have.
+    Raises InputError for a code that this version does not have.
     """
     from heldin.words.people import AUDITED
 
@@ -104,7 +108,14 @@ _known: dict[str, Code] = {}
 
 
 def code_named(name: str) -> Code:
-    """Return a code by its name. A module of words may have been imported since the last one was looked up."""
+    """Return a code by its name. Raises InputError for one that this version does not have."""
     if name not in _known:
         _known.update({code.code: code for code in all_codes()})
+    if name not in _known:
+        # Whoever reads a document may have imported few modules of words.
+        for module in pkgutil.iter_modules([str(Path(__file__).parent)], "heldin.words."):
+            importlib.import_module(module.name)
+        _known.update({code.code: code for code in all_codes()})
+    if name not in _known:
+        raise InputError(f"this version of heldin has no statement '{name}': the version that wrote it can read it")
     return _known[name]

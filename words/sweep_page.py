@@ -101,27 +101,26 @@ class SweepNote(Code):
         " differences may be due to these models alone."
     )
     TOGETHER = (
-        "{verdicts} verdicts were tested together (Holm), and bounds on epsilon hold for all training runs at once."
-        " The record of each run has its own."
+        "All verdicts ({verdicts}) were tested together (Holm), and bounds on epsilon hold for all training runs at"
+        " once. The record of each run has its own."
     )
     MISFIT = "The plan of {variant} does not fit its data: {differences}."
     GROUPS = "Variants of different groups have different users, and are not compared."
-    UNFINISHED = "{missing} of {planned} training runs have no result. The comparison is of the others."
+    UNFINISHED = "Training runs without a result: {missing} of {planned}. The comparison is of the others."
     MACHINES = (
         "The training runs did not all use the same code and machine ({differences}). A part of what differs between"
         " them may be due to that."
     )
     MACHINE = "{part}: {values}"
     COMPOSED = (
-        "The epsilon of a variant is of one training run. For the {private} private training runs of this sweep"
-        " together it is {epsilon:.3g} at delta {delta:g}{adjacency}.{others}"
+        "The epsilon of a variant is of one training run. For all private training runs of this sweep ({private})"
+        " together it is {epsilon:.3g} per user at delta {delta:g} ({adjacency}).{others}"
     )
-    ADJACENCY = " ({adjacency})"
     NOT_COMPOSED = (
-        "The epsilon of a variant is of one training run. For the {private} private training runs of this sweep"
-        " together none can be stated.{others}"
+        "The epsilon of a variant is of one training run. For all private training runs of this sweep ({private})"
+        " together heldin can state none: their adjacency differs, one has a filter, or the sum is above 100.{others}"
     )
-    OTHERS = " {others} training runs without an epsilon per user may have used the same users."
+    OTHERS = " Training runs without an epsilon per user that may have used the same users: {others}."
     COVERED = (
         "The decision rule reads private training runs and the texts of the audited users. For users who are always"
         " members, the epsilon of all runs together covers the choice. For audited users no epsilon covers it."

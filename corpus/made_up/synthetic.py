@@ -15,7 +15,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from heldin.base.errors import InputError
@@ -113,12 +112,6 @@ class SyntheticRecord:
     text: str
     id: str
     date: str
-
-
-def user_weights(spec: SyntheticCorpus) -> NDArray[np.float64]:
-    """Weights alpha_u of equation (1): each user's share of the expected records, shape (users,), summing to one."""
-    expected = np.array([_expected_records(spec, user) for user in range(spec.users)])
-    return np.asarray(expected / expected.sum(), dtype=np.float64)
 
 
 def generate(spec: SyntheticCorpus) -> Iterator[SyntheticRecord]:

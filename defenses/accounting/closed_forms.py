@@ -52,12 +52,3 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     high = mu * mu / 2.0 + mu * math.sqrt(2.0 * math.log(1.0 / delta)) + 1.0
     root = float(optimize.brentq(lambda e: gaussian_delta(mu, e) - delta, 0.0, high, xtol=1e-12, rtol=1e-12))
     return root * (1.0 + 1e-9) + 1e-12
-
-
-def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The largest mu at which N(mu, 1) against N(0, 1) is (epsilon, delta)-DP, within 1e-10 relative."""
-    check_delta(delta, 1)
-    high = 1.0
-    while gaussian_delta(high, epsilon) < delta:
-        high *= 2.0
-    return float(optimize.brentq(lambda mu: gaussian_delta(mu, epsilon) - delta, 1e-9, high, xtol=1e-13, rtol=1e-11))

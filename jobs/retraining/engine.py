@@ -8,6 +8,7 @@ Clopper-Pearson valid for user inference (docs/theory.md#independent-trainings),
 
 import json
 import os
+import shutil
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from heldin.audit.results import Results
 from heldin.audit.trainings import SCORE, TrainingScores, results_of_trainings
 from heldin.base.artefacts import read_document, require_not_purged, write_document
 from heldin.base.coins import KEY_BYTES, new_key
-from heldin.base.errors import InputError
+from heldin.base.errors import InputError, TooFewUsers
 from heldin.base.files import kept_text, one_process_at_a_time, private_directory, text_sha256, write_text
 from heldin.base.progress import Reporter, logged
 from heldin.bounds.plan_claims import claims_of
@@ -98,7 +99,15 @@ def _stages(
         for line in fit_lines(ready.job.mechanism, fit):
             reporter.say(line)
     # From the coins, which are fixed by now, and not from any score.
-    for line in forecast(ready.job.coins(audit.runs), audit.threshold, ready.delta, ready.claims):
+    try:
+        lines = forecast(ready.job.coins(audit.runs), audit.threshold, ready.delta, ready.claims)
+    except TooFewUsers:
+        # Nothing was trained, and no coin was used: the folder is free for another number of trainings.
+        shutil.rmtree(out / "ledger")
+        for name in (OPTIONS, "plan.json"):
+            (out / name).unlink()
+        raise
+    for line in lines:
         reporter.say(line)
     seconds["preparation"] = time.monotonic() - started
     started = time.monotonic()

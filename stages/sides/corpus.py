@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.canaries.config import check_enough_users
 from heldin.corpus.build import build_store
+from heldin.corpus.config import FileCorpus
 from heldin.corpus.names import load_aliases, missing_names_line
 from heldin.corpus.sorting import ROWS_PER_BATCH
 from heldin.corpus.split import Audited, check_pool
@@ -21,6 +23,7 @@ from heldin.record.facts import CorpusFacts
 from heldin.stages.run_config import RunConfig
 
 VALIDATION_RECORDS = 20  # of each public validation user
+CHOSEN = "chosen_by_fine_tuning_texts"  # a key of the JSON next to a corpus of which private texts decided what stays
 
 
 @dataclass(frozen=True)
@@ -137,10 +140,28 @@ def _validation_users(config: RunConfig, store: CorpusStore, audited: Selection)
     return users
 
 
+def require_unchosen(config: RunConfig) -> None:
+    """Raise InputError for a private run on a base model whose texts were chosen by comparison with private ones.
+
+    The file next to such a corpus says so (``python -m replication pretraining-without``).
+    """
+    source = config.model.pretrain.source if config.model.pretrain else None
+    if not isinstance(source, FileCorpus) or getattr(config.defense, "base_model_saw_protected", True):
+        return
+    for path in [source.path] if isinstance(source.path, Path) else source.path:
+        facts = path.with_suffix(".json")
+        if facts != path and facts.is_file() and CHOSEN in facts.read_text(encoding="utf-8", errors="replace"):
+            raise InputError(
+                f"model.pretrain.source.path: '{facts}' says that fine-tuning texts decided what is in this corpus, so"
+                " no epsilon holds for their authors: set defense.base_model_saw_protected: true, or name another"
+            )
+
+
 def _public_store(config: RunConfig, reporter: Reporter) -> CorpusStore | None:
     """Return the corpus that the base model is pre-trained on, if it is not the run's."""
     if config.model.pretrain is None or config.model.pretrain.source is None:
         return None
+    require_unchosen(config)
     reporter.say("public corpus: reading")
     return build_store(config.model.pretrain.source.source(), cache_directory(), say=reporter.say)
 

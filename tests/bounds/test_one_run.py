@@ -96,8 +96,9 @@ def test_reduced_accountants_curve():
     inverse = one_run.curve_inverse(ceiling)
     assert any(fdp_rejects(Guesses(100, r, round(0.95 * r)), inverse) for r in (20, 30, 40, 50))
     assert not any(fdp_rejects(Guesses(1000, r, round(0.69 * r)), inverse) for r in (50, 100, 1000))
-    assert one_run.fdp_violates(coin_scores(2.2, 1000), ceiling) is not None
-    assert one_run.fdp_violates(coin_scores(0.7, 1000), ceiling) is None
+    for strength, rejected in ((2.2, True), (0.7, False)):
+        games = [one_run.guess(coin_scores(strength, 1000), r) for r in (20, 50, 100)]
+        assert any(fdp_rejects(game, inverse, 0.05 / 3) for game in games) == rejected
 
 
 def test_gaussian_curve_and_family_agree():

@@ -15,7 +15,7 @@ import pytest
 
 from heldin.corpus.made_up import synthetic
 from heldin.corpus.made_up.lexicon import PHRASES, STOCKS
-from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate, generate_user, user_weights
+from heldin.corpus.made_up.synthetic import SyntheticCorpus, _expected_records, generate, generate_user
 from tests.refusals import refused
 
 SMALL = SyntheticCorpus(users=8, mean_records=6, min_records=3)
@@ -23,6 +23,12 @@ SMALL = SyntheticCorpus(users=8, mean_records=6, min_records=3)
 
 def texts(spec):
     return [record.text for record in generate(spec)]
+
+
+def user_weights(spec):
+    """Each user's share of the expected records, alpha_u of equation (1), shape (users,), summing to one."""
+    expected = np.array([_expected_records(spec, user) for user in range(spec.users)])
+    return expected / expected.sum()
 
 
 @pytest.fixture(scope="module", params=[0.0, 0.5, 1.0])

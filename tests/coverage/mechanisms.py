@@ -11,12 +11,12 @@ from scipy import special
 from heldin.bounds.noise_family import NoiseFamily
 from heldin.bounds.plan_claims import noise_family
 from heldin.bounds.verdict import Claim, curve_claim
-from heldin.defenses.accounting.closed_forms import gaussian_mu
 from heldin.defenses.accounting.events import PoissonGaussian, UnamplifiedGaussian
 from heldin.defenses.accounting.guarantees import calibrate, ceiling_of
 from heldin.defenses.accounting.roc_ceiling import RocCeiling, epsilon_delta_ceiling
 from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
 from heldin.defenses.mechanism import Mechanism
+from replication.effective_noise import gaussian_mu
 
 DELTA = 1e-5
 STEPS, RATE = 10, 0.1

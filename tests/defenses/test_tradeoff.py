@@ -11,13 +11,14 @@ from scipy import stats
 
 from heldin.defenses.accounting import composition
 from heldin.defenses.accounting import guarantees as tradeoff
-from heldin.defenses.accounting.closed_forms import gaussian_delta, gaussian_mu
+from heldin.defenses.accounting.closed_forms import gaussian_delta
 from heldin.defenses.accounting.composition import AREA_PRECISION
 from heldin.defenses.accounting.events import PoissonGaussian, UnamplifiedGaussian
 from heldin.defenses.accounting.guarantees import ceiling_of, epsilon, loss_distribution, pld_ceiling
 from heldin.defenses.accounting.loss_pmf import LossPair, compose_pair
 from heldin.defenses.accounting.roc_ceiling import RocCeiling, symmetrised
 from heldin.defenses.accounting.step_pld import Mixture, mixture_step
+from replication.effective_noise import gaussian_mu
 from tests.oracles import ceilings
 from tests.refusals import refused
 from tests.theory_tables import numbers

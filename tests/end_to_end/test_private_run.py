@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from heldin.base.errors import ExitCode
 from heldin.defenses.guarantee import NoGuarantee
 from heldin.defenses.plan_file import read_plan, write_plan
 from heldin.finetune.checkpoints import finished_state
@@ -305,7 +306,7 @@ def test_user_level_training_on_random_chunks_of_a_users_text(call, config, tmp_
 
 
 @pytest.mark.parametrize(("tau", "halts"), [(1e-3, True), (1e3, False)])
-def test_the_filter_halts_as_a_result_or_trains(call, config, tmp_path, tau, halts):
+def test_the_filter_halts_as_a_result_or_trains(call, config, tmp_path, monkeypatch, tau, halts):
     path = config()
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     content["defense"] = {
@@ -327,6 +328,9 @@ def test_the_filter_halts_as_a_result_or_trains(call, config, tmp_path, tau, hal
     assert plan.guarantee().epsilon == pytest.approx(500, rel=1e-3)
     code, printed, _ = call("account", tmp_path / "run" / "plan.json", "--json")
     assert json.loads(printed)["method"] == "filter"
+    # Somebody else's RANK does not silence the gate: only several processes have a first one.
+    monkeypatch.setenv("RANK", "1")
+    assert (call("run", path, "--out", tmp_path / "run", "--fail-on", "leaks")[0] == ExitCode.GATED) >= halts
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import json
 import pytest
 import yaml
 
+from heldin.bounds.trainings import forecast
 from heldin.record.document import read_record
 from heldin.reports.findings import warn
 from heldin.words.answer import Headline, TrainingsCertify
@@ -77,6 +78,14 @@ def test_an_audit_from_config_to_report_and_the_same_command_goes_on(call, confi
     code, _, err = call(*command)
     assert code == 2
     assert call.refused(by="_take_folder", naming=(f"'{out}'", "options.claims", "--out"))
+
+
+def test_a_folder_of_too_few_trainings_takes_another_number(call, config, tmp_path):
+    out = tmp_path / "audit"
+    for trainings in (4, 6):
+        code, _, _ = call("retrain", config, "--trainings", trainings, "--out", out, "--processes", 1)
+        assert code == 2
+        assert call.refused(by=forecast, naming=str(trainings))
 
 
 @pytest.mark.slow

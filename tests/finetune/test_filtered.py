@@ -9,7 +9,6 @@ import torch
 from scipy import stats
 
 from heldin.base.coins import keyed_uniform, seed_key
-from heldin.defenses.accounting.closed_forms import gaussian_mu
 from heldin.defenses.accounting.events import FilteredGaussian
 from heldin.defenses.accounting.guarantees import calibrate, delta_of, epsilon
 from heldin.defenses.choices import ConcentrationFilter, ConstantDivisor, FlatClip, FullBatchSampler, NoiseGenerator
@@ -29,6 +28,7 @@ from heldin.finetune.loop import train
 from heldin.finetune.recipe import Recipe, Select
 from heldin.finetune.units import plan_private_training
 from heldin.words.guarantee import GuaranteeCondition
+from replication.effective_noise import gaussian_mu
 from tests.finetune.test_private import KEY, _gradients, _records
 from tests.refusals import raised_apart, refused
 from tests.statements import states

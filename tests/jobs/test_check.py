@@ -22,7 +22,7 @@ from heldin.record.document import read_record
 from heldin.stages.run_config import RunConfig, load_config
 from heldin.stages.train.plan import mechanism_of
 from tests.planted_sets import save_base
-from tests.refusals import names
+from tests.refusals import names, refused
 
 
 @pytest.fixture(autouse=True)
@@ -276,6 +276,25 @@ def test_a_name_that_the_hub_cannot_have_is_one_line(call, small_config, tmp_pat
     path.write_text(yaml.safe_dump({**content, "model": {"base": "llama3.1:8b"}}), encoding="utf-8")
     call("run", path, "--check")
     assert call.refused(by="_check", naming="'llama3.1:8b'")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "finetune.optimizer=adafactor",
+        "finetune.lora={rank: 4}",
+        "attack.shadow_models=2",
+        "defense.local={learning_rate: 0.1}",
+        "defense.clip_quantile={quantile: 0.5}",
+    ],
+)
+def test_what_needs_whole_models_is_refused_with_shards_before_anything_runs(small_with, change):
+    path = small_with(
+        defense={"kind": "uls", "population": 20, "steps": 2, "cohort": 4, "delta": 1e-3, "target_epsilon": 6}
+    )
+    load_config(path, ["finetune.shard=2"])
+    with refused(naming=("finetune.shard", change.partition("=")[0].split(".")[-1])):
+        load_config(path, ["finetune.shard=2", change])
 
 
 @pytest.mark.parametrize(

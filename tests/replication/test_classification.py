@@ -14,6 +14,7 @@ from heldin.base.progress import LineReporter
 from heldin.defenses.gradients.model_parts import IGNORED
 from heldin.defenses.gradients.per_unit_gradients import UnitBatch, clipped_gradient_sum
 from heldin.finetune.batches import Asked, collate
+from heldin.words.guarantee import Assumption
 from replication.classification.config import (
     ClassificationConfig,
     Contender,
@@ -243,7 +244,7 @@ def test_the_command_tells_errors_and_promises_side_by_side(replicate, config, t
         assert its[name]["epsilon"] is None
         assert its[name]["promise"].startswith(("no DP guarantee", "no protection was applied"))
     assert "what holds without the assumption" in its["paper"]["promise"]
-    assert "for users who are no public users only" not in out
+    assert str(Assumption.PUBLIC_USERS()) not in out
     assert "for the protected pseudo-users only: the set of labels, test texts" in its["users"]["promise"]
     # Of 400 texts every sixth has both names; the deal draws some 150.
     assert its["paper"]["naming"] == its["texts"]["naming"] == pytest.approx(1 / 6, abs=0.1)

@@ -9,13 +9,15 @@ import yaml
 from heldin.base.progress import LineReporter
 from heldin.defenses.texts import near_duplicates
 from heldin.defenses.texts.data_side import shingles
+from heldin.jobs.check_run import check_run
 from heldin.jobs.run import run
 from heldin.record.document import read_record
 from heldin.stages.run_config import load_config, parse_config
+from heldin.stages.sides.corpus import CHOSEN, require_unchosen
 from heldin.stages.train.plan import mechanism_of
 from replication.pretraining_without import _address
 from tests.conftest import SMALL
-from tests.refusals import names
+from tests.refusals import names, refused
 
 ULS = {
     "kind": "uls",
@@ -192,6 +194,22 @@ def test_a_private_run_on_what_was_cleaned_has_no_guarantee(replicate, corpora):
     assert replicate("pretraining-without", config, "--out", folder / "x.jsonl")[0] == 0
     mechanism = mechanism_of(parse_config(yaml.safe_load(config.read_text(encoding="utf-8")), "test"), plain_steps=1)
     assert mechanism.epsilon() == float("inf")
+
+
+def test_a_private_run_on_what_a_plain_config_cleaned_is_refused(replicate, corpora):
+    """The file next to the corpus says what chose it, whoever wrote the config of the run."""
+    folder, _ = corpora
+    assert replicate("pretraining-without", config_of(folder), "--out", folder / "x.jsonl")[0] == 0
+    assert json.loads((folder / "x.json").read_text(encoding="utf-8"))[CHOSEN] is True
+    on_it = [f"model.pretrain.source={{kind: jsonl, path: {folder}/x.jsonl}}"]
+    reporter = LineReporter(lambda line: None)
+    private = load_config(config_of(folder, defense=ULS), on_it)
+    with refused(by=require_unchosen, naming=("x.json", "base_model_saw_protected")):
+        run(private, folder / "run", reporter, command="heldin run")
+    assert any("base_model_saw_protected" in problem for problem in check_run(private, folder / "run").problems)
+    declared = load_config(config_of(folder, defense={**ULS, "base_model_saw_protected": True}), on_it)
+    for config in (declared, load_config(config_of(folder), on_it), load_config(config_of(folder, defense=ULS))):
+        require_unchosen(config)
 
 
 @pytest.mark.parametrize(

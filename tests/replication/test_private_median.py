@@ -102,6 +102,19 @@ def test_a_plan_without_a_guarantee_is_refused(tmp_path):
         together(_plan(tmp_path / "plan.json", **shuffled), 0.1)
 
 
+def test_a_plan_of_users_and_entities_is_refused(tmp_path):
+    """A person's entity is in others' texts, of which the median of a person's records knows nothing."""
+    pairs = {"unit": "user-entity", "sampled": "example", "record_selection": "all", "exposed": 1}
+    with refused(by=together, naming="no guarantee"):
+        together(_plan(tmp_path / "plan.json", **pairs), 0.1)
+
+
+@pytest.mark.parametrize("epsilon", [-1000.0, 0.0, math.inf, math.nan])
+def test_an_epsilon_that_is_none_is_one_line(tmp_path, epsilon):
+    with refused(by="_check_epsilon", naming="--epsilon"):
+        together(_plan(tmp_path / "plan.json"), epsilon)
+
+
 def test_a_filter_has_another_relation_of_neighbours(tmp_path):
     filtered = {
         "sampler": FullBatchSampler(population=500),

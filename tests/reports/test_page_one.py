@@ -390,6 +390,8 @@ def test_trainings_speak_of_one_user(record):
     assert made.flagged() is None
     assert values_of(_line(made, Label.PEOPLE), People.OF_TRAININGS) == {"with_user": 21, "runs": 40}
     assert state_answer(made)[0].states(Found.OF_TRAININGS)
+    calm = changed_record(decided_record(record, evidence(CALM)), trainings=facts.model_dump())
+    assert values_of(_line(calm, Label.EVIDENCE), Evidence.OF_TRAININGS) == {"trainings": 40}
     assert states(_line(made, Label.NOT_TESTED), NotTested.REAL_USERS)
 
 
