@@ -154,14 +154,12 @@ def state_evidence(record: Record) -> list[Statement]:
     # Limits are estimates from one training; only a leak is tested at an exact level.
     claims = Design.alpha if any(verdict.claim != NO_CLAIM for verdict in record.judgement.verdicts) else 0.0
     level = 100 * (by.auroc_level + by.tpr_level + claims)
-    trainings = record.trainings.runs if record.trainings is not None else 1
-    stated = (
-        Evidence.CERTIFIED(how=how, percent=level)
-        if decision.answer is Answer.LEAKS
-        else Evidence.OF_TRAININGS(trainings=trainings)
-        if trainings > 1
-        else Evidence.ESTIMATE(how=how)
-    )
+    if decision.answer is Answer.LEAKS:
+        stated = Evidence.CERTIFIED(how=how, percent=level)
+    elif record.trainings is not None:
+        stated = Evidence.OF_TRAININGS(trainings=record.trainings.runs)
+    else:
+        stated = Evidence.ESTIMATE(how=how)
     if planted is None or (decisive := deciding(planted.conditions)) is None:
         return [stated]
     declared = sum(condition.known_by is Known.DECLARED for condition in planted.conditions)
