@@ -102,10 +102,11 @@ def _stages(
     try:
         lines = forecast(ready.job.coins(audit.runs), audit.threshold, ready.delta, ready.claims)
     except TooFewUsers:
-        # Nothing was trained, and no coin was used: the folder is free for another number of trainings.
-        shutil.rmtree(out / "ledger")
-        for name in (OPTIONS, "plan.json"):
-            (out / name).unlink()
+        # If nothing was trained, no coin was used, and the folder is free for another number of trainings.
+        if not (out / "runs").exists():
+            shutil.rmtree(out / "ledger")
+            for name in (OPTIONS, "plan.json"):
+                (out / name).unlink()
         raise
     for line in lines:
         reporter.say(line)

@@ -149,7 +149,7 @@ def require_unchosen(config: RunConfig) -> None:
     if not isinstance(source, FileCorpus) or getattr(config.defense, "base_model_saw_protected", True):
         return
     for path in [source.path] if isinstance(source.path, Path) else source.path:
-        facts = path.with_suffix(".json")
+        facts = (path.with_suffix("") if path.suffix in (".gz", ".zst") else path).with_suffix(".json")
         if facts != path and facts.is_file() and CHOSEN in facts.read_text(encoding="utf-8", errors="replace"):
             raise InputError(
                 f"model.pretrain.source.path: '{facts}' says that fine-tuning texts decided what is in this corpus, so"

@@ -207,6 +207,9 @@ def test_a_private_run_on_what_a_plain_config_cleaned_is_refused(replicate, corp
     with refused(by=require_unchosen, naming=("x.json", "base_model_saw_protected")):
         run(private, folder / "run", reporter, command="heldin run")
     assert any("base_model_saw_protected" in problem for problem in check_run(private, folder / "run").problems)
+    packed = load_config(config_of(folder, defense=ULS), [on_it[0].replace("x.jsonl", "x.jsonl.gz")])
+    with refused(by=require_unchosen, naming="x.json"):
+        require_unchosen(packed)
     declared = load_config(config_of(folder, defense={**ULS, "base_model_saw_protected": True}), on_it)
     for config in (declared, load_config(config_of(folder), on_it), load_config(config_of(folder, defense=ULS))):
         require_unchosen(config)
