@@ -5,6 +5,7 @@ here, in docs/configuration.md and in an editor (``file_schema``) comes from the
 """
 
 import difflib
+import functools
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -95,7 +96,8 @@ class Block:
         return asdict(self)
 
 
-def blocks(config: type[BaseModel] = RunConfig) -> list[Block]:
+@functools.cache
+def blocks(config: type[BaseModel] = RunConfig) -> tuple[Block, ...]:
     """Return every section and kind of section of a config, in order."""
     schema = config.model_json_schema()
     listed = list(_blocks(schema, _Place("", "required"), schema))
@@ -104,7 +106,7 @@ def blocks(config: type[BaseModel] = RunConfig) -> list[Block]:
     first = replace(listed[0], keys=(listed[0].keys[0], extends, *listed[0].keys[1:]))
     # Last: what is measured besides the attacks.
     last = [block for block in listed[1:] if block.name.split(".")[0] in MeasureKeys.model_fields]
-    return [first, *(block for block in listed[1:] if block not in last), *last]
+    return (first, *(block for block in listed[1:] if block not in last), *last)
 
 
 def blocks_at(name: str, config: type[BaseModel] = RunConfig) -> list[Block]:

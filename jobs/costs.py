@@ -8,6 +8,7 @@ were measured on two cores. benchmarks/RESULTS.md has the commands, and what fol
 """
 
 import copy
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -525,8 +526,9 @@ def _measured(shape: PretrainedConfig, recipe: Recipe, step: Step, device: torch
     return seconds / max(1, tokens), taken
 
 
+@functools.cache
 def _flops(device: torch.device) -> float:
-    """Return the operations a second of a matrix product on this device."""
+    """Return the operations a second of a matrix product on this device; measured once for each process."""
     a = torch.randn(1024, 1024, device=device)
     a @ a
     return 2 * 1024**3 * 4 / _timed(lambda: [a @ a for _ in range(4)], device)

@@ -26,6 +26,7 @@ from heldin.models.token_scores import TokenScores
 from heldin.models.tokens import MEMO
 
 MAX_PADDING = 0.05
+OPERATIONS_OF_A_PASS = 2**28  # a pass of fewer takes as long, so that the padding of a tiny model costs nothing
 # Logits (tokens x vocabulary) of a forward pass: 16 MiB and 4 GiB in float32.
 BATCH_SIZE = "HELDIN_BATCH_SIZE"
 LOGITS_PER_BATCH = {"cpu": 2**22, "cuda": 2**30}
@@ -72,7 +73,8 @@ def score_texts(
     # By window: batches go by length, and the texts' own order is restored below.
     rows: dict[int, NDArray[np.float32]] = {}
     lengths = [len(w.tokens) for w in windows]
-    batches = batches_by_length(lengths, max_tokens=tokens_per_batch(lm.model), most=stated_batch_size())
+    most, free = tokens_per_batch(lm.model), OPERATIONS_OF_A_PASS // (2 * lm.model.num_parameters())
+    batches = batches_by_length(lengths, max_tokens=most, most=stated_batch_size(), free=free)
     taking, wanted = threading.Lock(), (moments, ranks)
 
     def keep(batch: Sequence[int], scored: Scored) -> None:
@@ -119,17 +121,21 @@ def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[
     return MEMO.ids(tokenizer, texts)
 
 
-def batches_by_length(lengths: Sequence[int], *, max_tokens: int, most: int | None = None) -> Iterator[list[int]]:
+def batches_by_length(
+    lengths: Sequence[int], *, max_tokens: int, most: int | None = None, free: int = 0
+) -> Iterator[list[int]]:
     """Group indices so that no row is padded by more than 5 % and no batch has more than ``max_tokens`` with padding.
 
-    A single row longer than ``max_tokens`` is a batch of its own. None has more than ``most`` rows.
+    A single row longer than ``max_tokens`` is a batch of its own. None has more than ``most`` rows. Rows of a batch of
+    at most ``free`` tokens, padding included, may be padded more.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])  # longest first: a batch's first row is its longest
     batch: list[int] = []
     for i in order:
         longest = lengths[batch[0]] if batch else lengths[i]
+        padded = (len(batch) + 1) * longest
         if batch and (
-            lengths[i] < (1 - MAX_PADDING) * longest or (len(batch) + 1) * longest > max_tokens or len(batch) == most
+            (lengths[i] < (1 - MAX_PADDING) * longest and padded > free) or padded > max_tokens or len(batch) == most
         ):
             yield batch
             batch = []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import heldin.models.score_cache
 from heldin.models.devices import copies_on_other_gpus, copy_on
-from heldin.models.logprobs import MAX_PADDING, batches_by_length, score_texts
+from heldin.models.logprobs import MAX_PADDING, batch_scores, batches_by_length, score_texts
 from heldin.models.score_cache import MOMENTS, ScoreCache
 from heldin.models.token_scores import TokenScores
 from tests.oracles.token_scores import naive_ranks, naive_token_scores
@@ -64,15 +64,26 @@ def test_a_texts_score_does_not_depend_on_its_company(make_lm):
 
 
 @settings(max_examples=200, deadline=None)
-@given(lengths=st.lists(st.integers(1, 2000), min_size=1, max_size=200), max_tokens=st.integers(1, 5000))
-def test_batches_hold_every_text_once_within_the_budget_and_with_next_to_no_padding(lengths, max_tokens):
-    batches = list(batches_by_length(lengths, max_tokens=max_tokens))
+@given(
+    lengths=st.lists(st.integers(1, 2000), min_size=1, max_size=200),
+    max_tokens=st.integers(1, 5000),
+    free=st.integers(0, 6000),
+)
+def test_batches_hold_every_text_once_within_the_budget_and_with_next_to_no_padding(lengths, max_tokens, free):
+    batches = list(batches_by_length(lengths, max_tokens=max_tokens, free=free))
     assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
     for batch in batches:
         sizes = [lengths[i] for i in batch]
         padded = len(sizes) * max(sizes)
         assert len(sizes) == 1 or padded <= max_tokens
-        assert padded - sum(sizes) <= MAX_PADDING * padded
+        assert padded <= free or padded - sum(sizes) <= MAX_PADDING * padded
+
+
+def test_short_texts_of_a_tiny_model_take_few_passes(make_lm, monkeypatch):
+    lm, passes = make_lm(), []
+    monkeypatch.setattr("heldin.models.logprobs.batch_scores", lambda *a, **k: passes.append(1) or batch_scores(*a, **k))
+    score_texts(lm, [" ".join(["report"] * count) for count in range(1, 24)])
+    assert len(passes) == 1
 
 
 def test_a_text_without_tokens_and_a_broken_model_are_told(make_lm):
