@@ -80,6 +80,7 @@ def figure(width: float, height: float) -> Iterator[tuple[Drawing, list[str]]]:
         canvas: Any = FigureCanvasSVG(drawn)
         # Without a date the same record gives the same bytes.
         canvas.print_svg(buffer, metadata={"Date": None})
+        drawn.set_layout_engine(None)  # other formats have the same places, and need no second layout
         saved.append(buffer.getvalue())
 
 

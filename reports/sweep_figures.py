@@ -111,6 +111,7 @@ def place_labels(axes: Axes, points: Sequence[tuple[float, float, str]]) -> list
     drawing = axes.get_figure(root=True)
     assert drawing is not None
     drawing.draw_without_rendering()
+    drawing.set_layout_engine(None)
     taken = marks_in(axes)
     frame, placed = axes.get_window_extent(), list[Annotation]()
     for x, y, name in points:
