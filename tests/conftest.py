@@ -65,13 +65,13 @@ class _FixedKeysOfFixtures:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_FixedKeysOfFixtures())
+    gc.set_threshold(50_000, 20, 20)  # importing torch and transformers alone takes seconds of collections otherwise
 
 
 def pytest_collection_finish() -> None:
     """Spare the garbage collector the modules and tests: trainers of other libraries collect garbage at every start."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)  # a twentieth of the tests' processor time with Python's own
 
 
 def pytest_unconfigure() -> None:
