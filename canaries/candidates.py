@@ -30,7 +30,8 @@ def signatures(
     Raises:
         InputError: too few tokens of the pool can follow each other unchanged.
     """
-    return [decoded(tokenizer, signature(tokenizer, pool, size, dice)) for _ in range(count)]
+    known: dict[tuple[int, int], bool] = {}
+    return [decoded(tokenizer, signature(tokenizer, pool, size, dice, known)) for _ in range(count)]
 
 
 def phrases(words: int, count: int, dice: random.Random) -> list[str]:

@@ -227,23 +227,32 @@ def made_user(
 
 
 def signature(
-    tokenizer: PreTrainedTokenizerBase, candidates: Sequence[int], size: int, dice: random.Random
+    tokenizer: PreTrainedTokenizerBase,
+    candidates: Sequence[int],
+    size: int,
+    dice: random.Random,
+    known: dict[tuple[int, int], bool] | None = None,
 ) -> tuple[int, ...]:
     """``size`` tokens of which any two, in either order, survive decoding and encoding side by side.
 
     Args:
         candidates: token ids to draw from.
         size: how many, all different.
+        known: which pairs survive with this tokenizer; those that are tried are added.
 
     Raises:
         InputError: too few of the candidates can stand side by side.
     """
     chosen: list[int] = []
+    known = {} if known is None else known
     for token in dice.sample(candidates, len(candidates)):
         # In both orders and also after itself, since a stretch may begin with any token, whatever the one before it
         # ended with.
-        pairs = [[token, token], *([token, c] for c in chosen), *([c, token] for c in chosen)]
-        if token_lists(tokenizer, [decoded(tokenizer, pair) for pair in pairs]) == pairs:
+        pairs = [(token, token), *((token, c) for c in chosen), *((c, token) for c in chosen)]
+        if new := [pair for pair in pairs if pair not in known]:
+            again = token_lists(tokenizer, [decoded(tokenizer, pair) for pair in new])
+            known.update({pair: tuple(ids) == pair for pair, ids in zip(new, again, strict=True)})
+        if all(known[pair] for pair in pairs):
             chosen.append(token)
         if len(chosen) == size:
             return tuple(chosen)
