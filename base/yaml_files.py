@@ -15,6 +15,7 @@ _REPEATED, _AT_LEAST = 10, 100_000  # values for each one that is written, and i
 _BITS = 64  # of a whole number
 
 
+# Not libyaml, which is faster: a file of 100,000 brackets ends the process there.
 class _UniqueKeys(yaml.SafeLoader):
     """Refuses a mapping that repeats a key, what is nested too deeply, and aliases that expand to too much."""
 
