@@ -15,6 +15,7 @@ from heldin.base.wording import counted
 from heldin.record.sweep import CanaryPoint, RocPoints, SweepResult, VariantResult
 from heldin.reports.blocks import Figure
 from heldin.reports.figures import BLUE, GREY, ORANGE, figure, label
+from heldin.reports.sweep_findings import is_valid
 from heldin.reports.wording import assign_letters, describe_intervals, format_promise
 
 PANELS = 12  # ROC curves in one figure
@@ -57,9 +58,10 @@ def _describe_point(variant: VariantResult) -> str:
 def plot_defenses(result: SweepResult) -> Figure | None:
     """Return the picture of page one: leakage against utility, a labelled point for each defense.
 
-    None if no variant has both.
+    None if no variant has both. A variant whose comparison is not valid has no point.
     """
-    done = [variant for variant in _done(result) if variant.auroc is not None and variant.gain is not None]
+    valid = [variant for variant in _done(result) if is_valid(result, variant)]
+    done = [variant for variant in valid if variant.auroc is not None and variant.gain is not None]
     if not done:
         return None
     accepted = {} if result.rule is None else _accepted(result.rule.require)

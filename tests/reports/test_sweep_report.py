@@ -141,6 +141,16 @@ def test_each_defense_has_an_answer_over_its_repetitions():
     assert of(None, None, None, None, None) is None
 
 
+def test_nobody_is_counted_where_the_comparison_is_not_valid():
+    cells = [c.model_copy(update={"answer": "not valid"}) if c.variant == "uls" else c for c in CASES["rule"].cells]
+    void = CASES["rule"].model_copy(update={"cells": cells})
+    people = values_of(_lines(void)[SweepLabel.PEOPLE], Compared.WRONGLY)["people"]
+    assert [each.values["variant"] for each in people] == ["plain training", "cap10"]
+    assert sweep_findings.tabulate_defenses(void).rows[2][2] == "-"
+    assert "uls" in report_sweep(CASES["rule"]).figures["defenses"].alt
+    assert "uls" not in report_sweep(void).figures["defenses"].alt
+
+
 def test_the_banner_is_the_answer_for_the_selected_defense_or_the_gravest():
     assert sweep_findings.answer_of_sweep(CASES["rule"]) == Answer.NO_LEAK
     assert sweep_findings.state_answer(CASES["rule"]).states(Chosen.SHIP)
