@@ -368,6 +368,11 @@ class SweepResult(Facts):
     tuning_contradicted: bool = False
 
     @property
+    def not_valid(self) -> set[str]:
+        """The variants with a comparison that is not valid: nobody is counted under them."""
+        return {cell.variant for cell in self.cells if cell.answer == "not valid"}
+
+    @property
     def exit_code(self) -> int:
         """The exit code: CERTIFIED for a claim that is contradicted jointly, RESUMABLE if cells failed, else DONE."""
         if self.tuning_contradicted or any(variant.jointly_contradicted for variant in self.variants):

@@ -15,7 +15,6 @@ from heldin.base.wording import counted
 from heldin.record.sweep import CanaryPoint, RocPoints, SweepResult, VariantResult
 from heldin.reports.blocks import Figure
 from heldin.reports.figures import BLUE, GREY, ORANGE, figure, label
-from heldin.reports.sweep_findings import is_valid
 from heldin.reports.wording import assign_letters, describe_intervals, format_promise
 
 PANELS = 12  # ROC curves in one figure
@@ -60,8 +59,7 @@ def plot_defenses(result: SweepResult) -> Figure | None:
 
     None if no variant has both. A variant whose comparison is not valid has no point.
     """
-    valid = [variant for variant in _done(result) if is_valid(result, variant)]
-    done = [variant for variant in valid if variant.auroc is not None and variant.gain is not None]
+    done = [v for v in _done(result) if None not in (v.auroc, v.gain) and v.name not in result.not_valid]
     if not done:
         return None
     accepted = {} if result.rule is None else _accepted(result.rule.require)

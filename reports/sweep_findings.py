@@ -53,11 +53,6 @@ def answer_of(result: SweepResult, variant: str) -> Answer | None:
     return Answer.NO_LEAK if set(answers) == {Answer.NO_LEAK} else Answer.INCONCLUSIVE
 
 
-def is_valid(result: SweepResult, variant: VariantResult) -> bool:
-    """Return whether the members of a variant can be counted: a comparison that is not valid counts nobody."""
-    return answer_of(result, variant.name) is not Answer.NOT_VALID
-
-
 def answer_of_sweep(result: SweepResult) -> Answer | None:
     """Return the answer for the selected variant, or the gravest of all variants where none is selected."""
     if result.shipping is not None and result.shipping.variant is not None:
@@ -127,8 +122,7 @@ def _although(result: SweepResult, shipping: Shipping) -> Statement | None:
 
 def _list(names: list[str]) -> str:
     """Return the names of variants in the order of the table, which has those that are only counted here."""
-    few = len(names) <= _MOST_NAMED
-    return ", ".join(names) if few else f"{', '.join(names[:2])} and {len(names) - 2} more"
+    return ", ".join(names) if len(names) <= _MOST_NAMED else f"{', '.join(names[:2])} and {len(names) - 2} more"
 
 
 def state_leaks(result: SweepResult) -> list[Statement]:
@@ -147,9 +141,8 @@ def state_leaks(result: SweepResult) -> list[Statement]:
 def state_people(result: SweepResult) -> list[Statement]:
     """Return how many people the attack flags under the first variants and the selected one."""
     selected = result.shipping.variant if result.shipping else None
-    measured = [variant for variant in result.variants if variant.named is not None and is_valid(result, variant)]
-    some = len(measured) if len(measured) < _MOST_NAMED else 2
-    shown = [variant for i, variant in enumerate(measured) if i < some or variant.name == selected]
+    measured = [v for v in result.variants if v.named is not None and v.name not in result.not_valid]
+    shown = [v for i, v in enumerate(measured) if len(measured) < _MOST_NAMED or i < 2 or v.name == selected]
     if not shown or result.attacker is None:
         return []
     people = [
@@ -327,7 +320,7 @@ def tabulate_defenses(result: SweepResult) -> Table:
             [
                 f"{marks[variant.name]}  {breakable(variant.label)}",
                 format_promise(variant),
-                format_summary(_of_100(variant.named) if is_valid(result, variant) else None, digits=0),
+                format_summary(None if variant.name in result.not_valid else _of_100(variant.named), digits=0),
                 format_summary(variant.gain, signed=True),
                 "-" if variant.seconds is None else f"{variant.seconds:,.0f} s",
                 "no result" if answer is None else answer.value.capitalize() + _count_done(result, variant),
