@@ -43,7 +43,7 @@ class AuditResult(Tabular):
 
     @property
     def auroc(self) -> Estimate:
-        """Return the leading attack's AUROC over users, with the attack's own 95 % interval; an estimate.
+        """Return the primary attack's AUROC over users, with the attack's own 95 % interval; an estimate.
 
         The headline may name another attack, with an interval that holds for all of them; ``rows`` has both.
         """

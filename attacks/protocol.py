@@ -152,7 +152,7 @@ NO_ATTACKS = (REFERENCE_ALONE, REFERENCE_DIVERGENCE)
 
 @dataclass(frozen=True)
 class Dial:
-    """One of the attacker's choices, where it differs from the leading attack's; all other choices are the same.
+    """One of the attacker's choices, where it differs from the primary attack's; all other choices are the same.
 
     Attributes:
         name: what is chosen, such as the reference.
@@ -171,7 +171,7 @@ class TextStatistic:
         user: whose text.
         text: the text's number among the user's texts.
         value: higher means more likely held in.
-        dial: the dial that differs from the leading attack's; None: the leading attack.
+        dial: the dial that differs from the primary attack's; None: the primary attack.
     """
 
     user: str

@@ -159,7 +159,7 @@ def _rate(fpr: float, interval: Interval | None, evidence: RateEvidence | None) 
 
 
 def dial_settings(family: Family, attack: AttackConfig) -> list[DialSetting]:
-    """The leading attack with one dial changed at a time, next to the leading setting; empty if none was changed.
+    """The primary attack with one dial changed at a time, next to the leading setting; empty if none was changed.
 
     Args:
         attack: the config, which says which settings lead.

@@ -51,7 +51,7 @@ class CanaryScores:
         table: each held in by an independent fair coin; includes the reference alone.
         groups: rows of the table of equal kind, length and number of documents.
         blind: baselines that never saw the audited model; empty if the coins left a side empty.
-        centred: by user the score of the leading attack minus the median of the user's group.
+        centred: by user the score of the primary attack minus the median of the user's group.
     """
 
     table: ScoredUsers

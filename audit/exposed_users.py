@@ -40,7 +40,7 @@ class Exposed:
     """A held-in user, for the owner of the run only.
 
     Attributes:
-        score: score of the leading attack; higher is more exposed.
+        score: score of the primary attack; higher is more exposed.
         above: share of held-out users with a lower score.
         share: share of the training records that are this user's.
         reference_loss: loss of the reference model on the attacker's texts of the user, nats per token.

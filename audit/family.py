@@ -93,7 +93,7 @@ def variants_of(attacks: Sequence[tuple[str, Dial | None]], config: AttackConfig
     unknown = set(config.aggregations) - set(AGGREGATIONS)
     if unknown:
         raise InputError(f"unknown aggregation '{unknown.pop()}': choose from {', '.join(AGGREGATIONS)}")
-    # Dials of the leading attack only: every further score widens the family for which all are adjusted.
+    # Dials of the primary attack only: every further score widens the family for which all are adjusted.
     turned = [dial for name, dial in attacks if name == config.primary and dial is not None]
     # What never looks at the audited model is no attack: in the family, a difference in people would read as a leak.
     plain = [name for name, dial in attacks if dial is None and name not in (*NO_ATTACKS, config.primary)]

@@ -26,7 +26,7 @@ class Position:
     Attributes:
         epsilon: what is promised to every user; infinity without a promise.
         delta: delta of that promise, or of the one to records.
-        auroc: AUROC of the leading attack, by block, unrounded.
+        auroc: AUROC of the primary attack, by block, unrounded.
         loss: loss on held-out users' test texts, by block, nats per token, unrounded.
         gradients: mean number of gradients of records in a cell; not its seconds, which depend on what else ran.
         epsilon_per_record: what is promised to every record, no less than to its user; infinity without a promise.

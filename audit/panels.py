@@ -94,7 +94,7 @@ def results_of(
     gain: Gain | None = None,
     advance: Callable[[int], object] | None = None,
 ) -> Results:
-    """Evaluate and test every attack, run the blind baselines, judge the claims by the leading attack, and decide.
+    """Evaluate and test every attack, run the blind baselines, judge the claims by the primary attack, and decide.
 
     Args:
         table: scores and membership; the reference alone is one of the attacks.
@@ -227,7 +227,7 @@ def _judged(
     canaries: CanaryScores | None,
     flaws: Sequence[Statement],
 ) -> Judgement:
-    """Test a panel's claims by the leading attack.
+    """Test a panel's claims by the primary attack.
 
     Args:
         canaries: scores within groups, for canary users of a kind; None: scores are compared as they are.

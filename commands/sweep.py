@@ -132,7 +132,8 @@ def print_sweep(result: "SweepResult", *, json: bool, csv: bool) -> None:
     # What has a row of its own for each variant: the rest are lists, which comparison.json has.
     rows = [{**v.model_dump(mode="json", exclude=_LISTS), "promise": str(v.promise or "")} for v in result.variants]
     flat = [{key: value for name, cell in row.items() for key, value in _cells(name, cell).items()} for row in rows]
-    text = "\n".join([table(result), "", *(labelled(label, line) for label, line in summary_lines(result))])
+    told = [*(("note", str(note)) for note in result.notes), *summary_lines(result)]
+    text = "\n".join([table(result), "", *(labelled(label, line) for label, line in told)])
     answer(text, {**summary_facts(result), **result.model_dump(mode="json")}, flat, json=json, csv=csv)
 
 

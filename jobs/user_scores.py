@@ -1,4 +1,4 @@
-"""Every user's score by a run's or an audit's leading attack, with membership, for ``heldin bound`` and other tools."""
+"""Every user's score by a run's or an audit's primary attack, with membership, for ``heldin bound`` and other tools."""
 
 import csv
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class UserScore:
     """One user's score and side.
 
     Attributes:
-        score: score of the leading attack; higher means more likely held in.
+        score: score of the primary attack; higher means more likely held in.
         member: whether the user is held in.
     """
 
@@ -33,7 +33,7 @@ class UserScore:
 
 
 def leading_scores(folder: Path) -> list[UserScore]:
-    """Return the scores of the audited users by the record's leading attack, sorted by user name.
+    """Return the scores of the audited users by the record's primary attack, sorted by user name.
 
     Those of canary users are among them only where no real user is audited.
 
@@ -52,7 +52,7 @@ def leading_scores(folder: Path) -> list[UserScore]:
 
 
 def paired_difference(first: Path, other: Path) -> AurocDifference | None:
-    """AUROC of the leading attack in ``other`` minus that in ``first``, user by user (DeLong).
+    """AUROC of the primary attack in ``other`` minus that in ``first``, user by user (DeLong).
 
     None if the two did not score the same users on the same sides, if their scores are gone, or if an attack separates
     the sides completely.

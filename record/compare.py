@@ -30,7 +30,7 @@ class Row:
         held_out_loss: the same on held-out users' validation texts.
         perplexity: e to the chosen checkpoint's mean loss over all tokens of held-out users' test texts; None if not
             measured.
-        auroc: AUROC of the leading attack.
+        auroc: AUROC of the primary attack.
         auroc_low: lower end of its 95 % interval.
         auroc_high: upper end of its 95 % interval.
         difference: AUROC minus that of the first run, with a 95 % interval; None in the first row, and where the two
@@ -240,7 +240,7 @@ def _same(record: Record) -> tuple[tuple[str, Hashable], ...]:
     return (
         ("corpora", record.corpus.fingerprint),
         ("reference models", record.reference.fingerprint),
-        ("leading attacks", f"{record.primary_attack} {record.primary().aggregation}"),
+        ("primary attacks", f"{record.primary_attack} {record.primary().aggregation}"),
         # The table takes its columns from the first row: another row's rates would silently read "-".
         ("false-positive rates", tuple(t.fpr for t in record.curve().tpr_at)),
         ("texts under attack (fresh ones, or those of training)", record.scored_texts.kind),

@@ -82,7 +82,7 @@ def training_line(counts: TrainingCounts) -> str:
         "no scored token inside the length limit": counts.late,
         "labels not seen": counts.unlabelled,
         "tokens not seen": counts.unreadable,
-        "held-in canary users without loss": counts.silent_canary_users,
+        "canary users in training without loss": counts.silent_canary_users,
     }
     parts += [f"{name} {count:,}" for name, count in optional.items() if count]
     return "; ".join(parts)
@@ -91,25 +91,25 @@ def training_line(counts: TrainingCounts) -> str:
 def control_line(control: ControlFacts) -> str:
     """Return what the positive control shows."""
     rows = f"AUROC {control.rows_auroc} for {control.trained_rows:,} trained and {control.untrained_rows:,} other rows"
-    canaries = f"AUROC {control.canary_auroc} for {control.held_in:,} held-in and {control.held_out:,} held-out"
+    canaries = (
+        f"AUROC {control.canary_auroc} for {control.held_in:,} canary users in training and {control.held_out:,} others"
+    )
     match control.outcome:
         case ControlOutcome.NOT_MEASURED:
-            return "not measured: too few canary users, or too few real rows on one side"
+            return "not measured: too few canary users, or too few real rows in a group"
         case ControlOutcome.UNUSABLE:
             return f"could not be used: the model did not measurably learn real rows ({rows})"
         case ControlOutcome.NO_EFFECT:
-            return (
-                f"failed: the model learned real rows ({rows}) and did not learn canary rows ({canaries} canary users)"
-            )
+            return f"failed: the model learned real rows ({rows}) and did not learn canary rows ({canaries})"
         case ControlOutcome.WEAKENED:
-            return f"failed: the model learned canary rows ({canaries} canary users) less than real rows ({rows})"
+            return f"failed: the model learned canary rows ({canaries}) less than real rows ({rows})"
         case ControlOutcome.UNDECIDED:
             return (
                 f"undecided: the model learned real rows ({rows}); chance may explain what it learned of canary rows"
-                f" ({canaries} canary users)"
+                f" ({canaries})"
             )
         case ControlOutcome.PASSED:
-            return f"passed: the model learned canary rows ({canaries} canary users; {rows})"
+            return f"passed: the model learned canary rows ({canaries}; {rows})"
 
 
 def form_line(form: FormFacts) -> str:
@@ -206,7 +206,7 @@ _COUNTED = {
         " times"
     ),
     Reason.ROWS_SILENT: lambda c: (
-        f"{counted(c.silent, 'row')} never bore a loss, and {counted(c.silent_canary_users, 'held-in canary user')} had"
+        f"{counted(c.silent, 'row')} never bore a loss, and {counted(c.silent_canary_users, 'canary user')} had"
         " no row that did"
     ),
     Reason.CANARY_LOSS_THINNED: lambda c: (

@@ -233,7 +233,7 @@ class Record(Body):
     environment: Environment
 
     def named(self) -> AttackResult:
-        """Return the attack that the headline names, if no dial of it was changed; else the leading attack."""
+        """Return the attack that the headline names, if no dial of it was changed; else the primary attack."""
         # An index into the whole family, in which scores with a dial changed come after those of ``attacks``: those
         # have no curve of their own in the record.
         strongest = self.decision.decision.strongest
@@ -269,7 +269,7 @@ class Record(Body):
         return FlaggedPeople(members, lower, upper, others, allowed)
 
     def curve(self) -> Curve:
-        """Return the curve of the leading attack, which every record has."""
+        """Return the curve of the primary attack, which every record has."""
         # The leading score is always among those shown (``audit.answer.shown_of``).
         curve = self.primary().curve
         assert curve is not None
@@ -282,7 +282,7 @@ class Record(Body):
         return self.training.ceiling if self.split.audited == "users" else self.training.ceiling_of_entities
 
     def primary(self) -> AttackResult:
-        """Return the leading attack under the first configured aggregation (by default the mean)."""
+        """Return the primary attack under the first configured aggregation (by default the mean)."""
         return next(result for result in self.attacks if result.attack == self.primary_attack)
 
 

@@ -90,7 +90,7 @@ class JointVerdict(Facts):
 
 
 class RocPoints(Facts):
-    """The ROC curve of a cell's leading attack, between groups of ten users or more.
+    """The ROC curve of a cell's primary attack, between groups of ten users or more.
 
     Attributes:
         fpr: false-positive rates, ascending, from 0 to 1.
@@ -108,7 +108,7 @@ class CanaryPoint(Facts):
         kind: how they were made.
         length: length of the substring in tokens; null for other kinds.
         documents: number of training documents; null if all are used.
-        auroc: AUROC of the leading attack over the blocks.
+        auroc: AUROC of the primary attack over the blocks.
     """
 
     kind: str
@@ -143,7 +143,7 @@ class CellResult(Facts):
         state: done; halted (by a filter, without a model); failed; or to do.
         said: the line it failed with; "" otherwise.
         seconds: duration of all its processes so far.
-        auroc: AUROC of the leading attack; null unless done.
+        auroc: AUROC of the primary attack; null unless done.
         loss: mean loss on held-out users' test texts, nats per token; null unless measured.
         perplexity: e to the mean loss over all tokens of these texts; null likewise.
         gain: base model's loss minus that; null likewise.
@@ -157,7 +157,7 @@ class CellResult(Facts):
         held_in: number of audited held-in users and entities; null unless done.
         held_out: number of held-out ones.
         ledger_commitment: hash of the ledger; null unless done.
-        roc: curve of the leading attack; null unless done.
+        roc: curve of the primary attack; null unless done.
         curve: what was measured during training.
         tests: what was tested; null unless done.
         fit: the plan held against the data; null without noise, and unless done.
@@ -200,7 +200,7 @@ class VariantResult(Facts):
         epsilon: epsilon of the guarantee; null without one.
         delta: delta of the guarantee.
         cells: number of cells that are done.
-        auroc: AUROC of the leading attack.
+        auroc: AUROC of the primary attack.
         auroc_difference: that minus the first variant's of the group, in the same blocks; null for the first.
         loss: loss on held-out users' test texts, nats per token.
         perplexity: e to the mean loss over all tokens of these texts.
@@ -213,7 +213,7 @@ class VariantResult(Facts):
         jointly_contradicted: whether a claim is contradicted at 95 % for all cells at once, certified.
         differs: keys of its config that are not the first variant's, with their values.
         epsilon_per_user: epsilon, where it is every user's; null otherwise.
-        named: of 1,000 held-in users how many the leading attack names, where it names ``fpr`` of the others wrongly.
+        named: of 1,000 held-in users how many the primary attack names, where it names ``fpr`` of the others wrongly.
         epsilon_at_least: largest of the cells' jointly certified lower bounds; null if no cell has one.
         ceiling: bound on attackers' ROC curves; null without a promise to those audited.
         canaries: how well canary users are found.
@@ -313,7 +313,7 @@ class Attacker(Facts):
     """The attacker, the same in all cells.
 
     Attributes:
-        attack: the leading attack.
+        attack: the primary attack.
         aggregation: how the scores of a user's texts become one.
         texts: whether the scored texts were trained on.
         fpr: false-positive rate at which users are counted as named.
@@ -366,6 +366,11 @@ class SweepResult(Facts):
     composed: Composed | None = None
     tried: list[Tried] = Field(default_factory=list)
     tuning_contradicted: bool = False
+
+    @property
+    def not_valid(self) -> set[str]:
+        """The variants with a comparison that is not valid: nobody is counted under them."""
+        return {cell.variant for cell in self.cells if cell.answer == "not valid"}
 
     @property
     def exit_code(self) -> int:

@@ -114,7 +114,7 @@ def _membership(record: Record) -> list[Scenario]:
     answer = record.decision.decision.answer
     area = result.auroc
     if record.names_a_dial():
-        # The leading attack, which was fixed beforehand: its own interval holds.
+        # The primary attack, which was fixed beforehand: its own interval holds.
         outcome = f"{result.attack}: AUROC {area.value:.3f}, {area.lower:.3f} to {area.upper:.3f}; with another setting"
         outcome += f" of a dial, {answer.value}: page one."
     else:

@@ -100,7 +100,7 @@ def tabulate_baselines(record: Record) -> list[Block]:
 
 
 def tabulate_dials(record: Record) -> Table | None:
-    """Return the leading attack with one setting changed; only a leading setting's row names the dial."""
+    """Return the primary attack with one setting changed; only a leading setting's row names the dial."""
     rows = []
     for dial in record.dials:
         by = dial.difference

@@ -69,7 +69,8 @@ def _series(axes: Axes) -> Iterator[tuple[str, np.ndarray]]:
         if isinstance(collection, LineCollection):
             segments = collection.get_segments()
             if segments:
-                yield "intervals", np.concatenate([np.asarray(segment, dtype=np.float64) for segment in segments])
+                ends = np.concatenate([np.asarray(segment, dtype=np.float64) for segment in segments])
+                yield _named(collection.get_label(), "intervals"), ends
         elif isinstance(collection, PathCollection):
             yield _named(collection.get_label(), "points"), np.asarray(collection.get_offsets(), dtype=np.float64)
 

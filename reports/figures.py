@@ -230,7 +230,7 @@ def plot_gradient_norms(record: Record) -> Figure | None:
 
 
 def _chosen(record: Record) -> list[tuple[AttackResult, Curve]]:
-    """Return the scores whose curves the record has, the leading attack first."""
+    """Return the scores whose curves the record has, the primary attack first."""
     return [(result, result.curve) for result in record.attacks if result.curve]
 
 

@@ -42,10 +42,10 @@ _ACCESS = {"weights": "the weights", "log-probabilities": "log-probabilities of 
 
 
 def state_answer(record: Record) -> list[Statement]:
-    """Return the sentence below the banner, and one more where canary users leak."""
+    """Return the sentence below the banner, after one more where canary users leak."""
     found = _find(record, record.decision.decision)
     leak = canaries_leak(record) and record.decision.decision.answer is not Answer.LEAKS
-    return [found, *([Found.CANARIES_LEAK()] if leak else [])]
+    return [*([Found.CANARIES_LEAK()] if leak else []), found]
 
 
 def _find(record: Record, decision: Decision) -> Statement:
@@ -159,7 +159,7 @@ def state_evidence(record: Record) -> list[Statement]:
     elif record.trainings is not None:
         stated = Evidence.OF_TRAININGS(trainings=record.trainings.runs)
     else:
-        stated = Evidence.ESTIMATE(how=how)
+        stated = Evidence.ESTIMATE()
     if planted is None or (decisive := deciding(planted.conditions)) is None:
         return [stated]
     declared = sum(condition.known_by is Known.DECLARED for condition in planted.conditions)
@@ -168,7 +168,6 @@ def state_evidence(record: Record) -> list[Statement]:
         Evidence.DECLARED(
             declared_by=planted.declared_by,
             count=declared,
-            checked=len(planted.conditions) - declared,
             of_all=len(planted.conditions),
             condition=ConditionStated[decisive.name.name](),
         ),
@@ -234,7 +233,7 @@ def _judge(record: Record, verdicts: list[Verdict]) -> Statement:
         # A curve may be in reach although its epsilon at this delta is not.
         claimed = verdicts[0].claim.values.get("epsilon")
         below = isinstance(claimed, int | float) and claimed < reach
-        return Guaranteed.NOT_CONTRADICTED(reach=Guaranteed.NO_REACH(reach=reach) if below else None)
+        return Guaranteed.WITHIN_REACH(reach=reach) if below else Guaranteed.NOT_CONTRADICTED()
     return Guaranteed.OUT_OF_REACH(reach=reach)
 
 

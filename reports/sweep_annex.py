@@ -26,7 +26,7 @@ def state_release(result: SweepResult) -> Facts:
         return Facts([("of all variants", VARIES)])
     # Which other attacks a cell ran stands in its own report.
     leading = [result.attacker.attack] if result.attacker else []
-    called = "The leading attack" if leading else "The tests of membership"
+    called = "The primary attack" if leading else "The tests of membership"
     return parts.state_release(release_of(result.config), leading, called)
 
 

@@ -57,9 +57,9 @@ def _describe_point(variant: VariantResult) -> str:
 def plot_defenses(result: SweepResult) -> Figure | None:
     """Return the picture of page one: leakage against utility, a labelled point for each defense.
 
-    None if no variant has both.
+    None if no variant has both. A variant whose comparison is not valid has no point.
     """
-    done = [variant for variant in _done(result) if variant.auroc is not None and variant.gain is not None]
+    done = [v for v in _done(result) if None not in (v.auroc, v.gain) and v.name not in result.not_valid]
     if not done:
         return None
     accepted = {} if result.rule is None else _accepted(result.rule.require)
@@ -84,7 +84,7 @@ def _draw_defenses(variants: Sequence[VariantResult], accepted: Mapping[str, flo
             assert variant.auroc is not None
             assert variant.gain is not None
             across, up = variant.gain, variant.auroc
-            points.append((*_draw_point(axes, across, up, BLUE), _short(variant.label, 24)))
+            points.append((*_draw_point(axes, across, up, variant, BLUE), _short(variant.label, 24)))
         axes.margins(0.18)
         axes.axhline(0.5, color=GREY, linewidth=0.6)
         axes.set_ylim(min(0.45, axes.get_ylim()[0]), max(0.65, axes.get_ylim()[1]))
@@ -215,8 +215,8 @@ def plot_exposure(result: SweepResult) -> Figure | None:
 
 
 def plot_curves(result: SweepResult) -> Figure | None:
-    """Return loss and AUROC during training; None if no cell measured them."""
-    if not any(cell.curve for cell in result.cells):
+    """Return loss and AUROC during training; None if no cell measured them more than once."""
+    if all(len(cell.curve) < 2 for cell in result.cells):
         return None
     return Figure(
         "curves",
@@ -270,7 +270,7 @@ def _draw_frontier(variants: Sequence[VariantResult], marks: Mapping[str, str]) 
 
 
 def _best_canaries(variant: VariantResult) -> Summary | None:
-    """Return the AUROC of the group of canary users that is told apart best under the variant."""
+    """Return the AUROC of the group of canary users that is distinguished best under the variant."""
     return max((area.auroc for area in variant.canaries), key=lambda area: area.value, default=None)
 
 
@@ -292,14 +292,16 @@ def _scatter(
         if across is None or up is None:
             continue
         colour, fill = (GREY, "white") if variant.dominated_by else (BLUE, BLUE)
-        points.append((*_draw_point(axes, across, up, colour, fill), marks[variant.name]))
+        points.append((*_draw_point(axes, across, up, variant, colour, fill), marks[variant.name]))
     axes.margins(0.12)
     return points
 
 
-def _draw_point(axes: Axes, across: Summary, up: Summary, colour: str, fill: str | None = None) -> tuple[float, float]:
-    """Draw a point with its intervals, and return where it is."""
-    axes.errorbar(
+def _draw_point(
+    axes: Axes, across: Summary, up: Summary, variant: VariantResult, colour: str, fill: str | None = None
+) -> tuple[float, float]:
+    """Draw a variant's point with its intervals, which the data of the figure name, and return where it is."""
+    point, _, bars = axes.errorbar(
         [across.value],
         [up.value],
         xerr=_reach(across),
@@ -310,6 +312,9 @@ def _draw_point(axes: Axes, across: Summary, up: Summary, colour: str, fill: str
         markersize=3.5,
         linewidth=0.7,
     )
+    point.set_label(variant.label)
+    for bar in bars:
+        bar.set_label(f"{variant.label}, interval")
     return across.value, up.value
 
 
@@ -472,7 +477,7 @@ def _draw_curves(result: SweepResult, variants: Sequence[VariantResult], marks: 
         for axes, its_ends in ends.items():
             axes.set_xlim(left=0.0)  # of a single evaluation there would be an axis around 1
             _at_the_ends(axes, its_ends)
-        label(losses, "share of training", "validation loss of non-members, nats per token")
+        label(losses, "share of training", "loss of non-members, nats per token")
         areas.axhline(0.5, color=GREY, linewidth=0.6)
         label(areas, "share of training", "AUROC on samples of users")
     return saved[0]

@@ -33,7 +33,7 @@ from heldin.words.statement import Statement
 from heldin.words.sweep_page import Chosen, Compared, SweepAdvice, SweepLabel
 
 _PREFERRED = {**MEASURES, "auroc": "the largest AUROC of any attack"}
-_MOST_NAMED = 4  # violations, and defenses that are compared in people
+_MOST_NAMED = 4  # violations, and defenses in a list on page one: its table has all
 _GRAVEST = (Answer.LEAKS, Answer.NOT_VALID, Answer.INCONCLUSIVE, Answer.NO_LEAK)
 
 
@@ -92,7 +92,7 @@ def state_answer(result: SweepResult) -> Statement:
         label = next(variant.label for variant in result.variants if variant.name == shipping.variant)
         return Chosen.SHIP(variant=label, although=_although(result, shipping))
     leaking = [variant.label for variant in result.variants if answer_of(result, variant.name) is Answer.LEAKS]
-    values = {"leaking": Chosen.LEAKING(variants=", ".join(leaking)) if leaking else None}
+    values = {"leaking": Chosen.LEAKING(variants=_list(leaking)) if leaking else None}
     if shipping is None:
         return Chosen.NO_RULE(**values)
     return (Chosen.NONE_PASSES if shipping.answer == "none passes" else Chosen.UNDECIDED)(**values)
@@ -120,6 +120,11 @@ def _although(result: SweepResult, shipping: Shipping) -> Statement | None:
     return Chosen.ALTHOUGH(against=reasons) if reasons else None
 
 
+def _list(names: list[str]) -> str:
+    """Return the names of variants in the order of the table, which has those that are only counted here."""
+    return ", ".join(names) if len(names) <= _MOST_NAMED else f"{', '.join(names[:2])} and {len(names) - 2} more"
+
+
 def state_leaks(result: SweepResult) -> list[Statement]:
     """Return the variants by their answer, the gravest first."""
     by_answer = {
@@ -127,7 +132,7 @@ def state_leaks(result: SweepResult) -> list[Statement]:
         for answer in _GRAVEST
     }
     return [
-        Compared.ANSWER(answer=answer.value.capitalize(), variants=", ".join(names))
+        Compared.ANSWER(answer=answer.value.capitalize(), variants=_list(names))
         for answer, names in by_answer.items()
         if names
     ]
@@ -136,8 +141,8 @@ def state_leaks(result: SweepResult) -> list[Statement]:
 def state_people(result: SweepResult) -> list[Statement]:
     """Return how many people the attack flags under the first variants and the selected one."""
     selected = result.shipping.variant if result.shipping else None
-    measured = [variant for variant in result.variants if variant.named is not None]
-    shown = [variant for i, variant in enumerate(measured) if i < _MOST_NAMED or variant.name == selected]
+    measured = [v for v in result.variants if v.named is not None and v.name not in result.not_valid]
+    shown = [v for i, v in enumerate(measured) if len(measured) < _MOST_NAMED or i < 2 or v.name == selected]
     if not shown or result.attacker is None:
         return []
     people = [
@@ -173,8 +178,8 @@ def state_canaries(result: SweepResult) -> list[Statement]:
             (leaking if leak else others).append(variant.label)
     if not leaking:
         return [Compared.CANARIES_NO_LEAK()] if others else []
-    left = [Compared.CANARIES_LEFT(variants=", ".join(others))] if others else []
-    return [Compared.CANARIES_LEAK(variants=", ".join(leaking)), *left]
+    left = [Compared.CANARIES_LEFT(variants=_list(others))] if others else []
+    return [Compared.CANARIES_LEAK(variants=_list(leaking)), *left]
 
 
 def _canaries_leak(result: SweepResult, variant: str) -> bool | None:
@@ -184,7 +189,7 @@ def _canaries_leak(result: SweepResult, variant: str) -> bool | None:
 
 
 def state_learned(result: SweepResult) -> list[Statement]:
-    """Return which variants learned something from people outside the training data."""
+    """Return which variants learned something that lowers the loss of non-members."""
     groups: dict[Compared, list[str]] = {}
     for variant in result.variants:
         if not variant.cells:
@@ -197,7 +202,7 @@ def state_learned(result: SweepResult) -> list[Statement]:
         else:
             code = Compared.LEARNED if gain.lower > 0.0 else Compared.LEARNED_NOTHING
         groups.setdefault(code, []).append(variant.label)
-    return [code(variants=", ".join(names)) for code, names in groups.items()]
+    return [code(variants=_list(names)) for code, names in groups.items()]
 
 
 def state_guarantees(result: SweepResult) -> list[Statement]:
@@ -212,7 +217,7 @@ def state_guarantees(result: SweepResult) -> list[Statement]:
         if variant.label not in certified
         and any(v.outcome == "contradicted" for c in result.cells if c.variant == variant.name for v in c.verdicts)
     ]
-    statements = [Compared.GUARANTEES(variants=", ".join(variant.label for variant in private))]
+    statements = [Compared.GUARANTEES(variants=_list([variant.label for variant in private]))]
     statements += [Compared.CONTRADICTED(variants=", ".join(certified))] if certified else []
     statements += [Compared.SUSPECTED(variants=", ".join(suspected))] if suspected else []
     return statements if certified or suspected else [*statements, Compared.NOT_CONTRADICTED()]
@@ -221,7 +226,7 @@ def state_guarantees(result: SweepResult) -> list[Statement]:
 def state_beaten(result: SweepResult) -> list[Statement]:
     """Return the variants that another one dominates."""
     beaten = [variant.label for variant in result.variants if variant.dominated_by]
-    return [Compared.BEATEN(variants=", ".join(beaten))] if beaten else []
+    return [Compared.BEATEN(variants=_list(beaten))] if beaten else []
 
 
 def recommend(result: SweepResult) -> Statement:
@@ -315,7 +320,7 @@ def tabulate_defenses(result: SweepResult) -> Table:
             [
                 f"{marks[variant.name]}  {breakable(variant.label)}",
                 format_promise(variant),
-                format_summary(_of_100(variant.named), digits=0),
+                format_summary(None if variant.name in result.not_valid else _of_100(variant.named), digits=0),
                 format_summary(variant.gain, signed=True),
                 "-" if variant.seconds is None else f"{variant.seconds:,.0f} s",
                 "no result" if answer is None else answer.value.capitalize() + _count_done(result, variant),
@@ -323,7 +328,7 @@ def tabulate_defenses(result: SweepResult) -> Table:
         )
     note = sentence(
         f"means with 95 % intervals: {describe_intervals(result)}. Flagged: members of every 100. Gain: loss below the"
-        " base model's on people outside the training data, nats per token. Cost: seconds of one training run with its"
+        " base model's on non-members, nats per token. Cost: seconds of one training run with its"
         " audit"
     )
     head = ("defense", "guarantee: epsilon (delta), unit", "flagged of 100", "gain", "cost", "answer")

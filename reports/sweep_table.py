@@ -23,7 +23,7 @@ _HEAD = (
 
 
 def table(result: SweepResult) -> str:
-    """Return the comparison as plain text."""
+    """Return the comparison as plain text, without its notes."""
     rows = [list(_HEAD)]
     for variant in result.variants:
         rows.append(
@@ -43,7 +43,7 @@ def table(result: SweepResult) -> str:
         )
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([*lines, *_list_failed(result), *_list_tuned(result), *(f"note: {note}" for note in result.notes)])
+    return "\n".join([*lines, *_list_failed(result), *_list_tuned(result)])
 
 
 def _list_failed(result: SweepResult) -> Iterator[str]:

@@ -24,7 +24,7 @@ class Finished:
 
     Attributes:
         users: names of the audited users, n of them.
-        scores: score of each by the leading attack, shape (n,).
+        scores: score of each by the primary attack, shape (n,).
         member: whether each is held in, shape (n,).
         losses: by held-out user.
         people: the held-in users; empty in an audit of entities alone.
@@ -40,7 +40,7 @@ class Finished:
 
     @property
     def auroc(self) -> float:
-        """AUROC of the leading attack, unrounded: in a record's three decimals alike models would differ by nothing."""
+        """AUROC of the primary attack, unrounded: in a record's three decimals alike models would differ by nothing."""
         return auroc(*self.sides)
 
     @property

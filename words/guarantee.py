@@ -139,18 +139,15 @@ class PlanFitText(Code):
     )
 
 
+_NOT_COVERED = "It does not cover losses, gradient norms, cohort sizes or attack scores"
+
+
 class Covers(Code):
     """What a plan's guarantee covers, by how the released checkpoint is chosen."""
 
-    LAST_STEP = "the model after the last step; not losses, gradient norms, cohort sizes or attack scores"
-    PUBLIC_VALIDATION = (
-        "the model of the step that separate public users' loss chose; not losses, gradient norms, cohort sizes or"
-        " attack scores"
-    )
-    PROTECTED_VALIDATION = (
-        "the model of the step that the loss of protected users chose; not losses, gradient norms, cohort sizes or"
-        " attack scores"
-    )
+    LAST_STEP = f"the model after the last step. {_NOT_COVERED}"
+    PUBLIC_VALIDATION = f"the model of the step with the lowest loss on separate public users. {_NOT_COVERED}"
+    PROTECTED_VALIDATION = f"the model of the step with the lowest loss on protected users. {_NOT_COVERED}"
 
 
 def relation_of(label: Statement) -> str | None:

@@ -43,17 +43,14 @@ class Found(Code):
         "The scores contradict the stated guarantee, although no attack identifies the audited people by itself."
     )
     OF_TRAININGS = "A model trained this way reveals whether one planted worst-case user was in its training data."
-    NO_LEAK = (
-        "No attack identified {subjects} better than guessing, and the audit was large enough to rule out a leak above"
-        " its limits."
-    )
+    NO_LEAK = "No attack identified {subjects} better than guessing, and the audit rules out a leak above its limits."
     REVERSED = "The scores point the wrong way: members look like non-members. The two groups may be swapped."
     TOO_FEW = "No leak of {subjects} was found, but this audit was too small to rule one out."
     LEARNED_NOTHING = (
         "No leak of {subjects} was found, but nothing shows that the model learned anything, so the audit shows little."
     )
     NOT_VALID = "This audit says nothing about the model: {flaw}."
-    CANARIES_LEAK = " Canary users, planted to test the training, were identified, so this training leaks."
+    CANARIES_LEAK = "Training leaks planted canary users."
 
 
 class HowOften(Code):
@@ -103,11 +100,11 @@ class People(Code):
         " {lower:.0f} to {upper:.0f}. It wrongly flags {wrong:g} of every 100 non-members. Guessing would flag"
         " {wrong:g} and {wrong:g}.{allowed}"
     )
-    ALLOWED = " The guarantee allows at most {rate:.0f} members on average."
+    ALLOWED = " The guarantee allows at most {rate:.0f} on average."
     OTHER_RATE = "A rate of {percent:g} % needs more non-members."
     CANARIES = (
-        "{answer}. The attack flags {rate:.0f} of every 100 canary users that were trained on (95 % CI {lower:.0f} to"
-        " {upper:.0f}), and wrongly flags {wrong:g} of every 100 others."
+        "{answer}. The attack flags {rate:.0f} of every 100 canary users in training (95 % CI {lower:.0f} to"
+        " {upper:.0f}), and wrongly {wrong:g} of every 100 others."
     )
     CANARIES_NOT_COUNTED = "{answer}: {users} were planted, {held_in} of them in the training data."
     TOO_FEW = (
@@ -121,7 +118,7 @@ class Evidence(Code):
     """How strong the evidence is, and why."""
 
     CERTIFIED = "Certified: heldin chose the members {how}. At most {percent:g} % of audits report a leak falsely."
-    ESTIMATE = "Estimate, not certified: heldin chose the members {how}, but the limits come from one training."
+    ESTIMATE = "Estimate, not certified: upper limits come from one training."
     OF_TRAININGS = (
         "Estimate, not certified: coin flips of heldin decided which of {trainings} trainings include the planted user,"
         " and an upper limit holds on average over such trainings."
@@ -133,24 +130,19 @@ class Evidence(Code):
     NOT_MET = "Indicative, not certified: this condition is not met: {condition}."
     NOT_DECLARED = "Indicative, not certified: nobody declared {count} of the conditions that heldin cannot check."
     NOT_VALID = "None, because the comparison is not valid."
-    DECLARED = (
-        "heldin checked {checked} of {of_all} conditions. {declared_by} vouches for the other {count}, most"
-        " importantly:"
-        " {condition}."
-    )
+    DECLARED = "{declared_by} vouches for {count} of {of_all} conditions, most importantly: {condition}."
 
 
 class Learned(Code):
     """Whether the model learned, from people outside its training data."""
 
     YES = (
-        "Yes, so a leak could show: on people outside its training data, its loss is {gain:.3g} nats per {per} below"
-        " the"
-        " base model's (95 % CI {lower:.3g} to {upper:.3g})."
+        "Yes: on non-members, its loss is {gain:.3g} nats per {per} below the base model's (95 % CI {lower:.3g} to"
+        " {upper:.3g})."
     )
     MORE_THAN_REFERENCE = (
-        "Yes, if training started from the reference model: on non-members, the loss is {gain:.3g} nats per {per}"
-        " lower (95 % CI {lower:.3g} to {upper:.3g})."
+        "Yes, if training started from the reference model: non-members' loss is {gain:.3g} nats per {per} lower (95 %"
+        " CI {lower:.3g} to {upper:.3g})."
     )
     NOTHING = (
         "No: it learned nothing measurable (gain {gain:.3g} nats per {per}, 95 % CI {lower:.3g} to"
@@ -181,9 +173,10 @@ class Guaranteed(Code):
     NO_GUARANTEE = "None: {reasons}."
     PLANNED = "The training plan guarantees {claim}. "
     CLAIMED = "You claimed {claim}. "
-    CONTRADICTED = "This audit contradicts it{subjects} ({evidence}): a test of all scores together rejects it."
-    BY_SUBJECTS = " by the scores of {subjects}"
-    NOT_CONTRADICTED = "This audit does not contradict it; a perfect attack would have.{reach}"
+    CONTRADICTED = "This audit contradicts it ({evidence}) by a test of all scores{subjects} together."
+    BY_SUBJECTS = " of {subjects}"
+    NOT_CONTRADICTED = "This audit does not contradict it; a perfect attack would have."
+    WITHIN_REACH = "This audit could contradict claims below epsilon {reach:.2f}, and does not contradict this one."
     OUT_OF_REACH = (
         "This audit could only contradict claims below epsilon {reach:.2f}, so it says nothing about this one."
     )
@@ -235,10 +228,7 @@ class Advice(Code):
     RELEASE_INCONCLUSIVE = "Release is within your limits ({limits}), although this audit is inconclusive. {next}"
     RELEASE_CANARIES = "Release is within your limits ({limits}), although planted canary users leak. {next}"
     LEAKS = "Give {subject} only to people entitled to know {secret}. {next}"
-    CANARIES_LEAK = (
-        "Do not release the model on this evidence: training leaks canary users, and real users with unusual texts"
-        " may leak too. {next}"
-    )
+    CANARIES_LEAK = "Do not release the model on this evidence: real users with unusual texts may leak too. {next}"
     INCONCLUSIVE = "Do not release the model on this evidence. {next}"
     NO_LEAK = "These attacks give no reason to hold the model back. {next}"
 
@@ -283,9 +273,9 @@ class Next(Code):
         "Give the model that training started from as the reference, or audit a model that learns from its data."
     )
     LEARN_MORE = "Train a model that learns from its data, then audit that model."
-    PLANT_AGAIN = "{first} This takes another planted training set and another training."
+    PLANT_AGAIN = "{first} Plant and train again for this."
     NOT_MEASURED = "Measure it, or remove the limit."
-    MITIGATE = "Train with user-level differential privacy, or with fewer texts per person."
+    MITIGATE = "Train with user-level differential privacy or fewer texts per person."
     SMALLER_EPSILON = "Train with a smaller epsilon, or release to fewer people."
     GET_GUARANTEE = "Train with a guarantee for users (defense: uls), then audit again."
     AGAIN = "Audit again after further training on these texts, and when stronger attacks are known."

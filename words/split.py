@@ -38,7 +38,7 @@ class ConditionStated(Code):
     )
     SCORED_WITHOUT_COINS = "scores were computed without the coins"
     SET_UNCHANGED = "the training set is as heldin wrote it"
-    GIVEN_EVERY_ROW = "the model was trained on every planted row, and on nothing else"
+    GIVEN_EVERY_ROW = "the model was trained on every planted row and nothing else"
     WEIGHTED_ALIKE = (
         "every row was weighted alike: no mask, weight, filter or clipping depended on a row's text or user"
     )

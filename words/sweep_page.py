@@ -51,21 +51,21 @@ class Compared(Code):
     )
     ASSERTED = "Indicative, not certified: who is a member was not decided by coin flips of heldin."
     CANARIES_LEAK = "Planted canary users leak under {variants}."
-    CANARIES_LEFT = " No leak of canary users was found under {variants}."
+    CANARIES_LEFT = " No leak was found under {variants}."
     CANARIES_NO_LEAK = "No leak of planted canary users was found under any defense."
-    LEARNED = ("Yes, under {variants}: loss on people outside the training data is below the base model's.", " ")
+    LEARNED = ("Yes, under {variants}: loss on non-members is below the base model's.", " ")
     LEARNED_NOTHING = (
         "No, under {variants}: nothing measurable was learned, so low leakage does not show that the defense works.",
         " ",
     )
     GAIN_WITHOUT_INTERVAL = "Not known for {variants}: two repetitions give no interval."
     GAIN_NOT_MEASURED = "Not measured for {variants}."
-    GUARANTEES = "With a guarantee, which the table lists: {variants}."
-    NOT_CONTRADICTED = " This sweep contradicts none of them."
+    GUARANTEES = "With a guarantee: {variants}."
+    NOT_CONTRADICTED = " This sweep contradicts none."
     NO_GUARANTEE = "No defense has a guarantee."
     CONTRADICTED = " Contradicted by this sweep, certified: {variants}."
     SUSPECTED = " Contradicted in single runs: {variants}."
-    BEATEN = "Another defense is better than {variants} in AUROC or loss, and worse in nothing that was measured."
+    BEATEN = "Another defense has a better AUROC or loss than {variants}, and is worse in nothing."
 
 
 class SweepAdvice(Code):
@@ -75,8 +75,7 @@ class SweepAdvice(Code):
         "Release no model yet: the comparison for {variant} is not valid. Read the report in cells/{block}/{variant}."
     )
     EXPORT = (
-        "Release of {variant} is within your limits{although}. Read the report in cells/{block}/{variant}. To release"
-        " that model,"
+        "Release of {variant} is within your limits{although}. Read the report in cells/{block}/{variant} before you"
         " run heldin export OUT/cells/{block}/{variant} --out FOLDER."
     )
     NONE = (

@@ -77,7 +77,7 @@ class CheckpointAttacks(Section):
     names: tuple[Annotated[str, one_of(ATTACKS)], ...] = DEFAULT_ATTACKS
     """Attacks to run."""
     primary: Annotated[str, one_of(ATTACKS)] = "likelihood-ratio"
-    """The leading attack; must be one of ``names``."""
+    """The primary attack; must be one of ``names``."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
     """Ways to combine the scores of a user's texts into one score; the first one leads."""
     max_characters: Count = 4000

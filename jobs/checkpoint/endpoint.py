@@ -69,7 +69,7 @@ def attacks_at_endpoint(attack: AttackConfig, tokenizer: str | None, reporter: R
     if unknown is not None and tokenizer is None:
         raise InputError(f"attack '{unknown}' needs to know a text's tokens, which no endpoint says: give --tokenizer")
     needing = [name for name in attack.names if needs_vocabulary(get_attack(name))]
-    # The leading attack is never replaced in silence: its name is what the bounds and the headline speak of.
+    # The primary attack is never replaced in silence: its name is what the bounds and the headline speak of.
     if attack.primary in needing:
         raise InputError(
             f"attack '{attack.primary}' needs the whole vocabulary's probabilities, which no endpoint gives: choose the"

@@ -280,4 +280,4 @@ def test_an_audit_pool_keeps_the_rest_always_in_and_an_exact_half_is_marked(call
     assert not record.split.certifiable
     assert record.split.reason.states(SplitReason.EXACT_HALF)
     assert any(record.split.standing_reason in line for line in warn(record))
-    assert states(state_evidence(record), Evidence.BY_HALVES)
+    assert not states(state_evidence(record), Evidence.BY_COINS)

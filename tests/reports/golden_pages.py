@@ -4,6 +4,7 @@ The wording of reports is here and in no other test. Other tests of reports look
 """
 
 import re
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,9 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+import pypdfium2 as pdfium
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from heldin.audit.attack_results import Curve, TprAt
 from heldin.record.document import Record, read_record
@@ -19,10 +23,12 @@ from heldin.record.sweep import SweepResult
 from heldin.reports.blocks import Attachment, Banner, Figure, Paragraph, Place, Report, Section, texts
 from heldin.reports.record_report import report_record
 from heldin.reports.sweep_report import report_sweep
+from heldin.reports.typesetting import write_pdf
 from heldin.words.answer import ComparisonFlaw
 from heldin.words.evidence import ClaimLabel, Finding
 from heldin.words.guarantee import GuaranteeText, Relation
 from heldin.words.split import SplitReason
+from tests.drafts import typesetting
 from tests.made_facts import (
     attack_result,
     canary_facts,
@@ -38,6 +44,13 @@ from tests.reports.conftest import GOLDEN_RECORD
 from tests.reports.test_annex import KINDS
 
 FOLDER = Path(__file__).parent / "golden"
+IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
+DRAWN = {
+    "page-one-audit": "audit: leaks",
+    "page-one-planted": "planted audit: canary users leak",
+    "page-one-private-run": "private run: beyond its guarantee",
+    "page-one-sweep": "sweep: no leak found",
+}
 RECORDS = {"run": "limits and release", "trainings": "trainings", "planted": "planted"}
 
 
@@ -48,6 +61,7 @@ def reports() -> dict[str, Report]:
     return {**made, "sweep": report_sweep(with_extraction(made_sweep(shipped="uls", dominated=("cap10",))))}
 
 
+_TEXT = "page one"
 LEAK, CALM, OPEN = score(0.71, adjusted_p=0.001, tpr=0.36), score(0.5, at_most=0.55), score(0.5, at_most=0.7)
 EVIDENCE = {
     "leaks": evidence(LEAK),
@@ -184,8 +198,29 @@ def _lines(section: Section) -> Iterator[str]:
             yield from texts(block)
 
 
+def image_texts(name: str) -> tuple[str | None, str]:
+    """The text of page one when an image in the documentation was made, and today's."""
+    case = made_cases()[DRAWN[name]]
+    with Image.open(IMAGES / f"{name}.png") as image:
+        return image.info.get(_TEXT), f"{report_of(case).notice}\n{front_page(case)}"
+
+
+def draw_image(name: str, text: str) -> None:
+    """Write the image of page one of a case, with the text of the page in its metadata."""
+    with tempfile.TemporaryDirectory() as scratch, typesetting():
+        path = write_pdf(report_of(made_cases()[DRAWN[name]]), Path(scratch) / "report.pdf")
+        drawn = pdfium.PdfDocument(path)[0].render(scale=100 / 72).to_pil()
+    kept = PngInfo()
+    kept.add_itxt(_TEXT, text)
+    drawn.quantize(64).save(IMAGES / f"{name}.png", optimize=True, pnginfo=kept)
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for name, report in reports().items():
         (FOLDER / f"{name}.txt").write_text(page(report), encoding="utf-8")
     (FOLDER / "page_one.txt").write_text(front_pages(), encoding="utf-8")
+    for name in DRAWN:
+        then, now = image_texts(name)
+        if then != now:
+            draw_image(name, now)

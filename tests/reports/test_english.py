@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from heldin.audit.control import ControlFacts, ControlOutcome
+from heldin.record.condition_words import control_line
 from heldin.reports.blocks import Attachment, Banner, Paragraph, Place, Verbatim, texts
 from tests.reports.golden_pages import made_cases, report_of, reports
 
@@ -77,6 +79,16 @@ def test_later_pages_have_short_sentences_and_ordinary_words_too():
             for sentence in sentences(text):
                 assert all(len(words(part)) <= MOST_WORDS for part in re.split("[;:] ", sentence)), (place, sentence)
             assert not [word for word in REPLACED if re.search(word, text)], (place, text)
+
+
+@pytest.mark.parametrize("outcome", ControlOutcome)
+def test_every_outcome_of_a_positive_control_is_in_ordinary_words(outcome):
+    line = control_line(
+        ControlFacts(
+            outcome=outcome, trained_rows=9, untrained_rows=9, rows_auroc=0.8, held_in=9, held_out=9, canary_auroc=0.7
+        )
+    )
+    assert not [word for word in REPLACED if re.search(word, line)], line
 
 
 @pytest.mark.parametrize("name", TEXTS)

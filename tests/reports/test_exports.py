@@ -57,13 +57,14 @@ def test_every_figure_is_written_in_three_formats_with_what_it_draws(plain, tmp_
 
 
 @pytest.mark.usefixtures("typeset")
-def test_intervals_of_a_sweep_are_in_the_data(tmp_path):
+def test_points_and_intervals_of_each_defense_are_in_the_data_by_name(tmp_path):
     result = made_sweep()
     write_figures(report_sweep(result), tmp_path)
     rows = _rows(tmp_path / "defenses.csv")
-    ends = {float(row["x"]) for row in rows if row["series"] == "intervals"}
-    for variant in result.variants:
-        assert any(x == pytest.approx(variant.gain.lower, abs=1e-4) for x in ends)
+    for its in result.variants:
+        ends = [float(row["x"]) for row in rows if row["series"] == f"{its.label}, interval"]
+        assert min(ends) == pytest.approx(its.gain.lower, abs=1e-4)
+        assert [float(row["y"]) for row in rows if row["series"] == its.label] == pytest.approx([its.auroc.value])
 
 
 def test_every_table_is_written_as_csv_markdown_and_latex(tmp_path):

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.reports.conftest import FOLDER as CASES
-from tests.reports.golden_pages import FOLDER, front_pages, page, reports
+from tests.reports.golden_pages import DRAWN, FOLDER, front_pages, image_texts, page, reports
 
 
 @pytest.mark.parametrize("name", reports())
@@ -17,6 +17,12 @@ def test_the_words_of_a_report_are_the_approved_ones(name):
 def test_page_one_of_every_case_is_the_approved_one():
     approved = (FOLDER / "page_one.txt").read_text(encoding="utf-8")
     assert front_pages().splitlines() == approved.splitlines(), "run `make golden` and read the difference"
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_an_image_in_the_documentation_is_of_todays_page_one(name):
+    then, now = image_texts(name)
+    assert then == now, "run `make golden`"
 
 
 def test_every_approved_case_is_of_a_test():

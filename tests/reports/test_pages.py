@@ -25,6 +25,7 @@ from tests.drafts import typesetting
 from tests.made_facts import attack_result, canary_facts, decided_record, decision_of, estimate, evidence, score
 from tests.pdf_pages import FORM, lines_lie_apart, pages
 from tests.refusals import names
+from tests.reports.golden_pages import reports
 
 MARGIN = 62.0  # points, of 2.2 cm
 LONG = "a_very_long_name_of_an_audit_that_somebody_typed_without_a_single_blank-" * 3
@@ -265,6 +266,23 @@ def test_no_legend_lies_on_what_is_drawn(drawn_record, drawings):
                 frame = axes.get_window_extent()
                 for points in _drawn_points(axes):
                     assert not (_within(points, frame) & _within(points, box)).any()
+
+
+@pytest.mark.parametrize("kind", ["run", "trainings", "planted", "sweep"])
+def test_no_word_of_a_figure_is_cut_off(kind, drawings):
+    for made in reports()[kind].figures.values():
+        made.draw()
+    for drawn in drawings:
+        with mpl.rc_context(heldin.reports.figures.STYLE):
+            drawn.draw_without_rendering()
+        whole = drawn.get_window_extent()
+        names = [text for axes in drawn.axes for text in (axes.xaxis.label, axes.yaxis.label, axes.title, *axes.texts)]
+        for text in [text for text in [*names, *drawn.texts] if text.get_text()]:
+            box = text.get_window_extent()
+            assert whole.x0 - 1 <= box.x0, text
+            assert whole.y0 - 1 <= box.y0, text
+            assert box.x1 <= whole.x1 + 1, text
+            assert box.y1 <= whole.y1 + 1, text
 
 
 def test_the_best_attack_is_always_drawn_and_the_caption_says_which_are(plain, approved):

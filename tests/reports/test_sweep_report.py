@@ -26,16 +26,18 @@ from tests.statements import states, values_of
 
 MARGIN = 62.0  # points, of 2.2 cm
 LONG = "a-name-that-somebody-typed-without-a-thought-for-whoever-must-print-it-in-a-narrow-column-of-a-table-0123"[:100]
+MANY = ("none", *(f"uls-eps-{i}" for i in range(7)))
 CASES = {
     "rule": made_sweep(shipped="uls"),
     "no rule": made_sweep(dominated=("cap10",)),
     "one block": made_sweep(blocks=1),
     "contradicted": made_sweep(shipped="uls", contradicted=True),
+    "many": made_sweep(MANY, shipped=MANY[-1], dominated=MANY[1:3], contradicted=True),
     "fifty": made_sweep(names=("none", LONG, *(f"{LONG[:90]}-{i}" for i in range(8))), shipped=LONG),
 }
 
 
-@pytest.fixture(scope="module", params=["contradicted", "fifty"])
+@pytest.fixture(scope="module", params=["many", "fifty"])
 def case(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.pdf"
     with typesetting():
@@ -45,11 +47,12 @@ def case(request, tmp_path_factory):
 
 def test_page_one_answers_and_is_signed(case):
     result, printed = case
-    first = printed[0].text + printed[1].text  # ten names of a hundred letters take more than a page
+    # Ten names of a hundred letters take more than a page.
+    first = printed[0].text + (printed[1].text if result is CASES["fifty"] else "")
     assert printed[0].says(str(sweep_findings.state_answer(result)))
     for label, statements in sweep_findings.lines(result):
         assert label.sentence in first
-        if result is not CASES["fifty"]:  # whose names take more than a page
+        if result is not CASES["fifty"]:
             assert printed[0].says(written(statements)), label
     assert "Read and decided" in first
     for its in result.variants:
@@ -79,6 +82,14 @@ def test_nothing_runs_off_the_paper(case):
             assert right < page.width - MARGIN + 3, page.text[:80]
             assert bottom > 20
             assert top < page.height - 20
+
+
+def test_only_the_last_page_may_be_less_than_half_full(case):
+    result, printed = case
+    # Ten names of a hundred letters take a part of the second page.
+    for page in printed[2 if result is CASES["fifty"] else 0 : -1]:
+        # Without the line at the foot of every page.
+        assert min(bottom for _, _, bottom, _, top in page.boxes if top > 60) < page.height / 2, page.text[:80]
 
 
 def test_no_line_of_text_lies_on_another(case):
@@ -128,6 +139,16 @@ def test_each_defense_has_an_answer_over_its_repetitions():
     assert of(none, none, none, none, unsure) == unsure
     assert of(leak, leak, leak, leak, void) == void
     assert of(None, None, None, None, None) is None
+
+
+def test_nobody_is_counted_where_the_comparison_is_not_valid():
+    cells = [c.model_copy(update={"answer": "not valid"}) if c.variant == "uls" else c for c in CASES["rule"].cells]
+    void = CASES["rule"].model_copy(update={"cells": cells})
+    people = values_of(_lines(void)[SweepLabel.PEOPLE], Compared.WRONGLY)["people"]
+    assert [each.values["variant"] for each in people] == ["plain training", "cap10"]
+    assert sweep_findings.tabulate_defenses(void).rows[2][2] == "-"
+    assert "uls" in report_sweep(CASES["rule"]).figures["defenses"].alt
+    assert "uls" not in report_sweep(void).figures["defenses"].alt
 
 
 def test_the_banner_is_the_answer_for_the_selected_defense_or_the_gravest():
@@ -269,6 +290,13 @@ def test_a_figure_without_words_is_refused(tmp_path, alt):
     with refused(by=write_pdf, naming=("report.pdf", "alt")):
         write_pdf(report, tmp_path / "report.pdf")
     assert not (tmp_path / "report.pdf").exists()
+
+
+def test_a_single_evaluation_is_not_drawn_as_a_course_of_training():
+    result = made_sweep()
+    once = [cell.model_copy(update={"curve": cell.curve[-1:]}) for cell in result.cells]
+    assert "curves" in report_sweep(result).figures
+    assert "curves" not in report_sweep(result.model_copy(update={"cells": once})).figures
 
 
 def test_unfinished_cells_and_missing_numbers_are_shown_as_such():
