@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from heldin.audit.coarse import brief
-from heldin.audit.decision import Decision, DecisionConfig, Evidence, decide
+from heldin.audit.decision import AnswerEvidence, Decision, DecisionConfig, decide
 from heldin.audit.family import Family
 from heldin.audit.headline import headline, notes
 from heldin.audit.limits import AurocDifference
@@ -83,7 +83,7 @@ def decision_facts(
     ceilings = [claim.ceiling for claim in fixed.claims]
     # Only rates that some score can show have a ceiling worth comparing.
     fprs = sorted({rate.fpr for score in family.scores for rate in score.evidence.rates})
-    evidence = Evidence(
+    evidence = AnswerEvidence(
         users=int(member.size),
         held_out=int((~member).sum()),
         scores=tuple(score.evidence for score in family.scores),

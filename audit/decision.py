@@ -148,7 +148,7 @@ class ScoreEvidence:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class AnswerEvidence:
     """Everything that the answer depends on.
 
     Attributes:
@@ -235,7 +235,7 @@ class Decision:
     flaws: tuple[Statement, ...]
 
 
-def decide(evidence: Evidence, by: DecisionConfig) -> Decision:
+def decide(evidence: AnswerEvidence, by: DecisionConfig) -> Decision:
     """The answer by the table of the module's docstring."""
     # An intersection-union claim: the largest limit errs only if that score's own limit does, so that the number of
     # scores costs nothing (docs/theory.md#randomisation-test).
@@ -303,7 +303,7 @@ def users_needed(by: DecisionConfig, auroc_margin: float, tpr_margin: float | No
     return bisect.bisect_left(range(high), True, lo=least, key=enough) if high > least else least
 
 
-def disagreement(evidence: Evidence, by: DecisionConfig) -> bool:
+def disagreement(evidence: AnswerEvidence, by: DecisionConfig) -> bool:
     """Return whether some score passes after adjustment although the leading one does not."""
     passing = [passes(score, by) for score in evidence.scores]
     return any(passing) and not passing[0]
@@ -314,7 +314,7 @@ def passes(score: ScoreEvidence, by: DecisionConfig) -> bool:
     return score.adjusted_p <= by.auroc_level or score.tpr_p <= by.tpr_level
 
 
-def strongest(evidence: Evidence, by: DecisionConfig) -> int:
+def strongest(evidence: AnswerEvidence, by: DecisionConfig) -> int:
     """The highest AUROC among scores that pass by AUROC, else among those that pass by a TPR, else the leading one."""
     numbered = list(enumerate(evidence.scores))
     by_auroc = [i for i, score in numbered if score.adjusted_p <= by.auroc_level]
@@ -323,7 +323,7 @@ def strongest(evidence: Evidence, by: DecisionConfig) -> int:
     return max(candidates, key=lambda i: (evidence.scores[i].auroc, -i))
 
 
-def _named_by(evidence: Evidence, strongest: int | None, by: DecisionConfig) -> Named | None:
+def _named_by(evidence: AnswerEvidence, strongest: int | None, by: DecisionConfig) -> Named | None:
     # A contradicted claim alone names nobody: the score beside it did not pass.
     if strongest is None or not passes(evidence.scores[strongest], by):
         return None
@@ -339,7 +339,7 @@ def _named(score: ScoreEvidence, by: DecisionConfig) -> Named | None:
     return Named(rate.fpr, 1000 * rate.value, 1000 * rate.lower, 1000 * rate.upper)
 
 
-def _promise(evidence: Evidence, strongest: int | None, by: DecisionConfig) -> Promise | None:
+def _promise(evidence: AnswerEvidence, strongest: int | None, by: DecisionConfig) -> Promise | None:
     if strongest is None:
         return None
     if evidence.contradicted is not None:

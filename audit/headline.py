@@ -9,9 +9,9 @@ from typing import Any
 from heldin.audit.coarse import brief
 from heldin.audit.decision import (
     Answer,
+    AnswerEvidence,
     Decision,
     DecisionConfig,
-    Evidence,
     ScoreEvidence,
     disagreement,
     passes,
@@ -35,7 +35,7 @@ LENGTH_DROWNS = 0.5  # a score whose rank correlation with the length of texts i
 LESS_BY = 0.2  # ... while that of a score that passes is lower by this: length explains the disagreement
 
 
-def headline(evidence: Evidence, decision: Decision, by: DecisionConfig, wording: Wording = USERS) -> Statement:
+def headline(evidence: AnswerEvidence, decision: Decision, by: DecisionConfig, wording: Wording = USERS) -> Statement:
     """Return the answer, one of four.
 
     Args:
@@ -62,7 +62,7 @@ def headline(evidence: Evidence, decision: Decision, by: DecisionConfig, wording
 
 
 def notes(
-    evidence: Evidence, by: DecisionConfig, length_correlations: Sequence[float | None], wording: Wording = USERS
+    evidence: AnswerEvidence, by: DecisionConfig, length_correlations: Sequence[float | None], wording: Wording = USERS
 ) -> list[Statement]:
     """Return what a reader must know first: a broken promise, and attacks that disagree, with the reason if known.
 
@@ -79,7 +79,7 @@ def notes(
     return remarks
 
 
-def _leaks(evidence: Evidence, decision: Decision, by: DecisionConfig, wording: Wording) -> Statement:
+def _leaks(evidence: AnswerEvidence, decision: Decision, by: DecisionConfig, wording: Wording) -> Statement:
     assert decision.strongest is not None
     score = evidence.scores[decision.strongest]
     standing = None
@@ -91,7 +91,7 @@ def _leaks(evidence: Evidence, decision: Decision, by: DecisionConfig, wording: 
     )
 
 
-def _leak_found(score: ScoreEvidence, evidence: Evidence, by: DecisionConfig, wording: Wording) -> Statement:
+def _leak_found(score: ScoreEvidence, evidence: AnswerEvidence, by: DecisionConfig, wording: Wording) -> Statement:
     values: dict[str, Any] = {"score": score.name, "interval": _interval(score, evidence), "audited": wording.audited}
     # The contradicted claim is the finding; the score is only what it was measured by.
     if not passes(score, by):
@@ -100,14 +100,14 @@ def _leak_found(score: ScoreEvidence, evidence: Evidence, by: DecisionConfig, wo
     return (LeakFound.BY_RATES if score.adjusted_p > by.auroc_level else LeakFound.BY_AUROC)(**values)
 
 
-def _violation(evidence: Evidence) -> Statement:
+def _violation(evidence: AnswerEvidence) -> Statement:
     certified = evidence.contradicted == "certified"
     if evidence.contradicted_by is None:
         return (Violation.CERTIFIED if certified else Violation.INDICATED)()
     return (Violation.CERTIFIED_BY if certified else Violation.INDICATED_BY)(subjects=evidence.contradicted_by)
 
 
-def _inconclusive(evidence: Evidence, decision: Decision, by: DecisionConfig, wording: Wording) -> Statement:
+def _inconclusive(evidence: AnswerEvidence, decision: Decision, by: DecisionConfig, wording: Wording) -> Statement:
     # First of all reasons: with the sides swapped, every limit below would be about the wrong direction.
     if decision.reversed:
         lowest = min(evidence.scores, key=lambda score: score.auroc)
@@ -130,7 +130,7 @@ def _left(decision: Decision, by: DecisionConfig, wording: Wording) -> Statement
     return (Left.BOTH if auroc else Left.RATE)(**auroc, **rate)
 
 
-def _needed(evidence: Evidence, decision: Decision, wording: Wording) -> Statement:
+def _needed(evidence: AnswerEvidence, decision: Decision, wording: Wording) -> Statement:
     # ``users_needed`` holds in four of five audits at chance: this may be one of the others.
     if evidence.users >= decision.users_needed:
         return Left.SETTLES_MOSTLY(users=evidence.users, audited=wording.audited)
@@ -140,7 +140,7 @@ def _needed(evidence: Evidence, decision: Decision, wording: Wording) -> Stateme
 
 
 def _disagreement(
-    evidence: Evidence, by: DecisionConfig, length_correlations: Sequence[float | None], wording: Wording
+    evidence: AnswerEvidence, by: DecisionConfig, length_correlations: Sequence[float | None], wording: Wording
 ) -> Statement:
     leading, best = evidence.scores[0], strongest(evidence, by)
     score = evidence.scores[best]
@@ -160,12 +160,12 @@ def _disagreement(
     )
 
 
-def _interval(score: ScoreEvidence, evidence: Evidence) -> Statement:
+def _interval(score: ScoreEvidence, evidence: AnswerEvidence) -> Statement:
     values: dict[str, Any] = {name: brief(getattr(score, name), 2) for name in ("auroc", "lower", "upper")}
     if len(evidence.scores) == 1:
         return AurocInterval.ALONE(**values)
     return AurocInterval.SIMULTANEOUS(**values, scores=len(evidence.scores))
 
 
-def _these(evidence: Evidence) -> Statement:
+def _these(evidence: AnswerEvidence) -> Statement:
     return Scores.SEVERAL(count=len(evidence.scores)) if len(evidence.scores) > 1 else Scores.ONE()

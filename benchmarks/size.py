@@ -146,6 +146,13 @@ def uses_of_names(paths: list[Path]) -> Counter[str]:
     return uses
 
 
+def names_of_several_classes(paths: list[Path]) -> list[str]:
+    """Return the names that more than one class has."""
+    nodes = (node for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    named = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    return sorted(name for name, count in named.items() if count > 1)
+
+
 def _compared_parts(node: ast.AST) -> Iterator[str | ast.Name]:
     """Yield the texts and names in an expression, without what it hands to functions."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -223,6 +230,7 @@ def main() -> None:
     print(f"import depth                         {import_depth():>8,}")
     uses = uses_of_names(files)
     print("uses of names that say nothing       " + ", ".join(f"{name} {uses[name]}" for name in NAMES))
+    print(f"names of several classes             {len(names_of_several_classes(files)):>8,}")
     print(f"tests tied to wording                {len(tests_tied_to_wording()):>8,}")
     with tempfile.TemporaryDirectory() as scratch:
         write_audited_files(Path(scratch) / "files")

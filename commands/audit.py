@@ -200,7 +200,7 @@ def _typed(called: typer.Context) -> dict[str, str]:
 def _require_one_of_each(options: Mapping[str, str], overrides: Sequence[str]) -> None:
     """Check that no key is set by an option and by --set: one of them would be dropped in silence."""
     for key in (override.partition("=")[0] for override in overrides):
-        twice = next((its for name, its in options.items() if name == key or name.startswith(f"{key}.")), None)
+        twice = next((value for name, value in options.items() if name == key or name.startswith(f"{key}.")), None)
         if twice is not None:
             raise InputError(f"{twice} and --set {key} set the same key: give one of them")
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 
-class What(StrEnum):
+class Command(StrEnum):
     """The commands that read a file."""
 
     RUN = "run"
@@ -23,11 +23,11 @@ class What(StrEnum):
     SWEEP = "sweep"
 
 
-Kind = Annotated[What, typer.Argument(help="The command that reads the file.")]
+Kind = Annotated[Command, typer.Argument(help="The command that reads the file.")]
 
 
 def config(
-    what: Kind,
+    command: Kind,
     section: Annotated[
         str | None, typer.Argument(metavar="[KEY]", help="Only this section or key, such as finetune.epochs.")
     ] = None,
@@ -44,14 +44,14 @@ def config(
         raise InputError("one of --schema, --markdown, --csv and --json at a time")
     if section and schema:
         raise InputError("--schema is for the whole file: leave the section out")
-    model = _model(what)
+    model = _model(command)
     if schema:
-        typer.echo(json_text(config_keys.file_schema(model, f"A file for heldin {what}")))
+        typer.echo(json_text(config_keys.file_schema(model, f"A file for heldin {command}")))
         return
     listed = config_keys.blocks_at(section, model) if section else config_keys.blocks(model)
     if markdown:
-        pages = {What.RUN: config_keys.RUN_PAGE, What.AUDIT: config_keys.AUDIT_PAGE}
-        typer.echo(config_keys.markdown(listed, pages.get(what, f"# Configuration of heldin {what}\n")))
+        pages = {Command.RUN: config_keys.RUN_PAGE, Command.AUDIT: config_keys.AUDIT_PAGE}
+        typer.echo(config_keys.markdown(listed, pages.get(command, f"# Configuration of heldin {command}\n")))
         return
     # Lines stay readable on a wide terminal, and whole on a narrow one.
     width = min(config_keys.WIDTH, shutil.get_terminal_size().columns)
@@ -61,7 +61,7 @@ def config(
 
 
 def init(
-    what: Kind,
+    command: Kind,
     kind: Annotated[
         str | None,
         typer.Option(
@@ -76,31 +76,31 @@ def init(
     from heldin.base.files import write_text
     from heldin.jobs.starting_files import kinds, starting_file
 
-    file = out or Path(f"{what}.yaml")
-    text = starting_file(what, kind or kinds(what)[0], _model(what))
+    file = out or Path(f"{command}.yaml")
+    text = starting_file(command, kind or kinds(command)[0], _model(command))
     # A config that somebody has edited is not overwritten.
     if file.exists():
         raise InputError(f"'{file}' already exists: name a new file by --out")
     write_text(file, text)
-    next_ = f"heldin audit --config {file}" if what is What.AUDIT else f"heldin {what} {file} --check"
+    next_ = f"heldin audit --config {file}" if command is Command.AUDIT else f"heldin {command} {file} --check"
     typer.echo(json_text({"file": str(file), "try": next_}) if json else f"{file}: edit it, then {next_}")
 
 
-def _model(what: What) -> "type[BaseModel]":
-    match what:
-        case What.RUN:
+def _model(command: Command) -> "type[BaseModel]":
+    match command:
+        case Command.RUN:
             from heldin.stages.run_config import RunConfig
 
             return RunConfig
-        case What.AUDIT:
+        case Command.AUDIT:
             from heldin.jobs.checkpoint.audit_config import CheckpointConfig
 
             return CheckpointConfig
-        case What.PLANT:
+        case Command.PLANT:
             from heldin.jobs.planted.plant_config import PlantConfig
 
             return PlantConfig
-        case What.SWEEP:
+        case Command.SWEEP:
             from heldin.sweeps.sweep_config import SweepConfig
 
             return SweepConfig

@@ -50,10 +50,10 @@ def exit_code(record: "Record", fail_on: frozenset[FailOn] | None) -> int:
     code = record.judgement.exit_code
     if code or fail_on is None:
         return code
-    found = {record.decision.decision.answer.value.replace(" ", "-"), *(["leaks"] if canaries_leak(record) else [])}
+    reasons = {record.decision.decision.answer.value.replace(" ", "-"), *(["leaks"] if canaries_leak(record) else [])}
     # Who does not accept "inconclusive" does not accept a leak.
     worse = {FailOn.LEAKS} if FailOn.INCONCLUSIVE in fail_on else set()
-    return ExitCode.GATED if found & {*fail_on, *worse, FailOn.NOT_VALID} else ExitCode.DONE
+    return ExitCode.GATED if reasons & {*fail_on, *worse, FailOn.NOT_VALID} else ExitCode.DONE
 
 
 def tell(record: "Record", folder: Path, code: int, *, verbose: bool = False) -> None:
@@ -77,12 +77,16 @@ def tell(record: "Record", folder: Path, code: int, *, verbose: bool = False) ->
     typer.echo(labelled("report", _report(record, folder) or "none"))
 
 
+def terminal_width() -> int:
+    """Return the characters of a line, 60 at least."""
+    return max(60, shutil.get_terminal_size().columns)
+
+
 def labelled(label: str, text: str) -> str:
     """Return ``label: text``, wrapped at the width of the terminal with the text in a column of its own."""
-    width = max(60, shutil.get_terminal_size().columns)
     return textwrap.fill(
         f"{label + ':':<{_LABEL}}{text}",
-        width,
+        terminal_width(),
         subsequent_indent=" " * _LABEL,
         # A path or an option is copied whole.
         break_long_words=False,

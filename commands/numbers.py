@@ -153,7 +153,7 @@ def _require_fitting(kind: str, given: Mapping[str, Any], takes: Mapping[str, in
         raise InputError(f"{_option(other)} does not go with {kind}: leave it out")
     if isinstance(given.get("delta"), str) and takes["delta"].default is inspect.Parameter.empty:
         raise InputError(f"heldin account {kind} takes a number for --delta")
-    needed = [name for name, its in takes.items() if its.default is inspect.Parameter.empty and name not in given]
+    needed = [name for name, taken in takes.items() if taken.default is inspect.Parameter.empty and name not in given]
     if needed:
         raise InputError(f"heldin account {kind} needs {' and '.join(map(_option, needed))}")
 

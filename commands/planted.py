@@ -184,13 +184,13 @@ def _finish_all(
         for record, folder in looks:
             assert record.planted is not None
             lines.append(_look_line(record))
-            its = exit_code(record, fail_on)
-            codes.add(its)
+            code = exit_code(record, fail_on)
+            codes.add(code)
             if json:
-                objects.append(findings_as_json(record, folder, its))
+                objects.append(findings_as_json(record, folder, code))
             else:
                 typer.echo(f"look {record.planted.look}: {record.target.name}")
-                tell(record, folder, its, verbose=verbose)
+                tell(record, folder, code, verbose=verbose)
     except InputError as error:
         if not lines:
             raise

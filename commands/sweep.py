@@ -8,7 +8,7 @@ import typer
 
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
-from heldin.commands.finish import command_line, interruptible, labelled
+from heldin.commands.finish import command_line, interruptible, labelled, terminal_width
 from heldin.commands.options import AsCsv, AsHtml, AsJson, DeviceOption, Out, Quiet, Set, answer
 
 if TYPE_CHECKING:
@@ -126,14 +126,14 @@ def write_reports(result: "SweepResult", folder: Path, *, html: bool) -> list[Pa
 
 def print_sweep(result: "SweepResult", *, json: bool, csv: bool) -> None:
     """Print a sweep as a table with the lines of page one, as JSON, or as CSV with a row for each variant."""
-    from heldin.reports.sweep_findings import summary_facts, summary_lines
-    from heldin.reports.sweep_table import table
+    from heldin.reports.sweep_findings import comparison_text, summary_facts, summary_lines
 
     # What has a row of its own for each variant: the rest are lists, which comparison.json has.
     rows = [{**v.model_dump(mode="json", exclude=_LISTS), "promise": str(v.promise or "")} for v in result.variants]
     flat = [{key: value for name, cell in row.items() for key, value in _cells(name, cell).items()} for row in rows]
-    told = [*(("note", str(note)) for note in result.notes), *summary_lines(result)]
-    text = "\n".join([table(result), "", *(labelled(label, line) for label, line in told)])
+    notes = [*(("note", str(note)) for note in result.notes), *summary_lines(result)]
+    compared = comparison_text(result, terminal_width())
+    text = "\n".join([compared, "", *(labelled(label, line) for label, line in notes)])
     answer(text, {**summary_facts(result), **result.model_dump(mode="json")}, flat, json=json, csv=csv)
 
 

@@ -378,11 +378,11 @@ def _tables(block: Block, places: Sequence[Block]) -> Iterator[str]:
     """Yield the table of the keys that are explained here, and lines that refer to the places of others."""
     own, elsewhere = [], dict[str, list[str]]()
     for key in _shown(block):
-        place, its = next((b, k) for b in places for k in b.keys if _explains(k, key) and _alike(b, block))
+        place, same = next((b, k) for b in places for k in b.keys if _explains(k, key) and _alike(b, block))
         if place == block:
             own.append(key)
             continue
-        default = "" if _default(its, place) == _default(key, block) else f" (default {_default(key, block)})"
+        default = "" if _default(same, place) == _default(key, block) else f" (default {_default(key, block)})"
         elsewhere.setdefault(_link(place, whole=False), []).append(f"`{_last(key)}`{_cell(default)}")
     if own:
         rows = ["| key | allowed | default | meaning |", "|---|---|---|---|"]
@@ -401,7 +401,7 @@ def _explains(key: Key, other: Key) -> bool:
 
 def _alike(block: Block, other: Block) -> bool:
     """Return whether a reader would look for keys of one in the other: they share more than one, or all."""
-    shared = [key for key in other.keys if any(_explains(its, key) for its in block.keys)]
+    shared = [key for key in other.keys if any(_explains(own, key) for own in block.keys)]
     return block == other or len(shared) > 1 or len(shared) == len(_shown(other))
 
 

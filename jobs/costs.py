@@ -25,8 +25,7 @@ from heldin.base.progress import LineReporter
 from heldin.base.wording import in_bytes
 from heldin.canaries.config import HighTemperatureCanaries, RarePhraseCanaries, UnseenTokenCanaries
 from heldin.corpus.config import FileCorpus, HubCorpus, MaildirCorpus, PresetCorpus, SyntheticCorpusConfig
-from heldin.corpus.split import Audited, set_aside_sizes
-from heldin.corpus.split import Part as Use
+from heldin.corpus.split import Audited, Part, set_aside_sizes
 from heldin.corpus.store import CorpusStore
 from heldin.defenses.choices import CappedPoissonSampler, NoiseGenerator, PoissonSampler
 from heldin.defenses.config import EntityDefense, NoDefense, PrivateDefense, SampledDefense
@@ -221,7 +220,7 @@ SHARE = 0.3  # of a matrix product's speed, where a step is not measured
 
 
 @dataclass(frozen=True)
-class Part:
+class CostPart:
     """One training of a run, or its scoring.
 
     Attributes:
@@ -249,7 +248,7 @@ class RunCost:
         disk: bytes of corpus store and tokens.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[CostPart, ...]
     records: int
     corpus_read: bool
     tokens_per_record: int
@@ -298,22 +297,22 @@ def cost_of_run(config: RunConfig, mechanism: Mechanism, sizes: "Sizes | None") 
     plain = per_token
     if not isinstance(config.defense, NoDefense):
         plain, _ = _seconds_per_token(shape, shorter.finetune, plain_step(shorter.finetune))
-    parts: list[Part] = []
+    parts: list[CostPart] = []
 
     def add(name: str, steps: int, records: float, seconds: float | None) -> None:
         tokens = int(records * length)
-        parts.append(Part(name, steps, tokens, None if seconds is None else tokens * seconds))
+        parts.append(CostPart(name, steps, tokens, None if seconds is None else tokens * seconds))
 
     if config.model.pretrain is not None:
-        its = config.model.pretrain.recipe
-        add("pre-training", its.steps(sizes.public), its.steps(sizes.public) * its.batch_size, plain)
+        base = config.model.pretrain.recipe
+        add("pre-training", base.steps(sizes.public), base.steps(sizes.public) * base.batch_size, plain)
     for spec in config.attack.references:
         if isinstance(spec, NamedReference):
             continue
         pretrained = isinstance(spec, PretrainedReference) and config.model.pretrain is not None
-        its = config.model.pretrain.recipe if pretrained and config.model.pretrain else recipe
-        steps = its.steps(sizes.references.get(spec.label, sizes.public))
-        add(f"reference {spec.label}", steps, steps * its.batch_size, plain)
+        base = config.model.pretrain.recipe if pretrained and config.model.pretrain else recipe
+        steps = base.steps(sizes.references.get(spec.label, sizes.public))
+        add(f"reference {spec.label}", steps, steps * base.batch_size, plain)
     steps, drawn = _own_steps(config, mechanism, sizes)
     add("fine-tuning", steps, steps * drawn, per_token)
     if config.attack.shadow_models:
@@ -442,8 +441,8 @@ def _by_names(config: RunConfig, corpus: CorpusData) -> tuple[npt.NDArray[np.flo
     layout, slots = laid_out(config, corpus, corpus.store, {}, _SILENT)
     stays = np.ones(len(corpus.store)) if slots is None else slots.kept.astype(np.float64)
     for parts in layout.pool.entities.values():  # no two of which share a record
-        stays[list(parts[Use.TRAIN])] /= 2
-    counts = np.array([stays[list(layout.parts[user][Use.TRAIN])].sum() for user in layout.users])
+        stays[list(parts[Part.TRAIN])] /= 2
+    counts = np.array([stays[list(layout.parts[user][Part.TRAIN])].sum() for user in layout.users])
     coins = set(layout.pool.names)
     present = np.array([0.5 if user in coins else 1.0 for user in layout.users])
     return counts[counts > 0], present[counts > 0]

@@ -237,30 +237,30 @@ _OTHERWISE = {
 }
 
 
-def kinds(what: str) -> tuple[str, ...]:
+def kinds(command: str) -> tuple[str, ...]:
     """Return the kinds of starting files for a "run", "audit", "plant" or "sweep"; the first is the default."""
-    return tuple(_KINDS if what == "run" else _OTHERS[what])
+    return tuple(_KINDS if command == "run" else _OTHERS[command])
 
 
-def starting_file(what: str, kind: str, model: type[BaseModel], corpus: Path = Path("corpus.jsonl")) -> str:
+def starting_file(command: str, kind: str, model: type[BaseModel], corpus: Path = Path("corpus.jsonl")) -> str:
     """Return a commented file that loads as it is, once the files that it names exist.
 
     Args:
         what: "run", "audit", "plant" or "sweep".
-        kind: one of ``kinds(what)``.
+        kind: one of ``kinds(command)``.
         model: the model of such files, whose meanings become comments.
         corpus: the corpus file of kind "own".
 
     Raises:
         InputError: an unknown kind.
     """
-    if kind not in kinds(what):
-        near = difflib.get_close_matches(kind, kinds(what), n=1)
+    if kind not in kinds(command):
+        near = difflib.get_close_matches(kind, kinds(command), n=1)
         meant = f"did you mean {near[0]}? " if near else ""
-        raise InputError(f"no starting file '{kind}' for {what}: {meant}choose from {', '.join(kinds(what))}")
-    title, content = _run_file(kind, corpus) if what == "run" else _OTHERS[what][kind]
+        raise InputError(f"no starting file '{kind}' for {command}: {meant}choose from {', '.join(kinds(command))}")
+    title, content = _run_file(kind, corpus) if command == "run" else _OTHERS[command][kind]
     looked_over = {"audit": "heldin audit --config THIS-FILE reads it"}.get(
-        what, f"heldin {what} THIS-FILE --check looks it over"
+        command, f"heldin {command} THIS-FILE --check looks it over"
     )
     body: list[str] = []
     for line in _Meanings(model).lines(content, "", ""):
@@ -268,7 +268,7 @@ def starting_file(what: str, kind: str, model: type[BaseModel], corpus: Path = P
             at = next(i for i in range(len(body), -1, -1) if i == 0 or not body[i - 1].startswith("#"))
             body.insert(at, "")
         body.append(line)
-    return "\n".join([*_comment(title), f"# heldin config {what} lists every key; {looked_over}.", "", *body]) + "\n"
+    return "\n".join([*_comment(title), f"# heldin config {command} lists every key; {looked_over}.", "", *body]) + "\n"
 
 
 def _run_file(kind: str, corpus: Path) -> tuple[str, dict[str, Any]]:
@@ -303,7 +303,7 @@ class _Meanings:
             if isinstance(value, dict) and (dotted, kind) in self._keys:  # by names that the file chooses
                 yield from _comment(self._keys[dotted, kind])
                 yield f"{key}:"
-                yield from (f"  {chosen}: {as_yaml(its)}" for chosen, its in value.items())
+                yield from (f"  {chosen}: {as_yaml(content)}" for chosen, content in value.items())
             elif isinstance(value, dict):
                 yield from self._section(dotted, value, kind)
             elif isinstance(value, list) and value and isinstance(value[0], dict) and "kind" not in value[0]:

@@ -141,7 +141,7 @@ class CellResult(Facts):
 
     Attributes:
         state: done; halted (by a filter, without a model); failed; or to do.
-        said: the line it failed with; "" otherwise.
+        reason: the line it failed with; "" otherwise.
         seconds: duration of all its processes so far.
         auroc: AUROC of the primary attack; null unless done.
         loss: mean loss on held-out users' test texts, nats per token; null unless measured.
@@ -166,7 +166,7 @@ class CellResult(Facts):
     block: int
     variant: str
     state: Literal["done", "halted", "failed", "to do"]
-    said: str
+    reason: str
     seconds: float
     auroc: float | None = None
     loss: float | None = None

@@ -144,9 +144,9 @@ def _sweep_command(name: str) -> Callable[..., None]:
 def _run_sweep(name: str, sweep: "Sweep", folder: Path, json: bool) -> None:
     from heldin.base.files import write_text
     from heldin.base.progress import reporter_for_this_terminal
-    from heldin.commands.finish import interruptible
+    from heldin.commands.finish import interruptible, terminal_width
     from heldin.commands.sweep import write_reports
-    from heldin.reports.sweep_table import table
+    from heldin.reports.sweep_findings import comparison_text
     from heldin.sweeps.driver import run_sweep
     from replication.sweep_findings import finding_table
 
@@ -161,7 +161,7 @@ def _run_sweep(name: str, sweep: "Sweep", folder: Path, json: bool) -> None:
     if json:
         typer.echo(json_text({"sweep": result.model_dump(mode="json"), "findings": fields}))
     else:
-        lines = [table(result)]
+        lines = [comparison_text(result, terminal_width())]
         if judged:
             lines.append(finding_table(judged, sweep.config.blocks))
         typer.echo("\n".join([*lines, *(f"report: {path}" for path in written)]))

@@ -12,7 +12,7 @@ from heldin.record.requirements import epsilon_per_user
 from heldin.reports import annex_parts as parts
 from heldin.reports.annex_parts import Scenario
 from heldin.reports.attacks import marks_line
-from heldin.reports.blocks import Block, Facts, Remarks, Table
+from heldin.reports.blocks import Block, FactList, Remarks, Table
 from heldin.reports.extraction import extraction_line, most_left
 from heldin.reports.people import attacker_asks
 from heldin.reports.recommendation import limit_rows
@@ -40,12 +40,12 @@ def tabulate_limits(record: Record) -> Table | None:
     return Table(head, rows, note, numeric=(1, 2), widths=(2, 0.7, 1, 0.8)) if rows else None
 
 
-def state_release(record: Record) -> Facts:
+def state_release(record: Record) -> FactList:
     """Return the intended release."""
     return parts.state_release(release_of(record.config), [result.attack for result in record.attacks])
 
 
-def explain_promise(record: Record) -> Facts:
+def explain_promise(record: Record) -> FactList:
     """Return unit, delta and neighbours of the promise."""
     t, unit = record.training, audited_by(record).singular
     if t is None:
@@ -54,11 +54,11 @@ def explain_promise(record: Record) -> Facts:
             ["delta", _delta_of_bounds(record)],
             ["neighbours", "Not known: a guarantee would have to say which training sets count as neighbours."],
         ]
-        return Facts(pairs)
+        return FactList(pairs)
     first, *others = parts.explain_promise(
         parts.Promised(t.promise, t.unit, t.protected, t.epsilon, t.delta, t.users), unit
     )
-    return Facts([[first[0], first[1] + _entities(record)], *others])
+    return FactList([[first[0], first[1] + _entities(record)], *others])
 
 
 def _entities(record: Record) -> str:
@@ -185,7 +185,7 @@ def list_other_models(record: Record) -> list[str]:
     return lines
 
 
-def state_quality(record: Record) -> Facts:
+def state_quality(record: Record) -> FactList:
     """Return how much was tested, and how well."""
     d, s = record.decision, record.split
     words = TRAININGS if record.trainings is not None else audited_by(record)
@@ -202,7 +202,7 @@ def state_quality(record: Record) -> Facts:
         met = [condition.known_by for condition in record.planted.conditions]
         ways = ", ".join(f"{met.count(way)} {way.value}" for way in Known if way in met)
         rows.append(["conditions of certified statements", ways])
-    return Facts(rows)
+    return FactList(rows)
 
 
 def _false_alarms(record: Record) -> str:

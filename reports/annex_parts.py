@@ -18,7 +18,7 @@ from heldin.reports.blocks import (
     Blanks,
     Block,
     Entry,
-    Facts,
+    FactList,
     Paragraph,
     Reference,
     Remarks,
@@ -94,10 +94,10 @@ EXTRACTION_NOT_RUN = Scenario(
 def list_entries(
     *,
     tests: Callable[[S], Sequence[Scenario]],
-    release: Callable[[S], Facts],
-    promise: Callable[[S], Facts],
+    release: Callable[[S], FactList],
+    promise: Callable[[S], FactList],
     others: Callable[[S], Sequence[str]],
-    quality: Callable[[S], Facts],
+    quality: Callable[[S], FactList],
     repeat: Callable[[S], Remarks],
     opinion: Callable[[S], Table],
     residual: Callable[[S], list[Block]],
@@ -151,10 +151,10 @@ def list_untried(scenarios: Sequence[Scenario]) -> str:
     return f"Not tested: {', '.join(untried)}."
 
 
-def state_release(release: Release | None, attacks: Sequence[str], tests: str = "The tests of membership") -> Facts:
+def state_release(release: Release | None, attacks: Sequence[str], tests: str = "The tests of membership") -> FactList:
     """Return the config's release block, and what it means for the tests by these attacks."""
     if release is None:
-        return Facts([("access", ""), ("rate limit", ""), ("recipients", "")])
+        return FactList([("access", ""), ("rate limit", ""), ("recipients", "")])
     limit = release.rate_limit
     more = list(dict.fromkeys(name for name in attacks if asks_for_vocabulary(name)))
     had = f"{tests} used the same access as the recipients will have"
@@ -168,7 +168,7 @@ def state_release(release: Release | None, attacks: Sequence[str], tests: str = 
         else f"{had}.",
         "text": "The tests of membership used more access than the recipients will have; extraction needs only text.",
     }
-    return Facts(
+    return FactList(
         [
             ["access", f"{release.access} (as declared)"],
             [

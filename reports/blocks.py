@@ -27,7 +27,7 @@ class Banner:
 
 
 @dataclass(frozen=True)
-class Note:
+class FramedNote:
     """What must be read with the answer, in a frame."""
 
     text: str
@@ -67,7 +67,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Facts:
+class FactList:
     """(name, value) pairs; an empty value becomes a line to fill in."""
 
     pairs: Rows
@@ -138,11 +138,11 @@ class Attachment:
 
 Block = (
     Banner
-    | Note
+    | FramedNote
     | Paragraph
     | Small
     | Table
-    | Facts
+    | FactList
     | Remarks
     | Figure
     | Reference
@@ -164,7 +164,7 @@ class Place(StrEnum):
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     """Blocks below a heading.
 
     Attributes:
@@ -204,9 +204,9 @@ class Report:
     subject: str
     created: str
     notice: str
-    sections: Sequence[Section]
+    sections: Sequence[ReportSection]
 
-    def section(self, key: str) -> Section | None:
+    def section(self, key: str) -> ReportSection | None:
         """Return the section with this key; None if the report has none."""
         return next((section for section in self.sections if section.key == key), None)
 
@@ -219,7 +219,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Entry(Generic[S]):
-    """An entry in the table of contents of a kind of report; its fields are those of ``Section``.
+    """An entry in the table of contents of a kind of report; its fields are those of ``ReportSection``.
 
     Attributes:
         title: a function of the subject if it depends on it.
@@ -234,7 +234,7 @@ class Entry(Generic[S]):
     place: Place = Place.FLOW
     whole: bool = False
 
-    def section(self, subject: S) -> Section | None:
+    def section(self, subject: S) -> ReportSection | None:
         """Return the section for a record or a sweep; None if it does not apply."""
         content = self.make(subject) if self.make else None
         if self.make and not content:
@@ -243,10 +243,10 @@ class Entry(Generic[S]):
             [Paragraph(content)] if isinstance(content, str) else [content] if isinstance(content, Block) else content
         )
         title = self.title if isinstance(self.title, str) else self.title(subject)
-        return Section(self.key, title, blocks or (), self.level, self.place, self.whole)
+        return ReportSection(self.key, title, blocks or (), self.level, self.place, self.whole)
 
 
-def assemble(subject: S, entries: Iterable[Entry[S]]) -> tuple[Section, ...]:
+def assemble(subject: S, entries: Iterable[Entry[S]]) -> tuple[ReportSection, ...]:
     """Return the sections that apply to a record or a sweep, in order."""
     return tuple(section for entry in entries if (section := entry.section(subject)) is not None)
 
@@ -256,12 +256,14 @@ def texts(content: Any) -> Iterator[str]:
     match content:
         case str() if content:
             yield content
-        case Section():
+        case ReportSection():
             yield from texts((content.title, content.blocks))
         case list() | tuple():
             for part in content:
                 yield from texts(part)
-        case Banner() | Note() | Paragraph() | Small() | Table() | Facts() | Remarks() | Figure() | Reference():
+        case (
+            Banner() | FramedNote() | Paragraph() | Small() | Table() | FactList() | Remarks() | Figure() | Reference()
+        ):
             yield from texts([getattr(content, field.name) for field in fields(content) if field.name != "name"])
         case Blanks() | Signature() | Verbatim() | Attachment():
             yield from texts([getattr(content, field.name) for field in fields(content)])

@@ -13,7 +13,7 @@ from heldin.record.document import Record
 from heldin.record.planted_facts import PlantedFacts
 from heldin.reports.annex_parts import REFERENCE
 from heldin.reports.attacks import marks_line
-from heldin.reports.blocks import Block, Entry, Note, Paragraph
+from heldin.reports.blocks import Block, Entry, FramedNote, Paragraph
 from heldin.reports.claims import describe_verdicts
 from heldin.reports.extraction import extraction_line
 from heldin.reports.people import describe_attacker, describe_people
@@ -24,7 +24,7 @@ from heldin.reports.wording import audited_by, group_name, interval, of_real_row
 def explain_answer(record: Record) -> list[Block]:
     """Return the statistics behind the answer, and what must be read with them."""
     limits = propose_limits(record)
-    blocks: list[Block] = [Paragraph(record.decision.headline), *map(Note, warn(record))]
+    blocks: list[Block] = [Paragraph(record.decision.headline), *map(FramedNote, warn(record))]
     return [*blocks, *([Paragraph(limits)] if limits else [])]
 
 

@@ -38,14 +38,14 @@ def render(report: Report) -> str:
     return environment.get_template(TEMPLATE.name).render(report=as_data(report), drawings=drawings, icons=ICONS)
 
 
-class Drawn(NamedTuple):
+class DrawnFigure(NamedTuple):
     """A figure in a web page, and its data as CSV."""
 
     svg: Markup
     data: str
 
 
-def _inline(figure: Figure) -> Drawn:
+def _inline(figure: Figure) -> DrawnFigure:
     """Return a figure's SVG as a part of a page: read out by its alternative text, with names of its own."""
     # Letters stay letters, which a reader can select and a screen reader can read.
     with mpl.rc_context({"svg.fonttype": "none"}):
@@ -66,4 +66,4 @@ def _inline(figure: Figure) -> Drawn:
     ET.register_namespace("", _SVG)
     ET.register_namespace("xlink", _LINK)
     # ElementTree escapes every text and attribute of what it writes.
-    return Drawn(Markup(ET.tostring(drawing, encoding="unicode")), data_of(drawings))
+    return DrawnFigure(Markup(ET.tostring(drawing, encoding="unicode")), data_of(drawings))

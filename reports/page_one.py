@@ -16,7 +16,7 @@ from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict
 from heldin.record.document import Record
 from heldin.record.planted_facts import Known, Reason, deciding
 from heldin.record.release import Release, release_of
-from heldin.reports.blocks import Banner, Block, Facts, Paragraph, Signature
+from heldin.reports.blocks import Banner, Block, FactList, Paragraph, Signature
 from heldin.reports.recommendation import canaries_leak, recommend
 from heldin.words.evidence import ClaimLabel
 from heldin.words.page_one import (
@@ -43,9 +43,9 @@ _ACCESS = {"weights": "the weights", "log-probabilities": "log-probabilities of 
 
 def state_answer(record: Record) -> list[Statement]:
     """Return the sentence below the banner, after one more where canary users leak."""
-    found = _find(record, record.decision.decision)
+    finding = _find(record, record.decision.decision)
     leak = canaries_leak(record) and record.decision.decision.answer is not Answer.LEAKS
-    return [*([Found.CANARIES_LEAK()] if leak else []), found]
+    return [*([Found.CANARIES_LEAK()] if leak else []), finding]
 
 
 def _find(record: Record, decision: Decision) -> Statement:
@@ -303,7 +303,7 @@ def _rounded(number: int) -> str:
     return f"{number / 1e6:,.1f} million" if number >= 1e6 else f"{number:,}"
 
 
-def identify(record: Record) -> Facts:
+def identify(record: Record) -> FactList:
     """Return what was audited: model, owner, purpose, release, date and report id."""
     release = release_of(record.config)
     parameters = record.target.parameters
@@ -311,7 +311,7 @@ def identify(record: Record) -> Facts:
     counts = f"{record.split.held_in:,} members, {record.split.held_out:,} non-members"
     if record.trainings is not None:
         counts = f"{record.trainings.runs:,} trainings"
-    return Facts(
+    return FactList(
         [
             ("Model", f"{record.name} ({record.target.name}{size})"),
             ("Owner/purpose", describe_owner(release)),

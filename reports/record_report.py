@@ -1,28 +1,16 @@
 """The report of one run or audit: its table of contents, and the sections on facts."""
 
-from pathlib import Path
-
 from heldin.audit.results import CanaryFacts, TrainingsFacts
 from heldin.base.wording import counted
-from heldin.record.document import EffortFacts, Record, read_record
+from heldin.record.document import EffortFacts, Record
 from heldin.record.facts import Count, Overlaps
 from heldin.reports import annex, annex_parts, attacks, claims, extraction, figures, findings, page_one
-from heldin.reports.blocks import Block, Entry, Facts, Paragraph, Place, Report, Verbatim, assemble
-from heldin.reports.typesetting import write_pdf
+from heldin.reports.blocks import Block, Entry, FactList, Paragraph, Place, Report, Verbatim, assemble
 from heldin.reports.wording import audited_by, breakable, explain_terms, texts_of
 from heldin.words.page_one import Handling
 from heldin.words.people import Wording
 from heldin.words.split import AtEndpoint
 from heldin.words.statement import joined
-
-
-def write_report(folder: Path) -> Path:
-    """Make ``folder``/report.pdf from ``folder``/record.json, and return its path.
-
-    Raises:
-        InputError: no readable record in ``folder``.
-    """
-    return write_pdf(report_record(read_record(folder / "record.json")), folder / "report.pdf")
 
 
 def report_record(record: Record) -> Report:
@@ -38,12 +26,12 @@ def report_record(record: Record) -> Report:
     )
 
 
-def list_facts(record: Record) -> Facts:
+def list_facts(record: Record) -> FactList:
     """Return facts on data, split, models, training and environment."""
     c, s, e, words = record.corpus, record.split, record.environment, audited_by(record)
     # Other rows, not empty ones: an audit of trainings has no held-in users, no overlaps and no audited model.
     if record.trainings:
-        return Facts(_training_facts(record, record.trainings))
+        return FactList(_training_facts(record, record.trainings))
     rows = [
         (
             f"users in the corpus, {'sentences as records' if c.text_unit == 'sentence' else 'records'}",
@@ -144,7 +132,7 @@ def list_facts(record: Record) -> Facts:
         ("packages", ", ".join(f"{k} {v}" for k, v in e.packages.items())),
         ("device", f"{e.device}, {e.threads} threads"),
     ]
-    return Facts(rows)
+    return FactList(rows)
 
 
 def took(effort: EffortFacts) -> str:

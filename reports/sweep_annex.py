@@ -11,7 +11,7 @@ from heldin.record.release import Release, release_of
 from heldin.record.sweep import CellResult, CellTests, SweepResult, VariantResult
 from heldin.reports import annex_parts as parts
 from heldin.reports.annex_parts import Scenario
-from heldin.reports.blocks import Block, Facts, Remarks, Table
+from heldin.reports.blocks import Block, FactList, Remarks, Table
 from heldin.reports.wording import assign_letters, breakable, format_summary, percent, texts_of
 from heldin.words.people import AUDITED, Wording
 from heldin.words.split import SplitReason
@@ -20,10 +20,10 @@ LEGEND = "(Letters: the variants, as in the table of page one.)"
 VARIES = "Variants state different releases: each cell's own report has its own."
 
 
-def state_release(result: SweepResult) -> Facts:
+def state_release(result: SweepResult) -> FactList:
     """Return the intended release."""
     if _releases_vary(result):
-        return Facts([("of all variants", VARIES)])
+        return FactList([("of all variants", VARIES)])
     # Which other attacks a cell ran stands in its own report.
     leading = [result.attacker.attack] if result.attacker else []
     called = "The primary attack" if leading else "The tests of membership"
@@ -185,12 +185,12 @@ def _releases_vary(result: SweepResult) -> bool:
     return any(key == "release" or key.startswith("release.") for variant in result.variants for key in variant.differs)
 
 
-def explain_promises(result: SweepResult) -> Facts:
+def explain_promises(result: SweepResult) -> FactList:
     """Return what the variants promise, once for all that promise the same."""
     unit, by_words, marks = _what(result).singular, dict[str, list[str]](), assign_letters(result.variants)
     for variant in result.variants:
         by_words.setdefault(_promise(variant, unit), []).append(f"{marks[variant.name]}  {breakable(variant.label)}")
-    return Facts([[", ".join(names), words] for words, names in by_words.items()])
+    return FactList([[", ".join(names), words] for words, names in by_words.items()])
 
 
 def _promise(variant: VariantResult, unit: str) -> str:
@@ -236,13 +236,13 @@ def list_other_models(result: SweepResult) -> list[str]:
     return lines
 
 
-def state_quality(result: SweepResult) -> Facts:
+def state_quality(result: SweepResult) -> FactList:
     """Return how much was tested, and how well."""
     words, done, tests = _what(result), _done(result), _tests(result)
     cells = f"{len(done)} of {counted(len(result.cells), 'training run')}, in {counted(result.blocks, 'repetition')}"
     rows = [["how many models", cells]]
     if not done or not tests:
-        return Facts(rows)
+        return FactList(rows)
     first = done[0]
     rows.append(
         [
@@ -255,7 +255,7 @@ def state_quality(result: SweepResult) -> Facts:
     rows.append(["who is a member", _spread([_sides(test) for test in tests])])
     rows.append(["by chance alone", _spread([_false_alarms(t) for t in tests])])
     rows.append(["controls", _spread([parts.describe_controls(t.baselines, t.separating) for t in tests])])
-    return Facts(rows)
+    return FactList(rows)
 
 
 def _sides(test: CellTests) -> str:

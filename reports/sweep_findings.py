@@ -1,5 +1,6 @@
-"""Page one of a sweep's report: the answer, the picture, a row for each defense, and what to do next."""
+"""Page one of a sweep's report, and the comparison in the terminal."""
 
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,9 +10,10 @@ from heldin.audit.decision import Answer
 from heldin.audit.shipping import LEAST_BLOCKS as LEAST_OF_RULE
 from heldin.audit.shipping import CandidateResult, Shipping, Tested
 from heldin.base.wording import counted
+from heldin.bounds.verdict import describe_outcome
 from heldin.record.release import release_of
 from heldin.record.sweep import Rule, SweepResult, VariantResult
-from heldin.reports.blocks import Banner, Block, Facts, Note, Paragraph, Signature, Table
+from heldin.reports.blocks import Banner, Block, FactList, FramedNote, Paragraph, Signature, Table
 from heldin.reports.page_one import describe_owner, describe_release, written, written_date
 from heldin.reports.people import attacker_asks
 from heldin.reports.wording import (
@@ -20,6 +22,7 @@ from heldin.reports.wording import (
     assign_letters,
     breakable,
     describe_intervals,
+    format_fit,
     format_promise,
     format_summary,
     name_measure,
@@ -35,6 +38,19 @@ from heldin.words.sweep_page import Chosen, Compared, SweepAdvice, SweepLabel
 _PREFERRED = {**MEASURES, "auroc": "the largest AUROC of any attack"}
 _MOST_NAMED = 4  # violations, and defenses in a list on page one: its table has all
 _GRAVEST = (Answer.LEAKS, Answer.NOT_VALID, Answer.INCONCLUSIVE, Answer.NO_LEAK)
+_HEAD = (
+    "variant",
+    "defense",
+    "epsilon",
+    "AUROC (95 %)",
+    "less the first",
+    "loss",
+    "less the first",
+    "perplexity",
+    "gain over base",
+    "of plan",
+    "runs",
+)
 
 
 def answer_of(result: SweepResult, variant: str) -> Answer | None:
@@ -65,7 +81,7 @@ def show_answer(result: SweepResult) -> list[Block]:
     """Return what was compared, and the answer in its banner."""
     done = sum(cell.state == "done" for cell in result.cells)
     release = release_of(result.config)
-    facts = Facts(
+    facts = FactList(
         [
             (
                 "Compared",
@@ -357,8 +373,8 @@ def list_notes(result: SweepResult) -> list[Block]:
     ]
     more = f" and {len(contradicted) - _MOST_NAMED} more" if len(contradicted) > _MOST_NAMED else ""
     violations = [f"A claim is contradicted in {'; '.join(contradicted[:_MOST_NAMED])}{more}."] if contradicted else []
-    said = [] if result.shipping is None else [Paragraph(str(result.shipping.reason))]
-    return [*said, *map(Note, [*violations, *map(str, result.notes)])]
+    reasons = [] if result.shipping is None else [Paragraph(str(result.shipping.reason))]
+    return [*reasons, *map(FramedNote, [*violations, *map(str, result.notes)])]
 
 
 def show_rule(result: SweepResult) -> list[Block]:
@@ -434,3 +450,51 @@ def describe_attacker(result: SweepResult) -> str:
         f" ({how_aggregated(attacker.attack, attacker.aggregation)}). The attack flags everyone above a score"
         f" threshold. This threshold wrongly flags {wrongly} of every 1,000 {words.other}."
     )
+
+
+def comparison_text(result: SweepResult, width: int) -> str:
+    """Return the comparison as plain text without its notes: a table, or a paragraph for each variant if too wide."""
+    rows = [list(_HEAD)]
+    for variant in result.variants:
+        rows.append(
+            [
+                variant.label,
+                variant.defense,
+                "-" if variant.epsilon is None else f"{variant.epsilon:.3g} per {variant.unit}",
+                format_summary(variant.auroc),
+                format_summary(variant.auroc_difference, signed=True),
+                format_summary(variant.loss),
+                format_summary(variant.loss_difference, signed=True),
+                format_summary(variant.perplexity, digits=2),
+                format_summary(variant.gain, signed=True),
+                format_fit(variant),
+                f"{variant.cells}/{result.blocks}",
+            ]
+        )
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    if max(map(len, lines)) > width:
+        cells = ([f"{name} {cell}" for name, cell in zip(_HEAD, row, strict=True) if cell != "-"] for row in rows[1:])
+        lines = [textwrap.fill(", ".join(row), width, subsequent_indent="  ", break_on_hyphens=False) for row in cells]
+    return "\n".join([*lines, *_list_failed(result), *_list_tuned(result)])
+
+
+def _list_failed(result: SweepResult) -> Iterator[str]:
+    """Yield the training runs without a result, and those that contradict a claim."""
+    for cell in result.cells:
+        name = f"run {cell.block}/{cell.variant}"
+        if cell.state != "done":
+            yield f"{name}: {cell.state}{f': {cell.reason}' if cell.reason else ''}"
+        for verdict in cell.verdicts:
+            if verdict.outcome == "contradicted":
+                jointly = "also jointly" if verdict.jointly_contradicted else "not jointly"
+                outcome = describe_outcome(verdict.outcome, verdict.standing)
+                yield f"{name}: {verdict.subjects}: {verdict.claim} is {outcome}, {jointly}"
+
+
+def _list_tuned(result: SweepResult) -> Iterator[str]:
+    for tried in result.tried:
+        if tried.chosen:
+            values = ", ".join(f"{key} {value}" for key, value in tried.values.items())
+            loss = "no model" if tried.public_loss is None else f"public users' loss {tried.public_loss:.4f}"
+            yield f"tuned: {tried.variant}: {values} ({loss})"

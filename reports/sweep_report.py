@@ -135,7 +135,7 @@ def _cell_row(cell: CellResult) -> list[str]:
     return [
         str(cell.block),
         breakable(cell.variant),
-        cell.state if not cell.said else f"{cell.state}: {breakable(cell.said)}",
+        cell.state if not cell.reason else f"{cell.state}: {breakable(cell.reason)}",
         *("-" if value is None else f"{value:.{digits}f}" for value, digits in ((cell.auroc, 3), (cell.loss, 4))),
         "-" if cell.epsilon_at_least is None else f"{cell.epsilon_at_least:.2f}",
         "; ".join(verdicts) or "-",

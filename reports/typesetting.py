@@ -8,7 +8,7 @@ from typing import Any
 
 from heldin.base.errors import InputError
 from heldin.base.files import whole_file
-from heldin.reports.blocks import Block, Report, Section
+from heldin.reports.blocks import Block, Report, ReportSection
 from heldin.reports.wording import breakable
 
 TEMPLATE = Path(__file__).with_name("report.typ")
@@ -58,6 +58,6 @@ def _block(block: Block) -> dict[str, Any]:
     return _fields(block, kind=type(block).__name__)
 
 
-def _fields(content: Block | Section, **changes: Any) -> dict[str, Any]:
+def _fields(content: Block | ReportSection, **changes: Any) -> dict[str, Any]:
     values = {field.name: getattr(content, field.name) for field in fields(content)}
     return {name: value for name, value in {**values, **changes}.items() if not callable(value)}

@@ -9,7 +9,7 @@ from heldin.audit.bootstrap import Estimate
 from heldin.audit.results import CanaryGroup
 from heldin.base.wording import counted
 from heldin.record.document import Record
-from heldin.reports.blocks import Facts, Place, Section, texts
+from heldin.reports.blocks import FactList, Place, ReportSection, texts
 from heldin.words.glossary import TERMS
 from heldin.words.people import AUDITED, Wording
 
@@ -143,12 +143,14 @@ def describe_intervals(result: "SweepResult") -> str:
     return "two repetitions give no interval"
 
 
-def explain_terms(front: Sequence[Section], others: Sequence[Section], level: int = 1) -> tuple[Section, Section]:
+def explain_terms(
+    front: Sequence[ReportSection], others: Sequence[ReportSection], level: int = 1
+) -> tuple[ReportSection, ReportSection]:
     """Return two sections: terms that page one uses, for page two, and those that only later pages use."""
     here, later = ("\n".join(texts(sections)).lower() for sections in (front, others))
     first = [pair for pair in TERMS.items() if pair[0].lower() in here]
     rest = [pair for pair in TERMS.items() if pair not in first and pair[0].lower() in later]
     return (
-        Section("terms", "Terms on page one", (Facts(first),), place=Place.PAGE),
-        Section("glossary", "Further terms", (Facts(rest),), level),
+        ReportSection("terms", "Terms on page one", (FactList(first),), place=Place.PAGE),
+        ReportSection("glossary", "Further terms", (FactList(rest),), level),
     )

@@ -156,7 +156,7 @@ def _cell(
     measured = finished.get(cell.name)
     if measured is None:
         outcome = "to do" if state is None or state.code is None else "halted" if state.halted else "failed"
-        reason = problems.get(cell.name, state.said if state else "")
+        reason = problems.get(cell.name, state.reason if state else "")
         outcome = "failed" if cell.name in problems else outcome
         return CellResult.model_validate(
             {"block": cell.block, "variant": cell.variant.name, "state": outcome, "said": reason, "seconds": seconds}
@@ -167,7 +167,7 @@ def _cell(
         block=cell.block,
         variant=cell.variant.name,
         state="done",
-        said="",
+        reason="",
         seconds=seconds,
         auroc=record.primary().auroc.value,
         loss=utility.loss if utility else None,

@@ -47,7 +47,7 @@ def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str, conn
             failed = [cell for cell in tuned.cells if cell.state in ("failed", "to do")]
             if failed:
                 raise ResumableError(
-                    f"tuning: cell {failed[0].block}/{failed[0].variant}: {failed[0].said}; the same command tries it"
+                    f"tuning: cell {failed[0].block}/{failed[0].variant}: {failed[0].reason}; the same command tries it"
                     " again; if it cannot succeed, take it out of the grid and begin in a new folder"
                 )
             contradicted = tuned.exit_code == ExitCode.CERTIFIED

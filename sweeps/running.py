@@ -50,14 +50,14 @@ class CellState:
         seconds: duration of all its processes so far, those of killed sweeps aside.
         calls: number of these processes.
         code: exit code of the last one; null before the first.
-        said: its last line if it failed, up to what it quotes: names of users never reach documents.
+        reason: its last line if it failed, up to what it quotes: names of users never reach documents.
         halted: whether a filter ended training without a model, which is a result.
     """
 
     seconds: float = 0.0
     calls: int = 0
     code: int | None = None
-    said: str = ""
+    reason: str = ""
     halted: bool = False
 
 
@@ -125,7 +125,7 @@ class _Running:
                     state = self._states[cell.name]
                     if state.code == _INTERRUPTED:
                         raise KeyboardInterrupt
-                    outcome = "done" if state.code in FINE else f"failed: {state.said}"
+                    outcome = "done" if state.code in FINE else f"failed: {state.reason}"
                     self._reporter.say(f"cell {cell.name}: {outcome} ({state.seconds:,.0f} s; {self._left()})")
             except BaseException as error:
                 # The pool waits for its threads, and these for the cells. Ctrl-C reaches the cells here too, which stop
@@ -142,7 +142,7 @@ class _Running:
             return
         # It may have been finished by the process that was waited for.
         if (cell.folder / "record.json").is_file():
-            cell_state.code, cell_state.said = 0, ""
+            cell_state.code, cell_state.reason = 0, ""
         else:
             words = ("run", str(cell.folder / "config.yaml"), "--out", str(cell.folder))
             self._started[cell.name] = time.monotonic()
@@ -151,7 +151,7 @@ class _Running:
             # Of its place: the others go on.
             except (InputError, ResumableError, OSError) as error:
                 ended = Ended(_FAILED, without_names(f"error: {error}"))
-            cell_state.code, cell_state.said, cell_state.halted = ended.code, ended.reason, ended.halted
+            cell_state.code, cell_state.reason, cell_state.halted = ended.code, ended.reason, ended.halted
             cell_state.seconds += ended.seconds
             cell_state.calls += 1
         self._ended[cell.name] = time.monotonic()
@@ -173,7 +173,8 @@ class _Running:
         ]
         for cell in reversed(ended):
             state = self._states[cell.name]
-            rows.append((cell.name, "done" if state.code in FINE else "failed", f"{state.seconds:,.0f} s", state.said))
+            outcome = "done" if state.code in FINE else "failed"
+            rows.append((cell.name, outcome, f"{state.seconds:,.0f} s", state.reason))
         return WorkOverview(
             columns=("cell", "state", "time", "last line"),
             rows=rows,
@@ -228,8 +229,8 @@ def _with_shared(
         if ended.code:
             for cell in alike:
                 state = states[cell.name]
-                state.code, state.said = ended.code, f"what it shares could not be made: {ended.reason}"
-                reporter.say(f"cell {cell.name}: failed: {state.said}")
+                state.code, state.reason = ended.code, f"what it shares could not be made: {ended.reason}"
+                reporter.say(f"cell {cell.name}: failed: {state.reason}")
         else:
             ready += alike
     place.publish()

@@ -282,8 +282,8 @@ def finished(small_config: Path, make_once: MakeOnce) -> Path:
     def build(folder: Path) -> None:
         from heldin.base.progress import LineReporter
         from heldin.jobs.run import run
-        from heldin.reports.record_report import write_report
         from heldin.stages.run_config import load_config
+        from tests.pdf_pages import write_report
 
         run(
             load_config(small_config),

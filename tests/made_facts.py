@@ -3,7 +3,7 @@
 from heldin.audit.answer import DecisionFacts
 from heldin.audit.attack_results import AttackResult, Curve, Histogram, TprAt
 from heldin.audit.bootstrap import Estimate
-from heldin.audit.decision import DecisionConfig, Evidence, RateEvidence, ScoreEvidence, decide
+from heldin.audit.decision import AnswerEvidence, DecisionConfig, RateEvidence, ScoreEvidence, decide
 from heldin.audit.headline import headline, notes
 from heldin.audit.randomisation import Law
 from heldin.audit.results import CanaryFacts
@@ -64,7 +64,7 @@ def score(auroc=0.5, *, name="likelihood-ratio (mean over texts)", adjusted_p=1.
 def evidence(*scores, **changes):
     """400 users of whom heldin drew the sides, nothing promised, p-values as the scores have them."""
     its = scores or (score(),)
-    return Evidence(
+    return AnswerEvidence(
         **{
             "users": 400,
             "held_out": 200,

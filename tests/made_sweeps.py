@@ -144,7 +144,7 @@ def _cell(block, name, auroc, gain, private, contradicted):
         block=block,
         variant=name,
         state="done",
-        said="",
+        reason="",
         seconds=61.5,
         auroc=auroc,
         loss=round(5.0 - gain, 4),

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pypdfium2 as pdfium
 
+from heldin.record.document import read_record
+from heldin.reports.record_report import report_record
+from heldin.reports.typesetting import write_pdf
 from tests.drafts import draft_text, is_draft
 
 TEXT, FORM = 1, 5  # kinds of objects on a page; a figure is a form
@@ -57,3 +60,8 @@ def lines_lie_apart(page: Page) -> bool:
             if wide > 1 and high > 2.5:
                 return False
     return True
+
+
+def write_report(folder: Path) -> Path:
+    """Make ``folder``/report.pdf from ``folder``/record.json, and return its path."""
+    return write_pdf(report_record(read_record(folder / "record.json")), folder / "report.pdf")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from heldin.white_box.laws import Found
+from heldin.white_box.laws import LawResult
 from heldin.white_box.outcome import AlarmKind
 
 Subject = Literal["canaries", "keys", "rates", "texts", "coordinates", "state", "unlike units", "processes"]
@@ -50,7 +50,7 @@ class Check:
         return self.p_value <= self.level
 
 
-def tested(name: str, subject: Subject, finding: Found, expected: float, detects: str) -> Check:
+def tested(name: str, subject: Subject, finding: LawResult, expected: float, detects: str) -> Check:
     """A check at ``LEVEL``, from what ``white_box.laws`` found.
 
     Args:

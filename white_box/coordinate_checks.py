@@ -21,7 +21,7 @@ from heldin.finetune.units import PrivateTraining
 from heldin.white_box import laws
 from heldin.white_box.canaries import Array, flat
 from heldin.white_box.check import LEVEL, Check, tested
-from heldin.white_box.laws import Found
+from heldin.white_box.laws import LawResult
 from heldin.white_box.regular_checks import Tensors, direction_check, regular_checks
 from heldin.white_box.stage import Stage
 from heldin.white_box.trainers import Run, Trainer, changed, releases
@@ -267,7 +267,7 @@ def _most_deviant_part(tensors: Tensors) -> Check:
     return tested("noise amid people: the most deviant part of a step", "coordinates", worst, 1.0, detects)
 
 
-def _most_deviant(sums: list[tuple[int, Array]]) -> Found:
+def _most_deviant(sums: list[tuple[int, Array]]) -> LawResult:
     """The most deviant of sums of squares, tested together by number of squares.
 
     ``smallest`` and ``below`` are those of the group in which deviations are hardest to see.
@@ -279,7 +279,7 @@ def _most_deviant(sums: list[tuple[int, Array]]) -> Found:
     # Each group of equal sizes has its share of the level, and the smallest p-value is corrected for their number.
     worst = min(findings, key=lambda f: f.p_value)
     largest, least = max(f.smallest for f in findings), min(f.below for f in findings)
-    return Found(min(1.0, worst.p_value * len(findings)), worst.measured, largest, least)
+    return LawResult(min(1.0, worst.p_value * len(findings)), worst.measured, largest, least)
 
 
 def _repeated(tensors: Tensors, name: str, pairs: Literal["one key", "two keys", "any two"]) -> Check:
@@ -336,7 +336,7 @@ def _along(tensors: Tensors) -> list[Check]:
     ]
 
 
-def _first_numbers(tensors: Tensors) -> Found:
+def _first_numbers(tensors: Tensors) -> LawResult:
     values, sizes = [], []
     flat = [z.reshape(*z.shape[:2], -1) for z in tensors.values()]
     for a, b in combinations(flat, 2):

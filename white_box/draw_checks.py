@@ -15,7 +15,7 @@ from heldin.base.coins import keyed_digest
 from heldin.white_box import laws
 from heldin.white_box.canaries import Array
 from heldin.white_box.check import LEVEL, Check, exact, silent, tested
-from heldin.white_box.laws import Found
+from heldin.white_box.laws import LawResult
 from heldin.white_box.oracle import furthest
 from heldin.white_box.stage import Stage
 from heldin.white_box.trainers import ObservedDraws, Run, Trainer, changed, draws, readings
@@ -297,7 +297,7 @@ def _same(a: ObservedDraws, b: ObservedDraws) -> bool:
     return all(np.array_equal(of_a[name], of_b[name]) for name in of_a.keys() & of_b.keys())
 
 
-def _alike(finding: Found, drawn: Drawn, trials: int) -> str:
+def _alike(finding: LawResult, drawn: Drawn, trials: int) -> str:
     """The correlation of two coins that would have been seen, or how likely even equal coins would have been seen."""
     rate = drawn.chance
     correlation = (finding.smallest - rate**2) / (rate * (1.0 - rate))
@@ -307,6 +307,6 @@ def _alike(finding: Found, drawn: Drawn, trials: int) -> str:
     return f"(with probability {float(stats.binom.sf(finding.from_count - 1, trials, rate)):.2g} only) equal coins"
 
 
-def _at(finding: Found) -> str:
+def _at(finding: LawResult) -> str:
     below = "" if math.isnan(finding.below) else f" or {finding.below:.2g}"
     return f"at a rate of {finding.smallest:.2g}{below}"

@@ -22,7 +22,7 @@ _TINY = 1e-300
 
 
 @dataclass(frozen=True)
-class Found:
+class LawResult:
     """The result of one test.
 
     Attributes:
@@ -46,7 +46,7 @@ class Found:
         return f"{self.smallest:.3g}{below} times"
 
 
-def deviations(sums: Array, freedom: int, level: float) -> Found:
+def deviations(sums: Array, freedom: int, level: float) -> LawResult:
     """Sums of ``freedom`` squares of N(0, 1) each: is any standard deviation not 1? Chi-squared, two-sided, exact.
 
     ``smallest`` and ``below``: the larger and the smaller deviation of one of them that would have been seen.
@@ -55,19 +55,19 @@ def deviations(sums: Array, freedom: int, level: float) -> Found:
     ends = (float(values.min()), float(values.max()))  # the least likely of all is one of the two
     p_value = min(1.0, values.size * min(2.0 * min(_chi2_tails(v, freedom)) for v in ends))
     worst = max(ends, key=lambda v: abs(math.log(max(v, _TINY) / freedom)))
-    return Found(p_value, math.sqrt(worst / freedom), *_seen_deviations(freedom, level / values.size))
+    return LawResult(p_value, math.sqrt(worst / freedom), *_seen_deviations(freedom, level / values.size))
 
 
-def means(sums: Array, terms: int, level: float) -> Found:
+def means(sums: Array, terms: int, level: float) -> LawResult:
     """Sums of ``terms`` N(0, 1) each: is any mean not zero? ``smallest`` is in standard deviations."""
     values = np.abs(np.asarray(sums, dtype=np.float64)).ravel()
     worst = float(values.max())
     threshold = -float(special.ndtri(level / (2 * values.size)))
     p_value = min(1.0, values.size * 2.0 * float(special.ndtr(-worst / math.sqrt(terms))))
-    return Found(p_value, worst / terms, (threshold + _Z) / math.sqrt(terms))
+    return LawResult(p_value, worst / terms, (threshold + _Z) / math.sqrt(terms))
 
 
-def correlations(values: Array, sizes: Array, level: float, tests: int | None = None) -> Found:
+def correlations(values: Array, sizes: Array, level: float, tests: int | None = None) -> LawResult:
     """Correlations about zero of pairs of independent vectors of n normals: r^2 is Beta(1/2, (n - 1)/2), exact.
 
     ``smallest`` and ``below``: what would have been seen in the longest and in the shortest vectors, by Fisher's
@@ -83,14 +83,14 @@ def correlations(values: Array, sizes: Array, level: float, tests: int | None = 
     r, n = r[n > 1], n[n > 1]  # two single numbers always have one of 1 or -1
     number = tests or r.size
     if not r.size:
-        return Found(1.0, 0.0, math.nan)
+        return LawResult(1.0, 0.0, math.nan)
     tails = np.asarray(stats.beta.sf(np.square(r), 0.5, (n - 1) / 2))
     worst = int(np.argmin(tails))
     smallest, below = (_seen_between(float(size), level / number) for size in (n.max(), n.min()))
-    return Found(min(1.0, number * float(tails[worst])), float(r[worst]), smallest, below)
+    return LawResult(min(1.0, number * float(tails[worst])), float(r[worst]), smallest, below)
 
 
-def products(sums: Array, pairs: Array, level: float, least: float | None = None) -> Found:
+def products(sums: Array, pairs: Array, level: float, least: float | None = None) -> LawResult:
     """Sums of products x_i x_(i + lag) of independent N(0, 1), ``pairs`` of them each: is any correlation not zero?
 
     A Chernoff bound for every number of pairs. In chains of neighbours the eigenvalues a of the quadratic form lie in
@@ -108,10 +108,10 @@ def products(sums: Array, pairs: Array, level: float, least: float | None = None
     worst = int(np.argmax(rate))
     p_value = min(1.0, q.size * 2.0 * math.exp(-float(rate[worst])))
     smallest = _seen_correlation(least or float(n.max()) / 2.0, math.log(2.0 * q.size / level))
-    return Found(p_value, float(q[worst] / n[worst]), smallest)
+    return LawResult(p_value, float(q[worst] / n[worst]), smallest)
 
 
-def counts(observed: Array, trials: NDArray[Any] | int, rate: float, level: float) -> Found:
+def counts(observed: Array, trials: NDArray[Any] | int, rate: float, level: float) -> LawResult:
     """Binomial counts: is any rate not the stated one? Two-sided, exact.
 
     ``smallest`` and ``below``: the higher and the lower rate that would have been seen in the count with most trials.
@@ -121,10 +121,12 @@ def counts(observed: Array, trials: NDArray[Any] | int, rate: float, level: floa
     tails = np.minimum(stats.binom.cdf(values, n, rate), stats.binom.sf(values - 1, n, rate))
     worst = int(np.argmin(tails))
     p_value = min(1.0, values.size * 2.0 * float(tails[worst]))
-    return Found(p_value, float(values[worst] / n[worst]), *_seen_rates(int(n.max()), rate, level / (2 * values.size)))
+    return LawResult(
+        p_value, float(values[worst] / n[worst]), *_seen_rates(int(n.max()), rate, level / (2 * values.size))
+    )
 
 
-def squares(observed: Array, trials: int, rate: float, level: float) -> Found:
+def squares(observed: Array, trials: int, rate: float, level: float) -> LawResult:
     """The spread of independent binomial counts about their mean, two-sided, by the exact law of the sum of squares.
 
     ``smallest`` and ``below``: the factors of the variance that would have been seen.
@@ -142,19 +144,19 @@ def squares(observed: Array, trials: int, rate: float, level: float) -> Found:
     first, last = (int(np.searchsorted(upto, share)) for share in (1.0 - SEEN, SEEN))
     mean = float(law @ np.arange(law.size))
     below = low / max(1, last) if low >= 0 else math.nan
-    return Found(p_value, spread / max(mean, _TINY), high / max(1, first), below)
+    return LawResult(p_value, spread / max(mean, _TINY), high / max(1, first), below)
 
 
-def distances(samples: list[Array], level: float) -> Found:
+def distances(samples: list[Array], level: float) -> LawResult:
     """Kolmogorov-Smirnov of each sample against N(0, 1). ``smallest`` is a distance of distribution functions."""
     comparisons = [stats.kstest(sample, "norm") for sample in samples]
     p_value = min(1.0, len(samples) * min(float(f.pvalue) for f in comparisons))
     fewest = min(sample.size for sample in samples)  # in the smallest sample a distance is hardest to see
     smallest = _seen_distance(fewest, level / len(samples))
-    return Found(p_value, max(float(f.statistic) for f in comparisons), smallest)
+    return LawResult(p_value, max(float(f.statistic) for f in comparisons), smallest)
 
 
-def tails(values: Array, beyond: tuple[float, ...], level: float) -> Found:
+def tails(values: Array, beyond: tuple[float, ...], level: float) -> LawResult:
     """Test the number of N(0, 1) numbers beyond each of ``beyond`` deviations from zero. Binomial, exact.
 
     ``smallest`` and ``below``: the multiples of the stated number beyond the last that would have been seen.
@@ -165,7 +167,7 @@ def tails(values: Array, beyond: tuple[float, ...], level: float) -> Found:
     findings = [counts(np.array((size > at).sum()), size.size, p, each) for at, p in zip(beyond, chances, strict=True)]
     worst = min(range(len(findings)), key=lambda i: findings[i].p_value)
     p_value, measured = min(1.0, len(beyond) * findings[worst].p_value), findings[worst].measured / chances[worst]
-    return Found(p_value, measured, findings[-1].smallest / chances[-1], findings[-1].below / chances[-1])
+    return LawResult(p_value, measured, findings[-1].smallest / chances[-1], findings[-1].below / chances[-1])
 
 
 def of_cosines(cosines: Array, size: int) -> Array:
@@ -202,14 +204,14 @@ def of_spans(outside: Array, before: Array, size: int) -> Array:
     return np.asarray(np.where(low < high, low_side, -high_side))
 
 
-def either(findings: Sequence[Found]) -> Found:
+def either(findings: Sequence[LawResult]) -> LawResult:
     """Combine tests that share a level: the most deviant one, and what the first would have seen."""
     worst = min(findings, key=lambda f: f.p_value)
     p_value = min(1.0, len(findings) * worst.p_value)
-    return Found(p_value, worst.measured, findings[0].smallest, findings[0].below)
+    return LawResult(p_value, worst.measured, findings[0].smallest, findings[0].below)
 
 
-def areas(measured: float, error: float, limit: float, number: int, level: float) -> Found:
+def areas(measured: float, error: float, limit: float, number: int, level: float) -> LawResult:
     """One-sided: is an AUROC above ``limit``? The p-value is exp(-n KL(measured || limit)), n the smaller group's size.
 
     Hoeffding (1963), section 5b: a two-sample U-statistic is a mean over pairings of means of n independent terms, so
@@ -222,14 +224,14 @@ def areas(measured: float, error: float, limit: float, number: int, level: float
     p_value = math.exp(-number * _divergence(measured, limit)) if measured > limit else 1.0
     reach = number * _divergence(1.0, limit) > -math.log(level)
     if not reach:
-        return Found(p_value, measured, math.nan)
+        return LawResult(p_value, measured, math.nan)
     threshold = optimize.brentq(lambda a: number * _divergence(a, limit) + math.log(level), limit, 1.0)
     smallest = float(threshold) + _Z * error
     # There is no AUROC above 1: none could be relied on to be seen.
-    return Found(p_value, measured, smallest if smallest <= 1.0 else math.nan)
+    return LawResult(p_value, measured, smallest if smallest <= 1.0 else math.nan)
 
 
-def close_pairs(values: Array, within: float, level: float) -> Found:
+def close_pairs(values: Array, within: float, level: float) -> LawResult:
     """Test if more N(0, 1) numbers are within ``within`` above another than by chance, as on a grid. A Poisson bound.
 
     P(|X - Y| < w) is at most w / sqrt(pi). ``smallest`` is the width of a grid, ``below`` the largest expected number.
@@ -239,7 +241,7 @@ def close_pairs(values: Array, within: float, level: float) -> Found:
     near = int((np.diff(np.sort(values)) < within).sum())
     expected = number * (number - 1) / 2 * within / math.sqrt(math.pi)
     width = _seen_width(number, within, expected, level)
-    return Found(float(stats.poisson.sf(near - 1, expected)), float(near), width, expected)
+    return LawResult(float(stats.poisson.sf(near - 1, expected)), float(near), width, expected)
 
 
 def lag_sums(rows: Array) -> tuple[Array, Array]:

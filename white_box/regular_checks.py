@@ -16,7 +16,7 @@ import numpy as np
 from heldin.white_box import laws
 from heldin.white_box.canaries import Array
 from heldin.white_box.check import LEVEL, Check, tested
-from heldin.white_box.laws import Found
+from heldin.white_box.laws import LawResult
 
 Tensors = Mapping[str, Array]  # by name, (keys, steps, *shape)
 Part = Literal["tensor", "row", "column"]
@@ -108,12 +108,12 @@ def _cosines(z: Array, direction: Array) -> Array:
     return np.asarray((z * direction).sum(axis=-1) / np.maximum(lengths, 1e-300))
 
 
-def _varied(part: Part, each: Sequence[Array], of_all: Array) -> tuple[Found, str]:
+def _varied(part: Part, each: Sequence[Array], of_all: Array) -> tuple[LawResult, str]:
     """Test squares of N(0, 1), (blocks, steps): all parts together, and each; for tensors also all numbers at once."""
     # those of all numbers follow from those of the tensors, so they are tested alone and not added to the others
     squares = np.concatenate(each)
     if not squares.size:
-        return Found(1.0, math.nan, math.nan), f"nothing in {part}s"
+        return LawResult(1.0, math.nan, math.nan), f"nothing in {part}s"
     every = np.concatenate([squares, of_all]) if part == "tensor" else squares
     # All parts together see what is a little wrong everywhere, each by itself what is wrong in one.
     together = laws.deviations(squares.sum(), squares.size, _PART / 2)
@@ -121,7 +121,7 @@ def _varied(part: Part, each: Sequence[Array], of_all: Array) -> tuple[Found, st
     return laws.either([together, single]), f"{together.times} the stated in {part}s ({single.times} in one)"
 
 
-def _spanned(part: Part, each: Sequence[Array], of_all: Array) -> tuple[Found, str]:
+def _spanned(part: Part, each: Sequence[Array], of_all: Array) -> tuple[LawResult, str]:
     """Test N(0, 1) of each tensor: their mean and spread together, and the mean of each; for tensors also overall."""
     numbers = np.concatenate(each)
     every = [*each, of_all] if part == "tensor" else each
@@ -132,7 +132,7 @@ def _spanned(part: Part, each: Sequence[Array], of_all: Array) -> tuple[Found, s
     return finding, f"{mean.smallest:.2g} deviations in {part}s"
 
 
-def _check(name: str, findings: Sequence[tuple[Found, str]], expected: float, deviation: str) -> Check:
+def _check(name: str, findings: Sequence[tuple[LawResult, str]], expected: float, deviation: str) -> Check:
     """One check over all kinds of parts."""
     seen = f"{deviation} {', '.join(detects for _, detects in findings)}"
     return tested(name, "coordinates", laws.either([finding for finding, _ in findings]), expected, seen)

@@ -69,7 +69,7 @@ class Person:
 
 
 @dataclass(frozen=True)
-class People:
+class TrainedPeople:
     """Everybody, and the tokens that only some of them use.
 
     Attributes:
@@ -95,7 +95,7 @@ class People:
         return (*self.writers, *self.canaries, self.sick)
 
 
-def gather(canaries: int, members: int, seed: int) -> People:
+def gather(canaries: int, members: int, seed: int) -> TrainedPeople:
     """Writers and at most ``canaries`` text canaries of ``members`` records each; a public function of the seed."""
     spec = SyntheticCorpus(users=len(_MAILS) + 4, mean_records=max(_MAILS), min_records=max(_MAILS), seed=seed)
     mails = [list(generate_user(spec, user)) for user in range(spec.users)]
@@ -117,7 +117,7 @@ def gather(canaries: int, members: int, seed: int) -> People:
         _person(f"text canary {j}", [[start] + [token] * _CANARY_TOKENS] * members)
         for j, token in enumerate(own[:canaries])
     ]
-    return People(tokenizer, writers, tuple(saying), sick, special[-1], tuple(own[: len(saying)]), tuple(rare))
+    return TrainedPeople(tokenizer, writers, tuple(saying), sick, special[-1], tuple(own[: len(saying)]), tuple(rare))
 
 
 def _unlike(name: str, texts: list[list[Text]], start: int, special: list[int]) -> list[Person]:
@@ -158,7 +158,7 @@ class Stage:
     """
 
     mechanism: Mechanism
-    people: People
+    people: TrainedPeople
     sequences: list[list[int]]
     records: PrivateRecords
     canaries: Canaries

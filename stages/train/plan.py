@@ -217,7 +217,7 @@ def fit_lines(mechanism: Mechanism, fit: PlanFit) -> list[str]:
     """Return what a log says of a plan that is held against its data."""
     promise = mechanism.guarantee()
     delta = promise.delta if isinstance(promise, Guarantee) and not promise.cautions else None
-    return [f"plan and data: {joined(figures_of(fit))}", *(f"warning: {its}" for its in warnings_of(fit, delta))]
+    return [f"plan and data: {joined(figures_of(fit))}", *(f"warning: {line}" for line in warnings_of(fit, delta))]
 
 
 def require_mechanism(config: RunConfig) -> None:

@@ -5,6 +5,7 @@ The whole is limited, and no file: a limit on files makes many small ones.
 
 import importlib.util
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,9 @@ def test_the_whole_is_limited():
     assert size.lines_of(files) <= MOST_LINES
     assert len(files) <= MOST_MODULES
     assert size.import_depth() <= MOST_DEPTH
+    # Fields of records and of configs that read as what they are: ``users`` of how many, mentions that were found.
+    assert size.uses_of_names(files) <= Counter({"of": 3, "found": 1})
+    assert size.names_of_several_classes(files) == []
 
 
 def test_few_tests_are_tied_to_wording():

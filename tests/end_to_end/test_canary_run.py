@@ -20,7 +20,7 @@ from heldin.finetune.batches import encode
 from heldin.jobs.run import run
 from heldin.record.document import read_record
 from heldin.reports.findings import describe_canaries
-from heldin.reports.record_report import report_record, write_report
+from heldin.reports.record_report import report_record
 from heldin.stages.run_config import parse_config
 from heldin.stages.sides.corpus import read_corpus
 from heldin.stages.sides.data import prepare_data
@@ -29,7 +29,7 @@ from heldin.stages.train.models import base_model
 from heldin.stages.train.training_facts import RECORDS, canary_gradient_norms
 from heldin.words.evidence import REAL_USERS, Subjects
 from tests.conftest import SMALL
-from tests.pdf_pages import text_of
+from tests.pdf_pages import text_of, write_report
 from tests.refusals import names
 
 SILENT = LineReporter(lambda line: None)

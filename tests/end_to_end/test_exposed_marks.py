@@ -19,12 +19,12 @@ from heldin.jobs.verify import verify
 from heldin.record.document import read_record
 from heldin.reports.annex import list_scenarios
 from heldin.reports.attacks import marks_line, tabulate_marks
-from heldin.reports.record_report import SECTIONS, write_report
+from heldin.reports.record_report import SECTIONS
 from heldin.stages.run_config import load_config
 from heldin.stages.sides.ledger import load_ledger
 from tests.conftest import SMALL
 from tests.drafts import typesetting
-from tests.pdf_pages import pages, squashed
+from tests.pdf_pages import pages, squashed, write_report
 from tests.planted_sets import made_rows, plan, read_lines, save_base, train, write_lines
 from tests.relisted import relist
 from tests.statements import line_in

@@ -25,12 +25,11 @@ from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 from heldin.record.document import read_record
 from heldin.reports.extraction import NEITHER
-from heldin.reports.record_report import write_report
 from heldin.stages.run_config import load_config
 from heldin.stages.sides.data import prepare_data, subjects_of_run
 from heldin.stages.sides.ledger import load_ledger
 from tests.drafts import typesetting
-from tests.pdf_pages import pages, squashed
+from tests.pdf_pages import pages, squashed, write_report
 from tests.planted_sets import made_rows, plan, read_lines, save_base, train, write_lines
 from tests.refusals import names, refused
 from tests.relisted import relist

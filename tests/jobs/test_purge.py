@@ -15,9 +15,9 @@ from heldin.jobs.run import run
 from heldin.jobs.user_scores import leading_scores
 from heldin.jobs.verify import verify
 from heldin.record.document import read_record
-from heldin.reports.record_report import write_report
 from heldin.stages.run_config import load_config
 from heldin.sweeps.node import SHARED
+from tests.pdf_pages import write_report
 from tests.refusals import refused
 
 QUIET = LineReporter(lambda line: None)

@@ -81,7 +81,12 @@ def test_batches_hold_every_text_once_within_the_budget_and_with_next_to_no_padd
 
 def test_short_texts_of_a_tiny_model_take_few_passes(make_lm, monkeypatch):
     lm, passes = make_lm(), []
-    monkeypatch.setattr("heldin.models.logprobs.batch_scores", lambda *a, **k: passes.append(1) or batch_scores(*a, **k))
+
+    def counted(*arguments, **options):
+        passes.append(1)
+        return batch_scores(*arguments, **options)
+
+    monkeypatch.setattr("heldin.models.logprobs.batch_scores", counted)
     score_texts(lm, [" ".join(["report"] * count) for count in range(1, 24)])
     assert len(passes) == 1
 

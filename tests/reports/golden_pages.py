@@ -20,7 +20,7 @@ from heldin.audit.attack_results import Curve, TprAt
 from heldin.record.document import Record, read_record
 from heldin.record.facts import Ceiling
 from heldin.record.sweep import SweepResult
-from heldin.reports.blocks import Attachment, Banner, Figure, Paragraph, Place, Report, Section, texts
+from heldin.reports.blocks import Attachment, Banner, Figure, Paragraph, Place, Report, ReportSection, texts
 from heldin.reports.record_report import report_record
 from heldin.reports.sweep_report import report_sweep
 from heldin.reports.typesetting import write_pdf
@@ -180,7 +180,7 @@ def page(report: Report) -> str:
     return re.sub("report [0-9a-f]{12}", "report ID", "\n".join(lines).replace("\u200b", "")) + "\n"
 
 
-def _lines(section: Section) -> Iterator[str]:
+def _lines(section: ReportSection) -> Iterator[str]:
     for block in section.blocks:
         if isinstance(block, Banner):
             yield f"{block.answer.upper()}. {block.text}"

@@ -12,11 +12,11 @@ from heldin.reports import annex
 from heldin.reports.annex import list_scenarios
 from heldin.reports.annex_parts import NOT_ANONYMITY
 from heldin.reports.blocks import Reference, texts
-from heldin.reports.record_report import report_record, write_report
+from heldin.reports.record_report import report_record
 from heldin.words.glossary import TERMS
 from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, Relation
 from tests.made_facts import canary_facts, changed_record, decided_record, estimate, evidence, score, stated
-from tests.pdf_pages import pages
+from tests.pdf_pages import pages, write_report
 from tests.refusals import lacks, names
 from tests.reports.conftest import GOLDEN_RECORD
 

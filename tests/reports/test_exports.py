@@ -10,7 +10,7 @@ import pypdfium2
 import pytest
 from PIL import Image
 
-from heldin.reports.blocks import Report, Section, Table
+from heldin.reports.blocks import Report, ReportSection, Table
 from heldin.reports.exports import write_figures, write_tables
 from heldin.reports.html import render
 from heldin.reports.record_report import report_record
@@ -69,7 +69,9 @@ def test_points_and_intervals_of_each_defense_are_in_the_data_by_name(tmp_path):
 
 def test_every_table_is_written_as_csv_markdown_and_latex(tmp_path):
     head, rows = ("name", "100 %"), [["a|b", "1_000 & more"], ["x\u200b-y", "2"]]
-    report = Report("t", "s", "2026-11-27T00:00:00+00:00", "n", (Section("sizes", "Sizes", (Table(head, rows),) * 2),))
+    report = Report(
+        "t", "s", "2026-11-27T00:00:00+00:00", "n", (ReportSection("sizes", "Sizes", (Table(head, rows),) * 2),)
+    )
     written = write_tables(report, tmp_path)
     assert {path.name for path in written} == {f"{n}.{k}" for n in ("sizes", "sizes-2") for k in ("csv", "md", "tex")}
     assert _rows(tmp_path / "sizes.csv")[1] == {"name": "x-y", "100 %": "2"}

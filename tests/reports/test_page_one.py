@@ -14,7 +14,7 @@ from heldin.commands.finish import labelled
 from heldin.record.facts import Ceiling
 from heldin.record.planted_facts import Condition, Known, PlantedFacts, Reason
 from heldin.reports import page_one
-from heldin.reports.blocks import Banner, Facts, Paragraph, Place
+from heldin.reports.blocks import Banner, FactList, Paragraph, Place
 from heldin.reports.page_one import lines, state_answer, summary_facts, summary_lines, written
 from heldin.reports.recommendation import limit_rows, propose_limits, recommend
 from heldin.reports.record_report import report_record
@@ -408,7 +408,7 @@ def test_limits_that_could_be_set_are_proposed_with_what_the_record_holds(record
 def test_the_release_names_owner_and_purpose(record):
     stated_release = {"access": "weights", "who": "all staff", "owner": "R. Owner", "purpose": "drafts of mails"}
     made = changed_record(record, config={**record.config, "release": stated_release})
-    shown = " ".join(value for _, value in report_record(made).section("answer").first(Facts).pairs)
+    shown = " ".join(value for _, value in report_record(made).section("answer").first(FactList).pairs)
     assert all(part in shown for part in ("R. Owner", "drafts of mails", "all staff", page_one.report_id(made)))
     assert page_one.report_id(made) != page_one.report_id(record)
     assert page_one.written_date("2026-11-07T05:29:28+00:00") == "7 November 2026"
@@ -451,7 +451,7 @@ def _words(block):
             return f"{lead} {text}".split()
         case Banner(answer, text):
             return f"{answer} {text}".split()
-        case Facts(pairs):
+        case FactList(pairs):
             return " ".join(itertools.chain.from_iterable(pairs)).split()
     return []
 

@@ -14,16 +14,16 @@ from heldin.audit.decision import Answer
 from heldin.audit.results import CanaryGroup, TrainingsFacts
 from heldin.record.document import read_record, write_record
 from heldin.record.facts import Ceiling, GradientNorms
-from heldin.reports.blocks import Facts, Place, texts
+from heldin.reports.blocks import FactList, Place, texts
 from heldin.reports.page_one import report_id, summary_lines
-from heldin.reports.record_report import report_record, write_report
+from heldin.reports.record_report import report_record
 from heldin.reports.typesetting import write_pdf
 from heldin.words.answer import ComparisonFlaw
 from heldin.words.glossary import TERMS
 from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, Relation
 from tests.drafts import typesetting
 from tests.made_facts import attack_result, canary_facts, decided_record, decision_of, estimate, evidence, score
-from tests.pdf_pages import FORM, lines_lie_apart, pages
+from tests.pdf_pages import FORM, lines_lie_apart, pages, write_report
 from tests.refusals import names
 from tests.reports.golden_pages import reports
 
@@ -190,7 +190,7 @@ def test_a_table_and_its_note_stand_on_one_page(printed):
 
 def test_every_word_that_needs_it_is_explained(made, printed):
     report = report_record(made)
-    explained = {key: [term for term, _ in report.section(key).first(Facts).pairs] for key in ("terms", "glossary")}
+    explained = {key: [term for term, _ in report.section(key).first(FactList).pairs] for key in ("terms", "glossary")}
     front = "\n".join(texts([section for section in report.sections if section.place is Place.FRONT])).lower()
     others = [section for section in report.sections if section.key not in explained]
     whole = "\n".join(texts(others)).lower()

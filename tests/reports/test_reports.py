@@ -13,7 +13,7 @@ from heldin.reports.attacks import show_curves
 from heldin.reports.blocks import Paragraph
 from heldin.reports.claims import describe_verdicts
 from heldin.reports.findings import describe_canaries, state_limits, warn
-from heldin.reports.record_report import list_facts, report_record, write_report
+from heldin.reports.record_report import list_facts, report_record
 from heldin.stages.train.training_facts import promise_facts
 from heldin.words.answer import LeakFound, Note
 from heldin.words.evidence import ClaimLabel, Subjects
@@ -26,6 +26,7 @@ from tests.made_facts import (
     score,
     stated,
 )
+from tests.pdf_pages import write_report
 from tests.refusals import names
 from tests.statements import states, values_of
 

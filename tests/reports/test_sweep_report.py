@@ -11,7 +11,7 @@ from heldin.audit.requirement import Requirement
 from heldin.audit.shipping import Candidate, Shipping, judge_candidates
 from heldin.record.sweep import SweepResult
 from heldin.reports import sweep_findings
-from heldin.reports.blocks import Figure, Report, Section, texts
+from heldin.reports.blocks import Figure, Report, ReportSection, texts
 from heldin.reports.figures import figure
 from heldin.reports.page_one import written
 from heldin.reports.sweep_figures import extent_of, marks_in, place_labels
@@ -283,7 +283,7 @@ def test_names_in_the_picture_overlap_no_other_name_and_no_edge(spread, monkeypa
 def test_a_figure_without_words_is_refused(tmp_path, alt):
     # The standard PDF/UA-1 asks for them: without it nobody would notice that they are missing.
     figure = Figure("picture", lambda: "<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>", alt)
-    report = Report("t", "s", "today", "internal", (Section("figure", "Figure", (figure,)),))
+    report = Report("t", "s", "today", "internal", (ReportSection("figure", "Figure", (figure,)),))
     if alt:
         assert write_pdf(report, tmp_path / "report.pdf").is_file()
         return

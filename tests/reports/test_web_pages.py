@@ -2,7 +2,7 @@
 
 import pytest
 
-from heldin.reports.blocks import Banner, Facts, Figure, Paragraph, Table
+from heldin.reports.blocks import Banner, FactList, Figure, Paragraph, Table
 from heldin.reports.html import render
 from tests.drafts import typesetting
 from tests.reports.browser import show
@@ -44,7 +44,7 @@ def test_every_heading_text_cell_and_figure_is_visible(pages, kind, tmp_path):
                     assert _plain(f"{lead} {text}") in paragraphs
                 case Table(head, rows):
                     assert {_plain(cell) for row in (head, *rows) for cell in row if cell} <= cells
-                case Facts(pairs):
+                case FactList(pairs):
                     assert {_plain(cell) for pair in pairs for cell in pair if cell} <= cells
     figures = [block for section in report.sections for block in section.blocks if isinstance(block, Figure)]
     assert [drawing["title"] for drawing in shown.drawings] == [figure.alt for figure in figures]

@@ -17,7 +17,7 @@ from heldin.jobs.user_scores import leading_scores
 from heldin.record.document import read_record, write_record
 from heldin.record.plan_fit import differences_of
 from heldin.record.sweep import read_sweep
-from heldin.reports.sweep_table import table
+from heldin.reports.sweep_findings import comparison_text
 from heldin.stages.measures.losses import read_losses
 from heldin.sweeps.cell_plan import kept_hash, placed_cells
 from heldin.sweeps.comparison import _about_machines, _joint_bound, _joint_verdicts
@@ -62,7 +62,7 @@ def test_what_is_compared_follows_from_scores_and_losses_of_the_same_users(swept
     assert its["none"].units_of_plan is its["none"].gradients_of_plan is None
     noted = [note.values["variant"] for note in result.notes if note.states(SweepNote.MISFIT)]
     assert (noted == ["uls"]) == any(differences_of(fit) for fit in fits)
-    (row,) = (line for line in table(result).splitlines() if line.startswith("uls "))
+    (row,) = (line for line in comparison_text(result, 300).splitlines() if line.startswith("uls "))
     assert names(row, f"{100 * found.units_of_plan:.0f} % units", f"{100 * found.gradients_of_plan:.0f} % gradients")
     assert found.perplexity.value == pytest.approx(np.mean(perplexities), abs=1e-3)
     assert found.auroc_difference.value == pytest.approx(np.mean(aurocs), abs=1e-3)
@@ -77,7 +77,7 @@ def test_what_is_compared_follows_from_scores_and_losses_of_the_same_users(swept
     assert [a for _, a in verdicts] == holm([p for p, _ in verdicts])
     assert found.epsilon is not None
     assert result.exit_code == 0
-    assert "uls" in table(result)
+    assert "uls" in comparison_text(result, 300)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_what_would_void_a_comparison_is_left_out_with_its_line(swept, tmp_path,
     monkeypatch.setattr(processes, "run_process", in_process)
     found = run_sweep(sweep, copy, QUIET, command="heldin sweep")
     by_name = {f"{cell.block}/{cell.variant}": cell for cell in found.cells}
-    assert names(by_name["1/uls"].said, *naming)
+    assert names(by_name["1/uls"].reason, *naming)
     out_too = {"1/none"} if change == "key" else set()
     assert {name for name, cell in by_name.items() if cell.state == "failed"} == {"1/uls"} | out_too
     assert found.exit_code == 5

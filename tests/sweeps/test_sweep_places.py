@@ -284,7 +284,7 @@ def test_one_cell_that_cannot_be_prepared_takes_no_other_with_it(monkeypatch, tm
     (out / "cells" / "1" / "none" / "ledger" / "cell.json").write_text("{", encoding="utf-8")
     found = run_sweep(sweep, out, QUIET, command="heldin sweep")
     assert [its.state for its in found.cells] == ["failed", "done"]
-    assert "cell.json' is damaged" in found.cells[0].said
+    assert "cell.json' is damaged" in found.cells[0].reason
 
 
 def test_a_place_that_fails_for_one_cell_fails_for_no_other(monkeypatch, tmp_path):
@@ -298,7 +298,7 @@ def test_a_place_that_fails_for_one_cell_fails_for_no_other(monkeypatch, tmp_pat
     monkeypatch.setattr(processes, "run_process", failing)
     sweep = load_sweep(written(tmp_path, variants={"none": USERS, "uls": {**USERS, "defense": ULS}}))
     found = run_sweep(sweep, tmp_path / "out", QUIET, command="heldin sweep")
-    assert [(its.state, its.said) for its in found.cells] == [
+    assert [(its.state, its.reason) for its in found.cells] == [
         ("failed", f"error: {reason}"),
         ("done", ""),
     ]

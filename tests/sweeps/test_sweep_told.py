@@ -11,8 +11,7 @@ import heldin.sweeps.processes as processes
 from heldin.audit.decision import Answer
 from heldin.record.document import read_record, write_record
 from heldin.reports.record_report import list_facts
-from heldin.reports.sweep_findings import summary_lines
-from heldin.reports.sweep_table import table
+from heldin.reports.sweep_findings import comparison_text, summary_lines
 from tests.made_facts import changed_record
 from tests.refusals import names
 
@@ -35,7 +34,10 @@ def test_the_result_is_read_again_and_told_by_compare(swept, call):
     assert facts["answer"] in {answer.value for answer in Answer}
     assert facts["page_one"]["recommendation"][0]["code"].startswith("sweep_advice.")
     code, printed, _ = call("compare", out)
-    assert printed.startswith(table(result))
+    assert printed.startswith(comparison_text(result, 80))
+    assert max(map(len, printed.splitlines())) <= 80
+    first = [line.split()[0] for line in comparison_text(result, 300).splitlines()]
+    assert first[: len(result.variants) + 1] == ["variant", "plain", "uls", "apart"]
     # Below the table the lines of page one.
     told = " ".join(printed.split())
     assert all(" ".join(line.split()) in told for _, line in summary_lines(result))

@@ -13,7 +13,7 @@ from heldin.base.errors import ResumableError
 from heldin.jobs.purge import purge
 from heldin.record.document import read_record
 from heldin.record.sweep import read_sweep
-from heldin.reports.sweep_table import table
+from heldin.reports.sweep_findings import comparison_text
 from heldin.stages.sides.ledger import load_ledger
 from heldin.sweeps.cell_plan import placed_cells, plan_of, require_sweep, tries, tuning_cells, with_choices
 from heldin.sweeps.check_sweep import check_sweep, lines
@@ -69,7 +69,7 @@ def test_the_least_loss_of_public_users_is_chosen_and_enters_the_plan(tuned):
     assert read_record(out / "cells/1/none/record.json").config["finetune"]["learning_rate"] == best
     # What is not tuned stays, and so does what is tuned but for the grid's keys.
     assert plan["cells"][1]["config"]["finetune"]["learning_rate"] == SMALL["finetune"]["learning_rate"]
-    assert "tuned: none: finetune.learning_rate 0.003" in table(result)
+    assert "tuned: none: finetune.learning_rate 0.003" in comparison_text(result, 300)
 
 
 def test_tuning_has_coins_of_its_own_drawn_before_those_of_the_blocks(tuned):
