@@ -114,7 +114,6 @@ class PlantedSet:
     Attributes:
         folder: with the training set and manifest to hand on, and the ledger to keep.
         training: the file or folder to train on.
-        rows: number of its rows.
     """
 
     folder: Path

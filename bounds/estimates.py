@@ -29,7 +29,6 @@ class EpsilonEstimate:
     Attributes:
         lower: lower end of the interval.
         upper: upper end of the interval.
-        confidence: nominal confidence of the interval.
         mu: estimate of mu, if the estimator assumes mu-GDP.
         warning: why the estimate may be poor; None if there is no reason.
     """

@@ -57,9 +57,6 @@ def sample_substring(
 
     It is redrawn until it encodes to the same tokens between two words; if no such substring is found, the first draw
     is returned.
-
-    Args:
-        length: tokens of the substring.
     """
     spare = None
     # Texts first and then a place in each: a long text is not more likely than a short one to be the source.

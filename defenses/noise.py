@@ -33,11 +33,7 @@ _Block = tuple[int, str, int]  # step, tensor, number
 
 
 def block_digest(key: bytes, step: int, name: str, block: int) -> bytes:
-    """The 32 bytes from which a block's numbers are made.
-
-    Args:
-        block: number of the block, from 0.
-    """
+    """The 32 bytes from which a block's numbers are made."""
     # Keyed by the tensor's name: tensors of one shape that shared their noise would cancel it in their difference.
     return keyed_digest(key, f"noise {step} {block}" if block else f"noise {step}", name)
 

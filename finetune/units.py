@@ -70,7 +70,6 @@ class PrivateTraining:
     """A mechanism ready to run: its key, what it samples, and how many records go into one pass.
 
     Attributes:
-        mechanism: what to run.
         key: the run's secret key.
         units: everything that can be sampled.
         micro_records: most records in one forward pass; a larger unit is a pass of its own.
@@ -244,7 +243,6 @@ def choose_records(
     """At most ``count`` of one user's rows (see ``select_records``).
 
     Args:
-        count: most rows.
         key: secret key of random choices.
         purpose: name of this choice; another purpose gives another random choice.
     """
@@ -300,7 +298,6 @@ def record_weights(used: Sequence[Sequence[int]], weights: Weights | None) -> li
     """Return each record's weight: the sum over its drawn entities, or 1 if the record names none (lines 23 to 25).
 
     Args:
-        used: drawn entities of each record.
         weights: of entities; None: 1 each.
     """
     if weights is None:

@@ -246,7 +246,7 @@ def starting_file(command: str, kind: str, model: type[BaseModel], corpus: Path 
     """Return a commented file that loads as it is, once the files that it names exist.
 
     Args:
-        what: "run", "audit", "plant" or "sweep".
+        command: "run", "audit", "plant" or "sweep".
         kind: one of ``kinds(command)``.
         model: the model of such files, whose meanings become comments.
         corpus: the corpus file of kind "own".

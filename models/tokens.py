@@ -137,7 +137,6 @@ def scored_tokens(
 
     Args:
         tokenizer: of the model that scores; tokenized as ``models.logprobs`` does.
-        parts: of each text.
 
     Raises:
         InputError: the tokenizer does not say where its tokens stand.

@@ -19,7 +19,6 @@ class Held:
     """A limit, and what the record says about it.
 
     Attributes:
-        requirement: the limit.
         outcome: kept, or broken, by the interval as a whole; not shown, if the limit lies within it; or not measured.
         value: the measure, of several attacks that of the one that decides: of a broken limit the one that is farthest
             beyond it as a whole, else the one whose interval reaches farthest; None if not measured.

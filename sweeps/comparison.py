@@ -159,7 +159,7 @@ def _cell(
         reason = problems.get(cell.name, state.reason if state else "")
         outcome = "failed" if cell.name in problems else outcome
         return CellResult.model_validate(
-            {"block": cell.block, "variant": cell.variant.name, "state": outcome, "said": reason, "seconds": seconds}
+            {"block": cell.block, "variant": cell.variant.name, "state": outcome, "reason": reason, "seconds": seconds}
         )
     record = measured.record
     utility, training = record.utility, record.training

@@ -40,7 +40,6 @@ class Forked:
     """A process that an interpreter forked, with the methods of ``subprocess.Popen`` that a sweep uses.
 
     Args:
-        interpreter: the interpreter that forked it.
         release: called once the process has ended and the interpreter is still there.
     """
 

@@ -44,7 +44,6 @@ class Code(Enum):
     """What can be stated, each with its sentence: a format string over the values. Call one to make a statement.
 
     Attributes:
-        sentence: the format string.
         separator: what stands between several of them.
     """
 

@@ -152,7 +152,6 @@ def account_els(
     Give either the sampling rate or ``examples`` and ``batch``, and either the noise multiplier or a target epsilon.
 
     Args:
-        group_size: most examples of a user.
         sampling_rate: probability of an example in a step.
         users: public number of users, for delta and the warning about it; None: examples / group_size for the warning.
         method: name of the row, "els" or "group".

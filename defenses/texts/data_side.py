@@ -91,8 +91,6 @@ class Removal:
     """The records that a step removed or changed.
 
     Attributes:
-        before: records before the step.
-        removed: records that it removed.
         users: users who lost records, or whose texts changed.
         changed: records whose text it changed; None for a step that removes records.
     """

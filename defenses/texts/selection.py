@@ -28,7 +28,6 @@ def select_records(
     Args:
         rule: "all" (``count`` is ignored), "random" (by a keyed hash of the record ids), "longest", "shortest" (by
             tokens), "highest_perplexity", "lowest_perplexity" (under the base model).
-        count: most records.
         ids: of the user's records.
         lengths: tokens of each record.
         key: for "random".

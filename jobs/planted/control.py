@@ -43,7 +43,6 @@ class Control(Measure[dict[str, float]]):
     Of the tokens that training sees, those that are scored. Values are by digest of a text.
 
     Attributes:
-        models: the audited model and the reference.
         length: tokens of a row that training sees.
         parts: which parts of a text are scored; None: all of it.
     """

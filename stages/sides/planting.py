@@ -61,7 +61,6 @@ def plant(
     """Return the corpus with the run's canary users in it; they are made once and kept in ``out``/ledger/canaries.
 
     Args:
-        config: config of the run, with canaries.
         corpus: the corpus without them; only audited users' records may be changed.
         forms: rows whose forms the records of made-up users take; None: they have their own.
 

@@ -301,7 +301,7 @@ def test_a_single_evaluation_is_not_drawn_as_a_course_of_training():
 
 def test_unfinished_cells_and_missing_numbers_are_shown_as_such():
     result = made_sweep()
-    lost = {"state": "failed", "said": "no memory", "answer": None, "canaries_leak": None, "tests": None}
+    lost = {"state": "failed", "reason": "no memory", "answer": None, "canaries_leak": None, "tests": None}
     cells = [cell.model_copy(update=lost) for cell in result.cells]
     nothing = {"auroc": None, "gain": None, "loss": None, "named": None, "cells": 0, "promise": None}
     bare = [its.model_copy(update=nothing) for its in result.variants]
