@@ -277,7 +277,7 @@ def test_scoring_takes_what_the_allocator_gives_out():
 
 def test_a_gpu_holds_less_of_a_step_that_computes_activations_again():
     """In half precision: what is computed again has the types that it had."""
-    _, step, _ = CASES["kept"]
+    step = replace(plain(8, 8), without_dropout=True)
     kept, again = (
         training_peak(maker(SHAPE), Recipe(checkpointing=its), step, Planned("cuda", 2**34)) for its in (False, True)
     )
@@ -307,11 +307,11 @@ def test_passes_are_halved_and_units_split_until_they_fit():
 
 def test_what_smaller_passes_do_not_change_is_tried_once():
     said: list[str] = []
-    peak = fitting_peak(maker(SHALLOW), Recipe(), private(2, 2, 4), Planned("cuda", 2**18), said.append)
+    peak = fitting_peak(maker(SHALLOW), Recipe(), plain(4, 4), Planned("cuda", 2**18), said.append)
     assert peak.fixed > 2**18  # weights, gradients and Adam's state
     assert (peak.records, len(said)) == (4, 1)
     said.clear()
-    scored = replace(private(2, 2, 4), scored=64)
+    scored = replace(plain(4, 4), scored=64)
     peak = fitting_peak(maker(SHALLOW), Recipe(), scored, Planned("cuda", 2**22), said.append)
     assert (peak.moment, peak.records, len(said)) == (EVALUATION, 4, 1)
     own = replace(own_steps(), halves=False)
