@@ -120,7 +120,8 @@ class _Weights:
 def text_gradient(model: PreTrainedModel, records: Records) -> Dense:
     """Return the gradient of the mean over records of the mean token loss; computed once for equal weights and records.
 
-    Where an audit watches who is drawn it restores the weights after each step. Do not write to the result.
+    Where an audit watches who is drawn it restores the weights after each step, and all audits begin with the same
+    weights. Do not write to the result.
     """
     weights = hashlib.sha256()
     for parameter in model.parameters():
@@ -128,7 +129,7 @@ def text_gradient(model: PreTrainedModel, records: Records) -> Dense:
     return _text_gradient(_Weights(weights.digest(), model), tuple(map(tuple, records)))
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=1024)
 def _text_gradient(weights: _Weights, records: Records) -> Dense:
     return computed_text_gradient(weights.model, records)
 
