@@ -71,7 +71,7 @@ WIDE = copy.deepcopy(UNTIED)
 WIDE.hidden_size, WIDE.intermediate_size, WIDE.vocab_size = 256, 512, 4000
 
 
-def records(count, length=48):
+def records(count, length=24):
     return [[1 + (i + j) % 800 for j in range(length + 1)] for i in range(count)]
 
 
@@ -103,7 +103,7 @@ def clipped(size, most):
     return Step(compute, most)
 
 
-def own_steps(count=8, length=48):
+def own_steps(count=8, length=24):
     def compute(model, passes, arithmetic, _):
         work = LocalWork(records(count, length), [1.0] * count)
         total, _ = clipped_difference_sum(model, [work], LocalUpdates(learning_rate=0.1, batch_size=4), 1.0)
@@ -113,13 +113,13 @@ def own_steps(count=8, length=48):
 
 
 CASES = {
-    "kept": (SHAPE, private(6, 4, 24), {}),
-    "ghost or streamed": (SHAPE, private(6, 4, 24), {"memory": 4 * 2**16}),
+    "kept": (SHAPE, private(3, 4, 12), {}),
+    "ghost or streamed": (SHAPE, private(3, 4, 12), {"memory": 4 * 2**16}),
     "a unit in several passes": (SHALLOW, private(2, 12, 4, splits=True), {}),
-    "records alone": (UNTIED, private(24, 1, 24), {}),
-    "bf16": (SHALLOW, private(6, 4, 24), {"precision": Precision.BF16}),
-    "checkpointed": (SHAPE, private(6, 4, 24), {"checkpointing": True}),
-    "adapters": (SHALLOW, private(6, 4, 24), {"lora": Lora(4)}),
+    "records alone": (UNTIED, private(12, 1, 12), {}),
+    "bf16": (SHALLOW, private(3, 4, 12), {"precision": Precision.BF16}),
+    "checkpointed": (SHAPE, private(3, 4, 12), {"checkpointing": True}),
+    "adapters": (SHALLOW, private(3, 4, 12), {"lora": Lora(4)}),
     "plain, in micro-batches": (SHALLOW, plain(16, 8), {"optimizer": Optimizer.SGD}),
     "clipped without noise": (UNTIED, clipped(16, 8), {"optimizer": Optimizer.ADAFACTOR}),
     "users' own steps": (SHALLOW, own_steps(), {}),
