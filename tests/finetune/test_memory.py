@@ -312,7 +312,7 @@ def test_what_smaller_passes_do_not_change_is_tried_once():
     assert (peak.records, len(said)) == (4, 1)
     said.clear()
     scored = replace(plain(4, 4), scored=64)
-    peak = fitting_peak(maker(SHALLOW), Recipe(), scored, Planned("cuda", 2**22), said.append)
+    peak = fitting_peak(maker(SHALLOW), Recipe(), scored, Planned("cuda", 2**23), said.append)
     assert (peak.moment, peak.records, len(said)) == (EVALUATION, 4, 1)
     own = replace(own_steps(), halves=False)
     peak = fitting_peak(maker(SHALLOW), Recipe(), own, Planned("cuda", 2**20), said.append)

@@ -160,7 +160,7 @@ def test_auroc_and_its_error():
     ],
 )
 def test_the_real_trainer_raises_no_alarm(kind, group_size, rate):
-    found = _audit(_mechanism(kind, group_size, rate, steps=6))
+    found = _audit(_mechanism(kind, group_size, rate, steps=6), canaries=600)
     assert found.alarms == ()
     assert found.outcome is TrainerOutcome.CONSISTENT
     assert found.result.verdict.standing is Standing.CERTIFIED
