@@ -161,11 +161,12 @@ def scaled(gradients: Sparse, norm: float, counted: Iterable[torch.Tensor]) -> D
     """Scaled down so that `counted` have norm at most `norm`."""
     size = norm_of(counted)
     factor = min(1.0, norm / size) if size > 0 else 1.0
-    return {name: g * factor for name, g in gradients.items()}
+    return dict(zip(gradients, torch._foreach_mul(list(gradients.values()), factor), strict=True))
 
 
 def norm_of(tensors: Iterable[torch.Tensor]) -> float:
-    return math.sqrt(sum(float(t.double().square().sum()) for t in tensors))
+    flat = [t.reshape(-1) for t in tensors]
+    return float(torch.linalg.vector_norm(torch.cat(flat), dtype=torch.float64)) if flat else 0.0
 
 
 def trainable(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
