@@ -288,7 +288,7 @@ def test_a_gpu_holds_less_of_a_step_that_computes_activations_again():
 def test_passes_are_halved_and_units_split_until_they_fit():
     _, step, _ = CASES["kept"]
     whole = fitting_peak(maker(SHAPE), Recipe(), step, Planned("cuda", 2**34))
-    assert (whole.records, whole.splits) == (24, False)
+    assert (whole.records, whole.splits) == (12, False)
     said: list[str] = []
     small = fitting_peak(maker(SHAPE), Recipe(), step, Planned("cuda", whole.total // 3), said.append)
     assert small.records < 4

@@ -27,7 +27,7 @@ def planted(make_once, english):
 
 def _plant(home, english):
     tokenizer = train_tokenizer(english, 400)
-    shape = TinyModel(vocabulary=400, context=LENGTH, hidden=64, layers=1, heads=2, window=8)
+    shape = TinyModel(vocabulary=400, context=LENGTH, hidden=64, layers=2, heads=2, window=8)
     new_tiny_model(shape, tokenizer, 0).save_pretrained(home / "fresh")
     tokenizer.save_pretrained(home / "fresh")
     base = train(home / "fresh", [row["body"] for row in made_rows(seed=2)], home / "base", passes=4)
