@@ -80,12 +80,12 @@ def _no_noise(_, shape, device):
     return torch.zeros(shape, device=device)
 
 
-def private(units, of, most, *, splits=False):
+def private(units, of, most, *, splits=False, length=24):
     """A private step of units of so many records."""
 
     def compute(model, passes, arithmetic, _):
         with autocast(arithmetic, CPU):
-            found = clipped_sum(model, [[records(of)] * units], 1.0, passes)
+            found = clipped_sum(model, [[records(of, length)] * units], 1.0, passes)
         put_gradient(model, found.gradients, 1.0, 2.0, _no_noise)
 
     return Step(compute, most, of, splits)
@@ -286,9 +286,9 @@ def test_a_gpu_holds_less_of_a_step_that_computes_activations_again():
 
 @pytest.mark.slow
 def test_passes_are_halved_and_units_split_until_they_fit():
-    _, step, _ = CASES["kept"]
+    step = private(6, 4, 24, length=48)
     whole = fitting_peak(maker(SHAPE), Recipe(), step, Planned("cuda", 2**34))
-    assert (whole.records, whole.splits) == (12, False)
+    assert (whole.records, whole.splits) == (24, False)
     said: list[str] = []
     small = fitting_peak(maker(SHAPE), Recipe(), step, Planned("cuda", whole.total // 3), said.append)
     assert small.records < 4
