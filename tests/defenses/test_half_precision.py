@@ -11,8 +11,8 @@ from heldin.defenses.gradients.engine_choice import choose_ways, unit_by_unit
 from heldin.defenses.gradients.held_gradients import Deferred
 from heldin.defenses.gradients.layer_rules import lay_out
 from heldin.defenses.gradients.per_unit_gradients import UnitBatch, clipped_gradient_sum
-from tests.defenses.test_per_unit_gradients import Toy
-from tests.oracles.per_unit_gradients import clipped_sum, norm_of, unit_gradients
+from tests.defenses.test_per_unit_gradients import Toy, with_oracle
+from tests.oracles.per_unit_gradients import clipped_sum, norm_of
 from tests.tiny_models import ENGINES, MODELS, assert_same, batch, checkpoint, new_model, people, run, worst_error
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -26,8 +26,7 @@ def half():
 @pytest.mark.parametrize("engine", ENGINES)
 def test_oracle_in_half_precision(name, engine):
     """The sum within what bfloat16 passes allow, every contribution at most C, and C where it is clipped."""
-    model, units, bound = new_model(name), people(), 0.05
-    oracle = unit_gradients(model, units)
+    (model, oracle), units, bound = with_oracle(name), people(), 0.05
     expected, norms = clipped_sum(oracle, bound)
     with half():
         found = run(model, batch(units), engine, clip_norm=bound)
@@ -153,8 +152,8 @@ def test_streamed_sums_are_of_the_gradients_whose_norms_were_taken(monkeypatch):
 @pytest.mark.parametrize("name", [*MODELS])
 @pytest.mark.parametrize("most", [1, 2])
 def test_a_unit_larger_than_a_pass_equals_the_unsplit_one(name, most):
-    model, units = new_model(name), people()
-    expected, norms = clipped_sum(unit_gradients(model, units), 0.5)
+    (model, oracle), units = with_oracle(name), people()
+    expected, norms = clipped_sum(oracle, 0.5)
     sizes = []
     handle = model.register_forward_pre_hook(lambda _m, _a, k: sizes.append(len(k["input_ids"])), with_kwargs=True)
     found = clipped_gradient_sum(model, batch(units), clip_norm=0.5, most_records=most)

@@ -1,5 +1,6 @@
 """Near-duplicates by bands against comparing every pair; what the index forgets."""
 
+import functools
 import random
 
 import numpy as np
@@ -23,13 +24,23 @@ def _texts(count, seed=0, common=0):
     return [words + [f"common {i}" for i in range(common)] for words in made]
 
 
-def _slow(texts, threshold):
+@functools.cache
+def _sketched(common=0):
+    """250 texts, and the sketch of each."""
+    texts = _texts(250, common=common)
+    return texts, [near_duplicates._sketches([text])[0] for text in texts]
+
+
+def _share(one, other):
+    """The estimate itself: how much of two sketches is equal."""
+    return np.count_nonzero(one == other) / PERMUTATIONS
+
+
+def _slow(sketches, threshold):
     """Every text against every earlier one that stays, by the estimate itself."""
-    sketches = [near_duplicates._sketches([text])[0].tolist() for text in texts]
     kept = []
     for i, own in enumerate(sketches):
-        alike = (sum(a == b for a, b in zip(own, sketches[k], strict=True)) / PERMUTATIONS for k in kept)
-        if not any(share >= threshold for share in alike):
+        if not any(_share(own, sketches[k]) >= threshold for k in kept):
             kept.append(i)
     return kept
 
@@ -37,24 +48,23 @@ def _slow(texts, threshold):
 @pytest.mark.parametrize(("threshold", "common"), [(0.5, 0), (0.8, 0), (0.95, 0), (1.0, 0), (0.8, 30), (0.95, 30)])
 @pytest.mark.parametrize("direct", [1_000, 20])
 def test_those_stay_that_are_like_nothing_earlier(monkeypatch, threshold, direct, common):
-    texts = _texts(250, common=common)
+    texts, sketches = _sketched(common)
     monkeypatch.setattr(near_duplicates, "DIRECT", direct)
     monkeypatch.setattr(near_duplicates, "CHUNK", 64)
     stays = np.flatnonzero(first_of_similar(iter(texts), threshold)).tolist()
-    assert stays == _slow(texts, threshold)
+    assert stays == _slow(sketches, threshold)
     assert 100 < len(stays) < 250
 
 
 @pytest.mark.parametrize("fixed", [0, 1, 80, 250])
 @pytest.mark.parametrize("direct", [1_000, 20])
 def test_the_first_texts_alone_may_remove_and_all_stay(monkeypatch, fixed, direct):
-    texts = _texts(250)
+    texts, sketches = _sketched()
     monkeypatch.setattr(near_duplicates, "DIRECT", direct)
     monkeypatch.setattr(near_duplicates, "CHUNK", 64)
     stays = first_of_similar(iter(texts), 0.8, fixed)
     # Each of the others against the first ones, by itself.
-    alone = [len(_slow([first, text], 0.8)) == 1 for text in texts[fixed:] for first in texts[:fixed]]
-    near = np.array(alone, dtype=bool).reshape(250 - fixed, fixed).any(axis=1)
+    near = np.array([any(_share(own, first) >= 0.8 for first in sketches[:fixed]) for own in sketches[fixed:]], bool)
     assert stays.tolist() == [True] * fixed + (~near).tolist()
     assert fixed != 80 or 20 < near.sum() < 150
 

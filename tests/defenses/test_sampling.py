@@ -118,7 +118,7 @@ def test_more_units_than_the_public_population_are_refused(sampler):
 @pytest.mark.parametrize("rate", [1e-4, 0.003, 0.05, 0.5, 0.9, 0.9999, 1.0])
 def test_the_draws_are_the_coins_of_the_slow_twin_whatever_the_order_of_asking(rate):
     steps = 40 if rate < 1e-3 else 200
-    names = NAMES if rate > 1e-3 else [f"user{i}" for i in range(2000)]
+    names = NAMES[:20] if rate > 1e-3 else [f"user{i}" for i in range(2000)]
     sampler = PoissonSampler(rate=rate)
     taken = np.array([coins(rate, KEY, name, steps) for name in names])
     wanted = [np.flatnonzero(column).tolist() for column in taken.T]

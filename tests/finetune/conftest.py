@@ -1,8 +1,16 @@
 """Fixtures of the training tests."""
 
+import functools
+
 import pytest
 
 from heldin.finetune.batches import encode
+
+
+@pytest.fixture(scope="session")
+def make_lm(make_lm):
+    """Models of one layer: training asks the model for losses and gradients, whatever it consists of."""
+    return functools.partial(make_lm, layers=1)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.tiny_models import gpt2
 RECIPE = Recipe(epochs=0.5, batch_size=8, learning_rate=1e-3, select=Select.LAST, sequence_length=31)
 KINDS = {
     "plain": lambda _: {},
-    "private": lambda sequences: {"private": _training(sequences, micro_records=8)},
+    "private": lambda sequences: {"private": _training(sequences, micro_records=8, steps=4)},
     "clipped": lambda _: {"clipping": PlainClipping("example", 0.1)},
 }
 
@@ -76,7 +76,7 @@ def test_dropout_of_a_model_does_not_stop_a_private_training(make_lm, sequences,
         model = gpt2(vocab_size=400, resid_pdrop=drop, embd_pdrop=drop, attn_pdrop=drop).eval()
         lm = LanguageModel(model, make_lm().tokenizer, "gpt2", "f")
         recipe = replace(RECIPE, checkpointing=True, precision=Precision.FP32)
-        result = train(lm, sequences, recipe, tmp_path / name, private=_training(sequences, micro_records=8))
+        result = train(lm, sequences, recipe, tmp_path / name, private=_training(sequences, micro_records=8, steps=4))
         found.append(load_file(result.folder / "model.safetensors"))
     for name, tensor in found[0].items():
         assert torch.equal(tensor, found[1][name])

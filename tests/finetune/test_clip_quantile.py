@@ -29,9 +29,14 @@ from tests.refusals import refused
 FOLLOWS = ClipQuantile(quantile=0.4, rate=0.7, share=0.1)
 
 
-@pytest.mark.parametrize("noise", NoiseGenerator)
 @pytest.mark.parametrize(
-    ("kind", "clip"), [("uls", FlatClip), ("uls", NormalisedClip), ("els", FlatClip), ("example", NormalisedClip)]
+    ("kind", "clip", "noise"),
+    [
+        ("uls", FlatClip, NoiseGenerator.PHILOX),
+        ("uls", NormalisedClip, NoiseGenerator.SECURE),
+        ("els", FlatClip, NoiseGenerator.PHILOX),
+        ("example", NormalisedClip, NoiseGenerator.PHILOX),
+    ],
 )
 def test_steps_and_clip_norms_equal_the_oracles(make_lm, sequences, kind, clip, noise):
     training = _training(sequences, kind, clip=clip(norm=0.5, follows=FOLLOWS), noise=noise)
@@ -58,13 +63,13 @@ def test_of_local_updates_the_norm_of_the_difference_is_counted(make_lm, sequenc
 
 
 def test_without_noise_the_clip_norm_reaches_the_quantile(make_lm, sequences):
-    clip = FlatClip(norm=1.0, follows=ClipQuantile(quantile=0.5, rate=0.1))
+    clip = FlatClip(norm=1.0, follows=ClipQuantile(quantile=0.5, rate=0.2))
     everybody = PoissonSampler(rate=1.0)
     training = _training(sequences, "example", clip=clip, sampler=everybody, noise_multiplier=0.0)
     divisor = training.mechanism.divisor.model_copy(update={"value": float(len(training.units))})
     training = replace(training, mechanism=training.mechanism.model_copy(update={"divisor": divisor}))
     lm, passes = make_lm(), Passes(64)
-    for _ in range(60):
+    for _ in range(30):
         private_gradient(lm.model, training, 0, sequences, passes)
     norms = []
     for unit in training.units:

@@ -238,7 +238,8 @@ def test_a_private_run_interrupted_anywhere_ends_with_bitwise_the_same_weights(m
     training, recipe = _training(sequences), replace(RECIPE, **change)
     whole = train(make_lm(), sequences, recipe, tmp_path / "whole", private=training)
     assert whole.steps == 12
-    for stop in (1, 4, 7):
+    # Before, at and after a checkpoint; of the other what the optimizer keeps and the rate are all that differs.
+    for stop in (7,) if change else (1, 4, 7):
         done = []
 
         def interrupt(steps, done=done, stop=stop):

@@ -3,6 +3,7 @@
 A world is {user: [text, ...]}; a text is a list of tokens (id, log p_target, log p_reference, rank under the target).
 """
 
+import functools
 import math
 from fractions import Fraction
 
@@ -22,6 +23,7 @@ def centred(world, *, shrinkage=10, bins=20):
     references = [reference for texts in world.values() for text in texts for _, _, reference, _ in text]
     edges = sorted({float(np.quantile(references, k / bins)) for k in range(1, bins)})
 
+    @functools.cache
     def difficulty(reference):
         return sum(edge <= reference for edge in edges)
 

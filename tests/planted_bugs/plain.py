@@ -120,7 +120,8 @@ class _Weights:
 def text_gradient(model: PreTrainedModel, records: Records) -> Dense:
     """Return the gradient of the mean over records of the mean token loss; computed once for equal weights and records.
 
-    Where an audit watches who is drawn it restores the weights after each step. Do not write to the result.
+    Where an audit watches who is drawn it restores the weights after each step, and all audits begin with the same
+    weights. Do not write to the result.
     """
     weights = hashlib.sha256()
     for parameter in model.parameters():
@@ -128,7 +129,7 @@ def text_gradient(model: PreTrainedModel, records: Records) -> Dense:
     return _text_gradient(_Weights(weights.digest(), model), tuple(map(tuple, records)))
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=1024)
 def _text_gradient(weights: _Weights, records: Records) -> Dense:
     return computed_text_gradient(weights.model, records)
 
@@ -160,11 +161,12 @@ def scaled(gradients: Sparse, norm: float, counted: Iterable[torch.Tensor]) -> D
     """Scaled down so that `counted` have norm at most `norm`."""
     size = norm_of(counted)
     factor = min(1.0, norm / size) if size > 0 else 1.0
-    return {name: g * factor for name, g in gradients.items()}
+    return dict(zip(gradients, torch._foreach_mul(list(gradients.values()), factor), strict=True))
 
 
 def norm_of(tensors: Iterable[torch.Tensor]) -> float:
-    return math.sqrt(sum(float(t.double().square().sum()) for t in tensors))
+    flat = [t.reshape(-1) for t in tensors]
+    return float(torch.linalg.vector_norm(torch.cat(flat), dtype=torch.float64)) if flat else 0.0
 
 
 def trainable(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:

@@ -65,7 +65,7 @@ def planted_once(make_lm, make_once):
     """A base model, rows, and sets planted in them: with a promised log, without one, and of short rows."""
 
     def build(root):
-        base, lines = save_base(make_lm(), root / "base"), write_lines(_rows(), root / "mine.jsonl")
+        base, lines = save_base(make_lm(layers=1), root / "base"), write_lines(_rows(), root / "mine.jsonl")
         for name, changes in PLANTED.items():
             plant(plan(lines, base, **changes), root / name, QUIET)
         # Several of these fit into one sequence.
