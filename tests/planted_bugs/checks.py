@@ -285,7 +285,7 @@ def _coins(key: bytes) -> NDArray[np.bool_]:
 def _base() -> LanguageModel:
     """A GPT-Neo of random weights; its tokens are the end of a text, 0, and one for each user of the pool."""
     tokenizer = _tokenizer()
-    shape = TinyModel(vocabulary=CANARIES + 1, context=_LONGEST + 1, hidden=32, layers=1, heads=2, window=_LONGEST)
+    shape = TinyModel(vocabulary=CANARIES + 1, context=_LONGEST + 1, hidden=64, layers=1, heads=2, window=_LONGEST)
     return LanguageModel(new_tiny_model(shape, tokenizer, seed=0), tokenizer, "planted bugs", "planted bugs")
 
 
