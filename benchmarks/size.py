@@ -65,7 +65,8 @@ def audit_words(files: Path) -> list[str]:
 # Libraries take seconds to load: commands share them, each in a fork that has no module of heldin yet.
 _LOADING = """
 import json, os, sys, traceback
-import scipy.stats, torch, transformers.modeling_utils
+import matplotlib.backends.backend_svg, matplotlib.figure, pydantic, pyarrow.dataset, scipy.stats, sklearn.linear_model
+import torch, transformers.models.gpt_neo.modeling_gpt_neo, typer, typst
 for number, words in enumerate(json.loads(sys.argv[1])):
     child = os.fork()
     if child:
@@ -114,7 +115,7 @@ def module_of(path: Path) -> str:
 def imported_at_top_level(path: Path, modules: Collection[str]) -> set[str]:
     """Return the modules that a file imports whenever it is imported: not within functions, and not for types alone."""
     found = set()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in _tree_of(path).body:
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
             found |= {name if name in modules else node.module for name in names}
@@ -139,16 +140,21 @@ def uses_of_names(paths: list[Path]) -> Counter[str]:
     """How often a variable or parameter has one of the names that say nothing."""
     uses: Counter[str] = Counter()
     for path in paths:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(_tree_of(path)):
             name = node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else None
             if name in NAMES:
                 uses[name] += 1
     return uses
 
 
+@cache
+def _tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def names_of_several_classes(paths: list[Path]) -> list[str]:
     """Return the names that more than one class has."""
-    nodes = (node for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    nodes = (node for path in paths for node in ast.walk(_tree_of(path)))
     named = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
     return sorted(name for name, count in named.items() if count > 1)
 
@@ -214,7 +220,7 @@ def tests_tied_to_wording() -> list[str]:
         name = path.relative_to(ROOT)
         if name.parts[1] in ABOUT_WORDS:
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(_tree_of(path)):
             if not (isinstance(node, ast.FunctionDef) and node.name.startswith("test_")):
                 continue
             if any(_PHRASE.search(re.sub(r"\\.", "", text)) for text in _compared_texts(node)):

@@ -73,8 +73,8 @@ def score_texts(
     # By window: batches go by length, and the texts' own order is restored below.
     rows: dict[int, NDArray[np.float32]] = {}
     lengths = [len(w.tokens) for w in windows]
-    most, free = tokens_per_batch(lm.model), OPERATIONS_OF_A_PASS // (2 * lm.model.num_parameters())
-    batches = batches_by_length(lengths, max_tokens=most, most=stated_batch_size(), free=free)
+    free = OPERATIONS_OF_A_PASS // (2 * sum(weights.numel() for weights in lm.model.parameters()))
+    batches = batches_by_length(lengths, max_tokens=tokens_per_batch(lm.model), most=stated_batch_size(), free=free)
     taking, wanted = threading.Lock(), (moments, ranks)
 
     def keep(batch: Sequence[int], scored: Scored) -> None:

@@ -115,7 +115,7 @@ class Blanks:
 
 @dataclass(frozen=True)
 class Signature:
-    """Decision, name and date to fill in, on the strength of ``basis``."""
+    """Decision, name and date to fill in, based on ``basis``."""
 
     basis: str
 

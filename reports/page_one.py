@@ -163,9 +163,10 @@ def state_evidence(record: Record) -> list[Statement]:
     if planted is None or (decisive := deciding(planted.conditions)) is None:
         return [stated]
     declared = sum(condition.known_by is Known.DECLARED for condition in planted.conditions)
+    vouched = Evidence.DECLARED_ONE if declared == 1 else Evidence.DECLARED
     return [
         stated,
-        Evidence.DECLARED(
+        vouched(
             declared_by=planted.declared_by,
             count=declared,
             of_all=len(planted.conditions),
@@ -331,7 +332,7 @@ def show_lines(record: Record) -> list[Block]:
     blocks: list[Block] = [
         Paragraph(written(statements), lead=f"{label.sentence}.") for label, statements in lines(record)
     ]
-    return [*blocks, Signature(f"this page and report {report_id(record)}")]
+    return [*blocks, Signature("this page")]
 
 
 def summary_lines(record: Record) -> Iterator[tuple[str, str]]:

@@ -323,7 +323,7 @@ def summary_facts(result: SweepResult) -> dict[str, Any]:
 def show_lines(result: SweepResult) -> list[Block]:
     """Return the lines of page one, the table of defenses, and the line to sign."""
     paragraphs = [Paragraph(written(statements), lead=f"{label.sentence}.") for label, statements in lines(result)]
-    return [*paragraphs, tabulate_defenses(result), Signature(f"this page and sweep {result.sweep[:12]}")]
+    return [*paragraphs, tabulate_defenses(result), Signature("this page")]
 
 
 def tabulate_defenses(result: SweepResult) -> Table:

@@ -131,6 +131,7 @@ class Evidence(Code):
     NOT_DECLARED = "Indicative, not certified: nobody declared {count} of the conditions that heldin cannot check."
     NOT_VALID = "None, because the comparison is not valid."
     DECLARED = "{declared_by} vouches for {count} of {of_all} conditions, most importantly: {condition}."
+    DECLARED_ONE = "{declared_by} vouches for {count} of {of_all} conditions: {condition}."
 
 
 class Learned(Code):
@@ -189,7 +190,7 @@ class NotTested(Code):
     """What no test looked at."""
 
     ALL = "{kinds}."
-    EXTRACTION = ("extraction of texts", ", ")
+    EXTRACTION = ("text extraction", ", ")
     WEIGHTS = ("attacks on weights", ", ")
     ATTRIBUTES = ("attribute inference", ", ")
     RECONSTRUCTION = ("reconstruction", ", ")

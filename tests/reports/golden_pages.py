@@ -97,7 +97,8 @@ def made_cases() -> dict[str, Record | SweepResult]:
         cases[f"sweep: {answer}"] = sweep.model_copy(update={"cells": cells})
     open_one = decided_record(_flagging(planted, "inconclusive"), EVIDENCE["inconclusive"])
     canaries = canary_facts([], decision=decision_of(evidence(LEAK))).model_dump()
-    cases["planted audit: canary users leak"] = changed_record(open_one, canaries=canaries)
+    # With a claim, the most that page one says.
+    cases["planted audit: canary users leak"] = changed_record(open_one, canaries=canaries, **claim)
     nothing = {**LEARNED, "value": 0.004, "lower": -0.01, "upper": 0.02}
     cases["run: learned nothing"] = decided_record(
         changed_record(_flagging(run, "no leak found"), gain=nothing), evidence(CALM, learned=False)
