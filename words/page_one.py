@@ -103,7 +103,7 @@ class People(Code):
     ALLOWED = " The guarantee allows at most {rate:.0f} on average."
     OTHER_RATE = "A rate of {percent:g} % needs more non-members."
     CANARIES = (
-        "{answer}. The attack flags {rate:.0f} of every 100 canary users in training (95 % CI {lower:.0f} to"
+        "{answer}. The attack flags {rate:.0f} of every 100 in training (95 % CI {lower:.0f} to"
         " {upper:.0f}), and wrongly {wrong:g} of every 100 others."
     )
     CANARIES_NOT_COUNTED = "{answer}: {users} were planted, {held_in} of them in the training data."
@@ -118,7 +118,7 @@ class Evidence(Code):
     """How strong the evidence is, and why."""
 
     CERTIFIED = "Certified: heldin chose the members {how}. At most {percent:g} % of audits report a leak falsely."
-    ESTIMATE = "Estimate, not certified: upper limits come from one training."
+    ESTIMATE = "Estimate, not certified: limits come from one training."
     OF_TRAININGS = (
         "Estimate, not certified: coin flips of heldin decided which of {trainings} trainings include the planted user,"
         " and an upper limit holds on average over such trainings."
@@ -178,9 +178,7 @@ class Guaranteed(Code):
     BY_SUBJECTS = " of {subjects}"
     NOT_CONTRADICTED = "This audit does not contradict it; a perfect attack would have."
     WITHIN_REACH = "This audit could contradict claims below epsilon {reach:.2f}, and does not contradict this one."
-    OUT_OF_REACH = (
-        "This audit could only contradict claims below epsilon {reach:.2f}, so it says nothing about this one."
-    )
+    OUT_OF_REACH = "This audit could only contradict claims below epsilon {reach:.2f}, not this one."
     NOT_VALID = "The comparison is not valid, so this audit says nothing about it."
     NOT_TESTED = "This audit did not test it."
     NO_REACH = " This audit could contradict claims below epsilon {reach:.2f}."

@@ -37,7 +37,7 @@ from heldin.words.page_one import (
     PlainFlaw,
     Texts,
 )
-from heldin.words.split import SplitReason
+from heldin.words.split import ConditionStated, SplitReason
 from tests.made_facts import (
     attack_result,
     canary_facts,
@@ -257,8 +257,13 @@ def test_evidence_of_a_planted_audit_names_who_declared_the_deciding_condition(r
     declared = Condition(name="given_every_row", known_by="declared", reasons=["signed"])
     checked = Condition(name="fair_coins", known_by="checked", reasons=["drawn_again"])
     made = changed_record(record, kind="planted", training=None, planted=_planted(checked, declared).model_dump())
-    values = values_of(_line(made, Label.EVIDENCE), Evidence.DECLARED)
+    values = values_of(_line(made, Label.EVIDENCE), Evidence.DECLARED_ONE)
     assert (values["declared_by"], values["count"], values["of_all"]) == ("R. Signer", 1, 2)
+    both = checked.model_copy(update={"known_by": Known.DECLARED})
+    two = changed_record(made, planted=_planted(both, declared).model_dump())
+    values = values_of(_line(two, Label.EVIDENCE), Evidence.DECLARED)
+    assert (values["count"], values["of_all"]) == (2, 2)
+    assert values["condition"].states(ConditionStated.GIVEN_EVERY_ROW)
     for reason, code in ((Reason.ROWS_MISSING, Evidence.NOT_MET), (Reason.UNDECLARED, Evidence.NOT_DECLARED)):
         condition = declared.model_copy(update={"known_by": Known.NOT_MET, "reasons": [reason]})
         unmet = changed_record(made, planted=_planted(checked, condition).model_dump())

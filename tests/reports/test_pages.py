@@ -132,7 +132,7 @@ def test_page_one_is_one_page_with_answer_figure_lines_and_signature(made, print
     assert first.says(report_id(made))
     figures_there = [box for kind, *box in first.boxes if kind == FORM]
     assert max((right - left) * (top - bottom) for left, bottom, right, top in figures_there) > 10_000
-    assert first.says("Read and decided")
+    assert first.says("Decision, based on")
     # The statistics begin on page two.
     assert second.says(made.decision.headline)
     assert not first.says(made.decision.headline)

@@ -54,7 +54,7 @@ def test_page_one_answers_and_is_signed(case):
         assert label.sentence in first
         if result is not CASES["fifty"]:
             assert printed[0].says(written(statements)), label
-    assert "Read and decided" in first
+    assert "Decision, based on" in first
     for its in result.variants:
         assert any(page.says(its.name) for page in printed[:2])
 
