@@ -350,14 +350,7 @@ def steinke_bound(
 def fdp_bound(
     labelled: LabelledScores, delta: float, *, alpha: float = 0.05, made: int | None = None, attacks: int = 1
 ) -> OneRunBound:
-    """Lower bound on epsilon by the f-DP recursion on the curve of (epsilon, delta)-DP.
-
-    Args:
-        delta: in [0, 1).
-        alpha: total error probability.
-        made: number of guesses r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
-        attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
-    """
+    """Lower bound on epsilon by the f-DP recursion on the curve of (epsilon, delta)-DP; see ``steinke_bound``."""
     return _best(labelled, made, alpha, attacks, lambda g, a: (fdp_epsilon(g, delta, a), None))
 
 
@@ -366,13 +359,8 @@ def fdp_gaussian_bound(
 ) -> OneRunBound:
     """Lower bounds on mu and epsilon(mu, delta) by the f-DP recursion, for mechanisms with a Gaussian trade-off curve.
 
-    Not valid for other mechanisms (including subsampled ones): test those against their own curve.
-
-    Args:
-        delta: in (0, 1).
-        alpha: total error probability.
-        made: number of guesses r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
-        attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
+    Not valid for other mechanisms (including subsampled ones): test those against their own curve. Delta is in (0, 1);
+    see ``steinke_bound`` for the other arguments.
     """
 
     def bound(guesses: Guesses, level: float) -> tuple[float, float]:
