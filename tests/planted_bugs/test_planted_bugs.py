@@ -175,11 +175,11 @@ def test_the_games_claim_epsilon_1():
 @pytest.mark.parametrize(
     ("name", "outcome", "code"),
     [
-        ("public coins", TrainerOutcome.MECHANISM_CONTRADICTED, 4),
+        ("public coins", TrainerOutcome.MECHANISM_CONTRADICTED, 7),
         ("no clipping", TrainerOutcome.CURVE_CONTRADICTED, 3),
         ("not a number, summed", TrainerOutcome.UNSAFE, 6),
-        ("noise by the largest gradient", TrainerOutcome.MECHANISM_CONTRADICTED, 4),
-        ("no noise for a lone unit", TrainerOutcome.MECHANISM_CONTRADICTED, 4),
+        ("noise by the largest gradient", TrainerOutcome.MECHANISM_CONTRADICTED, 7),
+        ("no noise for a lone unit", TrainerOutcome.MECHANISM_CONTRADICTED, 7),
     ],
 )
 def test_a_white_box_catch_is_an_outcome_of_the_audit(name, outcome, code):
