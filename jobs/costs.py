@@ -304,15 +304,15 @@ def cost_of_run(config: RunConfig, mechanism: Mechanism, sizes: "Sizes | None") 
         parts.append(CostPart(name, steps, tokens, None if seconds is None else tokens * seconds))
 
     if config.model.pretrain is not None:
-        base = config.model.pretrain.recipe
-        add("pre-training", base.steps(sizes.public), base.steps(sizes.public) * base.batch_size, plain)
+        settings = config.model.pretrain.recipe
+        add("pre-training", settings.steps(sizes.public), settings.steps(sizes.public) * settings.batch_size, plain)
     for spec in config.attack.references:
         if isinstance(spec, NamedReference):
             continue
         pretrained = isinstance(spec, PretrainedReference) and config.model.pretrain is not None
-        base = config.model.pretrain.recipe if pretrained and config.model.pretrain else recipe
-        steps = base.steps(sizes.references.get(spec.label, sizes.public))
-        add(f"reference {spec.label}", steps, steps * base.batch_size, plain)
+        settings = config.model.pretrain.recipe if pretrained and config.model.pretrain else recipe
+        steps = settings.steps(sizes.references.get(spec.label, sizes.public))
+        add(f"reference {spec.label}", steps, steps * settings.batch_size, plain)
     steps, drawn = _own_steps(config, mechanism, sizes)
     add("fine-tuning", steps, steps * drawn, per_token)
     if config.attack.shadow_models:
