@@ -4,76 +4,16 @@ No number is about one canary user: a median needs ten of them (docs/decisions/0
 """
 
 from collections.abc import Mapping
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heldin.attacks.marks import MarkRanks, exposures
 from heldin.audit.coarse import LEAST_IN_GROUP, brief, share_limits
-from heldin.base.section import Facts
+from heldin.audit.results import MarkExposure, MarkGroup, MarkSide
 from heldin.canaries.kinds import Canary
 
 FIRST_PERCENT = 100
-
-
-class MarkExposure(Facts):
-    """Ranks of the marks of some canary users under one model.
-
-    Attributes:
-        highest: number of marks that rank before every candidate.
-        first_percent: number of marks that rank in the first hundredth of candidates and mark.
-        median: median exposure in bits; null for fewer than ten canary users.
-    """
-
-    highest: int
-    first_percent: int
-    median: float | None
-
-
-class MarkSide(Facts):
-    """Members or non-members among the canary users of one group.
-
-    Attributes:
-        users: number of canary users.
-        target: how their marks rank under the audited model.
-        lower, upper: exact 95 % limits of the share of ``target.highest`` (Clopper & Pearson 1934); null without users.
-        reference: how they rank under the reference.
-    """
-
-    users: int
-    target: MarkExposure
-    lower: float | None
-    upper: float | None
-    reference: MarkExposure
-
-
-class MarkGroup(Facts):
-    """Canary users of one kind and substring length.
-
-    Attributes:
-        kind: how they were made.
-        length: length of the substring in tokens; null for other kinds.
-        candidates: smallest number of marks, never planted, among which a mark is ranked; 0 if none can be drawn.
-        held_in: canary users who are members.
-        held_out: canary users who are non-members: the control.
-    """
-
-    kind: Literal["unseen_token", "high_temperature", "rare_phrase", "named_person", "substring"]
-    length: int | None
-    candidates: int
-    held_in: MarkSide
-    held_out: MarkSide
-
-
-class MarkFacts(Facts):
-    """Exposure of canary users' marks (the secrets that their texts share).
-
-    Attributes:
-        groups: results by kind and length.
-    """
-
-    groups: list[MarkGroup]
 
 
 def mark_groups(ranks: MarkRanks, member: Mapping[str, bool], canaries: Mapping[str, Canary]) -> list[MarkGroup]:

@@ -1,6 +1,6 @@
-"""Every panel of a job judged: the subjects whom the answer is about, and those beside them.
+"""One panel judged: scores and membership together give its answer, attacks, blind baselines, bounds and verdicts.
 
-Scores and membership together give the answer, attacks, blind baselines, bounds and verdicts of a panel.
+``stages.sides.panels`` judges further panels next to it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,16 +13,8 @@ from heldin.attacks.statistics import get_attack, is_of_users
 from heldin.audit.answer import decision_facts, shown_of
 from heldin.audit.attack_results import attack_results, attacker_knowledge, dial_settings
 from heldin.audit.blind import Blind, blind_baselines, blind_by_chance, blind_flaws
-from heldin.audit.canary_groups import (
-    CanaryScores,
-    PlantedUsers,
-    canary_facts,
-    canary_scores,
-    centred_statistics,
-    of_canaries,
-)
 from heldin.audit.family import Family, family_of, variants_of
-from heldin.audit.preregistration import Panel, Preregistration
+from heldin.audit.preregistration import Preregistration
 from heldin.audit.results import Results
 from heldin.audit.scored_users import ScoredUsers, scored_users
 from heldin.audit.utility import Gain, gain_of
@@ -163,99 +155,39 @@ def parts_of(scores: int) -> int:
     return scores + 4
 
 
-def judge_panels(
+def judge_users(
     statistics: Sequence[TextStatistic],
     texts: Mapping[str, Sequence[str]],
     member: Mapping[str, bool],
     fixed: Preregistration,
     reporter: Reporter,
     *,
-    planted: PlantedUsers | None = None,
+    beside: Sequence[Judgement] = (),
     flaws: Sequence[Statement] = (),
+    with_gain: bool = True,
 ) -> tuple[Results, ScoredUsers]:
-    """Join scores with membership, and judge real users and each further panel; this is where scores meet roles.
-
-    Without real users the answer is about canary users, by scores minus their group's median.
+    """Join scores with membership, and judge those whom the answer is about; this is where scores meet roles.
 
     Args:
-        statistics: of every text of the scored users.
+        statistics: of every text of the users; those of others are left out.
         texts: the attacker's texts by user.
-        member: whether each scored user is held in, canary users included; its order is that of all results.
-        planted: the canary users among them; None: there are none.
+        member: whether each user is held in; its order is that of all results.
+        beside: verdicts on the other panels.
         flaws: reasons why the comparison is not valid.
+        with_gain: whether a model that learned must have gained on these texts.
 
     Returns:
         The results, and the scores of those whom the answer is about.
     """
-    canaries = {} if planted is None else planted.canaries
-    real = {user: held_in for user, held_in in member.items() if user not in canaries}
-    of_them = {user: member[user] for user in sorted(canaries)}
-    alone = bool(canaries) and not real
-    leading = centred_statistics(statistics, canaries, fixed) if alone else statistics
-    table = scored_users(leading, of_them if alone else real)
-    parts = parts_of(len(variants_of(table.attacks, fixed.attack))) + bool(canaries)
-    with reporter.track("statistics", parts, "parts") as advance:
-        # Canary users first: a claim that they violate is contradicted for the training, and the answer must say so.
-        judgements: list[Judgement] = []
-        facts = None
-        if planted is not None and canaries:
-            own_texts = {user: texts[user] for user in of_them}
-            compared = canary_scores(scored_users(statistics, of_them), own_texts, canaries, fixed)
-            kinds = [panel for panel in fixed.panels if panel.kind is not None and not panel.part]
-            judgements = [_judged(panel, statistics, member, fixed, compared, flaws) for panel in kinds]
-            facts = canary_facts(compared, own_texts, planted, fixed, [] if alone else judgements, flaws)
-            advance(1)
-        judgements += [_judged(panel, statistics, member, fixed, None, flaws) for panel in fixed.panels if panel.part]
+    table = scored_users(statistics, member)
+    with reporter.track("statistics", parts_of(len(variants_of(table.attacks, fixed.attack))), "parts") as advance:
         results = results_of(
             table,
             {user: texts[user] for user in table.users},
             fixed,
-            beside=judgements,
+            beside=beside,
             flaws=flaws,
-            # Canary users' texts are unlike any others: on them no gain is expected of a model that learned.
-            gain=None if alone else gain_of(table),
+            gain=gain_of(table) if with_gain else None,
             advance=advance,
         )
-    return results.model_copy(update={"canaries": facts}), table
-
-
-def _judged(
-    panel: Panel,
-    statistics: Sequence[TextStatistic],
-    member: Mapping[str, bool],
-    fixed: Preregistration,
-    canaries: CanaryScores | None,
-    flaws: Sequence[Statement],
-) -> Judgement:
-    """Test a panel's claims by the primary attack.
-
-    Args:
-        canaries: scores within groups, for canary users of a kind; None: scores are compared as they are.
-    """
-    if canaries is not None:
-        fixed, scores = of_canaries(fixed), canaries.centred
-    else:
-        scores = _leading_scores(panel, statistics, member, fixed)
-    judged = judge(
-        {user: scores[user] for user in panel.users},
-        {user: member[user] for user in panel.users},
-        replace(fixed, claims=panel.claims),
-        blind=[] if canaries is None else canaries.blind,
-        subjects=panel.subjects,
-        flawed=bool(flaws),
-    )
-    if not panel.part:
-        return judged
-    # Bounds would be about a part of those whom the other panel's bounds are about.
-    return replace(judged, delta=fixed.delta, bounds=(), refused=() if judged.verdicts else judged.refused)
-
-
-def _leading_scores(
-    panel: Panel, statistics: Sequence[TextStatistic], member: Mapping[str, bool], fixed: Preregistration
-) -> dict[str, float]:
-    users = set(panel.users)
-    if not users:
-        return {}
-    table = scored_users([s for s in statistics if s.user in users], {user: member[user] for user in panel.users})
-    scores = table.scores(fixed.attack.primary, fixed.attack.aggregations[0]).tolist()
-    return dict(zip(table.users, scores, strict=True))
+    return results, table

@@ -155,6 +155,137 @@ class ExposureFacts(Facts):
     correlations: list[Correlation]
 
 
+Group = Literal["held in", "held out", "canary users held in", "canary users held out"]
+
+
+class Emitted(Facts):
+    """People with at least one text that this number of queries emits with at least the stated probability.
+
+    Attributes:
+        queries: number of continuations of one prefix that the attacker samples.
+        users: number of these people under the audited model.
+        lower, upper: exact 95 % limits (Clopper & Pearson 1934) of their share of people with a long enough text; null
+            if nobody has one.
+        only_theirs: number of these people with such a text whose suffix occurs in no known text of others; null
+            without such texts.
+        reference: number of these people under the reference model; null if its tokenizer differs.
+    """
+
+    queries: int
+    users: int
+    lower: float | None
+    upper: float | None
+    only_theirs: int | None
+    reference: int | None
+
+
+class ExtractionGroup(Facts):
+    """Members or non-members.
+
+    Attributes:
+        group: whose texts they are.
+        users: number of users.
+        measured: number of these users with at least one text that is long enough.
+        texts: number of their texts that are long enough; one window of each was measured.
+        too_short: number of their texts that are too short.
+        in_others: texts whose suffix also occurs in another person's training text; null if these are unknown.
+        in_public: texts whose suffix also occurs in a public text; null if there are no public texts.
+        emitted: counts of people, by number of queries.
+    """
+
+    group: Group
+    users: int
+    measured: int
+    texts: int
+    too_short: int
+    in_others: int | None
+    in_public: int | None
+    emitted: list[Emitted]
+
+
+class ExtractionFacts(Facts):
+    """Which training texts the model reproduces when sampled, by people.
+
+    Attributes:
+        prefix: tokens that the attacker gives.
+        suffix: tokens that would have to follow.
+        temperature: temperature of the sampling.
+        top_k: the attacker samples among this number of likeliest tokens; null: among all.
+        probability: probability with which at least one of the queries must emit the suffix.
+        groups: members and non-members, first of real users, then of canary users if there are any.
+    """
+
+    prefix: int
+    suffix: int
+    temperature: float
+    top_k: int | None
+    probability: float
+    groups: list[ExtractionGroup]
+
+    def of(self, group: Group) -> ExtractionGroup | None:
+        """The people of one side; None where there are none."""
+        return next((counts for counts in self.groups if counts.group == group), None)
+
+
+class MarkExposure(Facts):
+    """Ranks of the marks of some canary users under one model.
+
+    Attributes:
+        highest: number of marks that rank before every candidate.
+        first_percent: number of marks that rank in the first hundredth of candidates and mark.
+        median: median exposure in bits; null for fewer than ten canary users.
+    """
+
+    highest: int
+    first_percent: int
+    median: float | None
+
+
+class MarkSide(Facts):
+    """Members or non-members among the canary users of one group.
+
+    Attributes:
+        users: number of canary users.
+        target: how their marks rank under the audited model.
+        lower, upper: exact 95 % limits of the share of ``target.highest`` (Clopper & Pearson 1934); null without users.
+        reference: how they rank under the reference.
+    """
+
+    users: int
+    target: MarkExposure
+    lower: float | None
+    upper: float | None
+    reference: MarkExposure
+
+
+class MarkGroup(Facts):
+    """Canary users of one kind and substring length.
+
+    Attributes:
+        kind: how they were made.
+        length: length of the substring in tokens; null for other kinds.
+        candidates: smallest number of marks, never planted, among which a mark is ranked; 0 if none can be drawn.
+        held_in: canary users who are members.
+        held_out: canary users who are non-members: the control.
+    """
+
+    kind: Literal["unseen_token", "high_temperature", "rare_phrase", "named_person", "substring"]
+    length: int | None
+    candidates: int
+    held_in: MarkSide
+    held_out: MarkSide
+
+
+class MarkFacts(Facts):
+    """Exposure of canary users' marks (the secrets that their texts share).
+
+    Attributes:
+        groups: results by kind and length.
+    """
+
+    groups: list[MarkGroup]
+
+
 class Results(Facts):
     """Everything that an audit found: a function of scores, membership, claims and config only.
 

@@ -3,7 +3,8 @@
 A tiny model is trained on made-up users and on canary users whose coins were thrown, many times with fresh coins: under
 user-level DP-SGD at several epsilons, and without noise. Then the original file is trained on, without canary rows, and
 a training counts no loss on canary rows. Real rows that are left out at random are compared with rows that were trained
-on (audit.control). The false-alarm rate is of the honest trainings, with its upper 95 % limit (Clopper-Pearson).
+on (jobs.planted.positive_control). The false-alarm rate is of the honest trainings, with its upper 95 % limit
+(Clopper-Pearson).
 
 PYTHONPATH=. python benchmarks/positive_control.py EXAMPLE [--trainings 100]   # EXAMPLE: heldin corpus example --models
 """
@@ -18,12 +19,13 @@ import numpy as np
 import torch
 from scipy import stats
 
-from heldin.audit.control import ControlFacts, ControlOutcome, positive_control
 from heldin.canaries.craft import rare_phrase_users, rare_tokens, token_counts, unseen_token_users
 from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
 from heldin.defenses.mechanism import Mechanism
+from heldin.jobs.planted.positive_control import positive_control
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.logprobs import score_texts
+from heldin.record.planted_facts import ControlFacts, ControlOutcome
 
 USERS, CANARIES, DOCUMENTS, CONTROLS = 40, 40, 4, 60
 COHORT, STEPS, DELTA, LENGTH, CHARACTERS = 8, 50, 1e-5, 48, 120

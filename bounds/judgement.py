@@ -104,39 +104,20 @@ def band_in_reach(scores: LabelledScores, _: Design) -> Statement | None:
     return None
 
 
-def _steinke(scores: LabelledScores, design: Design, delta: float) -> float:
-    return one_run.steinke_bound(scores, delta, made=design.guesses, alpha=design.alpha, attacks=design.attacks).epsilon
-
-
-def _fdp(scores: LabelledScores, design: Design, delta: float) -> float:
-    return one_run.fdp_bound(scores, delta, made=design.guesses, alpha=design.alpha, attacks=design.attacks).epsilon
-
-
-def _fdp_gaussian(scores: LabelledScores, design: Design, delta: float) -> float:
-    return one_run.fdp_gaussian_bound(
-        scores, delta, made=design.guesses, alpha=design.alpha, attacks=design.attacks
-    ).epsilon
-
-
-def _at_threshold(scores: LabelledScores, design: Design, delta: float) -> float:
-    return thresholds.threshold_bound(
-        scores, design.thresholds, delta, alpha=design.alpha, attacks=design.attacks
-    ).epsilon
-
-
-def _split(scores: LabelledScores, design: Design, delta: float) -> float:
-    return thresholds.split_bound(scores, delta, alpha=design.alpha, attacks=design.attacks).epsilon
-
-
-def _gaussian_at_threshold(scores: LabelledScores, design: Design, delta: float) -> float:
-    bound = thresholds.threshold_gaussian_bound(
-        scores, design.thresholds, delta, alpha=design.alpha, attacks=design.attacks
+def _one_run(bound: Callable[..., one_run.OneRunBound]) -> Compute:
+    return lambda scores, design, delta: (
+        bound(scores, delta, made=design.guesses, alpha=design.alpha, attacks=design.attacks).epsilon
     )
-    return bound.epsilon
 
 
-def _gaussian_split(scores: LabelledScores, design: Design, delta: float) -> float:
-    return thresholds.split_gaussian_bound(scores, delta, alpha=design.alpha, attacks=design.attacks).epsilon
+def _at_thresholds(bound: Callable[..., thresholds.ThresholdBound]) -> Compute:
+    return lambda scores, design, delta: (
+        bound(scores, design.thresholds, delta, alpha=design.alpha, attacks=design.attacks).epsilon
+    )
+
+
+def _halves(bound: Callable[..., thresholds.ThresholdBound]) -> Compute:
+    return lambda scores, design, delta: bound(scores, delta, alpha=design.alpha, attacks=design.attacks).epsilon
 
 
 def _roc_band(scores: LabelledScores, design: Design, delta: float) -> float:
@@ -160,18 +141,28 @@ def _bayesian(scores: LabelledScores, design: Design, delta: float) -> float:
 
 # The Bayesian rule is an estimate whatever the design, so its coverage of 0 is shown and decides nothing.
 RULES: Sequence[BoundRule] = (
-    BoundRule("one-run", _steinke, (fair_coins,), 0.9455),
-    BoundRule("one-run f-DP", _fdp, (fair_coins,), 0.9564),
-    BoundRule("one-run Gaussian", _fdp_gaussian, (fair_coins, gaussian_curve), 0.961),
-    BoundRule("Clopper-Pearson, fixed", _at_threshold, (independent_trainings, fixed_threshold), 0.9821),
-    BoundRule("Clopper-Pearson, split", _split, (independent_trainings, two_of_each), 0.9955),
+    BoundRule("one-run", _one_run(one_run.steinke_bound), (fair_coins,), 0.9455),
+    BoundRule("one-run f-DP", _one_run(one_run.fdp_bound), (fair_coins,), 0.9564),
+    BoundRule("one-run Gaussian", _one_run(one_run.fdp_gaussian_bound), (fair_coins, gaussian_curve), 0.961),
+    BoundRule(
+        "Clopper-Pearson, fixed",
+        _at_thresholds(thresholds.threshold_bound),
+        (independent_trainings, fixed_threshold),
+        0.9821,
+    ),
+    BoundRule("Clopper-Pearson, split", _halves(thresholds.split_bound), (independent_trainings, two_of_each), 0.9955),
     BoundRule(
         "Gaussian, fixed threshold",
-        _gaussian_at_threshold,
+        _at_thresholds(thresholds.threshold_gaussian_bound),
         (independent_trainings, gaussian_curve, fixed_threshold),
         0.996,
     ),
-    BoundRule("Gaussian, split halves", _gaussian_split, (independent_trainings, gaussian_curve, two_of_each), 0.9975),
+    BoundRule(
+        "Gaussian, split halves",
+        _halves(thresholds.split_gaussian_bound),
+        (independent_trainings, gaussian_curve, two_of_each),
+        0.9975,
+    ),
     BoundRule("ROC band", _roc_band, (independent_trainings, band_in_reach), 0.9995),
     BoundRule("DKW band", _dkw_band, (independent_trainings,), 0.999),
     BoundRule("AUROC", _area, (independent_trainings,), 1.0),

@@ -1,9 +1,10 @@
 """The conditions of an audit of a planted training set as sentences, for terminal and report."""
 
-from heldin.audit.control import ControlFacts, ControlOutcome
 from heldin.base.wording import counted
 from heldin.record.planted_facts import (
     Condition,
+    ControlFacts,
+    ControlOutcome,
     FormFacts,
     Known,
     PlantedFacts,

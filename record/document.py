@@ -17,9 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from heldin.audit.attack_results import AttackResult, Curve
 from heldin.audit.decision import Answer
-from heldin.audit.extraction import ExtractionFacts
-from heldin.audit.marks import MarkFacts
-from heldin.audit.results import Results
+from heldin.audit.results import ExtractionFacts, MarkFacts, Results
 from heldin.audit.utility import Utility
 from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import InputError

@@ -6,8 +6,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from heldin.audit.blocks import Summary
-from heldin.audit.extraction import ExtractionFacts
-from heldin.audit.marks import MarkFacts
+from heldin.audit.results import ExtractionFacts, MarkFacts
 from heldin.audit.shipping import Shipping
 from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import ExitCode, InputError

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from heldin.audit.attack_results import AttackResult
-from heldin.audit.marks import MarkExposure, MarkGroup, MarkSide
+from heldin.audit.results import MarkExposure, MarkGroup, MarkSide
 from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.record.facts import CurvePoint

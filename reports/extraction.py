@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from heldin.audit.extraction import Emitted, ExtractionFacts, ExtractionGroup
+from heldin.audit.results import Emitted, ExtractionFacts, ExtractionGroup
 from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.reports.blocks import Block, Paragraph, Table

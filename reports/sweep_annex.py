@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from heldin.audit.blocks import LEAST_BLOCKS
 from heldin.audit.decision import Answer
-from heldin.audit.extraction import ExtractionFacts, ExtractionGroup
-from heldin.audit.marks import MarkGroup
+from heldin.audit.results import ExtractionFacts, ExtractionGroup, MarkGroup
 from heldin.base.wording import counted
 from heldin.record.release import Release, release_of
 from heldin.record.sweep import CellResult, CellTests, SweepResult, VariantResult

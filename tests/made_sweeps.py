@@ -3,9 +3,8 @@
 import numpy as np
 
 from heldin.audit.blocks import over_blocks
-from heldin.audit.extraction import Emitted, ExtractionFacts, ExtractionGroup
-from heldin.audit.marks import MarkExposure, MarkFacts, MarkGroup, MarkSide
 from heldin.audit.requirement import Requirement
+from heldin.audit.results import Emitted, ExtractionFacts, ExtractionGroup, MarkExposure, MarkFacts, MarkGroup, MarkSide
 from heldin.audit.shipping import Candidate, Shipping, judge_candidates
 from heldin.record.facts import Ceiling, CurvePoint
 from heldin.record.sweep import (

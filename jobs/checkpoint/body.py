@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from heldin.attacks.protocol import Dial
 from heldin.attacks.scoring import AttackTexts
 from heldin.audit.coarse import coarse_percentiles
-from heldin.audit.panels import judge_panels
+from heldin.audit.panels import judge_users
 from heldin.audit.preregistration import Preregistration, Sides
 from heldin.base.coins import seed_key
 from heldin.base.files import text_sha256
@@ -131,7 +131,7 @@ def audit_body(
     facts = folder.facts_of(measures.others(), lambda: groups.member)
     fixed = Preregistration(job.attack, job.audit, job.decision, sides, job.claims, job.seed)
     with folder.timed("statistics"):
-        results, _ = judge_panels(statistics, groups.texts, groups.member, fixed, folder.reporter, flaws=flaws)
+        results, _ = judge_users(statistics, groups.texts, groups.member, fixed, folder.reporter, flaws=flaws)
     return Body(
         **dict(results),
         config=job.recorded(),

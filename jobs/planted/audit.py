@@ -7,7 +7,6 @@ from pathlib import Path
 
 from heldin.attacks.protocol import TextStatistic
 from heldin.audit.canary_groups import kinds_of
-from heldin.audit.control import ControlFacts, ControlOutcome
 from heldin.audit.exposed_users import PEOPLE, write_people
 from heldin.audit.preregistration import Preregistration, Sides
 from heldin.audit.results import Results
@@ -52,7 +51,7 @@ from heldin.models.score_cache import ScoredModel
 from heldin.record.condition_words import condition_lines, unmet_flaws
 from heldin.record.document import Body, Record, read_record, without_names, write_new_record
 from heldin.record.facts import ModelFacts
-from heldin.record.planted_facts import PlantedFacts, Reason, TrainingCounts
+from heldin.record.planted_facts import ControlFacts, ControlOutcome, PlantedFacts, Reason, TrainingCounts
 from heldin.stages.config_files import first_difference
 from heldin.stages.measures.measure import MeasureFolder, loaded, model_facts
 from heldin.stages.measures.scores import TextScores

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Collection
 
 from heldin.audit.canary_groups import kinds_of
-from heldin.audit.control import LEAST_CANARIES, LEAST_ROWS, detectable_auroc
 from heldin.base.wording import counted
 from heldin.bounds.power import forecast
 from heldin.canaries.kinds import Kind
@@ -12,6 +11,7 @@ from heldin.corpus.split import Part, Role
 from heldin.jobs.planted.control import ControlSample
 from heldin.jobs.planted.plant_config import PlantConfig
 from heldin.jobs.planted.plant_data import canary_forms, control_rows, taken_rows
+from heldin.jobs.planted.positive_control import LEAST_CANARIES, LEAST_ROWS, detectable_auroc
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.record.condition_words import form_line
 from heldin.record.planted_facts import FormFacts

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from heldin.audit.control import ControlFacts
 from heldin.base.errors import InputError
 from heldin.bounds.plan_claims import parse_claim_of
 from heldin.jobs.planted.looks import Look, looks_that_saw_a_change
@@ -16,6 +15,7 @@ from heldin.record.facts import LARGEST_DRIFT, EndpointFacts
 from heldin.record.planted_facts import (
     Condition,
     ConditionName,
+    ControlFacts,
     FormFacts,
     Known,
     Reason,

@@ -15,7 +15,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from heldin.attacks.scoring import ScoredParts
-from heldin.audit.control import ControlFacts, positive_control
 from heldin.base.coins import first_in_keyed_order, keyed_order, seed_key
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, file_sha256, text_digest, text_sha256, write_text
@@ -24,9 +23,11 @@ from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted.plant_config import PlantConfig
 from heldin.jobs.planted.plant_folder import CONTROL
+from heldin.jobs.planted.positive_control import positive_control
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.models.score_cache import ScoreCache
 from heldin.models.tokens import Spans, scored_tokens
+from heldin.record.planted_facts import ControlFacts
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded_here
 from heldin.stages.sides.data import RunData
 

@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from heldin.attacks.extraction import ExtractionConfig, TextProbabilities
-from heldin.audit.extraction import ExtractionFacts, extraction_facts
 from heldin.base.files import text_sha256
 from heldin.base.progress import Reporter
 from heldin.stages.measures.measure import Fingerprinted, Measure, MeasuredUsers, MeasureOptions, loaded_here
 
 if TYPE_CHECKING:
     from heldin.attacks.windows import Windows
+    from heldin.audit.results import ExtractionFacts
     from heldin.models.loading import LanguageModel
 
 _ELSEWHERE = ("in_others", "in_public")
@@ -126,6 +126,8 @@ class Extraction(Measure[TextProbabilities]):
         others = (columns.get(name) for name in ("reference", *_ELSEWHERE))
         return TextProbabilities(table["user"].to_pylist(), columns["target"], *others)
 
-    def facts(self, values: TextProbabilities, member: Mapping[str, bool]) -> ExtractionFacts:
+    def facts(self, values: TextProbabilities, member: Mapping[str, bool]) -> "ExtractionFacts":
         """Return counts of people by side."""
+        from heldin.audit.extraction import extraction_facts
+
         return extraction_facts(values, member, self.subjects.canaries, self.config)

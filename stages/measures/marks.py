@@ -9,7 +9,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from heldin.attacks.marks import MarkScores, ranks
-from heldin.audit.marks import MarkFacts, mark_groups
+from heldin.audit.marks import mark_groups
+from heldin.audit.results import MarkFacts
 from heldin.base.files import text_sha256
 from heldin.base.progress import Reporter
 from heldin.canaries.kinds import Canary

@@ -17,11 +17,11 @@ from heldin.base.artefacts import read_table, write_table
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
 from heldin.base.section import Facts, Section
-from heldin.canaries.kinds import Canary
 from heldin.record.facts import ModelFacts
 
 if TYPE_CHECKING:
     from heldin.attacks.scoring import AttackTexts
+    from heldin.canaries.kinds import Canary
     from heldin.models.loading import LanguageModel
     from heldin.models.score_cache import ScoredModel
 
@@ -96,7 +96,7 @@ class MeasuredUsers:
     visible: int | None = None
     training: Callable[[], Iterable[tuple[Collection[str], str]]] | None = None
     public: Callable[[], Sequence[str]] = tuple
-    canaries: Mapping[str, Canary] = field(default_factory=dict)
+    canaries: "Mapping[str, Canary]" = field(default_factory=dict)
 
 
 class MeasureOptions(Section):

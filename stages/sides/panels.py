@@ -4,20 +4,29 @@ Panels follow from config, plan and ledger, before any score exists. After judgi
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from heldin.attacks.protocol import TextStatistic
-from heldin.audit.canary_groups import PlantedUsers, kinds_of
+from heldin.audit.canary_groups import (
+    CanaryScores,
+    PlantedUsers,
+    canary_facts,
+    canary_scores,
+    centred_statistics,
+    kinds_of,
+    of_canaries,
+)
 from heldin.audit.exposed_users import Exposed, correlations, exposed_users, exposure_groups
-from heldin.audit.panels import judge_panels
+from heldin.audit.panels import judge, judge_users
 from heldin.audit.preregistration import Panel, Preregistration, Sides
 from heldin.audit.results import ExposureFacts, Results
-from heldin.audit.scored_users import ScoredUsers
+from heldin.audit.scored_users import ScoredUsers, scored_users
 from heldin.base.coins import first_in_keyed_order, seed_key
 from heldin.base.progress import Reporter
 from heldin.bounds.design import Assignment
+from heldin.bounds.judgement import Judgement
 from heldin.bounds.plan_claims import claims_of, exposed_claims
 from heldin.bounds.verdict import Claim
 from heldin.canaries.kinds import Canary, Kind
@@ -75,6 +84,96 @@ def judge_run(
         correlations=correlations(people),
     )
     return JudgedRun(results.model_copy(update={"exposure": exposure}), count, people)
+
+
+def judge_panels(
+    statistics: Sequence[TextStatistic],
+    texts: Mapping[str, Sequence[str]],
+    member: Mapping[str, bool],
+    fixed: Preregistration,
+    reporter: Reporter,
+    *,
+    planted: PlantedUsers | None = None,
+    flaws: Sequence[Statement] = (),
+) -> tuple[Results, ScoredUsers]:
+    """Judge real users and each further panel, as ``judge_users`` does.
+
+    Without real users the answer is about canary users, by scores minus their group's median.
+
+    Args:
+        member: whether each scored user is held in, canary users included.
+        planted: the canary users among them; None if there are none.
+    """
+    canaries = planted.canaries if planted else {}
+    real = {user: held_in for user, held_in in member.items() if user not in canaries}
+    of_them = {user: member[user] for user in sorted(canaries)}
+    alone = bool(canaries) and not real
+    # Canary users first: a claim that they violate is contradicted for the training, and the answer must say so.
+    judgements: list[Judgement] = []
+    facts = None
+    if planted:
+        with reporter.track("statistics of canary users", 1, "parts") as advance:
+            own_texts = {user: texts[user] for user in of_them}
+            compared = canary_scores(scored_users(statistics, of_them), own_texts, canaries, fixed)
+            kinds = [panel for panel in fixed.panels if panel.kind is not None and not panel.part]
+            judgements = [_judged(panel, statistics, member, fixed, compared, flaws) for panel in kinds]
+            facts = canary_facts(compared, own_texts, planted, fixed, [] if alone else judgements, flaws)
+            advance(1)
+    judgements += [_judged(panel, statistics, member, fixed, None, flaws) for panel in fixed.panels if panel.part]
+    results, table = judge_users(
+        centred_statistics(statistics, canaries, fixed) if alone else statistics,
+        texts,
+        of_them if alone else real,
+        fixed,
+        reporter,
+        beside=judgements,
+        flaws=flaws,
+        # Canary users' texts are unlike any others: on them no gain is expected of a model that learned.
+        with_gain=not alone,
+    )
+    return results.model_copy(update={"canaries": facts}), table
+
+
+def _judged(
+    panel: Panel,
+    statistics: Sequence[TextStatistic],
+    member: Mapping[str, bool],
+    fixed: Preregistration,
+    canaries: CanaryScores | None,
+    flaws: Sequence[Statement],
+) -> Judgement:
+    """Test a panel's claims by the primary attack.
+
+    Args:
+        canaries: scores within groups, for canary users of a kind; None: scores are compared as they are.
+    """
+    if canaries is not None:
+        fixed, scores = of_canaries(fixed), canaries.centred
+    else:
+        scores = _leading_scores(panel, statistics, member, fixed)
+    judged = judge(
+        {user: scores[user] for user in panel.users},
+        {user: member[user] for user in panel.users},
+        replace(fixed, claims=panel.claims),
+        blind=[] if canaries is None else canaries.blind,
+        subjects=panel.subjects,
+        flawed=bool(flaws),
+    )
+    if not panel.part:
+        return judged
+    # Bounds would be about a part of those whom the other panel's bounds are about.
+    return replace(judged, delta=fixed.delta, bounds=(), refused=() if judged.verdicts else judged.refused)
+
+
+def _leading_scores(
+    panel: Panel, statistics: Sequence[TextStatistic], member: Mapping[str, bool], fixed: Preregistration
+) -> dict[str, float]:
+    users = set(panel.users)
+    if not users:
+        return {}
+    table = scored_users([s for s in statistics if s.user in users], {user: member[user] for user in panel.users})
+    scores = table.scores(fixed.attack.primary, fixed.attack.aggregations[0]).tolist()
+    return dict(zip(table.users, scores, strict=True))
 
 
 def canaries_alone(data: RunData) -> bool:

@@ -12,7 +12,7 @@ from heldin.attacks.config import AttackConfig
 from heldin.attacks.protocol import REFERENCE_ALONE, TextStatistic
 from heldin.audit.canary_groups import PlantedUsers, kinds_of
 from heldin.audit.decision import Answer, AuditConfig, DecisionConfig
-from heldin.audit.panels import judge, judge_panels, results_of
+from heldin.audit.panels import judge, results_of
 from heldin.audit.preregistration import COINS, Panel, Preregistration
 from heldin.audit.scored_users import scored_users
 from heldin.base.coins import fair_coin
@@ -31,6 +31,7 @@ from heldin.stages.run_config import SplitConfig, parse_config
 from heldin.stages.sides.corpus import CorpusData
 from heldin.stages.sides.layout import Layout, parts_of, pool_of_users
 from heldin.stages.sides.ledger import Keys, draw_ledger, ledger_of_run, load_ledger
+from heldin.stages.sides.panels import judge_panels
 from heldin.stages.sides.planting import plant
 from heldin.stages.train.plan import mechanism_of
 from heldin.words.answer import Headline, LeakFound, Violation

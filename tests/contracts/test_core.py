@@ -31,7 +31,8 @@ _SPEC.loader.exec_module(size)
 # examples of the help pages 60, which the core loads with the command line.
 # Delta by a rule, in configs and three commands, is 120 lines, the histogram of copies 25, the share of steps 20.
 # A clip norm that follows a quantile is 90 lines; Markov users, for replications alone, were 220 and left.
-MOST_LINES, MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 66_710, 369, 16, 20_600
+# Parts that an audit of two files does not load needed 20 lines: imports, and the signature of one more function.
+MOST_LINES, MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 66_730, 369, 16, 20_000
 # Test functions that a change of a sentence may break, by the count of benchmarks/size.py.
 MOST_TIED_TO_WORDING = 15
 
@@ -72,7 +73,9 @@ def loaded(make_lm, make_once):
 def test_an_audit_of_two_files_loads_the_core_alone(loaded):
     of_audit = loaded[0]
     assert _outside(of_audit) == []
-    assert not [name for name in of_audit if name.startswith(("heldin.finetune", "heldin.stages.train"))]
+    assert not [
+        name for name in of_audit if name.startswith(("heldin.finetune", "heldin.stages.train", "heldin.canaries"))
+    ]
     # What it does is loaded: an empty list would pass any limit.
     assert {"heldin.jobs.checkpoint.audit", "heldin.reports.typesetting", "heldin.bounds.one_run"} <= set(of_audit)
     assert size.lines_of([path for name in of_audit if (path := size.file_of(name)) is not None]) <= MOST_CORE_LINES

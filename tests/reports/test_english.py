@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from heldin.audit.control import ControlFacts, ControlOutcome
 from heldin.record.condition_words import control_line
+from heldin.record.planted_facts import ControlFacts, ControlOutcome
 from heldin.reports.blocks import Attachment, Banner, Paragraph, Place, Verbatim, texts
 from tests.reports.golden_pages import made_cases, report_of, reports
 
@@ -85,7 +85,14 @@ def test_later_pages_have_short_sentences_and_ordinary_words_too():
 def test_every_outcome_of_a_positive_control_is_in_ordinary_words(outcome):
     line = control_line(
         ControlFacts(
-            outcome=outcome, trained_rows=9, untrained_rows=9, rows_auroc=0.8, held_in=9, held_out=9, canary_auroc=0.7
+            outcome=outcome,
+            trained_rows=9,
+            untrained_rows=9,
+            rows_auroc=0.8,
+            held_in=9,
+            held_out=9,
+            canary_auroc=0.7,
+            level=0.01,
         )
     )
     assert not [word for word in REPLACED if re.search(word, line)], line

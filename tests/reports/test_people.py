@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from heldin.audit.attack_results import Curve, TprAt
-from heldin.audit.extraction import Emitted, ExtractionFacts, ExtractionGroup
-from heldin.audit.results import TrainingsFacts
+from heldin.audit.results import Emitted, ExtractionFacts, ExtractionGroup, TrainingsFacts
 from heldin.record.facts import ByExposure, Ceiling
 from heldin.reports import annex
 from heldin.reports.attacks import tabulate_attacks, tabulate_rates

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from heldin.audit.control import ControlOutcome, detectable_auroc, positive_control
+from heldin.jobs.planted.positive_control import detectable_auroc, positive_control
+from heldin.record.planted_facts import ControlOutcome
 
 # Of 2,000 audits 44 may fail if one in a hundred does; if one in twenty does, 44 or fewer do with probability 1e-10.
 ROUNDS = 2000

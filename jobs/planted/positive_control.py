@@ -4,15 +4,13 @@ A canary user that was trained on is meant to be at least as easy to find as a r
 real rows were plainly learned and canary users were not, they were not trained on like the other rows.
 """
 
-from enum import StrEnum
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
 from heldin.audit.coarse import brief
-from heldin.base.section import Facts
 from heldin.bounds.roc import placements
+from heldin.record.planted_facts import ControlFacts, ControlOutcome
 
 Gains = NDArray[np.float64]
 
@@ -20,57 +18,6 @@ LEVEL = 0.01
 _POWER = 0.95  # probability to notice that canary rows had no effect
 LEAST_ROWS = 20  # of each kind of real rows, below which their AUROC says little
 LEAST_CANARIES = 4  # on each side
-
-
-class ControlOutcome(StrEnum):
-    """The result of the positive control (docs/theory.md#positive-control)."""
-
-    PASSED = "passed"
-    NO_EFFECT = "no_effect"
-    WEAKENED = "weakened"
-    UNDECIDED = "undecided"
-    UNUSABLE = "unusable"
-    NOT_MEASURED = "not_measured"
-
-    @property
-    def contradicts(self) -> bool:
-        """Return whether canary rows were not learned like other rows."""
-        return self in (ControlOutcome.NO_EFFECT, ControlOutcome.WEAKENED)
-
-
-class ControlFacts(Facts):
-    """The effect of planted rows, compared with real rows of the same training.
-
-    A row's gain is the reference's loss on it minus the audited model's, nats a token.
-
-    Attributes:
-        outcome: passed: members among canary users gained more than non-members. Weakened: they gained more, but less
-            clearly than single real rows. No effect: they gained no more, and real rows gained more than chance
-            explains. Undecided: chance may explain the difference. Unusable: trained real rows gained no more than
-            others. Not measured: there are too few rows or canary users.
-        trained_rows: real rows in the sample that were trained on.
-        untrained_rows: real rows in the sample that were not.
-        rows_auroc: probability that a trained row gained more than an untrained one; null if it was not measured.
-        rows_lower: lower limit of ``rows_auroc``.
-        held_in: number of member canary users.
-        held_out: number of non-member canary users.
-        canary_auroc: probability that the rows of a member canary user gained more than those of a non-member.
-        canary_lower: lower limit of ``canary_auroc``.
-        difference_lower: lower limit of ``rows_auroc`` minus ``canary_auroc``.
-        level: probability that a limit is wrong.
-    """
-
-    outcome: ControlOutcome
-    trained_rows: int
-    untrained_rows: int
-    rows_auroc: float | None = None
-    rows_lower: float | None = None
-    held_in: int
-    held_out: int
-    canary_auroc: float | None = None
-    canary_lower: float | None = None
-    difference_lower: float | None = None
-    level: float = LEVEL
 
 
 def positive_control(trained: Gains, untrained: Gains, held_in: Gains, held_out: Gains) -> ControlFacts:
