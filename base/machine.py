@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from functools import cache
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -25,13 +26,15 @@ def version() -> str:
 
 def installed_versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the versions of these packages by name, without those that are not installed."""
-    versions = {}
-    for name in packages:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
+    return {name: known for name in packages if (known := _version_of(name)) is not None}
+
+
+@cache  # a version is in a long file, which is parsed as a mail
+def _version_of(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def main_memory() -> int:

@@ -22,6 +22,9 @@ _LOG_FROM = 0.01  # smallest rate of the ROC curves' axes
 _STYLES = ("-", "--", ":", "-.")
 _COLOURS = (BLUE, ORANGE, "black", GREY)
 _OFFSET = "offset points"
+_NAME_SIZE = 7  # points
+# Where a name may be next to its point: distance in points, and direction across and up; the first that fits is taken.
+_PLACES = np.array([(d, *to) for d in range(5, 95, 9) for to in ((1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1))])
 _THIRDS = (("v", ORANGE, "lowest third"), ("o", "black", "middle"), ("^", BLUE, "highest"))
 _SORTED_BY = {"records": "by records in training", "word divergence": "by unlikeness of words"}
 Measure = Callable[[VariantResult], "Summary | float | None"]
@@ -112,39 +115,33 @@ def place_labels(axes: Axes, points: Sequence[tuple[float, float, str]]) -> list
     assert drawing is not None
     drawing.draw_without_rendering()
     drawing.set_layout_engine(None)
-    taken = marks_in(axes)
+    taken = np.array([mark.extents for mark in marks_in(axes)]).reshape(-1, 4)
     frame, placed = axes.get_window_extent(), list[Annotation]()
+    distance, across, up = _PLACES.T
+    offsets = np.column_stack([across, up]) * distance[:, np.newaxis]
     for x, y, name in points:
-        best = None
-        for distance in range(5, 95, 9):
-            for across, up in ((1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1)):
-                sides = {1: "left", -1: "right", 0: "center"}
-                note = axes.annotate(
-                    name,
-                    (x, y),
-                    (across * distance, up * distance),
-                    textcoords=_OFFSET,
-                    fontsize=7,
-                    ha=sides[across],
-                    va="bottom" if up > 0 else "top",
-                    arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.4} if distance > 11 else None,
-                )
-                box = extent_of(note)
-                inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
-                overlaps = sum(box.overlaps(other) for other in taken) + (not inside)
-                if best is None or overlaps < best[0]:
-                    if best is not None:
-                        best[1].remove()
-                    best = (overlaps, note, box)
-                else:
-                    note.remove()
-                if best[0] == 0:
-                    break
-            if best is not None and best[0] == 0:
-                break
-        assert best is not None
-        taken.append(best[2])
-        placed.append(best[1])
+        words = axes.text(x, y, name, fontsize=_NAME_SIZE)
+        size = words.get_window_extent()
+        words.remove()
+        left, low = (axes.transData.transform((x, y)) + offsets * drawing.dpi / 72).T
+        left, low = left - size.width * (1 - across) / 2, low - size.height * (up < 0)
+        boxes = np.column_stack([left, low, left + size.width, low + size.height])
+        inside = (boxes[:, :2] >= frame.min).all(axis=1) & (boxes[:, 2:] <= frame.max).all(axis=1)
+        apart = (boxes[:, np.newaxis, :2] > taken[:, 2:]) | (taken[:, :2] > boxes[:, np.newaxis, 2:])
+        best = int(np.argmin((~apart.any(axis=2)).sum(axis=1) + ~inside))
+        placed.append(
+            axes.annotate(
+                name,
+                (x, y),
+                tuple(offsets[best]),
+                textcoords=_OFFSET,
+                fontsize=_NAME_SIZE,
+                ha={1: "left", -1: "right", 0: "center"}[across[best]],
+                va="bottom" if up[best] > 0 else "top",
+                arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.4} if distance[best] > 11 else None,
+            )
+        )
+        taken = np.vstack([taken, boxes[best]])
     return placed
 
 
@@ -342,7 +339,10 @@ def _draw_rocs(result: SweepResult, variants: Sequence[VariantResult], marks: Ma
     across = math.ceil(len(variants) / down)  # five make three and two, not four and one
     with figure(1.75 * across, 1.9 * down) as (drawn, saved):
         panels = np.atleast_1d(drawn.subplots(down, across, sharex=True, sharey=True, squeeze=False)).ravel()
+        # All panels share both axes: each call would make the ticks of every panel again.
+        panels[0].set(xscale="log", yscale="log", xlim=(_LOG_FROM, 1), ylim=(_LOG_FROM, 1.1))
         for axes, variant in zip(panels, variants, strict=False):
+            axes.minorticks_off()
             if variant.ceiling is not None:
                 # From the edge of the axes on: what is drawn beyond it is cut off, and still makes the figure wider.
                 fpr = np.geomspace(_LOG_FROM, 1, 100)
@@ -354,7 +354,6 @@ def _draw_rocs(result: SweepResult, variants: Sequence[VariantResult], marks: Ma
                     axes.plot(*_from_the_edge(cell.roc), color=BLUE, linewidth=0.8)
             diagonal = np.geomspace(_LOG_FROM, 1, 30)
             axes.plot(diagonal, diagonal, color=GREY, linewidth=0.6)
-            axes.set(xscale="log", yscale="log", xlim=(_LOG_FROM, 1), ylim=(_LOG_FROM, 1.1))
             axes.set_title(f"{marks[variant.name]}  {_short(variant.label, 20)}", fontsize=6.5)
             label(axes, "", "")
         for axes in panels[len(variants) :]:

@@ -3,6 +3,7 @@
 import csv
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from urllib.parse import unquote
 
 import numpy as np
@@ -10,6 +11,7 @@ import pypdfium2
 import pytest
 from PIL import Image
 
+from heldin.record.document import read_record
 from heldin.reports.blocks import Report, ReportSection, Table
 from heldin.reports.exports import write_figures, write_tables
 from heldin.reports.html import render
@@ -24,12 +26,16 @@ def _rows(path):
 
 
 @pytest.mark.usefixtures("typeset")
-def test_every_figure_is_written_in_three_formats_with_what_it_draws(plain, tmp_path):
+def test_the_command_writes_tables_and_every_figure_in_three_formats_with_what_it_draws(finished, call, tmp_path):
+    code, out, err = call("report", finished, "--figures", tmp_path / "figures", "--tables", tmp_path / "t")
+    assert (code, err) == (0, "")
+    assert {path.suffix for path in (tmp_path / "t").iterdir()} == {".csv", ".md", ".tex"}
+    written = list((tmp_path / "figures").iterdir())
+    assert out.count("file: ") == len(written) + len(list((tmp_path / "t").iterdir()))
+    plain = read_record(finished / "record.json")
     report = report_record(plain)
-    written = write_figures(report, tmp_path / "figures")
-    assert {path.name for path in written} == {
-        f"{name}.{kind}" for name in report.figures for kind in ("pdf", "svg", "png", "csv")
-    }
+    figures = report.figures
+    assert {path.name for path in written} == {f"{n}.{kind}" for n in figures for kind in ("pdf", "svg", "png", "csv")}
     for path in written:
         match path.suffix:
             case ".pdf":
@@ -40,9 +46,14 @@ def test_every_figure_is_written_in_three_formats_with_what_it_draws(plain, tmp_
             case ".svg":
                 ET.parse(path)
     # The web page links each figure's data.
-    links = dict(re.findall(r'download="([\w-]+)\.csv" href="data:text/csv;charset=utf-8,([^"]+)"', render(report)))
+    links = dict(
+        re.findall(
+            r'download="([\w-]+)\.csv" href="data:text/csv;charset=utf-8,([^"]+)"',
+            render(report),
+        )
+    )
     assert {name: unquote(data) for name, data in links.items()} == {
-        name: (tmp_path / "figures" / f"{name}.csv").read_text(encoding="utf-8") for name in report.figures
+        name: (tmp_path / "figures" / f"{name}.csv").read_text(encoding="utf-8") for name in figures
     }
     # The same numbers as in the record.
     drawn = _rows(tmp_path / "figures" / "roc.csv")
@@ -59,7 +70,8 @@ def test_every_figure_is_written_in_three_formats_with_what_it_draws(plain, tmp_
 @pytest.mark.usefixtures("typeset")
 def test_points_and_intervals_of_each_defense_are_in_the_data_by_name(tmp_path):
     result = made_sweep()
-    write_figures(report_sweep(result), tmp_path)
+    report = report_sweep(result)
+    write_figures(replace(report, sections=[its for its in report.sections if its.key == "picture"]), tmp_path)
     rows = _rows(tmp_path / "defenses.csv")
     for its in result.variants:
         ends = [float(row["x"]) for row in rows if row["series"] == f"{its.label}, interval"]
@@ -80,11 +92,3 @@ def test_every_table_is_written_as_csv_markdown_and_latex(tmp_path):
     assert "\\toprule" in latex
     assert "1\\_000 \\& more" in latex
     assert "100 \\%" in latex
-
-
-@pytest.mark.usefixtures("typeset")
-def test_the_command_writes_both(finished, call, tmp_path):
-    code, out, err = call("report", finished, "--figures", tmp_path / "f", "--tables", tmp_path / "t")
-    assert (code, err) == (0, "")
-    assert {path.suffix for path in (tmp_path / "t").iterdir()} == {".csv", ".md", ".tex"}
-    assert out.count("file: ") == len(list((tmp_path / "f").iterdir())) + len(list((tmp_path / "t").iterdir()))

@@ -3,11 +3,11 @@
 Two are typeset: one of long names, and one with every optional part. What differs in words is in the content.
 """
 
-import matplotlib as mpl
 import numpy as np
 import pypdfium2 as pdfium
 import pytest
 import yaml
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 
 import heldin.reports.figures
 from heldin.audit.decision import Answer
@@ -201,22 +201,40 @@ def test_every_word_that_needs_it_is_explained(made, printed):
     assert ("canary user" in explained["terms"]) == (made.canaries is not None)
 
 
-@pytest.fixture
-def drawings(monkeypatch, typeset):
-    """Every matplotlib figure that is drawn, before it becomes SVG."""
-    kept, original = [], heldin.reports.figures.FigureCanvasSVG
+class _LaidOut:
+    """In place of a canvas: the drawing is laid out, and nothing is written."""
 
-    def keep(drawn):
-        kept.append(drawn)
-        return original(drawn)
+    def __init__(self, drawn):
+        self.drawn = FigureCanvasSVG(drawn).figure
 
-    monkeypatch.setattr(heldin.reports.figures, "FigureCanvasSVG", keep)
-    return kept
+    def print_svg(self, *_, **__):
+        self.drawn.draw_without_rendering()
 
 
-def draw(record):
-    for figure in report_record(record).figures.values():
-        figure.draw()
+def drawn_of(report, *names):
+    """These figures of a report, or all, as matplotlib has them, laid out."""
+    with (
+        typesetting(),
+        pytest.MonkeyPatch.context() as patch,
+        heldin.reports.figures.keep_drawings() as drawings,
+    ):
+        patch.setattr(heldin.reports.figures, "FigureCanvasSVG", _LaidOut)
+        for name in names or report.figures:
+            report.figures[name].draw()
+    return drawings
+
+
+@pytest.fixture(scope="module")
+def drawings(drawn_record):
+    """The figures of a record: of trainings too, where it has what they need."""
+    drawings = drawn_of(report_record(drawn_record))
+    if drawn_record.exposure:
+        trainings = TrainingsFacts(
+            runs=40, with_user=20, documents=2, target="defense", pilot=10, threshold=1.0, members=15,
+            true_positives=9, non_members=15, false_positives=1, epsilon_lower=0.5, reach=1.0, seconds_each=1.0,
+        )  # fmt: skip
+        drawings += drawn_of(report_record(drawn_record.model_copy(update={"trainings": trainings})), "people")
+    return drawings
 
 
 def _drawn_points(axes):
@@ -235,26 +253,15 @@ def _within(points, box):
 
 def test_a_density_of_users_has_no_count_on_its_axis(drawn_record, drawings):
     """Heights are shares over widths: a tick there would read as 2.5 users."""
-    draw(drawn_record)
     densities = [axes for drawn in drawings for axes in drawn.axes if axes.get_ylabel() == "share of the group"]
     # A comparison that is not valid is not drawn.
     assert bool(densities) == (drawn_record.decision.decision.answer is not Answer.NOT_VALID)
     assert all(axes.get_yticks().size == 0 for axes in densities)
 
 
-def test_no_legend_lies_on_what_is_drawn(drawn_record, drawings):
-    draw(drawn_record)
-    if drawn_record.exposure:
-        trainings = TrainingsFacts(
-            runs=40, with_user=20, documents=2, target="defense", pilot=10, threshold=1.0, members=15,
-            true_positives=9, non_members=15, false_positives=1, epsilon_lower=0.5, reach=1.0, seconds_each=1.0,
-        )  # fmt: skip
-        made = drawn_record.model_copy(update={"trainings": trainings})
-        report_record(made).figures["people"].draw()
+def test_no_legend_lies_on_what_is_drawn(drawings):
     assert len(drawings) >= 2
     for drawn in drawings:
-        with mpl.rc_context(heldin.reports.figures.STYLE):
-            drawn.draw_without_rendering()
         legends = [*drawn.legends, *(axes.get_legend() for axes in drawn.axes if axes.get_legend())]
         whole = drawn.get_window_extent()
         for box in (legend.get_window_extent() for legend in legends):
@@ -269,12 +276,8 @@ def test_no_legend_lies_on_what_is_drawn(drawn_record, drawings):
 
 
 @pytest.mark.parametrize("kind", ["run", "trainings", "planted", "sweep"])
-def test_no_word_of_a_figure_is_cut_off(kind, drawings):
-    for made in reports()[kind].figures.values():
-        made.draw()
-    for drawn in drawings:
-        with mpl.rc_context(heldin.reports.figures.STYLE):
-            drawn.draw_without_rendering()
+def test_no_word_of_a_figure_is_cut_off(kind):
+    for drawn in drawn_of(reports()[kind]):
         whole = drawn.get_window_extent()
         names = [text for axes in drawn.axes for text in (axes.xaxis.label, axes.yaxis.label, axes.title, *axes.texts)]
         for text in [text for text in [*names, *drawn.texts] if text.get_text()]:
