@@ -19,7 +19,8 @@ from heldin.finetune.loop import TrainingResult
 from heldin.finetune.ranks import first_process_first, joined, rank, require_like_devices, require_shared_folder
 from heldin.jobs.environment import environment
 from heldin.models.loading import LanguageModel, load_language_model, same_tokens
-from heldin.record.document import Body, Record, masked, without_names, write_new_record
+from heldin.models.model_names import fingerprint_in
+from heldin.record.document import Body, Record, masked, read_record, without_names, write_new_record
 from heldin.record.facts import GradientNorms, ScoredTexts
 from heldin.stages.measures.measure import MeasureFolder, model_facts
 from heldin.stages.measures.scores import scoring_rule
@@ -201,6 +202,13 @@ def run_again(folder: Path, reporter: Reporter) -> Body:
     require_trained_under(folder, plan)
     require_model_of_training(folder)
     base_name = (early or base_model(config, corpus, reporter))[0]
+    if config.model.pretrain is not None and config.attack.reference is None:
+        recorded = read_record(folder / "record.json", checked=False).reference.fingerprint
+        if fingerprint_in(base_name, None, config.attack.precision) != recorded:
+            raise InputError(
+                f"'{folder}': the base model in '{base_name}' is not the record's, since training differs in its last"
+                " digits between machines: copy this folder from the cache of the machine that made the run"
+            )
     training = finished_training(folder, config)
     trained = _Trained(data, plan, preregistered(config, data, plan), training, base_name, None)
     return _body(config, trained, MeasureFolder(folder, reporter, read_only=True))

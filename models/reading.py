@@ -88,9 +88,11 @@ def quiet_transformers() -> Iterator[None]:
     """Keep notices and bars of transformers and peft off the terminal; what matters is checked and reported here."""
     from transformers.utils import logging as transformers_logging
 
-    logger = logging.getLogger("transformers")
-    level, bars = logger.level, transformers_logging.is_progress_bar_enabled()
-    logger.setLevel(logging.ERROR)
+    # Of handlers: a new level of a logger makes Python look through all loggers.
+    levels = [(handler, handler.level) for handler in logging.getLogger("transformers").handlers]
+    bars = transformers_logging.is_progress_bar_enabled()
+    for handler, _ in levels:
+        handler.setLevel(logging.ERROR)
     transformers_logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():
@@ -98,6 +100,7 @@ def quiet_transformers() -> Iterator[None]:
             warnings.filterwarnings("ignore", "Found missing adapter keys")  # an error (``check_adapter_keys``)
             yield
     finally:
-        logger.setLevel(level)
+        for handler, level in levels:
+            handler.setLevel(level)
         if bars:
             transformers_logging.enable_progress_bar()

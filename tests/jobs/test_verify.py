@@ -4,12 +4,17 @@ import json
 import shutil
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file, save_file
 
+import heldin.stages.train.models
 from heldin.base.artefacts import read_document, write_document
 from heldin.base.progress import LineReporter
+from heldin.jobs.run import run_again
 from heldin.jobs.verify import table, verify
 from heldin.record.document import read_record, write_record
+from heldin.stages.train.models import pretrain
 from tests.made_facts import stated
 from tests.refusals import refused
 
@@ -34,6 +39,24 @@ def test_an_untouched_record_is_recomputed_to_the_last_number(run):
     assert found.differences == ()
     assert found.compared > 500
     assert "values compared, 0 differ" in table(found)
+
+
+def test_a_base_model_that_is_pre_trained_otherwise_here_is_named(run, tmp_path, monkeypatch):
+    """As on another machine, whose arithmetic differs in the last bits."""
+    monkeypatch.setenv("HELDIN_CACHE_DIR", str(tmp_path / "cache"))
+
+    def elsewhere(*arguments, **named):
+        with torch.random.fork_rng():
+            lm = pretrain(*arguments, **named)
+        (file,) = (tmp_path / "cache" / "pretrained").glob("*/model.safetensors")
+        weights = load_file(file)
+        weights["transformer.ln_f.bias"] += 1e-7
+        save_file(weights, file, metadata={"format": "pt"})
+        return lm
+
+    monkeypatch.setattr(heldin.stages.train.models, "pretrain", elsewhere)
+    with refused(by=run_again, naming=("pretrained", "cache")):
+        verify(run, QUIET)
 
 
 def test_every_changed_number_is_named(run):
