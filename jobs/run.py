@@ -201,7 +201,7 @@ def run_again(folder: Path, reporter: Reporter) -> Body:
         )
     require_trained_under(folder, plan)
     require_model_of_training(folder)
-    base_name = (early or base_model(config, corpus, reporter))[0]
+    base_name = early[0] if early else config.model.base or base_model(config, corpus, reporter)[0]
     if config.model.pretrain is not None and config.attack.reference is None:
         recorded = read_record(folder / "record.json", checked=False).reference.fingerprint
         if fingerprint_in(base_name, None, config.attack.precision) != recorded:
