@@ -2,8 +2,8 @@
 
 import importlib.util
 import json
-import re
 import math
+import re
 import subprocess
 import sys
 import time
