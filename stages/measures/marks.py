@@ -1,4 +1,7 @@
-"""Marks: exposure of canary users' marks among marks that were never planted, under target and reference."""
+"""Marks: exposure of canary users' marks among marks that were never planted, under target and reference.
+
+No number is about one canary user: a median needs ten of them (docs/decisions/0010-nobody-in-a-report.md).
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from heldin.attacks.marks import MarkScores, ranks
-from heldin.audit.marks import mark_groups
-from heldin.audit.results import MarkFacts
+from heldin.attacks.marks import MarkRanks, MarkScores, exposures, ranks
+from heldin.audit.coarse import LEAST_IN_GROUP, brief, share_limits
+from heldin.audit.results import MarkExposure, MarkFacts, MarkGroup, MarkSide
 from heldin.base.files import text_sha256
 from heldin.base.progress import Reporter
 from heldin.canaries.kinds import Canary
@@ -19,6 +22,7 @@ from heldin.stages.measures.measure import Fingerprinted, Measure, loaded_here
 if TYPE_CHECKING:
     from heldin.models.loading import LanguageModel
 
+FIRST_PERCENT = 100
 # By recipe, names of its canary users, and marks that were drawn and not planted.
 Drawn = dict[str, tuple[list[str], list[str]]]
 
@@ -94,3 +98,51 @@ def _logprobs(model: "LanguageModel", texts: Sequence[str], advance: Callable[[i
     totals = np.array([scores.total for scores in score_texts(model, texts)], dtype=np.float64)
     advance(len(texts))
     return totals
+
+
+def mark_groups(ranks: MarkRanks, member: Mapping[str, bool], canaries: Mapping[str, Canary]) -> list[MarkGroup]:
+    """Groups of canary users by kind and length.
+
+    Args:
+        ranks: the rank of every canary user's mark.
+        member: whether each is held in.
+        canaries: how each was made.
+    """
+    of_group: dict[tuple[str, int], list[int]] = {}
+    for row, user in enumerate(ranks.users):
+        of_group.setdefault((canaries[user].kind.value, canaries[user].length or 0), []).append(row)
+    groups = []
+    for _, members in sorted(of_group.items()):
+        rows = np.array(members, dtype=np.intp)
+        inside = np.array([member[ranks.users[row]] for row in rows], dtype=np.bool_)
+        example = canaries[ranks.users[rows[0]]]
+        groups.append(
+            MarkGroup(
+                kind=example.kind.value,
+                length=example.length,
+                candidates=int(ranks.candidates[rows].min()),
+                held_in=_side(ranks, rows[inside]),
+                held_out=_side(ranks, rows[~inside]),
+            )
+        )
+    return groups
+
+
+def _side(ranks: MarkRanks, rows: NDArray[np.intp]) -> MarkSide:
+    candidates = ranks.candidates[rows]
+    target, reference = (_exposed(column[rows], candidates) for column in (ranks.target, ranks.reference))
+    lower, upper = share_limits(target.highest, rows.size) if rows.size else (None, None)
+    return MarkSide(users=rows.size, target=target, lower=lower, upper=upper, reference=reference)
+
+
+def _exposed(ranks: NDArray[np.int64], candidates: NDArray[np.int64]) -> MarkExposure:
+    # Among no candidates every mark is the first, and says nothing.
+    some = candidates > 0
+    median = None
+    if ranks.size >= LEAST_IN_GROUP and some.all():
+        median = brief(float(np.median(exposures(ranks, candidates))), 1)
+    return MarkExposure(
+        highest=int((some & (ranks == 1)).sum()),
+        first_percent=int((some & (ranks * FIRST_PERCENT <= candidates + 1)).sum()),
+        median=median,
+    )

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from heldin.attacks.marks import MarkRanks
-from heldin.audit.marks import mark_groups
 from heldin.canaries.kinds import Canary, Kind
+from heldin.stages.measures.marks import mark_groups
 
 
 def canary(user, kind=Kind.RARE_PHRASE, length=None, documents=5):
