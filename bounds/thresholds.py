@@ -136,10 +136,7 @@ def threshold_gaussian_bound(
 ) -> ThresholdBound:
     """The best Gaussian conversion over thresholds fixed beforehand; conditions as for ``gaussian_conversion``.
 
-    Args:
-        delta: in (0, 1).
-        alpha: total error probability.
-        attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
+    Delta is in (0, 1); see ``threshold_bound`` for the other arguments.
     """
     level = check_alpha(alpha, attacks)
     if not len(thresholds):
@@ -155,10 +152,7 @@ def split_bound(
 ) -> ThresholdBound:
     """Clopper-Pearson at the (threshold, direction) that is best on one half, evaluated on the other half, K = 1.
 
-    Args:
-        delta: in [0, 1).
-        alpha: total error probability.
-        attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
+    See ``threshold_bound`` for the arguments.
     """
     check_bound_delta(delta)
     level = check_alpha(alpha, attacks)
@@ -176,10 +170,7 @@ def split_gaussian_bound(
 ) -> ThresholdBound:
     """The Gaussian conversion at the threshold chosen on the other half; conditions as for ``gaussian_conversion``.
 
-    Args:
-        delta: in (0, 1).
-        alpha: total error probability.
-        attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
+    Delta is in (0, 1); see ``threshold_bound`` for the other arguments.
     """
     level = check_alpha(alpha, attacks)
     choose, test = halves(scores, seed)
@@ -198,9 +189,7 @@ def thresholds_violate(
 ) -> bool:
     """Return whether the TPR of a threshold fixed beforehand is above the ceiling at its FPR, at level alpha in total.
 
-    Args:
-        alpha: total error probability.
-        attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
+    See ``threshold_bound`` for the arguments.
     """
     # Two limits per threshold; the ceiling already covers both directions.
     level = check_alpha(alpha, attacks) / (2 * len(thresholds))
