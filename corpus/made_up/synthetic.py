@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from heldin.base.errors import InputError
@@ -230,18 +231,18 @@ def _person(spec: SyntheticCorpus, user: int) -> _Person:
 
 def _name(seed: int, user: int) -> tuple[str, str, str]:
     """First name, last name and address; once all pairs of names are used come middle initials, then numbers."""
-    order = _name_order(seed)
+    order, lasts = _name_order(seed), STOCKS["last_name"]
     lap, place = divmod(user, len(order))
     number, initial = divmod(lap, 27)
-    first, last = (STOCKS[kind][i] for kind, i in zip(("person", "last_name"), order[place], strict=True))
+    first, last = STOCKS["person"][order[place] // len(lasts)], lasts[order[place] % len(lasts)]
     middle = f".{'abcdefghijklmnopqrstuvwxyz'[initial - 1]}" if initial else ""
     return first, last, f"{first}{middle}.{last}{number + 1 if number else ''}@{DOMAIN}".lower()
 
 
 @functools.lru_cache(maxsize=4)
-def _name_order(seed: int) -> list[tuple[int, int]]:
-    pairs = [(first, last) for first in range(len(STOCKS["person"])) for last in range(len(STOCKS["last_name"]))]
-    return [pairs[i] for i in _Dice(seed, _NAMES).rng.permutation(len(pairs))]
+def _name_order(seed: int) -> NDArray[np.int64]:
+    """Pairs of a first and a last name, numbered as in a table with a row for each first name."""
+    return _Dice(seed, _NAMES).rng.permutation(len(STOCKS["person"]) * len(STOCKS["last_name"]))
 
 
 def _favourites(dice: _Dice, table: tuple[str, ...]) -> tuple[str, ...]:
