@@ -64,7 +64,7 @@ def check_sweep(sweep: Sweep, out: Path) -> CheckedSweep:
         problems.append(str(error))
     for cell in tuning_cells(sweep, out):
         if cell.block == 1:
-            checked = check_run(cell.config, cell.folder)
+            checked = check_run(cell.config, cell.folder, costs=False)
             problems += [f"tune: {cell.variant.name}: {problem}" for problem in checked.problems]
     rows = []
     timing = Timing(sweep.config.resources)
@@ -72,7 +72,7 @@ def check_sweep(sweep: Sweep, out: Path) -> CheckedSweep:
     for cell in placed_cells(sweep, out):
         if cell.block > 1:
             continue
-        checked = check_run(cell.config, cell.folder)
+        checked = check_run(cell.config, cell.folder, costs=False)
         problems += [f"variants.{cell.variant.name}: {problem}" for problem in checked.problems]
         if not checked.problems:
             fit = [str(figure) for figure in differences_of(checked.fit)] if checked.fit else []
