@@ -215,17 +215,22 @@ def _person(spec: SyntheticCorpus, user: int) -> _Person:
     facts = {"first": first, "last": last, "f": first[0], "l": last[0], "address": address, "home": own["site"][0]}
     facts |= {"title": dice.pick(STOCKS["title"]), "extension": str(dice.between(2000, 9899))}
     facts["department"] = TOPICS[int(topics.argmax())]["team"][0].removeprefix("the ").capitalize()
-    common = {name: _favourites(dice, table) for name, table in PHRASES.items()}
+    # At dial 0 nothing is chosen by habit.
     return _Person(
         facts=facts,
         topics=tuple(np.cumsum((1 - dial) / len(topics) + dial * topics).tolist()),
         style=_Style(**{name: float(mean + dial * (style[name] - mean)) for name, mean in shared.items()}),
         own=own,
-        favourites=tuple(
-            common | {name: _favourites(dice, table) for name, table in topic.items() if table is not PHRASES.get(name)}
-            for topic in TOPICS
-        ),
+        favourites=_habits(dice) if dial else TOPICS,
         dial=dial,
+    )
+
+
+def _habits(dice: _Dice) -> tuple[Tables, ...]:
+    common = {name: _favourites(dice, table) for name, table in PHRASES.items()}
+    return tuple(
+        common | {name: _favourites(dice, table) for name, table in topic.items() if table is not PHRASES.get(name)}
+        for topic in TOPICS
     )
 
 
