@@ -243,8 +243,7 @@ def attacker_knowledge(
     # Powers of two below the largest number of texts, and that number, at which every draw has all texts.
     known = sorted({*(2**i for i in range(most.bit_length()) if 2**i < most), most})
     place = np.arange(of_user.size) - np.repeat(np.cumsum(counts) - counts, counts)  # of a text among its user's
-    # By m: the texts that are known, (texts,), and where each user's begin among them, (users,); a user with fewer than
-    # m texts gives all of them.
+    # By m: which texts are known, and where each user's begin among them; users with fewer than m give all of them.
     chosen = [(place < m, np.cumsum(np.append(0, np.minimum(counts, m)))[:-1]) for m in known]
     generator = np.random.default_rng(seed)
     areas = np.empty((draws, len(known)))

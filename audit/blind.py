@@ -140,8 +140,7 @@ def _blind(name: str, area: float, p_value: float, level: float) -> Blind:
 
 
 def _fit_and_test(texts: NDArray[np.object_], labels: NDArray[np.bool_], fit: NDArray[np.bool_]) -> tuple[float, float]:
-    # Slow to import, and reading a record needs neither.
-    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.feature_extraction.text import TfidfVectorizer  # slow to import, and no record needs it to be read
     from sklearn.linear_model import LogisticRegression
 
     # scikit-learn's own pattern drops words of one character, and a user may write no others.

@@ -148,7 +148,7 @@ def probability_of_passing(room: float, spread: float, blocks: int, level: float
         blocks: number of blocks S.
         level: of the test, after Holm's first step.
     """
-    critical = _critical(level, blocks)
+    critical = -float(special.stdtrit(blocks - 1, level))
     return float(stats.nct.sf(critical, blocks - 1, room / spread * math.sqrt(blocks)))
 
 
@@ -166,7 +166,7 @@ def _tested(candidate: Candidate, requirement: Requirement, level: float, share:
     p_values = [_p_value(requirement.room(values)) for values in kinds]
     worst = int(np.argmax(p_values))
     mean, error = _mean_and_error(kinds[worst])
-    reach = _critical(level, len(kinds[worst])) * error
+    reach = -float(special.stdtrit(len(kinds[worst]) - 1, level)) * error
     limit = mean + reach if requirement.at_most is not None else mean - reach
     opposite = min(_p_value(-requirement.room(values)) for values in kinds)
     tested = Tested(
@@ -178,10 +178,6 @@ def _tested(candidate: Candidate, requirement: Requirement, level: float, share:
         broken=len(kinds) * opposite <= share,
     )
     return tested, p_values[worst]
-
-
-def _critical(level: float, blocks: int) -> float:
-    return float(-special.stdtrit(blocks - 1, level))
 
 
 def _p_value(room: np.ndarray) -> float:

@@ -76,8 +76,6 @@ def check_parameters(
     Args:
         kind: name of the corpus, for errors.
         at_least: parameter to its value and the least value allowed.
-        mean_records: average records of a user.
-        min_records: fewest records of a user.
         distinctiveness: in [0, 1].
 
     Raises:
@@ -105,7 +103,6 @@ class SyntheticRecord:
     Attributes:
         user: the writer's address.
         text: the whole mail.
-        id: unique id.
         date: ISO 8601, UTC.
     """
 
@@ -215,13 +212,12 @@ def _person(spec: SyntheticCorpus, user: int) -> _Person:
     facts = {"first": first, "last": last, "f": first[0], "l": last[0], "address": address, "home": own["site"][0]}
     facts |= {"title": dice.pick(STOCKS["title"]), "extension": str(dice.between(2000, 9899))}
     facts["department"] = TOPICS[int(topics.argmax())]["team"][0].removeprefix("the ").capitalize()
-    # At dial 0 nothing is chosen by habit.
     return _Person(
         facts=facts,
         topics=tuple(np.cumsum((1 - dial) / len(topics) + dial * topics).tolist()),
         style=_Style(**{name: float(mean + dial * (style[name] - mean)) for name, mean in shared.items()}),
         own=own,
-        favourites=_habits(dice) if dial else TOPICS,
+        favourites=_habits(dice) if dial else TOPICS,  # at dial 0 nothing is chosen by habit
         dial=dial,
     )
 
@@ -246,7 +242,6 @@ def _name(seed: int, user: int) -> tuple[str, str, str]:
 
 @functools.lru_cache(maxsize=4)
 def _name_order(seed: int) -> NDArray[np.int64]:
-    """Pairs of a first and a last name, numbered as in a table with a row for each first name."""
     return _Dice(seed, _NAMES).rng.permutation(len(STOCKS["person"]) * len(STOCKS["last_name"]))
 
 

@@ -125,7 +125,6 @@ class TrainingSet:
                     make_table(database, pa.schema([column]))
                     database.execute("INSERT INTO records VALUES (NULL)")
                     database.sql("SELECT * FROM records").to_arrow_table().cast(pa.schema([column.with_nullable(True)]))
-                    database.execute("DROP TABLE records")
                 except (duckdb.Error, pa.ArrowException) as error:
                     raise InputError(
                         f"'{self.path}': column '{column.name}' of type {column.type} cannot be sorted: leave it out,"
