@@ -243,15 +243,15 @@ def attacker_knowledge(
     # Powers of two below the largest number of texts, and that number, at which every draw has all texts.
     known = sorted({*(2**i for i in range(most.bit_length()) if 2**i < most), most})
     place = np.arange(of_user.size) - np.repeat(np.cumsum(counts) - counts, counts)  # of a text among its user's
+    # By m: which texts are known, and where each user's begin among them; users with fewer than m give all of them.
+    chosen = [(place < m, np.cumsum(np.append(0, np.minimum(counts, m)))[:-1]) for m in known]
     generator = np.random.default_rng(seed)
     areas = np.empty((draws, len(known)))
     for draw in range(draws):
         # Sorted by user, in random order within each. One order serves all m, so that more texts include the fewer.
         shuffled = values[np.lexsort((generator.random(values.size), of_user))]
-        for j, m in enumerate(known):
-            # (texts,) -> (users,); a user with fewer than m texts gives all of them.
-            starts = np.cumsum(np.append(0, np.minimum(counts, m)))[:-1]
-            areas[draw, j] = auroc(*table.split(AGGREGATIONS[aggregation](shuffled[place < m], starts)))
+        for j, (taken, starts) in enumerate(chosen):
+            areas[draw, j] = auroc(*table.split(AGGREGATIONS[aggregation](shuffled[taken], starts)))
     return [
         Knowledge(m, *(brief(float(v)) for v in (a.mean(), a.std(), *np.quantile(a, [0.025, 0.975]))))
         for m, a in zip(known, areas.T, strict=True)

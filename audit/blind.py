@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression
 
 from heldin.attacks.protocol import REFERENCE_ALONE
 from heldin.audit.coarse import brief, significant
@@ -142,6 +140,9 @@ def _blind(name: str, area: float, p_value: float, level: float) -> Blind:
 
 
 def _fit_and_test(texts: NDArray[np.object_], labels: NDArray[np.bool_], fit: NDArray[np.bool_]) -> tuple[float, float]:
+    from sklearn.feature_extraction.text import TfidfVectorizer  # slow to import, and no record needs it to be read
+    from sklearn.linear_model import LogisticRegression
+
     # scikit-learn's own pattern drops words of one character, and a user may write no others.
     words = TfidfVectorizer(max_features=MAX_FEATURES, sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
     classifier = LogisticRegression(max_iter=1000)

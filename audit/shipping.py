@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from heldin.audit.coarse import brief
 from heldin.audit.requirement import Requirement
@@ -148,7 +148,7 @@ def probability_of_passing(room: float, spread: float, blocks: int, level: float
         blocks: number of blocks S.
         level: of the test, after Holm's first step.
     """
-    critical = float(stats.t.isf(level, blocks - 1))
+    critical = -float(special.stdtrit(blocks - 1, level))
     return float(stats.nct.sf(critical, blocks - 1, room / spread * math.sqrt(blocks)))
 
 
@@ -166,7 +166,7 @@ def _tested(candidate: Candidate, requirement: Requirement, level: float, share:
     p_values = [_p_value(requirement.room(values)) for values in kinds]
     worst = int(np.argmax(p_values))
     mean, error = _mean_and_error(kinds[worst])
-    reach = float(stats.t.isf(level, len(kinds[worst]) - 1)) * error
+    reach = -float(special.stdtrit(len(kinds[worst]) - 1, level)) * error
     limit = mean + reach if requirement.at_most is not None else mean - reach
     opposite = min(_p_value(-requirement.room(values)) for values in kinds)
     tested = Tested(
@@ -185,7 +185,7 @@ def _p_value(room: np.ndarray) -> float:
     mean, error = _mean_and_error(room)
     if error == 0.0:
         return 0.0 if mean > 0.0 else 1.0
-    return float(stats.t.sf(mean / error, room.size - 1))
+    return float(special.stdtr(room.size - 1, -mean / error))
 
 
 def _mean_and_error(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
@@ -208,7 +208,7 @@ def _blocks_needed(candidate: Candidate, requirements: Sequence[Requirement], le
             mean, spread = float(room.mean()), float(room.std(ddof=1))
             blocks = np.arange(room.size, _MOST_BLOCKS + 1)
             t = np.full(blocks.size, np.inf) if spread == 0.0 else mean / spread * np.sqrt(blocks)
-            enough = blocks[stats.t.sf(t, blocks - 1) <= level]
+            enough = blocks[special.stdtr(blocks - 1, -t) <= level]
             needed = int(enough[0]) if mean > 0.0 and enough.size else None
             if needed is None:
                 return None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from heldin.audit.coarse import LEAST_IN_GROUP
 from heldin.audit.limits import AurocDifference
@@ -123,5 +123,5 @@ def mean_difference(first: Scores, second: Scores, level: float = 0.95) -> Auroc
         return None
     mean = float(differences.mean())
     error = float(differences.std(ddof=1)) / float(np.sqrt(differences.size))
-    reach = float(stats.t.ppf(0.5 + level / 2, differences.size - 1)) * error
+    reach = float(special.stdtrit(differences.size - 1, 0.5 + level / 2)) * error
     return AurocDifference(value=mean, lower=mean - reach, upper=mean + reach)

@@ -51,9 +51,9 @@ def sorting_table(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def make_table(database: duckdb.DuckDBPyConnection, schema: pa.Schema) -> None:
-    """Make the empty table ``records``."""
+    """Make the empty table ``records``, in place of one that is there."""
     database.register("empty", schema.empty_table())
-    database.execute("CREATE TABLE records AS SELECT * FROM empty")
+    database.execute("CREATE OR REPLACE TABLE records AS SELECT * FROM empty")
     database.unregister("empty")
 
 

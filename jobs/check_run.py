@@ -71,7 +71,12 @@ class Checked:
 
 
 def check_run(
-    config: RunConfig, out: Path, gpu: Planned | None = None, say: Callable[[str], None] = lambda _: None
+    config: RunConfig,
+    out: Path,
+    gpu: Planned | None = None,
+    say: Callable[[str], None] = lambda _: None,
+    *,
+    costs: bool = True,
 ) -> Checked:
     """Check everything that a run of this config in this folder names, and change nothing.
 
@@ -80,6 +85,7 @@ def check_run(
     Args:
         gpu: where the run would be; with one, what it would hold in memory is found, and must fit.
         say: receives a line about what takes long.
+        costs: whether steps are timed to find the cost.
     """
     # Each look raises InputError for what is wrong: all are taken, so that all problems are told at once.
     mechanisms: list[Mechanism] = []
@@ -107,7 +113,7 @@ def check_run(
             sizes = sizes_of(config)
             fit = sizes.fit(config, mechanisms[0]) if sizes else None
             unknown = sizes.unknown if sizes else ON_HUB
-            cost = cost_of_run(config, mechanisms[0], sizes)
+            cost = cost_of_run(config, mechanisms[0], sizes) if costs else None
         except InputError as error:
             problems = [" ".join(str(error).split())]
         rows = ["not known before the corpus is read"] if cost is None else cost.lines()

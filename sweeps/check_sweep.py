@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from heldin.audit.shipping import probability_of_passing
 from heldin.base.errors import InputError, ResumableError
@@ -22,10 +22,10 @@ from heldin.finetune.batches import record_losses
 from heldin.finetune.precision import arithmetic_of, autocast
 from heldin.finetune.recipe import Recipe
 from heldin.jobs.check_run import check_run
+from heldin.jobs.memory_forecast import shape_of
 from heldin.models.attention import use_exact_attention
 from heldin.models.devices import default_device
 from heldin.models.reading import quiet_transformers
-from heldin.models.tiny import tiny_config
 from heldin.record.plan_fit import differences_of
 from heldin.stages.run_config import RunConfig
 from heldin.stages.train.plan import mechanism_of
@@ -64,7 +64,7 @@ def check_sweep(sweep: Sweep, out: Path) -> CheckedSweep:
         problems.append(str(error))
     for cell in tuning_cells(sweep, out):
         if cell.block == 1:
-            checked = check_run(cell.config, cell.folder)
+            checked = check_run(cell.config, cell.folder, costs=False)
             problems += [f"tune: {cell.variant.name}: {problem}" for problem in checked.problems]
     rows = []
     timing = Timing(sweep.config.resources)
@@ -72,7 +72,7 @@ def check_sweep(sweep: Sweep, out: Path) -> CheckedSweep:
     for cell in placed_cells(sweep, out):
         if cell.block > 1:
             continue
-        checked = check_run(cell.config, cell.folder)
+        checked = check_run(cell.config, cell.folder, costs=False)
         problems += [f"variants.{cell.variant.name}: {problem}" for problem in checked.problems]
         if not checked.problems:
             fit = [str(figure) for figure in differences_of(checked.fit)] if checked.fit else []
@@ -230,9 +230,8 @@ class Timing:
 
         The model has random weights; a GPU is used where there is one.
         """
-        pretrain = config.model.pretrain
-        finetune = config.finetune
-        shape = [config.model.base, pretrain and repr(pretrain.shape), finetune.sequence_length, finetune.precision]
+        model, recipe = config.model, config.finetune
+        shape = [model.base, model.pretrain and repr(model.pretrain.shape), recipe.sequence_length, recipe.precision]
         name = json.dumps(shape)
         if name not in self._known:
             self._known[name] = self._measure(config)
@@ -254,7 +253,7 @@ class Timing:
 def _model(config: RunConfig) -> PreTrainedModel | None:
     """Return the model with random weights; None for one that cannot be made here, or only in minutes."""
     try:
-        shape: Any = _shape(config)
+        shape: Any = shape_of(config)
         with torch.device("meta"):
             parameters = sum(p.numel() for p in AutoModelForCausalLM.from_config(shape).parameters())
     # What is wrong with the config is told by the check of the run; each architecture has errors of its own.
@@ -268,12 +267,6 @@ def _model(config: RunConfig) -> PreTrainedModel | None:
     torch.set_rng_state(state)
     use_exact_attention(model)
     return model.to(device).train()
-
-
-def _shape(config: RunConfig) -> Any:
-    if config.model.pretrain is not None:
-        return tiny_config(config.model.pretrain.shape, config.model.pretrain.shape.vocabulary, 0)
-    return AutoConfig.from_pretrained(config.model.base, revision=config.model.revision)
 
 
 def _paced(model: PreTrainedModel, recipe: Recipe) -> float:

@@ -1,6 +1,8 @@
 """A completions server on loopback: real HTTP, real tiny models, and as ill-behaved as a test wants it."""
 
+import functools
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -8,9 +10,13 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import pytest
 import torch
 
 from heldin.models.endpoint_client import Connection, Endpoint
+
+# Reading this machine's certificates takes longer than most tests that open a connection.
+_certificates = functools.cache(ssl.create_default_context)
 
 
 class CompletionsServer:
@@ -156,7 +162,9 @@ def serving(server: CompletionsServer):
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        yield f"http://127.0.0.1:{http.server_address[1]}/v1"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ssl, "create_default_context", _certificates)
+            yield f"http://127.0.0.1:{http.server_address[1]}/v1"
     finally:
         http.shutdown()
         thread.join()

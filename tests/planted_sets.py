@@ -15,6 +15,9 @@ from heldin.models.tiny import new_tiny_model, train_tokenizer
 from heldin.watch.watching import watch_training
 
 COLUMNS = {"user": "author", "text": "body", "id": "key", "date": "sent"}
+CHOOSING = {"documents": ["training"], "max_characters": 200, "names": ["likelihood-ratio", "loss"]}
+# Naming the attack that would be chosen saves scoring 200 rows.
+ATTACK = {**CHOOSING, "primary": "loss"}
 
 
 def made_rows(users=40, records=12, seed=0):
@@ -85,7 +88,7 @@ def plan(training, base, **changes):
         "users": {"min_records": 8},
         "sequence_length": 32,
         "canaries": [{"kind": "unseen_token", "users": 4, "documents": [1, 3]}],
-        "attack": {"documents": ["training"], "max_characters": 200, "names": ["likelihood-ratio", "loss"]},
+        "attack": ATTACK,
         "audit": {"resamples": 100},
         **changes,
     }

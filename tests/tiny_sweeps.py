@@ -17,9 +17,9 @@ QUIET = LineReporter(lambda line: None)
 ROOT = Path(__file__).resolve().parents[1]
 ULS = {"kind": "uls", "population": 30, "cohort": 8, "steps": 6, "delta": 1e-3, "noise_multiplier": 1.0}
 USERS = {"corpus": {"users": {"min_records": 8, "fraction": 0.5, "max_users": None}}, "finetune": {"select": "last"}}
-# A sweep's cells differ by what surrounds the model: one evaluation is as good as more.
+# A sweep's cells differ by what surrounds the model: one evaluation is as good as more, and no cell is killed here.
 BASE = copy.deepcopy(SMALL)
-BASE["finetune"]["evaluations"] = 1
+BASE["finetune"] |= {"evaluations": 1, "checkpoint_every": 100}
 CANARIES = [{"kind": "rare_phrase", "users": 10, "documents": [4]}]
 
 

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from heldin.base.errors import InputError
@@ -75,8 +76,6 @@ def check_parameters(
     Args:
         kind: name of the corpus, for errors.
         at_least: parameter to its value and the least value allowed.
-        mean_records: average records of a user.
-        min_records: fewest records of a user.
         distinctiveness: in [0, 1].
 
     Raises:
@@ -104,7 +103,6 @@ class SyntheticRecord:
     Attributes:
         user: the writer's address.
         text: the whole mail.
-        id: unique id.
         date: ISO 8601, UTC.
     """
 
@@ -214,34 +212,37 @@ def _person(spec: SyntheticCorpus, user: int) -> _Person:
     facts = {"first": first, "last": last, "f": first[0], "l": last[0], "address": address, "home": own["site"][0]}
     facts |= {"title": dice.pick(STOCKS["title"]), "extension": str(dice.between(2000, 9899))}
     facts["department"] = TOPICS[int(topics.argmax())]["team"][0].removeprefix("the ").capitalize()
-    common = {name: _favourites(dice, table) for name, table in PHRASES.items()}
     return _Person(
         facts=facts,
         topics=tuple(np.cumsum((1 - dial) / len(topics) + dial * topics).tolist()),
         style=_Style(**{name: float(mean + dial * (style[name] - mean)) for name, mean in shared.items()}),
         own=own,
-        favourites=tuple(
-            common | {name: _favourites(dice, table) for name, table in topic.items() if table is not PHRASES.get(name)}
-            for topic in TOPICS
-        ),
+        favourites=_habits(dice) if dial else TOPICS,  # at dial 0 nothing is chosen by habit
         dial=dial,
+    )
+
+
+def _habits(dice: _Dice) -> tuple[Tables, ...]:
+    common = {name: _favourites(dice, table) for name, table in PHRASES.items()}
+    return tuple(
+        common | {name: _favourites(dice, table) for name, table in topic.items() if table is not PHRASES.get(name)}
+        for topic in TOPICS
     )
 
 
 def _name(seed: int, user: int) -> tuple[str, str, str]:
     """First name, last name and address; once all pairs of names are used come middle initials, then numbers."""
-    order = _name_order(seed)
+    order, lasts = _name_order(seed), STOCKS["last_name"]
     lap, place = divmod(user, len(order))
     number, initial = divmod(lap, 27)
-    first, last = (STOCKS[kind][i] for kind, i in zip(("person", "last_name"), order[place], strict=True))
+    first, last = STOCKS["person"][order[place] // len(lasts)], lasts[order[place] % len(lasts)]
     middle = f".{'abcdefghijklmnopqrstuvwxyz'[initial - 1]}" if initial else ""
     return first, last, f"{first}{middle}.{last}{number + 1 if number else ''}@{DOMAIN}".lower()
 
 
 @functools.lru_cache(maxsize=4)
-def _name_order(seed: int) -> list[tuple[int, int]]:
-    pairs = [(first, last) for first in range(len(STOCKS["person"])) for last in range(len(STOCKS["last_name"]))]
-    return [pairs[i] for i in _Dice(seed, _NAMES).rng.permutation(len(pairs))]
+def _name_order(seed: int) -> NDArray[np.int64]:
+    return _Dice(seed, _NAMES).rng.permutation(len(STOCKS["person"]) * len(STOCKS["last_name"]))
 
 
 def _favourites(dice: _Dice, table: tuple[str, ...]) -> tuple[str, ...]:

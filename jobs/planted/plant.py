@@ -264,11 +264,7 @@ def least_by_length(correlations: Mapping[str, float]) -> str:
 
 
 def form_facts(config: PlantConfig, data: RunData) -> FormFacts | None:
-    """Return how easily text alone tells canary rows from real ones, whatever the coins; None without canary users.
-
-    Args:
-        data: users and set-asides.
-    """
+    """Return how easily text alone tells canary rows from real ones, whatever the coins; None without canary users."""
     if not data.canaries:
         return None
     key, corpus = seed_key(config.seed), data.corpus.store

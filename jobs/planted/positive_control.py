@@ -80,6 +80,6 @@ def _error_at_chance(above: int, below: int) -> float:
 
 def _auroc(above: Gains, below: Gains) -> tuple[float, float]:
     """Return the AUROC, and its standard error: the larger of DeLong's and that of scores at chance."""
-    mine, others = placements(above, below)
+    mine, others = placements(np.sort(above), np.sort(below))  # searching in order takes half the time
     by_placements = np.sqrt(mine.var(ddof=1) / above.size + others.var(ddof=1) / below.size)
     return float(mine.mean()), max(_error_at_chance(above.size, below.size), float(by_placements))

@@ -148,7 +148,8 @@ def _finish_jobs(root):
     canaries = [{"kind": "rare_phrase", "users": 8, "documents": [4]}]
     run = {**SMALL, "canaries": canaries, "extraction": {"prefix": 8, "suffix": 8}}
     (root / "run.yaml").write_text(yaml.safe_dump(run), encoding="utf-8")
-    (root / "trial.yaml").write_text(yaml.safe_dump(TRIAL), encoding="utf-8")
+    trial = {**TRIAL, "defense": {**TRIAL["defense"], "steps": 2}}
+    (root / "trial.yaml").write_text(yaml.safe_dump(trial), encoding="utf-8")
     done("run", root / "run.yaml", "--out", root / "run")
     write_example(root / "example", users=40, reporter=QUIET)
     example, model = root / "example", root / "run" / "checkpoints" / "final"
@@ -161,7 +162,7 @@ def _finish_jobs(root):
         done(_TRAININGS[0], root / "trial.yaml", *_TRAININGS[1:], root / "trainings")
     _planted(root)
     (root / "small.yaml").write_text(yaml.safe_dump(SMALL), encoding="utf-8")
-    sweep = {"name": "two", "base": "small.yaml", "variants": {"few": None, "many": {"finetune": {"epochs": 3}}}}
+    sweep = {"name": "two", "base": "small.yaml", "variants": {"few": {"finetune": {"epochs": 1}}, "many": None}}
     (root / "sweep.yaml").write_text(yaml.safe_dump(sweep), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "run_process", in_process)

@@ -30,7 +30,7 @@ from heldin.jobs.planted.training_set import TrainingSet, training_set
 from heldin.models.loading import load_language_model
 from heldin.stages.sides.ledger import load_ledger
 from heldin.watch.planted_files import content_sha256
-from tests.planted_sets import COLUMNS, base, lines, plan, read_lines, rows, save_base, write_lines
+from tests.planted_sets import CHOOSING, COLUMNS, base, lines, plan, read_lines, rows, save_base, write_lines
 from tests.refusals import names, refused
 
 __all__ = ["base", "lines", "rows"]  # fixtures
@@ -236,7 +236,7 @@ def test_disjoint_canary_users_share_no_token_across_tiers_and_sections(lines, b
 
 
 def test_a_killed_call_goes_on_with_the_same_coins(lines, base, tmp_path, monkeypatch):
-    config, out = plan(lines, base), tmp_path / "out"
+    config, out = plan(lines, base, attack=CHOOSING), tmp_path / "out"
 
     def killed(*_, **__):
         yield from []

@@ -132,23 +132,22 @@ def _with_a_position_of_its_own(base, folder):
     return folder
 
 
+ALWAYS_ON = {
+    "bias all": lambda base, folder: saved(lora(bias="all"), base, folder),
+    "bias lora_only": lambda base, folder: saved(lora(bias="lora_only"), base, folder),
+    "a position that no probe reads": _with_a_position_of_its_own,
+}
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "nf4"])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda base, folder: saved(lora(bias="all"), base, folder),
-        lambda base, folder: saved(lora(bias="lora_only"), base, folder),
-        _with_a_position_of_its_own,
-    ],
-    ids=["bias all", "bias lora_only", "a position that no probe reads"],
-)
+@pytest.mark.parametrize("kind", ALWAYS_ON)
 @pytest.mark.filterwarnings("error:Careful, disabling adapter layers")
 def test_an_adapter_that_cannot_be_switched_off_leaves_the_base_and_its_cached_scores_alone(
-    base, tmp_path, make, precision
+    base, tmp_path, kind, precision, make_once
 ):
     if precision == "nf4":
         pytest.importorskip("bitsandbytes")
-    adapter = str(make(base, tmp_path / "adapter"))
+    adapter = str(make_once(f"adapter with {kind}", lambda folder: ALWAYS_ON[kind](base, folder)))
     long = [TEXTS[0] * 4]
     target, reference = load_target_and_reference(adapter, str(base), precision=precision)
     alone, apart = (load_language_model(its, precision=precision) for its in (str(base), adapter))

@@ -17,7 +17,6 @@ from tests.tiny_sweeps import ULS, USERS, written
 def test_a_shape_is_measured_once_and_leaves_the_process_as_it_was(monkeypatch):
     measured = []
     paced = estimate._paced
-    monkeypatch.setattr(estimate, "_SECONDS", 0.0)
     monkeypatch.setattr(
         estimate, "_paced", lambda model, recipe: measured.append(recipe.sequence_length) or paced(model, recipe)
     )
