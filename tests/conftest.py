@@ -86,6 +86,14 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _not_forced_to_disk() -> Generator[None]:
+    """No file of a test has to survive a machine that fails."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _shared_cache(shared_folder: Path) -> Generator[None]:
     """One cache for each test run: the tiny pre-trained models of the tests are made once."""
     with pytest.MonkeyPatch.context() as patch:
@@ -185,7 +193,7 @@ SMALL = {
         "learning_rate": 0.003,
         "sequence_length": 48,
         "evaluations": 2,
-        "checkpoint_every": 5,
+        "checkpoint_every": 20,
     },
     "attack": {"max_characters": 200},
     "audit": {"resamples": 200},
@@ -231,6 +239,7 @@ class Call:
         self._monkeypatch.setattr(sys, "argv", ["heldin", *map(str, arguments)])
         if "--check" in arguments:  # it would time steps of training for a second, as ``cost_of_run`` does in its tests
             self._monkeypatch.setattr("heldin.jobs.costs.SECONDS", 0.0)
+            self._monkeypatch.setattr("heldin.sweeps.check_sweep._SECONDS", 0.0)
         with pytest.raises(SystemExit) as caught:
             cli.main()
         out, err = self._capsys.readouterr()
