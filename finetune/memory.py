@@ -35,10 +35,8 @@ from heldin.models.devices import Planned, planning_for
 from heldin.models.logprobs import batch_scores, tokens_per_batch
 
 _aten = torch.ops.aten
-_HERE = torch.device("cpu")
 # What operations on tensors without numbers made, by all that it depends on.
 _MADE: dict[tuple[OpOverload, Any], Any] = {}
-_UNKNOWN_SIZE = torch.Tag.dynamic_output_shape
 EVALUATION, OPTIMIZING = "an evaluation", "the optimizer's step"  # as moments of a peak
 
 
@@ -115,14 +113,14 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.is_view or func is _aten._unsafe_view.default:
             with in_kernel_invocation_manager(self._fakes):
                 made = func(*args, **kwargs)
-            return _each(made, lambda tensor: FakeTensor(self._fakes, tensor, _HERE))
-        key = func, _outline((args, kwargs))
+            return _each(made, lambda tensor: FakeTensor(self._fakes, tensor, "cpu"))
+        key = func, _outline([*args, *kwargs.items()])
         if key not in _MADE:
             made = func(*args, **kwargs)
-            if func.namespace != "aten" or func._schema.is_mutable or _UNKNOWN_SIZE in func.tags:
+            if func.namespace != "aten" or func._schema.is_mutable or torch.Tag.dynamic_output_shape in func.tags:
                 return made
             _MADE[key] = _each(made, _same_size)
-        return _each(_MADE[key], lambda tensor: FakeTensor(self._fakes, _same_size(tensor), _HERE))
+        return _each(_MADE[key], lambda tensor: FakeTensor(self._fakes, _same_size(tensor), "cpu"))
 
     def _made(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A new tensor: without numbers if it is of floats, and not one number alone."""
@@ -186,8 +184,6 @@ def _outline(value: Any) -> Any:
         return value.shape, value.stride(), value.dtype
     if isinstance(value, list | tuple):
         return tuple(map(_outline, value))
-    if isinstance(value, dict):
-        return tuple((name, _outline(part)) for name, part in value.items())
     return type(value), value  # 1 and 1.0 are equal, and make tensors of unlike types
 
 
