@@ -10,7 +10,7 @@ Ids, masks and unit numbers are real, so that layouts, look-ups and padding are 
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,7 +36,7 @@ from heldin.models.logprobs import batch_scores, tokens_per_batch
 
 _aten = torch.ops.aten
 # What operations on tensors without numbers made, by all that it depends on.
-_MADE: dict[tuple[OpOverload, Any], Any] = {}
+_MADE: dict[str, Any] = {}
 EVALUATION, OPTIMIZING = "an evaluation", "the optimizer's step"  # as moments of a peak
 
 
@@ -61,15 +61,12 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.most = self.alive
         return self.alive
 
-    def model(self, make: Callable[[], PreTrainedModel], adapt: Callable[[PreTrainedModel], PreTrainedModel]) -> Any:
-        """A model without numbers; call it outside the block.
-
-        Args:
-            adapt: gives it adapters, which for a moment have numbers.
-        """
+    def model(self, make: Callable[[], PreTrainedModel], recipe: Recipe) -> Any:
+        """A model without numbers; call it outside the block. Its adapters have numbers for a moment."""
         with self._fakes:
             made = make()
-        made = adapt(made)
+        use_exact_attention(made)
+        made = with_adapters(made, recipe)
         for module in made.modules():
             for name, parameter in module._parameters.items():
                 if parameter is not None and not isinstance(parameter, FakeTensor):
@@ -114,21 +111,22 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with in_kernel_invocation_manager(self._fakes):
                 made = func(*args, **kwargs)
             return _each(made, lambda tensor: FakeTensor(self._fakes, tensor, "cpu"))
-        key = func, _outline([*args, *kwargs.items()])
+        if func.namespace != "aten" or func._schema.is_mutable or torch.Tag.dynamic_output_shape in func.tags:
+            return func(*args, **kwargs)
+        key = repr((func, _each([args, kwargs], lambda tensor: (tensor.shape, tensor.stride(), tensor.dtype))))
         if key not in _MADE:
-            made = func(*args, **kwargs)
-            if func.namespace != "aten" or func._schema.is_mutable or torch.Tag.dynamic_output_shape in func.tags:
-                return made
-            _MADE[key] = _each(made, _same_size)
-        return _each(_MADE[key], lambda tensor: FakeTensor(self._fakes, _same_size(tensor), "cpu"))
+            _MADE[key] = func(*args, **kwargs)
+        return _each(_MADE[key], self._another)
+
+    def _another(self, tensor: Tensor) -> Tensor:
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        return FakeTensor(self._fakes, made, "cpu")
 
     def _made(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A new tensor: without numbers if it is of floats, and not one number alone."""
         dtype = kwargs.get("dtype") or torch.get_default_dtype()
         sizes = args[0] if args and isinstance(args[0], list | tuple) else []
-        if not dtype.is_floating_point or not sizes:
-            return func(*args, **kwargs)
-        with self._fakes:
+        with self._fakes if dtype.is_floating_point and sizes else nullcontext():
             return func(*args, **kwargs)
 
     @contextmanager
@@ -171,20 +169,6 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.alive += size - bytes_held[0]
         self.most = max(self.most, self.alive)
         bytes_held[0] = size
-
-
-def _same_size(tensor: Tensor) -> Tensor:
-    """A tensor of the same outline that holds nothing."""
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-
-
-def _outline(value: Any) -> Any:
-    """Arguments without the numbers of their tensors, to look results up by."""
-    if isinstance(value, Tensor):
-        return value.shape, value.stride(), value.dtype
-    if isinstance(value, list | tuple):
-        return tuple(map(_outline, value))
-    return type(value), value  # 1 and 1.0 are equal, and make tensors of unlike types
 
 
 def tensors_in(value: Any) -> list[Tensor]:
@@ -331,12 +315,7 @@ def training_peak(make: Callable[[], PreTrainedModel], recipe: Recipe, step: Ste
     """Return the peak of a training's first two steps: the first checks layer rules, the second has optimizer state."""
     arithmetic = arithmetic_on(recipe.precision, device)
     rehearsal = Rehearsal()
-
-    def adapt(model: PreTrainedModel) -> PreTrainedModel:
-        use_exact_attention(model)
-        return with_adapters(model, recipe)
-
-    model = rehearsal.model(make, adapt).train()
+    model = rehearsal.model(make, recipe).train()
     take_apart(model)  # what its layers are is found by numbers, and remembered
     with rehearsal.one_of(recipe.shard) if recipe.shard else nullcontext(), _rehearsing(rehearsal, device):
         spread_of_step = spread(model, recipe, model.device)
@@ -380,12 +359,7 @@ def scoring_peak(make: Callable[[], PreTrainedModel], positions: int, models: in
         models: how many models of this size are in memory.
     """
     rehearsal = Rehearsal()
-
-    def adapt(model: PreTrainedModel) -> PreTrainedModel:
-        use_exact_attention(model)
-        return model
-
-    model = rehearsal.model(make, adapt).eval()
+    model = rehearsal.model(make, Recipe()).eval()
     weights = rehearsal.alive
     with _rehearsing(rehearsal, device):
         most, records = _score(model, positions, rehearsal)
@@ -409,9 +383,5 @@ def _score(model: PreTrainedModel, positions: int, rehearsal: Rehearsal) -> tupl
 
 @contextmanager
 def _rehearsing(rehearsal: Rehearsal, device: Planned) -> Iterator[None]:
-    with ExitStack() as stack:
-        stack.enter_context(rehearsal)
-        stack.enter_context(planning_for(device))
-        if device.kind == "cuda":
-            stack.enter_context(AutocastOfGpu())
+    with rehearsal, planning_for(device), AutocastOfGpu() if device.kind == "cuda" else nullcontext():
         yield
