@@ -10,14 +10,15 @@ Ids, masks and unit numbers are real, so that layouts, look-ups and padding are 
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -34,6 +35,8 @@ from heldin.models.devices import Planned, planning_for
 from heldin.models.logprobs import batch_scores, tokens_per_batch
 
 _aten = torch.ops.aten
+# What operations on tensors without numbers made, by all that it depends on.
+_MADE: dict[str, Any] = {}
 EVALUATION, OPTIMIZING = "an evaluation", "the optimizer's step"  # as moments of a peak
 
 
@@ -58,15 +61,12 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.most = self.alive
         return self.alive
 
-    def model(self, make: Callable[[], PreTrainedModel], adapt: Callable[[PreTrainedModel], PreTrainedModel]) -> Any:
-        """A model without numbers; call it outside the block.
-
-        Args:
-            adapt: gives it adapters, which for a moment have numbers.
-        """
+    def model(self, make: Callable[[], PreTrainedModel], recipe: Recipe) -> Any:
+        """A model without numbers; call it outside the block. Its adapters have numbers for a moment."""
         with self._fakes:
             made = make()
-        made = adapt(made)
+        use_exact_attention(made)
+        made = with_adapters(made, recipe)
         for module in made.modules():
             for name, parameter in module._parameters.items():
                 if parameter is not None and not isinstance(parameter, FakeTensor):
@@ -80,6 +80,8 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run an operation, and count what it makes."""
+        if func is torch.ops.prim.device.default:
+            return args[0].fake_device
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # its own operations come here again, one by one, with this process's part
         kwargs = kwargs or {}
@@ -94,18 +96,37 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return torch.tensor(args[0].dtype != torch.bool)
             if func is _aten.index.Tensor:
                 args = (args[0], [_chosen(index) for index in args[1]])
-        made = self._made(func, args, kwargs) if not tensors else func(*args, **kwargs)
+            made = self._without_numbers(func, args, kwargs)
+        else:
+            made = func(*args, **kwargs) if tensors else self._made(func, args, kwargs)
         for tensor in tensors_in(made):
             self._note(tensor)
         return made
+
+    def _without_numbers(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of an operation on tensors without numbers; FakeTensorMode alone takes five times as long."""
+        if torch.Tag.inplace in func.tags and torch.Tag.inplace_view not in func.tags and isinstance(args[0], Tensor):
+            return args[0]
+        if func.is_view or func is _aten._unsafe_view.default:
+            with in_kernel_invocation_manager(self._fakes):
+                made = func(*args, **kwargs)
+            return _each(made, lambda tensor: FakeTensor(self._fakes, tensor, "cpu"))
+        if func.namespace != "aten" or func._schema.is_mutable or torch.Tag.dynamic_output_shape in func.tags:
+            return func(*args, **kwargs)
+        key = repr((func, _each([args, kwargs], lambda tensor: (tensor.shape, tensor.stride(), tensor.dtype))))
+        if key not in _MADE:
+            _MADE[key] = func(*args, **kwargs)
+        return _each(_MADE[key], self._another)
+
+    def _another(self, tensor: Tensor) -> Tensor:
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        return FakeTensor(self._fakes, made, "cpu")
 
     def _made(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A new tensor: without numbers if it is of floats, and not one number alone."""
         dtype = kwargs.get("dtype") or torch.get_default_dtype()
         sizes = args[0] if args and isinstance(args[0], list | tuple) else []
-        if not dtype.is_floating_point or not sizes:
-            return func(*args, **kwargs)
-        with self._fakes:
+        with self._fakes if dtype.is_floating_point and sizes else nullcontext():
             return func(*args, **kwargs)
 
     @contextmanager
@@ -153,19 +174,17 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def tensors_in(value: Any) -> list[Tensor]:
     """Return the tensors in nested lists, tuples and dictionaries; torch's pytree takes longer than many operations."""
     tensors: list[Tensor] = []
-    _collect(value, tensors)
+    _each(value, tensors.append)
     return tensors
 
 
-def _collect(value: Any, tensors: list[Tensor]) -> None:
+def _each(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    """The value with each of its tensors changed."""
     if isinstance(value, Tensor):
-        tensors.append(value)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            _collect(part, tensors)
-    elif isinstance(value, dict):
-        for part in value.values():
-            _collect(part, tensors)
+        return change(value)
+    if isinstance(value, list | tuple):
+        return [_each(part, change) for part in value]
+    return {name: _each(part, change) for name, part in value.items()} if isinstance(value, dict) else value
 
 
 def _answer(dtype: torch.dtype) -> bool | float:
@@ -296,12 +315,7 @@ def training_peak(make: Callable[[], PreTrainedModel], recipe: Recipe, step: Ste
     """Return the peak of a training's first two steps: the first checks layer rules, the second has optimizer state."""
     arithmetic = arithmetic_on(recipe.precision, device)
     rehearsal = Rehearsal()
-
-    def adapt(model: PreTrainedModel) -> PreTrainedModel:
-        use_exact_attention(model)
-        return with_adapters(model, recipe)
-
-    model = rehearsal.model(make, adapt).train()
+    model = rehearsal.model(make, recipe).train()
     take_apart(model)  # what its layers are is found by numbers, and remembered
     with rehearsal.one_of(recipe.shard) if recipe.shard else nullcontext(), _rehearsing(rehearsal, device):
         spread_of_step = spread(model, recipe, model.device)
@@ -345,12 +359,7 @@ def scoring_peak(make: Callable[[], PreTrainedModel], positions: int, models: in
         models: how many models of this size are in memory.
     """
     rehearsal = Rehearsal()
-
-    def adapt(model: PreTrainedModel) -> PreTrainedModel:
-        use_exact_attention(model)
-        return model
-
-    model = rehearsal.model(make, adapt).eval()
+    model = rehearsal.model(make, Recipe()).eval()
     weights = rehearsal.alive
     with _rehearsing(rehearsal, device):
         most, records = _score(model, positions, rehearsal)
@@ -374,9 +383,5 @@ def _score(model: PreTrainedModel, positions: int, rehearsal: Rehearsal) -> tupl
 
 @contextmanager
 def _rehearsing(rehearsal: Rehearsal, device: Planned) -> Iterator[None]:
-    with ExitStack() as stack:
-        stack.enter_context(rehearsal)
-        stack.enter_context(planning_for(device))
-        if device.kind == "cuda":
-            stack.enter_context(AutocastOfGpu())
+    with rehearsal, planning_for(device), AutocastOfGpu() if device.kind == "cuda" else nullcontext():
         yield

@@ -168,7 +168,7 @@ class Stage:
     @property
     def clip_norm(self) -> float:
         """The stated clip norm C."""
-        return _clip_norm(self.mechanism)
+        return clip_norm_of(self.mechanism)
 
     @property
     def names_of_writers(self) -> tuple[str, ...]:
@@ -301,7 +301,7 @@ def set_stage(
     # Positions that a text may reach: the oracle reads it whole, the trainer without its last token.
     read = max(records.lengths)
     free = first + read * _HIDDEN + np.arange((context - read) * _HIDDEN)  # coordinates without a text's gradient
-    norm = OVERSIZE * _clip_norm(mechanism)
+    norm = OVERSIZE * clip_norm_of(mechanism)
     canary = Canaries(canaries, norm, shapes, free[:own] if own else None, free[own : own + quiet], seed)
     return Stage(mechanism, people, [list(text) for _, _, text in rows], records, canary, shape, kind)
 
@@ -343,6 +343,7 @@ def _context(canaries: int, own: int, quiet: int) -> int:
     return context
 
 
-def _clip_norm(mechanism: Mechanism) -> float:
+def clip_norm_of(mechanism: Mechanism) -> float:
+    """The clip norm C of a mechanism that clips every unit."""
     assert isinstance(mechanism.clip, FlatClip | NormalisedClip)
     return mechanism.clip.norm

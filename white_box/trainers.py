@@ -41,7 +41,7 @@ from heldin.finetune.units import Gradients, PrivateTraining
 from heldin.models.loading import LanguageModel
 from heldin.white_box.canaries import Array, Canaries, Index
 from heldin.white_box.oracle import ContributionColumns, Reading, Texts, alike_in, columns_of
-from heldin.white_box.stage import Stage, Weights
+from heldin.white_box.stage import Stage, Weights, clip_norm_of
 
 PrivateStep = Callable[[PreTrainedModel, PrivateTraining, int, Sequence[Sequence[int]]], float | None]
 Trainer = Callable[[LanguageModel, PrivateTraining, Sequence[Sequence[int]]], object]
@@ -297,12 +297,6 @@ def draws(stage: Stage, trainer: Trainer, run: Run) -> ObservedDraws:
     drawn = np.stack(canaries)
     odd = max(reader.odd, float(np.abs(drawn - np.rint(drawn)).max(initial=0.0)))
     return ObservedDraws(np.stack(texts), reader.names, np.rint(drawn), odd)
-
-
-def clip_norm_of(mechanism: Mechanism) -> float:
-    """The clip norm C of a mechanism that clips every unit."""
-    assert isinstance(mechanism.clip, FlatClip | NormalisedClip)
-    return mechanism.clip.norm
 
 
 class _Reader:

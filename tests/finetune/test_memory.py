@@ -338,7 +338,7 @@ def test_a_step_of_a_large_model_takes_no_memory_to_rehearse():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     config = GPTNeoConfig()
     rehearsal = Rehearsal()
-    model = rehearsal.model(maker(config), lambda model: model)
+    model = rehearsal.model(maker(config), Recipe())
     assert sum(its.numel() for its in model.parameters()) > 1.3e9
     assert rehearsal.alive > 5.2e9
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KiB

@@ -1,6 +1,7 @@
 """What the log of a training shows, for honest and for wrong trainers, and what the audit says then."""
 
 import functools
+import gc
 import importlib.util
 import json
 import shutil
@@ -43,6 +44,13 @@ EXAMPLE = "epsilon=8,delta=1e-6,unit=example"
 def _rows():
     """Each user has as many as an audit asks for, and no more: every row is trained on in nearly every test."""
     return made_rows(records=8)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _spared():
+    """Each training of transformers collects garbage, which takes a second in a process that holds much by then."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
