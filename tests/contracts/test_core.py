@@ -3,6 +3,8 @@
 The whole is limited, and no file: a limit on files makes many small ones.
 """
 
+import ast
+import importlib
 import importlib.util
 import json
 from collections import Counter
@@ -131,3 +133,35 @@ def test_a_parameter_ties_where_it_is_compared(tmp_path, monkeypatch, content, t
     lines = [decorator, "def test_one(said, given):", "    assert said in err(given)"]
     (tmp_path / "tests" / "base" / "test_one.py").write_text("\n".join(lines), encoding="utf-8")
     assert bool(size.tests_tied_to_wording()) is tied
+
+
+def _names_that_are_gone(tree):
+    """Yield names that code takes from heldin and that are not there."""
+    modules = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "heldin":
+            source = importlib.import_module(node.module)
+            for alias in node.names:
+                try:
+                    modules[alias.asname or alias.name] = importlib.import_module(f"{node.module}.{alias.name}")
+                except ModuleNotFoundError:
+                    if not hasattr(source, alias.name):
+                        yield f"{node.module}.{alias.name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and isinstance(node.value, ast.Name):
+            module = modules.get(node.value.id)
+            if module is not None and not hasattr(module, node.attr):
+                yield f"{module.__name__}.{node.attr}"
+
+
+@pytest.mark.parametrize("folder", ["tests", "benchmarks", "replication", "examples"])
+def test_code_that_seldom_runs_names_what_is_there(folder):
+    """Slow tests, tests on a GPU and benchmarks notice a new name weeks later."""
+    paths = sorted((size.ROOT / folder).rglob("*.py"))
+    assert paths
+    assert {path.name: gone for path in paths if (gone := sorted(_names_that_are_gone(size._tree_of(path))))} == {}
+
+
+def test_a_name_that_is_gone_is_seen():
+    code = "from heldin.bounds import verdict\nfrom heldin.bounds.design import Gone\nverdict.Claim, verdict.Lost"
+    assert list(_names_that_are_gone(ast.parse(code))) == ["heldin.bounds.design.Gone", "heldin.bounds.verdict.Lost"]

@@ -315,7 +315,7 @@ def test_the_command(call, monkeypatch):
         "tested: gradient",
         "not tested: several processes",
     ]
-    places = [out.index(text) for text in [*order, "NOT CONTRADICTED: "]]
+    places = [out.index(text) for text in [*order, f"{TrainerOutcome.CONSISTENT.upper()}: "]]
     assert places == sorted(places)
     code, out, _ = call("white-box", *arguments, "--json")
     fields = json.loads(out)

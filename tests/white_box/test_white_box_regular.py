@@ -109,8 +109,8 @@ def test_a_little_more_in_the_span_is_seen_as_stated():
 
 
 def test_tests_that_share_a_level_pay_for_their_number():
-    ones = [laws.Found(p, measured, 2.0, 0.5) for p, measured in ((0.3, 1.0), (0.01, 3.0))]
-    assert laws.either(ones) == laws.Found(0.02, 3.0, 2.0, 0.5)
+    ones = [laws.LawResult(p, measured, 2.0, 0.5) for p, measured in ((0.3, 1.0), (0.01, 3.0))]
+    assert laws.either(ones) == laws.LawResult(0.02, 3.0, 2.0, 0.5)
     assert laws.either(ones[:1] * 4).p_value == 1.0
 
 
