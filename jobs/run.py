@@ -206,8 +206,8 @@ def run_again(folder: Path, reporter: Reporter) -> Body:
         recorded = read_record(folder / "record.json", checked=False).reference.fingerprint
         if fingerprint_in(base_name, None, config.attack.precision) != recorded:
             raise InputError(
-                f"'{folder}': the base model in '{base_name}' is not the record's, since training differs in its last"
-                " digits between machines: copy this folder from the cache of the machine that made the run"
+                f"'{folder}': the base model in '{base_name}' is not the record's; pre-training can give other"
+                " last digits on another machine: copy that folder from the cache of the machine that made the run"
             )
     training = finished_training(folder, config)
     trained = _Trained(data, plan, preregistered(config, data, plan), training, base_name, None)

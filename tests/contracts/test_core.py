@@ -159,7 +159,7 @@ def test_code_that_seldom_runs_names_what_is_there(folder):
     """Slow tests, tests on a GPU and benchmarks notice a new name weeks later."""
     paths = sorted((size.ROOT / folder).rglob("*.py"))
     assert paths
-    assert {path.name: gone for path in paths if (gone := sorted(_names_that_are_gone(size._tree_of(path))))} == {}
+    assert {str(path): gone for path in paths if (gone := sorted(_names_that_are_gone(size._tree_of(path))))} == {}
 
 
 def test_a_name_that_is_gone_is_seen():
