@@ -6,6 +6,7 @@ from dataclasses import replace
 from heldin.audit.coarse import brief
 from heldin.audit.decision import AnswerEvidence, Decision, DecisionConfig, decide
 from heldin.audit.family import Family
+from heldin.audit.flagged import Flagged, flagged_of
 from heldin.audit.headline import headline, notes
 from heldin.audit.limits import AurocDifference
 from heldin.audit.preregistration import Preregistration
@@ -24,6 +25,9 @@ class DecisionFacts(Facts):
         remarks: what a reader should know first.
         decision: the answer, and the numbers behind it.
         by: the thresholds of the decision.
+        flagged: the people whom page one counts: those of the deciding attack, or else of the primary one; null for
+            fewer than 20 users, and if the comparison is not valid.
+        best: those of the attack that flags most, if no attack passes the test of all; null otherwise.
         scores: number of scores in the family that was tested.
         law: how heldin redrew the members.
         auroc_p: p-value of the family of AUROCs, by the randomisation test.
@@ -35,6 +39,8 @@ class DecisionFacts(Facts):
     remarks: list[Statement]
     decision: Decision
     by: DecisionConfig
+    flagged: Flagged | None
+    best: Flagged | None
     scores: int
     law: Law
     auroc_p: float
@@ -108,14 +114,23 @@ def decision_facts(
     decided = decide(evidence, by)
     # A record has few digits: more would be about single users (audit.coarse). The answer and its words come before
     # the rounding: a limit just below a threshold may round up to it.
-    shown_tpr = None if decided.excluded_tpr is None else brief(decided.excluded_tpr)
-    shown = replace(decided, excluded_auroc=brief(decided.excluded_auroc), excluded_tpr=shown_tpr)
+    shown = replace(
+        decided,
+        largest_auroc=brief(decided.largest_auroc),
+        shown_auroc=brief(decided.shown_auroc),
+        excluded_auroc=brief(decided.excluded_auroc),
+        largest_tpr=None if decided.largest_tpr is None else brief(decided.largest_tpr),
+        excluded_tpr=None if decided.excluded_tpr is None else brief(decided.excluded_tpr),
+    )
+    flagged, best = flagged_of(family, decided, by.fpr)
     lengths = [score.length_correlation for score in family.scores]
     return DecisionFacts(
         statement=headline(evidence, decided, by, wording),
         remarks=[*notes(evidence, by, lengths, wording), *beside],
         decision=shown,
         by=by,
+        flagged=flagged,
+        best=best,
         scores=len(family.scores),
         law=test.law,
         auroc_p=test.auroc_p,

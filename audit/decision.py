@@ -187,23 +187,6 @@ class AnswerEvidence:
 
 
 @dataclass(frozen=True)
-class Named:
-    """How many of 1,000 members the attack flags at a false-positive rate.
-
-    Attributes:
-        fpr: the false-positive rate.
-        of_1000: flagged members of 1,000.
-        lower: lower end of the 95 % interval of that number.
-        upper: upper end of the 95 % interval of that number.
-    """
-
-    fpr: float
-    of_1000: float
-    lower: float
-    upper: float
-
-
-@dataclass(frozen=True)
 class Decision:
     """The answer, and the numbers behind it.
 
@@ -212,10 +195,13 @@ class Decision:
         exact: whether the p-values are exact: heldin drew the members, and every condition is met.
         strongest: index of the strongest score that passes the corrected test. It is that of the primary attack if only
             a contradicted claim leads to "leaks", and null if the answer is another one.
-        named: how many people this score flags; null if no rate can be shown, or the score does not pass.
+        separates: whether this score passes the test; false if the answer is another one, or rests on a claim alone.
         promise: how a leak compares with the guarantee; null without a leak or a guarantee.
+        largest_auroc: largest AUROC of any score.
+        shown_auroc: largest lower end of the simultaneous intervals: some score has at least this AUROC.
         excluded_auroc: the audit rules out, at 95 % confidence, that any score has a higher AUROC.
-        excluded_tpr: the same for the true-positive rate at the decision's FPR; null if there are too few users.
+        largest_tpr: largest true-positive rate of any score at the decision's FPR; null if there are too few users.
+        excluded_tpr: the audit rules out, at 95 % confidence, that any score has a higher rate there; null likewise.
         users_needed: users with which four of five audits rule out the thresholds, if no score is better than guessing.
         reversed: whether some score is higher for non-members.
         unlearned: whether the audit rules out a leak, and only the proof is missing that the model learned something.
@@ -225,9 +211,12 @@ class Decision:
     answer: Answer
     exact: bool
     strongest: int | None
-    named: Named | None
+    separates: bool
     promise: Promise | None
+    largest_auroc: float
+    shown_auroc: float
     excluded_auroc: float
+    largest_tpr: float | None
     excluded_tpr: float | None
     users_needed: int
     reversed: bool
@@ -241,9 +230,10 @@ def decide(evidence: AnswerEvidence, by: DecisionConfig) -> Decision:
     # scores costs nothing (docs/theory.md#randomisation-test).
     excluded_auroc = max(score.at_most for score in evidence.scores)
     rates = [score.at(by.fpr) for score in evidence.scores]
-    shown = [rate.at_most for rate in rates if rate is not None]
+    shown = [rate for rate in rates if rate is not None]
     # One score whose rate cannot be shown leaves the claim about all of them open.
-    excluded_tpr = max(shown) if len(shown) == len(rates) else None
+    of_all = len(shown) == len(rates)
+    excluded_tpr = max(rate.at_most for rate in shown) if of_all else None
     # Two families, whose levels add up: 5 % with the defaults. A contradicted claim has an error level of its own.
     leaks = evidence.auroc_p <= by.auroc_level or evidence.tpr_p <= by.tpr_level or evidence.contradicted is not None
     # Flaws are about the compared users: a claim that other people's scores violate (canary users) still counts.
@@ -265,9 +255,13 @@ def decide(evidence: AnswerEvidence, by: DecisionConfig) -> Decision:
         answer=answer,
         exact=evidence.exact,
         strongest=leads,
-        named=_named_by(evidence, leads, by),
+        # A contradicted claim alone shows no attack that succeeds: the score next to it did not pass.
+        separates=leads is not None and passes(evidence.scores[leads], by),
         promise=_promise(evidence, leads, by),
+        largest_auroc=max(score.auroc for score in evidence.scores),
+        shown_auroc=max(score.lower for score in evidence.scores),
         excluded_auroc=excluded_auroc,
+        largest_tpr=max(rate.value for rate in shown) if of_all else None,
         excluded_tpr=excluded_tpr,
         users_needed=users_needed(by, evidence.auroc_margin, evidence.tpr_margin),
         reversed=backwards,
@@ -323,20 +317,10 @@ def strongest(evidence: AnswerEvidence, by: DecisionConfig) -> int:
     return max(candidates, key=lambda i: (evidence.scores[i].auroc, -i))
 
 
-def _named_by(evidence: AnswerEvidence, strongest: int | None, by: DecisionConfig) -> Named | None:
-    # A contradicted claim alone names nobody: the score beside it did not pass.
-    if strongest is None or not passes(evidence.scores[strongest], by):
-        return None
-    return _named(evidence.scores[strongest], by)
-
-
-def _named(score: ScoreEvidence, by: DecisionConfig) -> Named | None:
-    """People named at the stated false-positive rate, or at the lowest larger one that can be shown."""
+def _lowest_rate(score: ScoreEvidence, by: DecisionConfig) -> RateEvidence | None:
+    """Return the rate at the stated false-positive rate, or at the lowest larger one that can be shown."""
     rates = [rate for rate in score.rates if rate.fpr > by.fpr or math.isclose(rate.fpr, by.fpr)]
-    rate = min(rates, key=lambda each: each.fpr, default=None)
-    if rate is None:
-        return None
-    return Named(rate.fpr, 1000 * rate.value, 1000 * rate.lower, 1000 * rate.upper)
+    return min(rates, key=lambda each: each.fpr, default=None)
 
 
 def _promise(evidence: AnswerEvidence, strongest: int | None, by: DecisionConfig) -> Promise | None:
@@ -349,9 +333,9 @@ def _promise(evidence: AnswerEvidence, strongest: int | None, by: DecisionConfig
     allowed = dict(evidence.ceiling_rates)
     # every score that passes, not the strongest alone: another may be above the ceiling at a low FPR
     for score in evidence.scores:
-        named = _named(score, by) if passes(score, by) else None
+        rate = _lowest_rate(score, by) if passes(score, by) else None
         # By the estimates, not their limits, which is why it is called not certified.
-        if named is not None and named.of_1000 > 1000 * allowed.get(named.fpr, 1.0):
+        if rate is not None and rate.value > allowed.get(rate.fpr, 1.0):
             return Promise.ABOVE
         if passes(score, by) and score.auroc > evidence.ceiling:
             return Promise.ABOVE

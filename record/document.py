@@ -5,9 +5,7 @@ secret, only commitments to the secrets: ``masked`` and ``without_names`` take n
 """
 
 import json
-import math
 import shlex
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -16,7 +14,7 @@ import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from heldin.audit.attack_results import AttackResult, Curve
-from heldin.audit.decision import Answer
+from heldin.audit.flagged import Flagged
 from heldin.audit.results import ExtractionFacts, MarkFacts, Results
 from heldin.audit.utility import Utility
 from heldin.base.artefacts import read_document, write_document
@@ -190,25 +188,6 @@ class Body(Results):
         return self.facts_of("marks", MarkFacts)
 
 
-@dataclass(frozen=True)
-class FlaggedPeople:
-    """The people whom one score flags, of 100 in each group.
-
-    Attributes:
-        members: flagged members.
-        lower: lower end of the 95 % interval of ``members``.
-        upper: upper end of it.
-        others: wrongly flagged non-members: 100 times the false-positive rate.
-        allowed: most members that the guarantee lets any attack flag in expectation; None without a guarantee to them.
-    """
-
-    members: float
-    lower: float
-    upper: float
-    others: float
-    allowed: float | None = None
-
-
 class Record(Body):
     """Everything that a report prints about one run or one audit.
 
@@ -230,41 +209,35 @@ class Record(Body):
     gradient_norms: GradientNorms | None = None
     environment: Environment
 
-    def named(self) -> AttackResult:
-        """Return the attack that the headline names, if no dial of it was changed; else the primary attack."""
-        # An index into the whole family, in which scores with a dial changed come after those of ``attacks``: those
-        # have no curve of their own in the record.
-        strongest = self.decision.decision.strongest
-        return self.primary() if strongest is None or self.names_a_dial() else self.attacks[strongest]
+    def counted_attack(self) -> AttackResult:
+        """Return the attack whose people page one counts, with its curve: the deciding one, or the primary one.
 
-    def names_a_dial(self) -> bool:
-        """Return whether the strongest score has no curve here: a setting of a dial that does not lead."""
+        Also the primary one if a dial of the deciding attack was changed: only the decision has numbers of that.
+        """
+        strongest = self.decision.decision.strongest
+        return self.primary() if strongest is None or self.decides_by_a_dial() else self.attacks[strongest]
+
+    def decides_by_a_dial(self) -> bool:
+        """Return whether the deciding attack has no curve here: a setting of a dial that does not lead."""
+        # An index into the whole family, in which scores with a dial changed come after those of ``attacks``.
         strongest = self.decision.decision.strongest
         return strongest is not None and (strongest >= len(self.attacks) or self.attacks[strongest].curve is None)
 
-    def flagged(self) -> FlaggedPeople | None:
-        """Return the people flagged at the false-positive rate ``decision.fpr``, or at the lowest larger one.
+    def flagged(self) -> Flagged | None:
+        """Return the people whom page one counts; None for trainings, which are not people, and if there are none."""
+        return None if self.trainings is not None else self.decision.flagged
 
-        None for trainings, which are not people; where the comparison is not valid; and where too few are held out to
-        see any such rate.
+    def allowed_share(self, others_share: float) -> float | None:
+        """Return the largest share of members that the guarantee lets any attack flag in expectation.
+
+        Args:
+            others_share: the share of non-members that the attack flags.
+
+        Returns:
+            The share; None without a guarantee for those who are audited.
         """
-        if self.trainings is not None or self.decision.decision.answer is Answer.NOT_VALID:
-            return None
-        stated, curve, named = self.decision.by.fpr, self.named().curve, self.decision.decision.named
-        if self.names_a_dial() and named is not None:
-            # The score with a dial changed has no curve here: its one rate was kept with the decision.
-            fpr, rate = named.fpr, (named.of_1000 / 10, named.lower / 10, named.upper / 10)
-        else:
-            seen = {each.fpr: each.estimate for each in curve.tpr_at if each.estimate is not None} if curve else {}
-            at = next((f for f in sorted(seen) if f > stated or math.isclose(f, stated)), None)
-            if at is None:
-                return None
-            fpr, rate = at, (100 * seen[at].value, 100 * seen[at].lower, 100 * seen[at].upper)
         ceiling = self.ceiling()
-        allowed = None if ceiling is None else 100 * float(np.interp(fpr, ceiling.fpr, ceiling.tpr))
-        # A share of 0.57 times 100 is 56.99999999999999.
-        members, lower, upper, others = (round(value, 9) for value in (*rate, 100 * fpr))
-        return FlaggedPeople(members, lower, upper, others, allowed)
+        return None if ceiling is None else float(np.interp(others_share, ceiling.fpr, ceiling.tpr))
 
     def curve(self) -> Curve:
         """Return the curve of the primary attack, which every record has."""

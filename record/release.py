@@ -22,6 +22,8 @@ class Release(Section):
     """Who is responsible for the model, for page one of the report; null: not stated."""
     purpose: str | None = None
     """What the model is for, in words; null: not stated."""
+    auditor: str | None = None
+    """Who ran the audit, for page one of the report; null: not stated."""
     who: str | None = None
     """Who gets it, in words, such as "the staff of one hospital"; null: not stated."""
 

@@ -1,17 +1,23 @@
-"""A comparison of one model's record with an organisation's limits, by the record's own 95 % intervals."""
+"""A comparison of one model's record with limits: those of its answer, and the organisation's."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
-
-import numpy as np
+from enum import StrEnum
 
 from heldin.audit.bootstrap import Estimate
+from heldin.audit.decision import Answer
 from heldin.audit.requirement import Requirement
 from heldin.record.document import Record
 from heldin.record.facts import TrainingFacts
 
-Outcome = Literal["kept", "broken", "not shown", "not measured"]
+
+class LimitStatus(StrEnum):
+    """What a record says about a limit."""
+
+    MET = "met"
+    NOT_SHOWN = "not shown to be met"
+    BROKEN = "broken"
+    NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True)
@@ -19,24 +25,45 @@ class Held:
     """A limit, and what the record says about it.
 
     Attributes:
-        outcome: kept, or broken, by the interval as a whole; not shown, if the limit lies within it; or not measured.
-        value: the measure, of several attacks that of the one that decides: of a broken limit the one that is farthest
-            beyond it as a whole, else the one whose interval reaches farthest; None if not measured.
-        reach: end of its interval that decides: the near one of a broken limit, else the far one; the value itself if
-            it is exact; None likewise.
+        status: met or broken if the confidence limit shows it; not shown to be met if that is open; or not measured.
+        value: the measure, of several attacks the largest; None if not measured.
+        reach: the 95 % confidence limit that decides: of a broken limit the near one, else the far one; the value
+            itself if it is exact; None likewise.
         exact: whether the measure follows from the plan alone.
     """
 
     requirement: Requirement
-    outcome: Outcome
+    status: LimitStatus
     value: float | None
     reach: float | None
-    exact: bool
+    exact: bool = False
 
 
 def held_against(record: Record, requirements: Sequence[Requirement]) -> list[Held]:
-    """Return each limit with the outcome, in the order of the limits."""
+    """Return each limit with its status, in the order of the limits."""
     return [_held(record, requirement) for requirement in requirements]
+
+
+def held_for_no_leak(record: Record) -> list[Held]:
+    """Return what "no leak found" requires: of the AUROC, and of the true-positive rate at ``decision.fpr``."""
+    by, decided = record.decision.by, record.decision.decision
+    limits = (
+        (Requirement("auroc", at_most=by.auroc), decided.largest_auroc, decided.shown_auroc, decided.excluded_auroc),
+        (Requirement("tpr", at_most=by.tpr), decided.largest_tpr, None, decided.excluded_tpr),
+    )
+    held = []
+    for requirement, value, lower, upper in limits:
+        assert requirement.at_most is not None
+        if decided.answer is Answer.NOT_VALID or upper is None:
+            held.append(Held(requirement, LimitStatus.NOT_MEASURED, None, None))
+        # The answer was decided before numbers were rounded for the record.
+        elif decided.answer is Answer.NO_LEAK or upper < requirement.at_most:
+            held.append(Held(requirement, LimitStatus.MET, value, upper))
+        elif lower is not None and lower > requirement.at_most:
+            held.append(Held(requirement, LimitStatus.BROKEN, value, lower))
+        else:
+            held.append(Held(requirement, LimitStatus.NOT_SHOWN, value, upper))
+    return held
 
 
 def epsilon_per_user(training: TrainingFacts | None) -> float | None:
@@ -78,35 +105,34 @@ def aurocs(record: Record) -> dict[tuple[str, str], Estimate]:
 
 
 def _held(record: Record, requirement: Requirement) -> Held:
-    upper = requirement.at_most is not None
     if requirement.measure == "epsilon_per_user":
         epsilon = epsilon_per_user(record.training)
-        # Without a promise epsilon is infinite: no upper limit is kept.
-        kept = epsilon is not None and bool(requirement.room([epsilon])[0] >= 0.0)
-        outcome: Outcome = "not measured" if record.training is None else "kept" if kept else "broken"
-        return Held(requirement, outcome, epsilon, epsilon, exact=True)
-    ranges = _ranges(record, requirement.measure)
-    if not ranges:
-        return Held(requirement, "not measured", None, None, exact=False)
-    far = [high if upper else low for _, low, high in ranges]
-    near = [low if upper else high for _, low, high in ranges]
-    # One attack that breaks it is enough, by the whole of its interval.
-    broken = bool((requirement.room(near) < 0.0).any())
-    outcome = "broken" if broken else "kept" if (requirement.room(far) >= 0.0).all() else "not shown"
-    ends = near if broken else far
-    # By the ends themselves: of an infinite limit every room is infinite.
-    decides = int(np.argmax(ends) if upper else np.argmin(ends))
-    return Held(requirement, outcome, ranges[decides][0], ends[decides], exact=False)
-
-
-def _ranges(record: Record, measure: str) -> list[tuple[float, float, float]]:
-    """(value, lower, upper) of every attack, every setting of a dial, or of the one loss; empty if not measured."""
-    if measure == "auroc":
-        return [(area.value, area.lower, area.upper) for area in aurocs(record).values()]
+        # Without a guarantee epsilon is infinite: no upper limit is met.
+        met = epsilon is not None and bool(requirement.room([epsilon])[0] >= 0.0)
+        status = LimitStatus.MET if met else LimitStatus.BROKEN
+        if record.training is None:
+            status = LimitStatus.NOT_MEASURED
+        return Held(requirement, status, epsilon, epsilon, exact=True)
+    if requirement.measure == "auroc":
+        # The AUROC of trainings and of canary users is nobody's for whom a limit is meant: both are made to be found.
+        answer = record.decision.decision.answer
+        if record.trainings is not None or record.split.audited == "canaries" or answer is Answer.NOT_VALID:
+            return Held(requirement, LimitStatus.NOT_MEASURED, None, None)
+        decided = record.decision.decision
+        # Whatever an attacker could have chosen counts: one attack that breaks the limit is enough.
+        return _by_limits(requirement, decided.largest_auroc, decided.shown_auroc, decided.excluded_auroc)
     if record.utility is None or record.utility.gain is None:
-        return []
+        return Held(requirement, LimitStatus.NOT_MEASURED, None, None)
     gain, base = record.utility.gain, record.utility.base_loss
-    if measure == "loss_gain_over_base":
-        return [(gain.value, gain.lower, gain.upper)]
+    if requirement.measure == "loss_gain_over_base":
+        return _by_limits(requirement, gain.value, gain.lower, gain.upper)
     # Of the loss the gain's spread over users, from the same base loss.
-    return [(record.utility.loss, base - gain.upper, base - gain.lower)]
+    return _by_limits(requirement, record.utility.loss, base - gain.upper, base - gain.lower)
+
+
+def _by_limits(requirement: Requirement, value: float, lower: float, upper: float) -> Held:
+    near, far = (lower, upper) if requirement.at_most is not None else (upper, lower)
+    if requirement.room([near])[0] < 0.0:
+        return Held(requirement, LimitStatus.BROKEN, value, near)
+    status = LimitStatus.MET if requirement.room([far])[0] >= 0.0 else LimitStatus.NOT_SHOWN
+    return Held(requirement, status, value, far)

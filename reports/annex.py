@@ -15,7 +15,6 @@ from heldin.reports.attacks import marks_line
 from heldin.reports.blocks import Block, FactList, Remarks, Table
 from heldin.reports.extraction import extraction_line, most_left
 from heldin.reports.people import attacker_asks
-from heldin.reports.recommendation import limit_rows
 from heldin.reports.wording import audited_by, texts_of
 from heldin.words.evidence import delta_of
 from heldin.words.people import TRAININGS
@@ -28,16 +27,14 @@ _FOUND_BY = {
 }
 
 
-def tabulate_limits(record: Record) -> Table | None:
-    """Return the organisation's own limits; None without any."""
-    rows = limit_rows(record)
-    note = (
-        "The limits were set before the audit (decision.require). Value: that of the attack whose interval reaches"
-        " farthest. Not shown: the limit lies within the interval. Each attack is compared with the limit by its own"
-        " interval, which suffices to say that all attacks keep the limit."
+def explain_limits(_record: Record) -> str:
+    """Return how the limits of page one are read."""
+    return (
+        "Page one has every limit. Those of the answer are set by decision; those of your organisation by"
+        " decision.require, before the audit. A limit is met if the 95 % limit of what was measured keeps it, for all"
+        " attacks and settings at once: their largest one-sided upper limit. It is broken if some attack is beyond it"
+        " by the simultaneous interval of all attacks. Otherwise it is not shown to be met."
     )
-    head = ("limit", "value", "end of the 95 % interval", "outcome")
-    return Table(head, rows, note, numeric=(1, 2), widths=(2, 0.7, 1, 0.8)) if rows else None
 
 
 def state_release(record: Record) -> FactList:
@@ -94,7 +91,7 @@ def _extraction(record: Record) -> Scenario:
 
 
 def _membership(record: Record) -> list[Scenario]:
-    words, result = audited_by(record), record.named()  # the attack of the headline
+    words, result = audited_by(record), record.counted_attack()  # the attack of the headline
     unreal = Scenario(
         "Membership of real users",
         "not run",
@@ -113,7 +110,7 @@ def _membership(record: Record) -> list[Scenario]:
         ]
     answer = record.decision.decision.answer
     area = result.auroc
-    if record.names_a_dial():
+    if record.decides_by_a_dial():
         # The primary attack, which was fixed beforehand: its own interval holds.
         outcome = f"{result.attack}: AUROC {area.value:.3f}, {area.lower:.3f} to {area.upper:.3f}; with another setting"
         outcome += f" of a dial, {answer.value}: page one."
@@ -294,7 +291,7 @@ def state_residual_risk(record: Record) -> list[Block]:
 
 SECTIONS = parts.list_entries(
     tests=list_scenarios,
-    limits=tabulate_limits,
+    limits=explain_limits,
     release=state_release,
     promise=explain_promise,
     others=list_other_models,

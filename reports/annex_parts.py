@@ -101,7 +101,7 @@ def list_entries(
     repeat: Callable[[S], Remarks],
     opinion: Callable[[S], Table],
     residual: Callable[[S], list[Block]],
-    limits: Callable[[S], Table | None] = lambda _: None,
+    limits: Callable[[S], str | None] = lambda _: None,
 ) -> tuple[Entry[S], ...]:
     """Return the table of contents of the annex."""
 

@@ -16,13 +16,15 @@ Rows = Sequence[Sequence[str]]
 
 @dataclass(frozen=True)
 class Banner:
-    """The answer of the report, which stands out by colour and by an icon, and one sentence.
+    """The answer of the report, which stands out by colour and by an icon, and a sentence or two.
 
     Attributes:
         answer: value of ``audit.decision.Answer``; decides colour and icon.
+        title: what stands out.
     """
 
     answer: str
+    title: str
     text: str
 
 
@@ -99,6 +101,13 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """Figures next to each other; one below the other where there is no room, as on a phone."""
+
+    figures: Sequence[Figure]
+
+
+@dataclass(frozen=True)
 class Reference:
     """A sentence, without its full stop, that points to another section by its key; a PDF adds the page."""
 
@@ -145,6 +154,7 @@ Block = (
     | FactList
     | Remarks
     | Figure
+    | Beside
     | Reference
     | Blanks
     | Signature
@@ -213,8 +223,9 @@ class Report:
     @property
     def figures(self) -> dict[str, Figure]:
         """The figures by name."""
-        blocks = (block for section in self.sections for block in section.blocks)
-        return {block.name: block for block in blocks if isinstance(block, Figure)}
+        blocks = [block for section in self.sections for block in section.blocks]
+        inner = [figure for block in blocks if isinstance(block, Beside) for figure in block.figures]
+        return {block.name: block for block in (*blocks, *inner) if isinstance(block, Figure)}
 
 
 @dataclass(frozen=True)
@@ -262,7 +273,16 @@ def texts(content: Any) -> Iterator[str]:
             for part in content:
                 yield from texts(part)
         case (
-            Banner() | FramedNote() | Paragraph() | Small() | Table() | FactList() | Remarks() | Figure() | Reference()
+            Banner()
+            | FramedNote()
+            | Paragraph()
+            | Small()
+            | Table()
+            | FactList()
+            | Remarks()
+            | Figure()
+            | Beside()
+            | Reference()
         ):
             yield from texts([getattr(content, field.name) for field in fields(content) if field.name != "name"])
         case Blanks() | Signature() | Verbatim() | Attachment():

@@ -4,7 +4,7 @@ Colours can be distinguished by the colour-blind, and in grey by the style of li
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -23,7 +23,7 @@ from heldin.audit.results import CanaryFacts, CanaryGroup
 from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.record.facts import GradientNorms
-from heldin.reports.blocks import Figure
+from heldin.reports.blocks import Beside, Figure
 from heldin.reports.wording import audited_by, over_texts
 from heldin.words.people import TRAININGS, Wording
 
@@ -100,54 +100,69 @@ def two_sides(axes: Axes, histogram: Histogram, held_in: str, held_out: str) -> 
 _CURVES = (("-", BLUE), ("--", ORANGE))
 
 
-def plot_people(record: Record) -> Figure | None:
-    """Return the picture of page one: 100 members and 100 non-members, flagged ones filled, and both groups' scores.
+def plot_people(record: Record) -> Beside | None:
+    """Return the picture of page one: people in dots, flagged ones filled, next to both groups' scores.
 
     Without the dots where nobody can be counted, and nothing where the comparison is not valid.
     """
     if record.decision.decision.answer is Answer.NOT_VALID:
         return None
-    people, curve = record.flagged(), record.named().curve or record.curve()
+    flagged, counted_attack = record.flagged(), record.counted_attack()
     words = TRAININGS if record.trainings is not None else audited_by(record)
+    curve = counted_attack.curve or record.curve()
     inside, outside = curve.histogram.held_in, curve.histogram.held_out
     alt = (
         f"Two histograms of scores, of members and of non-members. Of the {words.unit} with the highest scores"
         f" {inside[-1]} of {inside[-1] + outside[-1]} are members, of those with the lowest {inside[0]} of"
         f" {inside[0] + outside[0]}."
     )
-    if people is not None:
-        counts = f"{people.members:.0f} of 100 members are flagged, and {people.others:.0f} of 100 non-members"
-        alt = f"Two blocks of 100 dots: {counts}. {alt}"
-    return Figure("people", partial(_draw_people, record, curve), alt)
+    scores = Figure("scores", partial(_draw_scores, record, curve, counted_attack.attack), alt, width=52)
+    if flagged is None:
+        return Beside([scores])
+    blocks = [_dots_of(flagged.members, flagged.of_members), _dots_of(flagged.others, flagged.of_others)]
+    (members, of_members), (others, of_others) = blocks
+    alt = f"Two blocks of dots: {members} of {of_members} members are flagged, and {others} of {of_others} non-members."
+    return Beside([Figure("people", partial(_draw_people, blocks), alt, width=48), scores])
 
 
-_DOTS = 10  # of a row
+_ROW = 10  # dots
+_MOST_DOTS = 100
+_ENOUGH = 50  # people, from which a hundred stand for them
 
 
-def _draw_people(record: Record, curve: Curve) -> str:
-    people = record.flagged()
-    with figure(6.6, 1.75) as (drawn, saved):
-        if people is None:
-            scores = drawn.subplots()
-        else:
-            members, others, scores = drawn.subplots(1, 3, width_ratios=(1, 1, 2.1))
-            _draw_dots(members, round(people.members), BLUE, "members\nflagged")
-            _draw_dots(others, round(people.others), ORANGE, "non-members\nwrongly flagged")
+def _dots_of(flagged: int, of: int) -> tuple[int, int]:
+    """Return how many dots are filled, and how many there are: the people themselves, or 100 for 50 or more."""
+    return (flagged, of) if of < _ENOUGH else (round(_MOST_DOTS * flagged / of), _MOST_DOTS)
+
+
+def _draw_scores(record: Record, curve: Curve, attack: str) -> str:
+    with figure(3.4, 1.75) as (drawn, saved):
+        scores = drawn.subplots()
         two_sides(scores, curve.histogram, "members", "non-members")
         if record.trainings is not None and record.trainings.threshold is not None:
             scores.axvline(record.trainings.threshold, color="black", linewidth=0.8, linestyle="--", label="threshold")
-        label(scores, "score of the attack (higher: more like a member)", "share of the group")
+        label(scores, f"score of {attack} (higher: more like a member)", "share of the group")
         scores.set_yticks([])
         above(scores)
     return saved[0]
 
 
-def _draw_dots(axes: Axes, flagged: int, colour: str, title: str) -> None:
-    x, y = np.arange(100) % _DOTS, -(np.arange(100) // _DOTS)
-    filled = np.arange(100) < flagged
+def _draw_people(blocks: Sequence[tuple[int, int]]) -> str:
+    with figure(3.2, 1.75) as (drawn, saved):
+        members, others = drawn.subplots(1, 2)
+        _draw_dots(members, *blocks[0], BLUE, "members\nflagged")
+        _draw_dots(others, *blocks[1], ORANGE, "non-members\nwrongly flagged")
+    return saved[0]
+
+
+def _draw_dots(axes: Axes, flagged: int, of: int, colour: str, title: str) -> None:
+    x, y = np.arange(of) % _ROW, -(np.arange(of) // _ROW)
+    filled = np.arange(of) < flagged
     axes.scatter(x[filled], y[filled], s=14, color=colour, linewidths=0.6)
     axes.scatter(x[~filled], y[~filled], s=14, facecolors="none", edgecolors=GREY, linewidths=0.5)
-    axes.set_title(f"{flagged} of 100 {title}", fontsize=8)
+    axes.set_title(f"{flagged} of {of} {title}", fontsize=8)
+    # Few people have dots of the same size as a hundred.
+    axes.set(xlim=(-0.7, _ROW - 0.3), ylim=(0.3 - _ROW, 0.7))
     axes.set_aspect("equal")
     axes.set_axis_off()
 

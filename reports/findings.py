@@ -16,8 +16,8 @@ from heldin.reports.attacks import marks_line
 from heldin.reports.blocks import Block, Entry, FramedNote, Paragraph
 from heldin.reports.claims import describe_verdicts
 from heldin.reports.extraction import extraction_line
+from heldin.reports.limits import propose_limits
 from heldin.reports.people import describe_attacker, describe_people
-from heldin.reports.recommendation import propose_limits
 from heldin.reports.wording import audited_by, group_name, interval, of_real_rows, sentence
 
 

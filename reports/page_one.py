@@ -5,23 +5,32 @@ Statistics are on later pages. No number is computed here, and ``words.page_one`
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+from heldin.attacks.statistics import asks_for_vocabulary
 from heldin.audit.decision import Answer, Decision
+from heldin.audit.flagged import Flagged
 from heldin.base.files import text_sha256
+from heldin.base.wording import counted
 from heldin.bounds.design import Design
 from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict
 from heldin.record.document import Record
-from heldin.record.planted_facts import Known, Reason, deciding
+from heldin.record.planted_facts import ControlOutcome, Known, Reason, deciding
 from heldin.record.release import Release, release_of
+from heldin.record.requirements import Held
 from heldin.reports.blocks import Banner, Block, FactList, Paragraph, Signature
-from heldin.reports.recommendation import canaries_leak, recommend
+from heldin.reports.limits import limit_facts, list_limits, outcome_of, show_measured, show_reach
+from heldin.reports.people import attacker_asks
+from heldin.reports.recommendation import canaries_leak, grade_of, learned, recommend
 from heldin.words.evidence import ClaimLabel
 from heldin.words.page_one import (
+    Attacker,
+    Attacking,
     AuditedPeople,
     Baselines,
+    Change,
+    Check,
     Evidence,
     Follows,
     Found,
@@ -29,16 +38,20 @@ from heldin.words.page_one import (
     HowOften,
     Label,
     Learned,
+    Limit,
+    LimitOutcome,
     NotTested,
     People,
     PlainFlaw,
+    Released,
     Texts,
 )
 from heldin.words.split import ConditionStated, SplitReason
 from heldin.words.statement import Statement, code_named
 
-_USUALLY, _OFTEN = 50.0, 20.0  # flagged members of 100, from which an attacker usually, or often, succeeds
-_ACCESS = {"weights": "the weights", "log-probabilities": "log-probabilities of texts", "text": "generated text"}
+# Share of flagged members beyond that of non-members, from which an attacker usually, or often, succeeds.
+_USUALLY, _OFTEN = 0.45, 0.15
+_FEW = 50  # people in a group, below which they are counted themselves and not of every 100
 
 
 def state_answer(record: Record) -> list[Statement]:
@@ -58,24 +71,38 @@ def _find(record: Record, decision: Decision) -> Statement:
             return Found.BY_CLAIM_ALONE()
         case Answer.LEAKS:
             people = record.flagged()
-            share = 0.0 if people is None else people.members
-            often = HowOften.USUALLY if share >= _USUALLY else HowOften.OFTEN if share >= _OFTEN else HowOften.SOMETIMES
+            beyond = 0.0 if people is None else people.members_share - people.others_share
+            often = (
+                HowOften.USUALLY if beyond >= _USUALLY else HowOften.OFTEN if beyond >= _OFTEN else HowOften.SOMETIMES
+            )
             texts = {"fresh": Texts.FRESH, "training": Texts.TRAINING}.get(record.scored_texts.kind, Texts.ANY)
             return Found[audited.upper()](texts=texts(), how_often=often())
         case Answer.NO_LEAK:
-            return Found.NO_LEAK(subjects=subjects)
+            # ``decide`` gives this answer only if the rate could be shown.
+            assert decision.excluded_tpr is not None
+            rates = {"rate": 100 * decision.excluded_tpr, "fpr": 100 * record.decision.by.fpr}
+            return Found.NO_LEAK(subjects=subjects, auroc=decision.excluded_auroc, **rates)
         case Answer.INCONCLUSIVE:
-            if decision.unlearned:
-                return Found.LEARNED_NOTHING(subjects=subjects)
-            return Found.REVERSED() if decision.reversed else Found.TOO_FEW(subjects=subjects)
+            return _find_nothing(record, decision, subjects)
         case Answer.NOT_VALID:
             return Found.NOT_VALID(flaw=PlainFlaw[code_named(decision.flaws[0].code).name]())
+
+
+def _find_nothing(record: Record, decision: Decision, subjects: Statement) -> Statement:
+    """Return why an inconclusive audit is inconclusive, the strongest reasons first."""
+    if decision.reversed:
+        # Two files may be swapped; coins that heldin drew cannot.
+        return (Found.REVERSED if record.kind == "audit" else Found.REVERSED_BY_COINS)()
+    if decision.unlearned:
+        return Found.LEARNED_NOTHING(subjects=subjects)
+    too_few = Found.LEARNED_NOTHING_TOO_FEW if learned(record) is False else Found.TOO_FEW
+    return too_few(subjects=subjects)
 
 
 def _by_claim_alone(record: Record) -> bool:
     """Return whether a contradicted claim is all that speaks for a leak."""
     decision = record.decision.decision
-    return decision.named is None and decision.strongest == 0 and bool(_contradicted(record))
+    return decision.answer is Answer.LEAKS and not decision.separates and bool(_contradicted(record))
 
 
 def _contradicted(record: Record) -> list[Verdict]:
@@ -87,28 +114,73 @@ def _gravest(contradicted: list[Verdict]) -> Verdict:
 
 
 def state_people(record: Record) -> list[Statement]:
-    """Return how many people the best attack flags, or why that cannot be counted."""
+    """Return how many people the deciding or the primary attack flags, or why that cannot be counted."""
     if record.trainings is not None:
         return [People.OF_TRAININGS(with_user=record.trainings.with_user, runs=record.trainings.runs)]
     if record.decision.decision.answer is Answer.NOT_VALID:
         return [People.NOT_VALID()]
-    people, stated = record.flagged(), 100 * record.decision.by.fpr
-    if people is None:
-        return [People.TOO_FEW(others=record.split.held_out, percent=stated)]
-    # Other scores than this rate may contradict the guarantee, which would read as if it were kept.
-    shown = people.allowed is not None and not _contradicted(record)
-    allowed = People.ALLOWED(rate=people.allowed) if shown else None
-    counted_people = People.COUNTED(
-        rate=people.members,
-        lower=people.lower,
-        upper=people.upper,
-        wrong=float(f"{people.others:.3g}"),
-        allowed=allowed,
-        audited=record.split.audited,
-    )
-    if math.isclose(people.others, stated):
-        return [counted_people]
-    return [counted_people, People.OTHER_RATE(percent=stated)]
+    flagged, best = record.flagged(), record.decision.best
+    if flagged is None:
+        return [People.TOO_FEW(users=counted(record.split.held_in + record.split.held_out, "user"))]
+    most = record.allowed_share(flagged.others_share)
+    # Other scores than this rate may contradict the guarantee, which would read as if it held.
+    shown = most is not None and not _contradicted(record)
+    allowed = People.ALLOWED(rate=100 * most) if shown and most is not None else None
+    few = min(flagged.of_members, flagged.of_others) < _FEW
+    statements = [
+        (People.COUNTED_FEW if few else People.COUNTED)(
+            **_counts(flagged), allowed=allowed, audited=record.split.audited
+        )
+    ]
+    if best is not None:
+        rates = {"rate": 100 * best.members_share, "wrong": 100 * best.others_share}
+        statements.append(People.BEST(among=best.among, **rates))
+    return statements
+
+
+def _counts(flagged: Flagged) -> dict[str, Any]:
+    """Return numbers and names of flagged people for a sentence."""
+    (lower, upper), (wrong_lower, wrong_upper) = flagged.members_limits, flagged.others_limits
+    return {
+        "choice": Attacking[flagged.choice.name](among=flagged.among),
+        "attack": flagged.attack,
+        "count": flagged.members,
+        "of": flagged.of_members,
+        "rate": 100 * flagged.members_share,
+        "lower": 100 * lower,
+        "upper": 100 * upper,
+        "wrong_count": flagged.others,
+        "wrong_of": flagged.of_others,
+        "wrong": 100 * flagged.others_share,
+        "wrong_lower": 100 * wrong_lower,
+        "wrong_upper": 100 * wrong_upper,
+    }
+
+
+def state_attack(record: Record) -> list[Statement]:
+    """Return what the attack needs whose people are counted, held against what will be released."""
+    if record.decision.decision.answer is Answer.NOT_VALID:
+        return []
+    release, attack = release_of(record.config), record.counted_attack().attack
+    held = None
+    if release is not None:
+        code = Attacker.AS_RELEASED if suffices(release, attack) else Attacker.MORE_THAN_RELEASED
+        held = code(released=_released(release))
+    if record.trainings is not None:
+        return [Attacker.OF_TRAININGS(held=held)]
+    texts = max(1, round(record.attacker_texts / max(1, record.split.held_in + record.split.held_out)))
+    return [Attacker.NEEDS(asked=attacker_asks(attack), texts=counted(texts, "text"), held=held)]
+
+
+def suffices(release: Release, attack: str) -> bool:
+    """Return whether those who get the model can run an attack."""
+    # Probabilities of a text's own tokens are less than those of all tokens; the text that a model writes has none.
+    enough = {"weights": True, "log-probabilities": not asks_for_vocabulary(attack), "text": False}
+    return enough[release.access]
+
+
+def _released(release: Release) -> Statement:
+    return Released[release.access.replace("-", "_").upper()]()
 
 
 def state_canaries(record: Record) -> list[Statement]:
@@ -118,18 +190,10 @@ def state_canaries(record: Record) -> list[Statement]:
         return []
     if facts.decision is None:
         return [People.CANARIES_NOT_COUNTED(answer="Inconclusive", users=facts.users, held_in=facts.held_in)]
-    answer, named = facts.decision.decision.answer.value.capitalize(), facts.decision.decision.named
-    if named is None:
+    answer, flagged = facts.decision.decision.answer.value.capitalize(), facts.decision.flagged
+    if flagged is None or not facts.decision.decision.separates:
         return [People.CANARIES_NOT_COUNTED(answer=answer, users=facts.users, held_in=facts.held_in)]
-    return [
-        People.CANARIES(
-            answer=answer,
-            rate=named.of_1000 / 10,
-            lower=named.lower / 10,
-            upper=named.upper / 10,
-            wrong=float(f"{100 * named.fpr:.3g}"),
-        )
-    ]
+    return [People.CANARIES(answer=answer, **_counts(flagged))]
 
 
 def state_evidence(record: Record) -> list[Statement]:
@@ -160,12 +224,17 @@ def state_evidence(record: Record) -> list[Statement]:
         stated = Evidence.OF_TRAININGS(trainings=record.trainings.runs)
     else:
         stated = Evidence.ESTIMATE()
-    if planted is None or (decisive := deciding(planted.conditions)) is None:
+    if planted is None:
         return [stated]
+    control = _CONTROLS.get(planted.control.outcome) if planted.control is not None else None
+    weaknesses = [control()] if control is not None else []
+    if (decisive := deciding(planted.conditions)) is None:
+        return [stated, *weaknesses]
     declared = sum(condition.known_by is Known.DECLARED for condition in planted.conditions)
     vouched = Evidence.DECLARED_ONE if declared == 1 else Evidence.DECLARED
     return [
         stated,
+        *weaknesses,
         vouched(
             declared_by=planted.declared_by,
             count=declared,
@@ -175,11 +244,18 @@ def state_evidence(record: Record) -> list[Statement]:
     ]
 
 
+_CONTROLS = {ControlOutcome.UNDECIDED: Evidence.UNDECIDED, ControlOutcome.UNUSABLE: Evidence.UNUSABLE}
+
+
 def state_learned(record: Record) -> list[Statement]:
     """Return whether the model learned: its gain on people outside its training data, with the interval."""
     gain = record.gain or (record.utility.gain if record.utility else None)
     if gain is None:
-        return [Learned.NOT_MEASURED()]
+        control = record.planted.control if record.planted else None
+        if control is None or control.rows_auroc is None or control.rows_lower is None:
+            return [Learned.NOT_MEASURED()]
+        code = Learned.ROWS if control.rows_lower > 0.5 else Learned.ROWS_NOT_SHOWN
+        return [code(auroc=control.rows_auroc, lower=control.rows_lower)]
     per = record.gain.per if record.gain else "token"
     values = {"gain": gain.value, "lower": gain.lower, "upper": gain.upper, "per": per}
     if gain.lower > 0.0:
@@ -252,14 +328,23 @@ def state_not_tested(record: Record) -> list[Statement]:
     return [NotTested.ALL(kinds=kinds)]
 
 
+def state_change(record: Record) -> list[Statement]:
+    """Return what would change the answer."""
+    return [Change[record.decision.decision.answer.name]()]
+
+
 _LINES = (
     (Label.PEOPLE, state_people),
+    (Label.ATTACK, state_attack),
+    (Label.BASELINES, lambda record: [state_baselines(record)]),
     (Label.EVIDENCE, state_evidence),
     (Label.CANARIES, state_canaries),
     (Label.LEARNED, state_learned),
     (Label.GUARANTEE, state_guarantee),
     (Label.RECOMMENDATION, lambda record: [recommend(record)]),
     (Label.NOT_TESTED, state_not_tested),
+    (Label.CHANGE, state_change),
+    (Label.CHECK, lambda _: [Check.VERIFY()]),
 )
 
 
@@ -293,11 +378,16 @@ def describe_owner(release: Release | None) -> str:
     return " / ".join(text or "not stated" for text in stated) if any(stated) else "not stated"
 
 
+def describe_auditor(release: Release | None) -> str:
+    """Return who ran the audit."""
+    return f"by {release.auditor}" if release is not None and release.auditor else "auditor not stated"
+
+
 def describe_release(release: Release | None) -> str:
     """Return what will be given to whom."""
     if release is None:
         return "not stated"
-    return _ACCESS[release.access] + (f" to {release.who}" if release.who else "")
+    return f"{_released(release)}{f' to {release.who}' if release.who else ''}"
 
 
 def _rounded(number: int) -> str:
@@ -314,17 +404,21 @@ def identify(record: Record) -> FactList:
         counts = f"{record.trainings.runs:,} trainings"
     return FactList(
         [
-            ("Model", f"{record.name} ({record.target.name}{size})"),
+            ("Model", f"{record.target.name}{size}"),
             ("Owner/purpose", describe_owner(release)),
             ("Intended release", describe_release(release)),
-            ("Audit", f"{written_date(record.created)}, {counts}, report {report_id(record)}"),
+            (
+                "Audit",
+                f"{written_date(record.created)}, {describe_auditor(release)}, {counts}, report {report_id(record)}",
+            ),
         ]
     )
 
 
 def show_answer(record: Record) -> list[Block]:
     """Return what was audited, and the answer in its banner."""
-    return [identify(record), Banner(record.decision.decision.answer.value, written(state_answer(record)))]
+    answer = record.decision.decision.answer.value
+    return [identify(record), Banner(answer, answer.capitalize(), written(state_answer(record)))]
 
 
 def show_lines(record: Record) -> list[Block]:
@@ -336,12 +430,24 @@ def show_lines(record: Record) -> list[Block]:
 
 
 def summary_lines(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield (label, text) of page one for a terminal: the answer first, and what blind baselines show."""
+    """Yield (label, text) of page one for a terminal: the answer, the limits, then the lines."""
     yield "answer", f"{record.decision.decision.answer.value.capitalize()}. {written(state_answer(record))}"
+    for limit, held in list_limits(record):
+        yield "limit", f"{limit}: {outcome_of(held)}{_measured(held)}"
+    if not record.decision.by.require:
+        yield "limit", f"{Limit.NOT_SET()}: {LimitOutcome.NOT_SET()}"
     for label, statements in lines(record):
-        if label is Label.RECOMMENDATION:
-            yield "baselines", str(state_baselines(record))
         yield label.sentence.lower(), written(statements)
+
+
+def _measured(held: Held) -> str:
+    if held.value is None:
+        return ""
+    return (
+        f" (measured {show_measured(held)})"
+        if held.exact
+        else f" (measured {show_measured(held)}, 95 % limit {show_reach(held)})"
+    )
 
 
 def state_baselines(record: Record) -> Statement:
@@ -357,10 +463,14 @@ def state_baselines(record: Record) -> Statement:
 def summary_facts(record: Record) -> dict[str, Any]:
     """Return page one as JSON has it: codes and numbers, with the recommendation also in words."""
     people, advice = record.flagged(), recommend(record)
+    best = record.decision.best
     return {
         "answer": record.decision.decision.answer.value,
-        "people": people and asdict(people),
+        "people": people and people.model_dump(mode="json"),
+        "best_attack": best and best.model_dump(mode="json"),
+        "limits": limit_facts(record),
         "recommendation": str(advice),
+        "grade": grade_of(advice).name.lower(),
         "page_one": {
             "answer": [statement.model_dump(mode="json") for statement in state_answer(record)],
             **{

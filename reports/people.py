@@ -13,6 +13,8 @@ from heldin.reports.blocks import Block, Paragraph
 from heldin.reports.extraction import written_out
 from heldin.reports.wording import audited_by, of_real_rows, percent, texts_of
 from heldin.words.guarantee import GuaranteeText
+from heldin.words.page_one import Asked
+from heldin.words.statement import Statement
 
 LARGEST_ODDS = 1e6  # above which odds say nothing that a reader could use
 _FURTHER = {
@@ -38,18 +40,20 @@ def describe_people(record: Record) -> list[Block]:
 def explain_people(record: Record) -> str:
     """Return how the number of flagged people is to be read."""
     people = record.flagged()
-    if people is None or people.members + people.others == 0.0:
+    if people is None or people.members + people.others == 0:
         return ""
-    right = 100 * people.members / (people.members + people.others)
+    right = 100 * people.members_share / (people.members_share + people.others_share)
     text = (
         f"If half of the people tested are members, {right:.0f} of every 100 flagged people are. If members are rarer,"
         " fewer are."
     )
-    if not math.isclose(people.others, 100 * record.decision.by.fpr):
-        text += f" Page one uses the next rate, {percent(people.others / 100)}: {_why_not_stated(record)}."
-    if people.upper < people.others:
+    text += (
+        " The threshold ends a group of ten people or more, so every count is about ten people at least. Of such ends,"
+        f" it is the one that flags nearest to {percent(record.decision.by.fpr)} of the non-members."
+    )
+    if people.members_limits[1] < people.others_share:
         text += " The attack flags fewer members than guessing would."
-    elif people.lower <= people.others:
+    elif people.members_limits[0] <= people.others_share:
         text += " The interval includes the rate of guessing."
     if record.split.audited == "canaries":
         made = "have a few rows each" if of_real_rows(record) else "are made to be found"
@@ -57,19 +61,9 @@ def explain_people(record: Record) -> str:
     return text
 
 
-def _why_not_stated(record: Record) -> str:
-    """Return why nobody is counted at the stated false-positive rate."""
-    stated, curve = record.decision.by.fpr, record.named().curve
-    if curve is not None and not any(math.isclose(rate.fpr, stated) for rate in curve.tpr_at):
-        return f"the stated rate of {percent(stated)} is not among audit.fprs"
-    return (
-        f"the stated rate of {percent(stated)} cannot be seen with {record.split.held_out:,} {audited_by(record).other}"
-    )
-
-
 def _attack(record: Record) -> str:
     """Return the attack whose people are counted."""
-    result = record.named()
+    result = record.counted_attack()
     return f"{result.attack} ({how_aggregated(result.attack, result.aggregation)})"
 
 
@@ -160,13 +154,13 @@ def _by_group(record: Record) -> list[str]:
             f"For this user, some outcome is at least {_factor(math.exp(facts.epsilon_lower))} times as likely with"
             f" the user's texts as without, or the reverse (epsilon at least {facts.epsilon_lower:.2f}, 95 %)."
         ]
-    curve, words = record.named().curve, audited_by(record)
+    curve, words = record.counted_attack().curve, audited_by(record)
     if curve is None or record.decision.decision.answer is Answer.NOT_VALID:
         return []
     inside, outside = curve.histogram.held_in[-1], curve.histogram.held_out[-1]
     return [
-        f"Measured: of the {inside + outside:,} {words.unit} with the highest scores, {inside:,} are members and"
-        f" {outside:,} are not."
+        f"Measured: the {inside + outside:,} {words.unit} with the highest scores are {counted(inside, 'member')} and"
+        f" {counted(outside, 'non-member')}."
     ]
 
 
@@ -183,21 +177,17 @@ def _uses(attack: str) -> str:
     return "it needs no other user's texts" if uses is Uses.MODEL else f"it uses {uses.value}"
 
 
-def attacker_asks(attack: str) -> str:
+def attacker_asks(attack: str) -> Statement:
     """Return what an attack asks of which models."""
     statistic = ATTACKS.get(attack)
-    models = (
-        "this model" if statistic is not None and not statistic.needs_reference else "this model and a reference model"
-    )
-    every = asks_for_vocabulary(attack)
-    return (
-        f"{'the probabilities of all tokens at each position' if every else 'the probability'} of a text under {models}"
-    )
+    alone = statistic is not None and not statistic.needs_reference
+    models = (Asked.THIS_MODEL if alone else Asked.AND_REFERENCE)()
+    return (Asked.OF_VOCABULARY if asks_for_vocabulary(attack) else Asked.OF_TEXT)(models=models)
 
 
 def describe_attacker(record: Record) -> str:
     """Return who attacks, with what, and how that compares with what the release gives away."""
-    words, result, release = audited_by(record), record.named(), release_of(record.config)
+    words, result, release = audited_by(record), record.counted_attack(), release_of(record.config)
     if record.trainings is not None:
         text = (
             "The attacker has the model that a training released, and every document of one user. The attacker asks"
@@ -211,7 +201,7 @@ def describe_attacker(record: Record) -> str:
             f" {counted(texts, 'text')} of each {words.singular}, {texts_of(record.scored_texts.kind)}. The attack is"
             f" {_attack(record)}; {_uses(result.attack)}."
         )
-        if record.names_a_dial():
+        if record.decides_by_a_dial():
             text += " The best score has one setting more, which the answer names."
     if release is None:
         return f"{text} Nobody stated who will get the model (release)."

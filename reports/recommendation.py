@@ -1,9 +1,11 @@
-"""What to do with the model: the one function that recommends, and the organisation's limits that it applies.
+"""What to do with the model: the one function that recommends.
 
-Never against a contradicted guarantee, then by the limits of ``decision.require``, then by the answer.
+Never a release against a contradicted guarantee. With the organisation's limits (``decision.require``) advice follows
+whether they are met, not shown to be met, or broken. Without limits it follows the answer.
 """
 
-import math
+from collections.abc import Iterator
+from enum import IntEnum
 
 from heldin.audit.answer import DecisionFacts
 from heldin.audit.blind import REFERENCE
@@ -11,14 +13,12 @@ from heldin.audit.decision import Answer, Promise
 from heldin.audit.requirement import Requirement
 from heldin.bounds.verdict import NO_CLAIM, Outcome
 from heldin.record.document import Record
-from heldin.record.requirements import Held, held_against
-from heldin.reports.wording import MEASURES, name_measure, sentence
+from heldin.record.requirements import Held, LimitStatus, held_against
+from heldin.reports.wording import MEASURES
 from heldin.words.answer import ComparisonFlaw
 from heldin.words.page_one import Advice, Limit, Next, Secret, Subject
 from heldin.words.statement import Statement
 
-# What a limit would be compared with, in the order in which people who decide ask for it.
-_ASKED = (("auroc", True), ("epsilon_per_user", True), ("loss_gain_over_base", False))
 _OF_TRAINING_FILE = (
     ComparisonFlaw.HELD_OUT_USERS_TRAINED_ON,
     ComparisonFlaw.HELD_OUT_TEXTS_TRAINED_ON,
@@ -26,46 +26,86 @@ _OF_TRAINING_FILE = (
 )
 
 
+class Grade(IntEnum):
+    """How strongly a recommendation speaks against a release."""
+
+    NO_REASON = 0  # to hold the model back
+    WITHIN_LIMITS = 1
+    NOT_ON_THIS_EVIDENCE = 2
+    NOT = 3
+    NEVER = 4
+
+
+_GRADES = {
+    Advice.RELEASE_NEVER: Grade.NEVER,
+    Advice.BROKEN: Grade.NOT,
+    Advice.ABOVE: Grade.NOT,
+    Advice.LEAKS: Grade.NOT,
+    Advice.COMPARISON: Grade.NOT_ON_THIS_EVIDENCE,
+    Advice.CONDITION: Grade.NOT_ON_THIS_EVIDENCE,
+    Advice.NOT_SHOWN: Grade.NOT_ON_THIS_EVIDENCE,
+    Advice.CANARIES_LEAK: Grade.NOT_ON_THIS_EVIDENCE,
+    Advice.INCONCLUSIVE: Grade.NOT_ON_THIS_EVIDENCE,
+    Advice.RELEASE: Grade.WITHIN_LIMITS,
+    Advice.RELEASE_LEAKS: Grade.WITHIN_LIMITS,
+    Advice.RELEASE_INCONCLUSIVE: Grade.WITHIN_LIMITS,
+    Advice.RELEASE_CANARIES: Grade.WITHIN_LIMITS,
+    Advice.NO_LEAK: Grade.NO_REASON,
+}
+
+
+def grade_of(advice: Statement) -> Grade:
+    """Return how strongly a recommendation speaks against a release."""
+    return next(grade for code, grade in _GRADES.items() if advice.states(code))
+
+
 def recommend(record: Record) -> Statement:
-    """Return the recommendation with the next step, consistent with every other line of page one."""
-    facts = record.decision
-    answer = facts.decision.answer
-    if any(v.claim != NO_CLAIM and v.outcome is Outcome.CONTRADICTED for v in record.judgement.verdicts):
-        return Advice.RELEASE_NEVER(next=Next.CHECK_TRAINER())
-    if answer is Answer.NOT_VALID:
-        return Advice.COMPARISON(next=_planted(record, _repair(record)))
-    if record.planted is not None and record.planted.unmet():
-        return Advice.CONDITION(next=Next.DECLARE())
-    if facts.decision.promise is Promise.ABOVE:
-        return Advice.ABOVE(next=Next.CHECK_TRAINER())
-    held = held_against(record, [limit.requirement() for limit in facts.by.require])
-    if broken := [limit for limit in held if limit.outcome == "broken"]:
-        return Advice.BROKEN(limits=_limits(broken), next=_after_broken_limit(broken))
-    if left := [limit for limit in held if limit.outcome != "kept"]:
-        unsure = any(limit.outcome == "not shown" for limit in left)
-        return Advice.NOT_SHOWN(limits=_limits(left), next=_more(record) if unsure else Next.NOT_MEASURED())
+    """Return the recommendation with the next step: of all that apply the gravest, so a worse finding is never milder.
+
+    With limits a leak alone does not decide: they say how much of a leak is accepted.
+    """
+    return max(_all_advice(record), key=grade_of)  # of equal grades the first
+
+
+def _all_advice(record: Record) -> Iterator[Statement]:
+    """Yield every recommendation that applies, of one grade the most important first."""
+    decision = record.decision.decision
+    held = held_against(record, [limit.requirement() for limit in record.decision.by.require])
     canaries = canaries_leak(record)
+    if any(v.claim != NO_CLAIM and v.outcome is Outcome.CONTRADICTED for v in record.judgement.verdicts):
+        yield Advice.RELEASE_NEVER(next=Next.CHECK_TRAINER())
+    if broken := [limit for limit in held if limit.status is LimitStatus.BROKEN]:
+        yield Advice.BROKEN(limits=_limits(broken), next=_after_broken_limit(broken))
+    if decision.promise is Promise.ABOVE:
+        yield Advice.ABOVE(next=Next.CHECK_TRAINER())
+    if decision.answer is Answer.LEAKS and not held:
+        yield _advise_on_leak(record)
+    if decision.answer is Answer.NOT_VALID:
+        yield Advice.COMPARISON(next=_planted(record, _repair(record)))
+    if record.planted is not None and record.planted.unmet():
+        yield Advice.CONDITION(next=Next.DECLARE())
+    if unsure := [limit for limit in held if limit.status is LimitStatus.NOT_SHOWN]:
+        yield Advice.NOT_SHOWN(limits=_limits(unsure), next=_more(record))
+    if unknown := [limit for limit in held if limit.status is LimitStatus.NOT_MEASURED]:
+        yield Advice.NOT_SHOWN(limits=_limits(unknown), next=Next.NOT_MEASURED())
+    if canaries and not held:
+        yield Advice.CANARIES_LEAK(next=Next.MITIGATE())
+    if decision.answer is Answer.INCONCLUSIVE and not held:
+        yield Advice.INCONCLUSIVE(next=_planted(record, _more(record)))
     if held:
         releases = {Answer.LEAKS: Advice.RELEASE_LEAKS, Answer.INCONCLUSIVE: Advice.RELEASE_INCONCLUSIVE}
-        chosen = (
-            Advice.RELEASE_CANARIES if canaries and answer is not Answer.LEAKS else releases.get(answer, Advice.RELEASE)
-        )
-        return chosen(limits=_limits(held), next=Next.ANNEX())
-    return _advise_without_limits(record, answer, canaries=canaries)
-
-
-def _advise_without_limits(record: Record, answer: Answer, *, canaries: bool) -> Statement:
-    if answer is Answer.LEAKS:
-        subject = (Subject.MODELS if record.trainings else Subject.MODEL)()
-        private = record.decision.decision.promise is Promise.WITHIN and record.training is not None
-        after = Next.SMALLER_EPSILON if private else Next.MITIGATE
-        return Advice.LEAKS(subject=subject, secret=_SECRETS[record.split.audited](), next=after())
-    if canaries:
-        return Advice.CANARIES_LEAK(next=Next.MITIGATE())
-    if answer is Answer.INCONCLUSIVE:
-        return Advice.INCONCLUSIVE(next=_planted(record, _more(record)))
+        by_answer = releases.get(decision.answer, Advice.RELEASE)
+        chosen = Advice.RELEASE_CANARIES if canaries and decision.answer is not Answer.LEAKS else by_answer
+        yield chosen(limits=_limits(held), next=Next.ANNEX())
     guaranteed = record.training is not None and record.training.epsilon is not None and record.ceiling() is not None
-    return Advice.NO_LEAK(next=(Next.AGAIN if guaranteed else Next.WITHOUT_GUARANTEE)())
+    yield Advice.NO_LEAK(next=(Next.AGAIN if guaranteed else Next.WITHOUT_GUARANTEE)())
+
+
+def _advise_on_leak(record: Record) -> Statement:
+    subject = (Subject.MODELS if record.trainings else Subject.MODEL)()
+    private = record.decision.decision.promise is Promise.WITHIN and record.training is not None
+    after = Next.SMALLER_EPSILON if private else Next.MITIGATE
+    return Advice.LEAKS(subject=subject, secret=_SECRETS[record.split.audited](), next=after())
 
 
 _SECRETS = {"users": Secret.USERS, "canaries": Secret.USERS, "entities": Secret.ENTITIES, "both": Secret.BOTH}
@@ -88,22 +128,30 @@ def _repair(record: Record) -> Statement:
     return Next.COINS()
 
 
-def _more(record: Record) -> Statement:
-    """Return how to get an audit that decides."""
+def _more(record: Record) -> list[Statement]:
+    """Return how to get an audit that decides: what stands in the way most comes first."""
     decision, users = record.decision.decision, record.split.held_in + record.split.held_out
     if record.trainings is not None:
-        return Next.MORE_TRAININGS()
-    if decision.unlearned:
-        return (Next.LEARN_MORE if record.training else Next.GIVE_BASE)()
+        return [Next.MORE_TRAININGS()]
+    steps: list[Statement] = []
     if decision.reversed:
         # Two files may be swapped; coins that heldin drew cannot.
-        return (Next.SWAPPED if record.kind == "audit" else Next.SWAPPED_COINS)()
+        steps.append((Next.SWAPPED if record.kind == "audit" else Next.SWAPPED_COINS)())
+    if learned(record) is False:
+        # More users would not help an audit of a model that learned nothing.
+        steps.append((Next.LEARN_MORE if record.training else Next.GIVE_BASE)())
     if users < decision.users_needed:
-        return Next.MORE_USERS(needed=decision.users_needed, users=users, audited=record.split.audited)
-    return Next.MORE_USERS_OR_TEXTS(audited=record.split.audited)
+        return [*steps, Next.MORE_USERS(needed=decision.users_needed, users=users, audited=record.split.audited)]
+    return steps or [Next.MORE_USERS_OR_TEXTS(audited=record.split.audited)]
 
 
-def _planted(record: Record, first: Statement) -> Statement:
+def learned(record: Record) -> bool | None:
+    """Return whether the model gained on people outside its training data; None if that was not measured."""
+    gain = record.gain or (record.utility.gain if record.utility else None)
+    return None if gain is None else gain.lower > 0.0
+
+
+def _planted(record: Record, first: Statement | list[Statement]) -> Statement | list[Statement]:
     return first if record.planted is None else Next.PLANT_AGAIN(first=first)
 
 
@@ -114,44 +162,12 @@ def _after_broken_limit(broken: list[Held]) -> Statement:
 
 
 def _limits(held: list[Held]) -> list[Statement]:
-    return [
-        (Limit.AT_LEAST if limit.requirement.at_most is None else Limit.AT_MOST)(
-            measure=MEASURES[limit.requirement.measure],
-            value=limit.requirement.at_least if limit.requirement.at_most is None else limit.requirement.at_most,
-        )
-        for limit in held
-    ]
+    return [name_limit(limit.requirement) for limit in held]
 
 
-def limit_rows(record: Record) -> list[list[str]]:
-    """Return (limit, value, end of its 95 % interval, outcome) of each limit of ``decision.require``."""
-    return [
-        [
-            name_measure(held.requirement.words()),
-            "-" if held.value is None else f"{held.value:.4g}",
-            # A guarantee is stated, not measured: it has no interval.
-            "-" if held.reach is None or held.exact else f"{held.reach:.4g}",
-            held.outcome,
-        ]
-        for held in held_against(record, [limit.requirement() for limit in record.decision.by.require])
-    ]
-
-
-def propose_limits(record: Record) -> str:
-    """Return which limits could be set, with what this record holds for each; "" if limits are set."""
-    if record.decision.by.require:
-        return ""
-    shown = []
-    for measure, upper in _ASKED:
-        # A limit that anything keeps: what counts is the end of the interval that it would be compared with.
-        asked = Requirement(measure, at_most=math.inf) if upper else Requirement(measure, at_least=-math.inf)
-        (limit,) = held_against(record, [asked])
-        if limit.reach is not None:
-            words = name_measure(f"{measure} at {'most' if upper else 'least'}")
-            here = "this plan:" if limit.exact else f"here, with 95 %, {'up' if upper else 'down'} to"
-            shown.append(f"{words} ... ({here} {limit.reach:.3g})")
-    would = f" Possible limits: {sentence('; '.join(shown))}" if shown else ""
-    return (
-        "No acceptance limit was set before this audit (decision.require). Set limits before the next audit: a limit"
-        f" chosen after seeing the result proves nothing.{would}"
-    )
+def name_limit(requirement: Requirement) -> Statement:
+    """Return a limit of the organisation's."""
+    measure = MEASURES[requirement.measure]
+    if requirement.at_most is None:
+        return Limit.AT_LEAST(measure=measure, value=requirement.at_least)
+    return Limit.AT_MOST(measure=measure, value=requirement.at_most)

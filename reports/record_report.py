@@ -4,7 +4,7 @@ from heldin.audit.results import CanaryFacts, TrainingsFacts
 from heldin.base.wording import counted
 from heldin.record.document import EffortFacts, Record
 from heldin.record.facts import Count, Overlaps
-from heldin.reports import annex, annex_parts, attacks, claims, extraction, figures, findings, page_one
+from heldin.reports import annex, annex_parts, attacks, claims, extraction, figures, findings, limits, page_one
 from heldin.reports.blocks import Block, Entry, FactList, Paragraph, Place, Report, Verbatim, assemble
 from heldin.reports.wording import audited_by, breakable, explain_terms, texts_of
 from heldin.words.page_one import Handling
@@ -244,6 +244,7 @@ def explain_repeat(record: Record) -> list[Block]:
 FRONT: tuple[Entry[Record], ...] = (
     Entry("answer", "", page_one.show_answer, place=Place.FRONT),
     Entry("picture", "", figures.plot_people, place=Place.FRONT),
+    Entry("limits-table", "", limits.tabulate_limits, place=Place.FRONT),
     Entry("lines", "", page_one.show_lines, place=Place.FRONT),
 )
 SECTIONS: tuple[Entry[Record], ...] = (

@@ -96,7 +96,7 @@ def show_answer(result: SweepResult) -> list[Block]:
         ]
     )
     answer = answer_of_sweep(result) or Answer.INCONCLUSIVE
-    return [facts, Banner(answer.value, str(state_answer(result)))]
+    return [facts, Banner(answer.value, answer.value.capitalize(), str(state_answer(result)))]
 
 
 def state_answer(result: SweepResult) -> Statement:

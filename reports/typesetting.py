@@ -8,7 +8,7 @@ from typing import Any
 
 from heldin.base.errors import InputError
 from heldin.base.files import whole_file
-from heldin.reports.blocks import Block, Report, ReportSection
+from heldin.reports.blocks import Beside, Block, Report, ReportSection
 from heldin.reports.wording import breakable
 
 TEMPLATE = Path(__file__).with_name("report.typ")
@@ -55,6 +55,8 @@ def as_data(report: Report) -> dict[str, Any]:
 
 
 def _block(block: Block) -> dict[str, Any]:
+    if isinstance(block, Beside):
+        return {"kind": "Beside", "figures": [_block(figure) for figure in block.figures]}
     return _fields(block, kind=type(block).__name__)
 
 

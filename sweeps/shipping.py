@@ -9,7 +9,7 @@ from heldin.audit.decision import Answer
 from heldin.audit.requirement import MEASURES, Requirement
 from heldin.audit.shipping import Candidate, CandidateResult, Shipping, judge_candidates
 from heldin.record.document import Record
-from heldin.record.requirements import aurocs, epsilon_per_user, held_against
+from heldin.record.requirements import LimitStatus, aurocs, epsilon_per_user, held_against
 from heldin.sweeps.sweep_config import DecisionRule, Sweep
 from heldin.words.statement import Statement
 from heldin.words.sweep_page import RuleReason
@@ -114,7 +114,9 @@ def _own_passing(records: Mapping[int, Record], requirements: Sequence[Requireme
     """
     held = {block: held_against(record, requirements) for block, record in records.items()}
     # What is exact is the same for all blocks, and was judged before.
-    kept = [block for block, tests in held.items() if all(test.exact or test.outcome == "kept" for test in tests)]
+    kept = [
+        block for block, tests in held.items() if all(test.exact or test.status is LimitStatus.MET for test in tests)
+    ]
     return min(kept, key=lambda block: (records[block].decision.decision.answer is Answer.LEAKS, block), default=None)
 
 

@@ -1,9 +1,13 @@
 """Parts of a record that are made up, for what reads records, and evidence for what decides."""
 
+import numpy as np
+
 from heldin.audit.answer import DecisionFacts
 from heldin.audit.attack_results import AttackResult, Curve, Histogram, TprAt
 from heldin.audit.bootstrap import Estimate
-from heldin.audit.decision import AnswerEvidence, DecisionConfig, RateEvidence, ScoreEvidence, decide
+from heldin.audit.coarse import ScoreGroups
+from heldin.audit.decision import Answer, AnswerEvidence, DecisionConfig, RateEvidence, ScoreEvidence, decide
+from heldin.audit.flagged import Choice, flagged_by
 from heldin.audit.headline import headline, notes
 from heldin.audit.randomisation import Law
 from heldin.audit.results import CanaryFacts
@@ -84,17 +88,39 @@ def decision_of(its, *, lengths=None, by=None, what=USERS):
     """The facts that a record has of a decision on this evidence."""
     by = by or DecisionConfig()
     decided = decide(its, by)
+    flagged, best = flagged_in(its, decided, by)
     return DecisionFacts(
         statement=headline(its, decided, by, what),
         remarks=notes(its, by, lengths or [0.0] * len(its.scores), what),
         decision=decided,
         by=by,
+        flagged=flagged,
+        best=best,
         scores=len(its.scores),
         law=Law.COINS,
         auroc_p=its.auroc_p,
         tpr_p=its.tpr_p,
         reversed_p=its.reversed_p,
     )
+
+
+def flagged_in(its, decided, by):
+    """The people whom page one counts, by groups of users that have the scores' rates, and those of the best attack."""
+    if decided.answer is Answer.NOT_VALID:
+        return None, None
+    inside, outside = its.users - its.held_out, its.held_out
+
+    def counted(score, choice, among):
+        rate = score.at(by.fpr)
+        members, others = round(inside * rate.value), round(outside * rate.fpr)
+        sides = np.array([members, inside - members]), np.array([others, outside - others])
+        return flagged_by(score.name, ScoreGroups(*sides, (0.0, 1.0, 2.0)), by.fpr, choice, among)
+
+    if decided.separates:
+        return counted(its.scores[decided.strongest], Choice.DECIDING, len(its.scores)), None
+    primary = counted(its.scores[0], Choice.PRIMARY, 1)
+    highest = max(its.scores, key=lambda score: score.at(by.fpr).value)
+    return primary, counted(highest, Choice.BEST, len(its.scores)) if len(its.scores) > 1 else None
 
 
 def private_plan(**changes):

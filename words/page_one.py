@@ -7,12 +7,16 @@ class Label(Code):
     """What a line of page one is about."""
 
     PEOPLE = "In people"
+    ATTACK = "Attack"
+    BASELINES = "Baselines"
     EVIDENCE = "Evidence"
     CANARIES = "Canary users"
     LEARNED = "Learned anything"
     GUARANTEE = "Guarantee"
     RECOMMENDATION = "Recommendation"
     NOT_TESTED = "Not tested"
+    CHANGE = "Would change this"
+    CHECK = "To check this"
 
 
 class Handling(Code):
@@ -43,11 +47,21 @@ class Found(Code):
         "The scores contradict the stated guarantee, although no attack identifies the audited people by itself."
     )
     OF_TRAININGS = "A model trained this way reveals whether one planted worst-case user was in its training data."
-    NO_LEAK = "No attack identified {subjects} better than guessing, and the audit rules out a leak above its limits."
+    NO_LEAK = (
+        "No attack identified {subjects} better than chance explains. The audit rules out an AUROC above {auroc:.2f},"
+        " and that any attack flags more than {rate:.0f} of 100 members where it flags {fpr:g} of 100 non-members."
+    )
     REVERSED = "The scores point the wrong way: members look like non-members. The two groups may be swapped."
+    REVERSED_BY_COINS = (
+        "The scores point the wrong way: members look like non-members, although heldin drew both groups by coin flips."
+    )
     TOO_FEW = "No leak of {subjects} was found, but this audit was too small to rule one out."
     LEARNED_NOTHING = (
         "No leak of {subjects} was found, but nothing shows that the model learned anything, so the audit shows little."
+    )
+    LEARNED_NOTHING_TOO_FEW = (
+        "No leak of {subjects} was found, but nothing shows that the model learned anything, and the audit was too"
+        " small to rule a leak out."
     )
     NOT_VALID = "This audit says nothing about the model: {flaw}."
     CANARIES_LEAK = "Training leaks planted canary users."
@@ -92,26 +106,66 @@ class PlainFlaw(Code):
     HELD_IN_USERS_ABSENT = "members are missing from its training file"
 
 
+class Attacking(Code):
+    """How the attack was chosen whose flagged people are counted; named like ``audit.flagged.Choice``."""
+
+    PRIMARY = "primary attack, chosen in advance"
+    DECIDING = "deciding attack, the strongest of {among}"
+    BEST = "best attack"
+
+
 class People(Code):
-    """How many people the best attack flags; ``audited`` names whose words are used."""
+    """How many people an attack flags; ``audited`` names whose words are used."""
 
     COUNTED = (
-        "The best attack flags {rate:.0f} of every 100 members ({what.members}), 95 % confidence interval (CI)"
-        " {lower:.0f} to {upper:.0f}. It wrongly flags {wrong:g} of every 100 non-members. Guessing would flag"
-        " {wrong:g} and {wrong:g}.{allowed}"
+        "The {choice} ({attack}), flags {rate:.0f} of every 100 members ({what.members}; 95 % confidence interval (CI)"
+        " {lower:.0f} to {upper:.0f}). Its threshold wrongly flags {wrong:.0f} of every 100 non-members (CI"
+        " {wrong_lower:.0f} to {wrong_upper:.0f}). Guessing would flag as many of each group.{allowed}"
+    )
+    COUNTED_FEW = (
+        "The {choice} ({attack}), flags {count} of {of} members ({what.members}; 95 % confidence interval (CI)"
+        " {lower:.0f} to {upper:.0f} of every 100). Its threshold wrongly flags {wrong_count} of {wrong_of} non-members"
+        " (CI {wrong_lower:.0f} to {wrong_upper:.0f}). Guessing would flag as many of each group.{allowed}"
     )
     ALLOWED = " The guarantee allows at most {rate:.0f} on average."
-    OTHER_RATE = "A rate of {percent:g} % needs more non-members."
+    BEST = (
+        "Of {among} attacks, the best on these people flags {rate:.0f} of 100 members and {wrong:.0f} of 100"
+        " non-members, which chance explains."
+    )
     CANARIES = (
-        "{answer}. The attack flags {rate:.0f} of every 100 in training (95 % CI {lower:.0f} to"
-        " {upper:.0f}), and wrongly {wrong:g} of every 100 others."
+        "{answer}. The {choice} flags {count} of {of} in training (95 % CI {lower:.0f} to {upper:.0f} of every 100),"
+        " and wrongly {wrong_count} of {wrong_of} others."
     )
     CANARIES_NOT_COUNTED = "{answer}: {users} were planted, {held_in} of them in the training data."
-    TOO_FEW = (
-        "This audit cannot count people: {others} non-members are too few for a false-positive rate of {percent:g} %."
-    )
+    TOO_FEW = "This audit cannot count people: {users} are too few to count any group of ten."
     NOT_VALID = "This audit cannot count people, because the comparison is not valid."
     OF_TRAININGS = "This audit counts trainings, not people: one planted user was in {with_user} of {runs} trainings."
+
+
+class Attacker(Code):
+    """What the attack needs whose people are counted, and whether those who get the model will have it."""
+
+    NEEDS = "It needs {asked}, and about {texts} of each person.{held}"
+    OF_TRAININGS = "It needs the model of a training, the base model, and every text of the planted user.{held}"
+    MORE_THAN_RELEASED = " You release {released}: this attack needs more than your users will have."
+    AS_RELEASED = " You release {released}, which is enough for this attack."
+
+
+class Asked(Code):
+    """What an attack asks of which models."""
+
+    OF_TEXT = "the probability of a text under {models}"
+    OF_VOCABULARY = "the probabilities of all tokens at each position of a text under {models}"
+    THIS_MODEL = "this model"
+    AND_REFERENCE = "this model and a reference model"
+
+
+class Released(Code):
+    """What will be given away; named like the words of ``release.access``."""
+
+    WEIGHTS = "the weights"
+    LOG_PROBABILITIES = "log-probabilities of texts"
+    TEXT = "generated text"
 
 
 class Evidence(Code):
@@ -131,6 +185,13 @@ class Evidence(Code):
     NOT_DECLARED = "Indicative, not certified: nobody declared {count} of the conditions that heldin cannot check."
     NOT_VALID = "None, because the comparison is not valid."
     DECLARED = "{declared_by} vouches for {count} of {of_all} conditions, most importantly: {condition}."
+    UNDECIDED = (
+        "The positive control is undecided: nothing shows that training learned planted rows as it learned real rows."
+    )
+    UNUSABLE = (
+        "The positive control could not be used: real rows in training gained no more than others, so nothing shows"
+        " that planted rows were learned."
+    )
     DECLARED_ONE = "{declared_by} vouches for {count} of {of_all} conditions: {condition}."
 
 
@@ -156,6 +217,14 @@ class Learned(Code):
     NOT_SHOWN = (
         "Not shown: no gain over the reference model on non-members ({gain:.3g} nats per {per}, 95 % CI {lower:.3g} to"
         " {upper:.3g})."
+    )
+    ROWS = (
+        "Yes: real rows in training gained more than other rows (AUROC {auroc:.2f}, at least {lower:.2f}; 0.5 is no"
+        " difference)."
+    )
+    ROWS_NOT_SHOWN = (
+        "Not shown: real rows in training gained no more than other rows (AUROC {auroc:.2f}, at least {lower:.2f}; 0.5"
+        " is no difference)."
     )
     NOT_MEASURED = "Not measured."
 
@@ -204,31 +273,48 @@ class Baselines(Code):
 
 
 class Limit(Code):
-    """A limit of the organisation that asked for the audit."""
+    """A limit that the answer, or the organisation that asked for the audit, sets."""
 
     AT_MOST = ("{measure} at most {value:g}", ", ")
     AT_LEAST = ("{measure} at least {value:g}", ", ")
+    NO_LEAK_AUROC = "for no leak found: AUROC of every attack below {value:g}"
+    NO_LEAK_RATE = (
+        "for no leak found: every attack flags fewer than {value:g} of 100 members where it flags {fpr:g} of 100"
+        " non-members"
+    )
+    YOURS = "your limit: {limit}"
+    NOT_SET = "your limits (decision.require)"
+
+
+class LimitOutcome(Code):
+    """Whether a limit is met; named like ``record.requirements.LimitStatus``."""
+
+    MET = "met"
+    NOT_SHOWN = "not shown to be met"
+    BROKEN = "broken"
+    NOT_MEASURED = "not measured"
+    NOT_SET = "not set"
 
 
 class Advice(Code):
     """The recommendation, and its reason."""
 
     RELEASE_NEVER = "Do not release the model: the guarantee is contradicted. {next}"
+    BROKEN = "Do not release the model: it exceeds your limit ({limits}). {next}"
+    ABOVE = "Do not release the model: the estimated leak is larger than the guarantee allows. {next}"
+    LEAKS = "Do not release {subject}: an attacker can learn {secret}. {next}"
     COMPARISON = "Do not release the model on this evidence: the comparison is not valid. {next}"
     CONDITION = (
         "Do not release the model on this evidence: a condition of this audit is not met, so its answer may be about"
         " another training. {next}"
     )
-    ABOVE = "Do not release the model yet: the estimated leak is larger than the guarantee allows. {next}"
-    BROKEN = "Do not release the model: it exceeds your limit ({limits}). {next}"
-    NOT_SHOWN = "Do not release the model yet: this audit does not show that it keeps your limit ({limits}). {next}"
+    NOT_SHOWN = "Do not release the model on this evidence: your limit ({limits}) is not shown to be met. {next}"
+    CANARIES_LEAK = "Do not release the model on this evidence: real users with unusual texts may leak too. {next}"
+    INCONCLUSIVE = "Do not release the model on this evidence. {next}"
     RELEASE = "Release is within your limits ({limits}). {next}"
     RELEASE_LEAKS = "Release is within your limits ({limits}), although the model leaks. {next}"
     RELEASE_INCONCLUSIVE = "Release is within your limits ({limits}), although this audit is inconclusive. {next}"
     RELEASE_CANARIES = "Release is within your limits ({limits}), although planted canary users leak. {next}"
-    LEAKS = "Give {subject} only to people entitled to know {secret}. {next}"
-    CANARIES_LEAK = "Do not release the model on this evidence: real users with unusual texts may leak too. {next}"
-    INCONCLUSIVE = "Do not release the model on this evidence. {next}"
     NO_LEAK = "These attacks give no reason to hold the model back. {next}"
 
 
@@ -253,9 +339,10 @@ class Next(Code):
     CHECK_TRAINER = "Check noise, clipping, sampling and keys, in this order; heldin white-box tests each."
     SWAPPED = (
         "Check which file holds members and which holds non-members, and which model is the reference. Then audit"
-        " again."
+        " again.",
+        " ",
     )
-    SWAPPED_COINS = "Audit again with more users or with more texts of each."
+    SWAPPED_COINS = ("Audit again with more users or with more texts of each.", " ")
     TRAINING_FILE = "Give members who are in this training file and non-members who are not, then audit again."
     REFERENCE = (
         "Check that the reference model never saw these users and is not swapped with the audited one. Then"
@@ -266,12 +353,16 @@ class Next(Code):
         " source and time. Then audit again."
     )
     DECLARE = "Resolve the condition, or plant and train again."
-    MORE_USERS = "Audit about {needed:,} {what.unit} ({users:,} were audited); heldin power plans this."
+    MORE_USERS = (
+        "Audit about {needed:,} {what.unit} ({users:,} were audited). This number follows from these attacks; heldin"
+        " power, which assumes typical ones, may plan another."
+    )
     MORE_USERS_OR_TEXTS = "Audit more {what.unit} or give the attacker more texts of each; heldin power plans this."
     GIVE_BASE = (
-        "Give the model that training started from as the reference, or audit a model that learns from its data."
+        "Give the model that training started from as the reference, or audit a model that learns from its data.",
+        " ",
     )
-    LEARN_MORE = "Train a model that learns from its data, then audit that model."
+    LEARN_MORE = ("Train a model that learns from its data, then audit that model.", " ")
     PLANT_AGAIN = "{first} Plant and train again for this."
     NOT_MEASURED = "Measure it, or remove the limit."
     MITIGATE = "Train with user-level differential privacy or fewer texts per person."
@@ -282,4 +373,19 @@ class Next(Code):
         "Only a guarantee for users limits attacks that were not tried. Audit again after further training."
     )
     MORE_TRAININGS = "Run more trainings, or test the trainer itself with heldin white-box."
-    ANNEX = "Read in the annex what was not tested, then sign below."
+    ANNEX = "Read in the annex what was not tested, then decide."
+
+
+class Change(Code):
+    """What would change the answer."""
+
+    LEAKS = "Another training of the model. More users or other attacks would not."
+    NO_LEAK = "A stronger attack, more texts of each person, or further training."
+    INCONCLUSIVE = "More users or texts, or a stronger attack."
+    NOT_VALID = "Groups that do not differ without the model."
+
+
+class Check(Code):
+    """How to check the page."""
+
+    VERIFY = "heldin verify computes every number again from the folder of this audit."

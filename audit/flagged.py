@@ -1,0 +1,115 @@
+"""The people whom an attack flags: those with scores above one threshold, counted, with exact limits.
+
+The threshold ends a group of users (``audit.coarse``), so every count is about ten people or more and is a point of the
+curve that the record has. Of these ends it is the one whose share of flagged non-members is nearest to the rate that
+the thresholds of the audit state.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import numpy as np
+
+from heldin.audit.coarse import ScoreGroups, share_limits
+from heldin.audit.decision import Answer, Decision
+from heldin.audit.family import Family
+from heldin.base.section import Facts
+
+Groups = tuple[str, ScoreGroups]  # name of an attack, and the users in groups by its score
+
+
+class Choice(StrEnum):
+    """How an attack was chosen whose flagged people are counted."""
+
+    PRIMARY = "primary"  # before any score was seen
+    DECIDING = "deciding"  # the strongest of those that pass the test of all attacks
+    BEST = "best"  # it flags most members beyond its share of non-members, whatever chance explains
+
+
+class Flagged(Facts):
+    """The people above one threshold of an attack (Clopper and Pearson 1934 for both limits).
+
+    Limits hold at 95 % for all attacks among which this one was chosen (Bonferroni), and for the threshold, whose place
+    in the order of scores hardly depends on who is a member (tests/coverage/test_flagged.py).
+
+    Attributes:
+        attack: name of the attack, its settings and how a user's texts become one score.
+        choice: how it was chosen.
+        among: number of attacks that it was chosen among; 1 for the primary attack.
+        members: flagged members.
+        of_members: all members.
+        members_limits: limits of the share of members that this threshold flags.
+        others: flagged non-members.
+        of_others: all non-members.
+        others_limits: limits of the share of non-members that this threshold flags.
+    """
+
+    attack: str
+    choice: Choice
+    among: int
+    members: int
+    of_members: int
+    members_limits: tuple[float, float]
+    others: int
+    of_others: int
+    others_limits: tuple[float, float]
+
+    @property
+    def members_share(self) -> float:
+        """Share of members that are flagged."""
+        return self.members / self.of_members
+
+    @property
+    def others_share(self) -> float:
+        """Share of non-members that are flagged, wrongly."""
+        return self.others / self.of_others
+
+
+def flagged_by(attack: str, groups: ScoreGroups, fpr: float, choice: Choice, among: int = 1) -> Flagged | None:
+    """Return the people whom an attack flags; None for fewer users than two groups have.
+
+    Args:
+        fpr: the false-positive rate that the threshold should come near to.
+        among: number of attacks among which this one was chosen.
+    """
+    members, others = groups.held_in, groups.held_out
+    if members.size < 2:
+        return None
+    wrong = np.cumsum(others)[:-1]
+    # Of two ends that are equally near the first: it flags fewer people wrongly.
+    end = int(np.argmin(np.abs(wrong / others.sum() - fpr)))
+    flagged, of_members, of_others = int(members[: end + 1].sum()), int(members.sum()), int(others.sum())
+    level = 1 - 0.05 / among
+    return Flagged(
+        attack=attack,
+        choice=choice,
+        among=among,
+        members=flagged,
+        of_members=of_members,
+        members_limits=share_limits(flagged, of_members, level),
+        others=int(wrong[end]),
+        of_others=of_others,
+        others_limits=share_limits(int(wrong[end]), of_others, level),
+    )
+
+
+def best_of(attacks: Sequence[Groups], fpr: float) -> Flagged | None:
+    """Return the people of the attack that flags most members beyond its share of non-members."""
+    counted = [flagged_by(name, groups, fpr, Choice.BEST, len(attacks)) for name, groups in attacks]
+    known = [flagged for flagged in counted if flagged is not None]
+    return max(known, key=lambda flagged: flagged.members_share - flagged.others_share, default=None)
+
+
+def flagged_of(family: Family, decision: Decision, fpr: float) -> tuple[Flagged | None, Flagged | None]:
+    """Return the people whom page one counts, and those of the best attack where chance explains it.
+
+    The first are those of the deciding attack, or of the primary one if no attack passes the test of all. The second is
+    None if one passes. Both are None if the comparison is not valid.
+    """
+    if decision.answer is Answer.NOT_VALID:
+        return None, None
+    attacks = [(score.variant.label, score.groups) for score in family.scores]
+    if decision.separates and decision.strongest is not None:
+        return flagged_by(*attacks[decision.strongest], fpr, Choice.DECIDING, len(attacks)), None
+    best = best_of(attacks, fpr) if len(attacks) > 1 else None
+    return flagged_by(*attacks[0], fpr, Choice.PRIMARY), best
