@@ -153,7 +153,12 @@ def _cells(row: dict[str, Any]) -> dict[str, Any]:
     difference = row.pop("difference") or (None, None, None)
     # Runs with other false-positive rates get columns of their own (``csv_text``), not each other's.
     rates = {f"tpr_at_{fpr:g}": tpr for fpr, tpr in row.pop("tpr_at")}
-    return {**row, **dict(zip(("difference", "difference_low", "difference_high"), difference, strict=True)), **rates}
+    changes = dict(zip(("difference", "difference_low", "difference_high"), difference, strict=True))
+    people = row.pop("flagged") or {}
+    for group in ("members", "others"):
+        limits = people.pop(f"{group}_limits", (None, None))
+        people |= dict(zip((f"{group}_low", f"{group}_high"), limits, strict=True))
+    return {**row, **{f"flagged_{name}": value for name, value in people.items()}, **changes, **rates}
 
 
 def verify(

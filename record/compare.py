@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from heldin.audit.bootstrap import Estimate
+from heldin.audit.flagged import Flagged
 from heldin.audit.limits import AurocDifference, independent_difference
 from heldin.base.errors import InputError
 from heldin.bounds.verdict import NO_CLAIM, describe_outcome
@@ -30,6 +31,8 @@ class Row:
         held_out_loss: the same on held-out users' validation texts.
         perplexity: e to the chosen checkpoint's mean loss over all tokens of held-out users' test texts; None if not
             measured.
+        flagged: the people whom page one of the run's report counts, and by which attack; None if nobody is counted.
+        highest: largest AUROC of any attack or setting.
         auroc: AUROC of the primary attack.
         auroc_low: lower end of its 95 % interval.
         auroc_high: upper end of its 95 % interval.
@@ -51,6 +54,8 @@ class Row:
     held_in_loss: float | None
     held_out_loss: float | None
     perplexity: float | None
+    flagged: Flagged | None
+    highest: float
     auroc: float
     auroc_low: float
     auroc_high: float
@@ -63,7 +68,7 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name."""
-        return dataclasses.asdict(self)
+        return {**dataclasses.asdict(self), "flagged": self.flagged and self.flagged.model_dump(mode="json")}
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,8 @@ def table(compared: Comparison) -> str:
     rows, over = compared.rows, compared.over
     fprs = [fpr for fpr, _ in rows[0].tpr_at]
     head = ["run", *([over] if over else []), "defense", "epsilon", "validation loss", "perplexity"]
-    head += ["AUROC (95 %)", "less the first", *(f"TPR at {f:.2g}" for f in fprs), "AUROC ceiling", "answer", "verdict"]
+    head += ["flagged of 100 / wrongly, by", "highest AUROC", "AUROC of the primary attack (95 %)", "less the first"]
+    head += [*(f"TPR at {f:.2g}" for f in fprs), "AUROC ceiling", "answer", "verdict"]
     cells = [head]
     for row in rows:
         tprs = dict(row.tpr_at)
@@ -130,6 +136,8 @@ def table(compared: Comparison) -> str:
                 "-" if row.epsilon is None else f"{row.epsilon:.3g} per {row.unit}",
                 _number(row.held_out_loss),
                 _number(row.perplexity, 2),
+                _people(row.flagged),
+                _number(row.highest),
                 f"{row.auroc:.3f} ({row.auroc_low:.3f} to {row.auroc_high:.3f})",
                 "-" if row.difference is None else "{:+.3f} ({:+.3f} to {:+.3f})".format(*row.difference),
                 *(_number(tprs.get(f)) for f in fprs),
@@ -141,6 +149,13 @@ def table(compared: Comparison) -> str:
     widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
     return "\n".join([*lines, *(f"note: {note}" for note in compared.notes)])
+
+
+def _people(flagged: Flagged | None) -> str:
+    if flagged is None:
+        return "-"
+    shares = f"{100 * flagged.members_share:.0f} / {100 * flagged.others_share:.0f}"
+    return f"{shares}, {flagged.choice.value}: {flagged.attack}"
 
 
 def _row(folder: Path, record: Record, first: Record, over: str | None) -> Row:
@@ -167,6 +182,8 @@ def _row(folder: Path, record: Record, first: Record, over: str | None) -> Row:
         held_in_loss=last.held_in_loss if last else None,
         held_out_loss=last.held_out_loss if last else None,
         perplexity=record.utility.perplexity if record.utility else None,
+        flagged=record.flagged(),
+        highest=record.decision.decision.largest_auroc,
         auroc=primary.auroc.value,
         auroc_low=primary.auroc.lower,
         auroc_high=primary.auroc.upper,

@@ -149,7 +149,7 @@ class CellResult(Facts):
         gradients: number of records' gradients; null unless done.
         peak_memory: bytes; null unless done.
         answer: the audit's answer; null unless done.
-        canaries_leak: whether canary users leak, where others are audited; null without an answer on canary users.
+        canaries_answer: the answer on canary users, where others are audited; null without canary users.
         verdicts: of the cell.
         epsilon_at_least: lower bound on the epsilon of those audited that holds for all cells at once with 95 %; null
             unless it is certified.
@@ -174,7 +174,7 @@ class CellResult(Facts):
     gradients: int | None = None
     peak_memory: int | None = None
     answer: str | None = None
-    canaries_leak: bool | None = None
+    canaries_answer: str | None = None
     verdicts: list[JointVerdict] = Field(default_factory=list)
     epsilon_at_least: float | None = None
     held_in: int | None = None
@@ -212,7 +212,9 @@ class VariantResult(Facts):
         jointly_contradicted: whether a claim is contradicted at 95 % for all cells at once, certified.
         differs: keys of its config that are not the first variant's, with their values.
         epsilon_per_user: epsilon, where it is every user's; null otherwise.
-        named: of 1,000 held-in users how many the primary attack names, where it names ``fpr`` of the others wrongly.
+        flagged: of 100 members how many are flagged, by the attack that page one of each cell's report counts by: the
+            deciding one where the cell leaks, else the primary one; null if some cell cannot count people.
+        wrongly: of 100 non-members how many that attack flags, on average; null likewise.
         epsilon_at_least: largest of the cells' jointly certified lower bounds; null if no cell has one.
         ceiling: bound on attackers' ROC curves; null without a promise to those audited.
         canaries: how well canary users are found.
@@ -243,7 +245,8 @@ class VariantResult(Facts):
     jointly_contradicted: bool
     differs: dict[str, Any] = Field(default_factory=dict)
     epsilon_per_user: float | None = None
-    named: Summary | None = None
+    flagged: Summary | None = None
+    wrongly: float | None = None
     epsilon_at_least: float | None = None
     ceiling: Ceiling | None = None
     canaries: list[CanaryPoint] = Field(default_factory=list)

@@ -1,6 +1,6 @@
 """The annex of a run or audit, for those who sign: tests, release, promise, residual risk."""
 
-from heldin.audit.bootstrap import Estimate
+from heldin.audit.attack_results import AttackResult
 from heldin.audit.coarse import brief
 from heldin.audit.decision import Answer
 from heldin.base.wording import at_most_counted, counted
@@ -115,7 +115,7 @@ def _membership(record: Record) -> list[Scenario]:
         outcome = f"{result.attack}: AUROC {area.value:.3f}, {area.lower:.3f} to {area.upper:.3f}; with another setting"
         outcome += f" of a dial, {answer.value}: page one."
     else:
-        outcome = f"{result.attack}: AUROC {area.value:.3f}, {_together(record, area)}; {answer.value}."
+        outcome = f"{result.attack}: AUROC {area.value:.3f}, {_together(record, result)}; {answer.value}."
     rows = [
         Scenario(
             f"Membership of {words.unit}: was this {words.singular} in training?",
@@ -146,13 +146,14 @@ def _membership(record: Record) -> list[Scenario]:
     return rows
 
 
-def _together(record: Record, area: Estimate) -> str:
-    """What holds for all scores at once: an interval of one that was picked by its AUROC would not hold."""
+def _together(record: Record, result: AttackResult) -> str:
+    """Return what holds for all scores at once: an interval of one that was picked by its AUROC would not hold."""
     scores, decision = record.decision.scores, record.decision.decision
-    if scores == 1:
-        return f"{area.lower:.3f} to {area.upper:.3f}"
+    if scores == 1 or result.simultaneous is None:
+        return f"{result.auroc.lower:.3f} to {result.auroc.upper:.3f}"
     if decision.answer is Answer.LEAKS:
-        return f"picked among {scores} scores, its interval on page one"
+        lower, upper = result.simultaneous
+        return f"{lower:.3f} to {upper:.3f}, simultaneous over the {scores} scores among which it was picked"
     return f"and none of {scores} scores above {brief(decision.excluded_auroc):.2f} at 95 %"
 
 

@@ -9,7 +9,7 @@ from heldin.record.document import Record
 from heldin.record.facts import CurvePoint
 from heldin.reports import figures
 from heldin.reports.blocks import Block, Paragraph, Small, Table
-from heldin.reports.wording import audited_by, group_name, over_texts, percent
+from heldin.reports.wording import audited_by, group_name, name_primary, over_texts, percent, sentence
 
 NEARLY = 95  # percent of the last AUROC (Kandpal et al., 4.4)
 PASSES = "*"  # marks what passes after adjustment
@@ -112,9 +112,9 @@ def tabulate_dials(record: Record) -> Table | None:
         return None
     unit = audited_by(record).unit
     note = (
-        f"The primary attack with one setting changed at a time, on the same {unit}. The first row of each setting is"
-        f" the primary attack. Differences have 95 % intervals (DeLong). N/A: the setting separates all {unit}, which"
-        " leaves no error to estimate."
+        f"{sentence(name_primary(record))[:-1]}, with one setting changed at a time, on the same {unit}. The first row"
+        " of each setting is the primary attack. Differences have 95 % intervals (DeLong). N/A: the setting separates"
+        f" all {unit}, which leaves no error to estimate."
     )
     head = ("dial", "setting", "AUROC", "95 % interval", "difference from the first", "adjusted p")
     return Table(head, rows, note, numeric=(2, 3, 4, 5))

@@ -206,13 +206,13 @@ class Report:
     """A report, ready to be laid out.
 
     Attributes:
-        subject: what it reports on, such as the name of a run.
+        title: kind of report, and the name of what it is about.
+        version: version of heldin that made what it is about.
         notice: who may read it.
     """
 
     title: str
-    subject: str
-    created: str
+    version: str
     notice: str
     sections: Sequence[ReportSection]
 

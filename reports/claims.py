@@ -7,7 +7,7 @@ from heldin.bounds.judgement import Bound
 from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict, describe_outcome
 from heldin.record.document import Record
 from heldin.reports.blocks import Block, Small, Table
-from heldin.reports.wording import audited_by, percent, sentence
+from heldin.reports.wording import audited_by, name_primary, percent, sentence
 
 _NONE_FOLLOWS = "No lower bound on epsilon per {unit} follows, as the comparison is not valid."
 
@@ -114,9 +114,9 @@ def tabulate_bounds(record: Record) -> list[Block]:
     blocks: list[Block] = []
     if rows:
         note = (
-            "Coverage: how often such a bound was right on simulated mechanisms of known epsilon, for the mechanism"
-            " where it was right least often. Conditional: right only if the assumption in the bound's name holds,"
-            " which nobody checked."
+            f"Bounds and claims use the scores of {name_primary(record)}. Coverage: how often such a bound was right on"
+            " simulated mechanisms of known epsilon, for the mechanism where it was right least often. Conditional:"
+            " right only if the assumption in the bound's name holds, which nobody checked."
         )
         head = ("bound", "epsilon at least", "level", "evidence", "lowest coverage measured")
         blocks.append(Table(head, rows, note, numeric=(1, 2, 4)))

@@ -5,7 +5,7 @@ A figure becomes PDF, SVG, PNG and a CSV of what is drawn; a table becomes CSV, 
 
 import csv
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import StepPatch
 
 from heldin.base.files import whole_file, write_text
-from heldin.reports.blocks import Figure, Report, Table
+from heldin.reports.blocks import Figure, Report, Rows, Table
 from heldin.reports.figures import keep_drawings
 
 _DPI = 300
@@ -91,7 +91,7 @@ def write_tables(report: Report, folder: Path) -> list[Path]:
         tables = [block for block in section.blocks if isinstance(block, Table)]
         for number, table in enumerate(tables, start=1):
             path = folder / (section.key if number == 1 else f"{section.key}-{number}")
-            head, rows = _plain(table)
+            head, rows = table.head, table.rows
             write_text(path.with_suffix(".csv"), _as_csv(head, rows))
             write_text(path.with_suffix(".md"), _as_markdown(head, rows))
             write_text(path.with_suffix(".tex"), _as_latex(head, rows))
@@ -99,24 +99,18 @@ def write_tables(report: Report, folder: Path) -> list[Path]:
     return written
 
 
-def _plain(table: Table) -> tuple[list[str], list[list[str]]]:
-    """Return names and rows without the places where a line may break."""
-    head, *rows = [[cell.replace("\u200b", "") for cell in row] for row in (table.head, *table.rows)]
-    return head, rows
-
-
-def _as_csv(head: "list[str] | tuple[str, ...]", rows: "list[list[str]] | list[tuple[str, str, str, str]]") -> str:
+def _as_csv(head: Sequence[str], rows: Rows) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([head, *rows])
     return text.getvalue()
 
 
-def _as_markdown(head: list[str], rows: list[list[str]]) -> str:
+def _as_markdown(head: Sequence[str], rows: Rows) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
-def _as_latex(head: list[str], rows: list[list[str]]) -> str:
+def _as_latex(head: Sequence[str], rows: Rows) -> str:
     style = pd.DataFrame(rows, columns=pd.Index(head)).style.hide(axis="index")
     styled = style.format(escape="latex").format_index(escape="latex", axis="columns")
     text: str = styled.to_latex(hrules=True, column_format="l" * len(head))

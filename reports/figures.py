@@ -24,7 +24,7 @@ from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.record.facts import GradientNorms
 from heldin.reports.blocks import Beside, Figure
-from heldin.reports.wording import audited_by, over_texts
+from heldin.reports.wording import audited_by, name_primary, over_texts
 from heldin.words.people import TRAININGS, Wording
 
 BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#767676"  # Okabe and Ito (2008), of clearly different lightness
@@ -207,7 +207,7 @@ def plot_knowledge(record: Record) -> Figure | None:
         "knowledge",
         partial(_draw_knowledge, record.knowledge, unit),
         f"AUROC by number of texts: {first.mean:.2f} with {first.texts}, {last.mean:.2f} with {last.texts}.",
-        f"AUROC of the primary attack by how many texts of each {unit} the attacker has. The band contains 95 % of"
+        f"AUROC of {name_primary(record)}, by how many texts of each {unit} the attacker has. The band contains 95 % of"
         " random choices of the texts; it is not a confidence interval of the AUROC.",
     )
 
@@ -226,7 +226,7 @@ def plot_canaries(record: Record) -> Figure | None:
         "canaries",
         partial(_draw_canaries, record.canaries, record.primary().auroc, words),
         "AUROC of groups of canary users with intervals; the table below has the same numbers.",
-        f"AUROC of the primary attack on canary users by {' and by '.join(over)}, with 95 % intervals. The band is"
+        f"AUROC of {name_primary(record)}, on canary users by {' and by '.join(over)}, with 95 % intervals. The band is"
         f" that of the {words.subjects}.",
     )
 

@@ -20,6 +20,8 @@ from heldin.reports.typesetting import as_data
 TEMPLATE = Path(__file__).with_name("page.html")
 ICONS = {"leaks": "!", "no leak found": "✓", "inconclusive": "?", "not valid": "×"}
 _SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+_PLACES = re.compile(r"(?<=[/\-_.,=:])(?=.)")
+_SPACES, _LETTER, _LONG = re.compile(r"(\s+)"), re.compile(r"[A-Za-z]"), 12
 _REFERENCE = re.compile(r"^#|(?<=url\()#")  # to another element, and no colour
 
 
@@ -34,8 +36,17 @@ def render(report: Report) -> str:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATE.parent), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
     )
+    environment.filters["breaks"] = with_breaks
     drawings = {name: _inline(figure) for name, figure in report.figures.items()}
     return environment.get_template(TEMPLATE.name).render(report=as_data(report), drawings=drawings, icons=ICONS)
+
+
+def with_breaks(text: str) -> Markup:
+    """Return escaped text in which long names and paths may break after punctuation: copied text has no sign of it."""
+    return Markup("").join(
+        Markup("<wbr>").join(_PLACES.split(part)) if len(part) >= _LONG and _LETTER.search(part) else part
+        for part in _SPACES.split(text)
+    )
 
 
 class DrawnFigure(NamedTuple):

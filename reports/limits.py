@@ -1,6 +1,7 @@
 """The table of limits on page one: what each limit is, what was measured, and whether the limit is met."""
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from heldin.audit.requirement import Requirement
@@ -9,12 +10,11 @@ from heldin.record.requirements import Held, LimitStatus, held_against, held_for
 from heldin.reports.blocks import Table
 from heldin.reports.recommendation import name_limit
 from heldin.reports.wording import name_measure, sentence
-from heldin.words.page_one import Limit, LimitOutcome
+from heldin.words.page_one import Limit, LimitOutcome, Measured
 from heldin.words.statement import Statement
 
 # What a limit would be compared with, in the order in which people who decide ask for it.
 _ASKED = (("auroc", True), ("epsilon_per_user", True), ("loss_gain_over_base", False))
-_NOTHING = "-"
 
 
 def list_limits(record: Record) -> list[tuple[Statement, Held]]:
@@ -30,40 +30,54 @@ def list_limits(record: Record) -> list[tuple[Statement, Held]]:
 
 
 def limit_rows(record: Record) -> list[list[str]]:
-    """Return (limit, measured, 95 % limit, whether it is met) of each limit."""
-    rows = [
-        [str(limit), show_measured(held), show_reach(held), outcome_of(held)] for limit, held in list_limits(record)
+    """Return (limit, measured, 95 % limit, whether it is met) of each limit, in words; "" where there is no number."""
+    rows = [_of_baselines(record), *_of_learning(record)]
+    rows += [
+        [str(limit), _shown(held, held.value), "" if held.exact else _shown(held, held.reach), _outcome(held.status)]
+        for limit, held in list_limits(record)
     ]
     if not record.decision.by.require:
-        rows.append([str(Limit.NOT_SET()), _NOTHING, _NOTHING, str(LimitOutcome.NOT_SET())])
+        rows.append([str(Limit.NOT_SET()), "", "", str(LimitOutcome.NOT_SET())])
     return rows
 
 
-def outcome_of(held: Held) -> str:
-    """Return whether a limit is met, in words."""
-    return str(LimitOutcome[held.status.name]())
+def _of_baselines(record: Record) -> list[str]:
+    separating = sum(baseline.separates for baseline in record.blind)
+    status = LimitStatus.BROKEN if separating else LimitStatus.MET if record.blind else LimitStatus.NOT_MEASURED
+    measured = str(Measured.SEPARATING(count=separating, of=len(record.blind))) if record.blind else ""
+    return [str(Limit.BASELINES()), measured, "", _outcome(status)]
 
 
-def show_measured(held: Held) -> str:
-    """Return what was measured."""
-    return _shown(held, held.value)
+def _of_learning(record: Record) -> Iterator[list[str]]:
+    """Yield what shows that the model learned: its gain, or else rows that were planted for it."""
+    gain = record.gain or (record.utility.gain if record.utility else None)
+    control = record.planted.control if record.planted else None
+    if gain is not None:
+        # The reference of an audit may be any model, such as a better one.
+        code = Limit.LEARNED if record.training else Limit.LEARNED_MORE
+        limit, value, lower, shown = code(per=record.gain.per if record.gain else "token"), gain.value, gain.lower, 0.0
+    elif control is not None and control.rows_auroc is not None and control.rows_lower is not None:
+        limit, value, lower, shown = Limit.LEARNED_ROWS(), control.rows_auroc, control.rows_lower, 0.5
+    else:
+        return
+    status = LimitStatus.MET if lower > shown else LimitStatus.NOT_SHOWN
+    yield [str(limit), f"{value:.3g}", f"{lower:.3g}", _outcome(status)]
 
 
-def show_reach(held: Held) -> str:
-    """Return the confidence limit that decides; a number of the plan has none."""
-    return _NOTHING if held.exact else _shown(held, held.reach)
+def _outcome(status: LimitStatus) -> str:
+    return str(LimitOutcome[status.name]())
 
 
 def _shown(held: Held, value: float | None) -> str:
     if value is None:
-        return _NOTHING
+        return ""
     return f"{100 * value:.3g}" if held.requirement.measure == "tpr" else f"{value:.3g}"
 
 
 def tabulate_limits(record: Record) -> Table:
     """Return the limits of page one."""
     head = ("limit", "measured", "95 % limit", "met?")
-    return Table(head, limit_rows(record), numeric=(1, 2), widths=(3.4, 0.7, 0.8, 1.1), dense=True)
+    return Table(head, limit_rows(record), numeric=(1, 2), widths=(3.4, 0.7, 0.8, 1.1))
 
 
 def limit_facts(record: Record) -> list[dict[str, Any]]:

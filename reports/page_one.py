@@ -18,9 +18,8 @@ from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict
 from heldin.record.document import Record
 from heldin.record.planted_facts import ControlOutcome, Known, Reason, deciding
 from heldin.record.release import Release, release_of
-from heldin.record.requirements import Held
 from heldin.reports.blocks import Banner, Block, FactList, Paragraph, Signature
-from heldin.reports.limits import limit_facts, list_limits, outcome_of, show_measured, show_reach
+from heldin.reports.limits import limit_facts, limit_rows
 from heldin.reports.people import attacker_asks
 from heldin.reports.recommendation import canaries_leak, grade_of, learned, recommend
 from heldin.words.evidence import ClaimLabel
@@ -28,9 +27,7 @@ from heldin.words.page_one import (
     Attacker,
     Attacking,
     AuditedPeople,
-    Baselines,
     Change,
-    Check,
     Evidence,
     Follows,
     Found,
@@ -38,8 +35,6 @@ from heldin.words.page_one import (
     HowOften,
     Label,
     Learned,
-    Limit,
-    LimitOutcome,
     NotTested,
     People,
     PlainFlaw,
@@ -142,8 +137,8 @@ def _counts(flagged: Flagged) -> dict[str, Any]:
     """Return numbers and names of flagged people for a sentence."""
     (lower, upper), (wrong_lower, wrong_upper) = flagged.members_limits, flagged.others_limits
     return {
-        "choice": Attacking[flagged.choice.name](among=flagged.among),
         "attack": flagged.attack,
+        "which": Attacking[flagged.choice.name](attack=flagged.attack, among=flagged.among),
         "count": flagged.members,
         "of": flagged.of_members,
         "rate": 100 * flagged.members_share,
@@ -248,42 +243,35 @@ _CONTROLS = {ControlOutcome.UNDECIDED: Evidence.UNDECIDED, ControlOutcome.UNUSAB
 
 
 def state_learned(record: Record) -> list[Statement]:
-    """Return whether the model learned: its gain on people outside its training data, with the interval."""
-    gain = record.gain or (record.utility.gain if record.utility else None)
-    if gain is None:
+    """Return what it means that the model shows no gain on people outside its training data; empty if it shows one."""
+    if learned(record) is None:
         control = record.planted.control if record.planted else None
-        if control is None or control.rows_auroc is None or control.rows_lower is None:
+        if control is None or control.rows_lower is None:
             return [Learned.NOT_MEASURED()]
-        code = Learned.ROWS if control.rows_lower > 0.5 else Learned.ROWS_NOT_SHOWN
-        return [code(auroc=control.rows_auroc, lower=control.rows_lower)]
-    per = record.gain.per if record.gain else "token"
-    values = {"gain": gain.value, "lower": gain.lower, "upper": gain.upper, "per": per}
-    if gain.lower > 0.0:
-        return [(Learned.YES if record.training else Learned.MORE_THAN_REFERENCE)(**values)]
+        return [] if control.rows_lower > 0.5 else [Learned.ROWS_NOT_SHOWN()]
+    if learned(record):
+        return []
     # The reference of an audit may be any model, such as a better one.
     if record.training is None:
-        return [Learned.NOT_SHOWN(**values)]
+        return [Learned.NOT_SHOWN()]
     if record.decision.decision.answer is Answer.LEAKS or canaries_leak(record):
-        return [Learned.NOTHING_FOR_OTHERS(**values)]
+        return [Learned.NOTHING_FOR_OTHERS()]
     defended = record.training.defense != "none" or record.training.removals
-    return [Learned.NOTHING(**values, follows=(Follows.OF_DEFENSE if defended else Follows.OF_TRAINING)())]
+    return [Learned.NOTHING(follows=(Follows.OF_DEFENSE if defended else Follows.OF_TRAINING)())]
 
 
 def state_guarantee(record: Record) -> list[Statement]:
     """Return what was claimed or accounted for, whether it is contradicted, and the reach of this audit."""
     tested = [verdict for verdict in record.judgement.verdicts if verdict.claim != NO_CLAIM]
     training = record.training
-    reach = _reach(record.judgement.verdicts)
-    void = record.decision.decision.answer is Answer.NOT_VALID
-    able = [Guaranteed.NO_REACH(reach=reach)] if reach > 0.0 and not void else []
     if not tested:
         if training is None:
-            return [Guaranteed.NONE(), *able]
+            return [Guaranteed.NONE()]
         if training.epsilon is None:
             # The first reason, where a defense ran; the facts have them all. A run without any has no reasons.
             reasons = training.promise.values.get("reasons")
             first = reasons[:1] if isinstance(reasons, list) else training.promise
-            return [Guaranteed.NO_GUARANTEE(reasons=first), *able]
+            return [Guaranteed.NO_GUARANTEE(reasons=first)]
         return [Guaranteed.PLANNED(claim=training.guarantee_alone), Guaranteed.NOT_TESTED()]
     claims = list(dict.fromkeys(verdict.claim for verdict in tested))
     statements: list[Statement] = []
@@ -336,7 +324,6 @@ def state_change(record: Record) -> list[Statement]:
 _LINES = (
     (Label.PEOPLE, state_people),
     (Label.ATTACK, state_attack),
-    (Label.BASELINES, lambda record: [state_baselines(record)]),
     (Label.EVIDENCE, state_evidence),
     (Label.CANARIES, state_canaries),
     (Label.LEARNED, state_learned),
@@ -344,7 +331,6 @@ _LINES = (
     (Label.RECOMMENDATION, lambda record: [recommend(record)]),
     (Label.NOT_TESTED, state_not_tested),
     (Label.CHANGE, state_change),
-    (Label.CHECK, lambda _: [Check.VERIFY()]),
 )
 
 
@@ -378,15 +364,20 @@ def describe_owner(release: Release | None) -> str:
     return " / ".join(text or "not stated" for text in stated) if any(stated) else "not stated"
 
 
+def state_release(release: Release | None) -> list[tuple[str, str]]:
+    """Return the rows on owner, purpose and release; one row if nothing is stated."""
+    if release is None:
+        return [("Owner, purpose, release", "not stated")]
+    return [("Owner/purpose", describe_owner(release)), ("Intended release", describe_release(release))]
+
+
 def describe_auditor(release: Release | None) -> str:
     """Return who ran the audit."""
     return f"by {release.auditor}" if release is not None and release.auditor else "auditor not stated"
 
 
-def describe_release(release: Release | None) -> str:
+def describe_release(release: Release) -> str:
     """Return what will be given to whom."""
-    if release is None:
-        return "not stated"
     return f"{_released(release)}{f' to {release.who}' if release.who else ''}"
 
 
@@ -405,8 +396,7 @@ def identify(record: Record) -> FactList:
     return FactList(
         [
             ("Model", f"{record.target.name}{size}"),
-            ("Owner/purpose", describe_owner(release)),
-            ("Intended release", describe_release(release)),
+            *state_release(release),
             (
                 "Audit",
                 f"{written_date(record.created)}, {describe_auditor(release)}, {counts}, report {report_id(record)}",
@@ -426,38 +416,17 @@ def show_lines(record: Record) -> list[Block]:
     blocks: list[Block] = [
         Paragraph(written(statements), lead=f"{label.sentence}.") for label, statements in lines(record)
     ]
-    return [*blocks, Signature("this page")]
+    return [*blocks, Signature("this page, which heldin verify checks")]
 
 
 def summary_lines(record: Record) -> Iterator[tuple[str, str]]:
     """Yield (label, text) of page one for a terminal: the answer, the limits, then the lines."""
     yield "answer", f"{record.decision.decision.answer.value.capitalize()}. {written(state_answer(record))}"
-    for limit, held in list_limits(record):
-        yield "limit", f"{limit}: {outcome_of(held)}{_measured(held)}"
-    if not record.decision.by.require:
-        yield "limit", f"{Limit.NOT_SET()}: {LimitOutcome.NOT_SET()}"
+    for name, measured, reach, outcome in limit_rows(record):
+        numbers = ", ".join(filter(None, (measured and f"measured {measured}", reach and f"95 % limit {reach}")))
+        yield "limit", f"{name}: {outcome}{numbers and f' ({numbers})'}"
     for label, statements in lines(record):
         yield label.sentence.lower(), written(statements)
-
-
-def _measured(held: Held) -> str:
-    if held.value is None:
-        return ""
-    return (
-        f" (measured {show_measured(held)})"
-        if held.exact
-        else f" (measured {show_measured(held)}, 95 % limit {show_reach(held)})"
-    )
-
-
-def state_baselines(record: Record) -> Statement:
-    """Return whether any baseline distinguishes the groups without the audited model."""
-    if not record.blind:
-        return Baselines.NOT_RUN()
-    separating = [baseline.name for baseline in record.blind if baseline.separates]
-    if separating:
-        return Baselines.SEPARATE(names=", ".join(separating))
-    return Baselines.NONE_SEPARATES(count=len(record.blind))
 
 
 def summary_facts(record: Record) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def _all_advice(record: Record) -> Iterator[Statement]:
         chosen = Advice.RELEASE_CANARIES if canaries and decision.answer is not Answer.LEAKS else by_answer
         yield chosen(limits=_limits(held), next=Next.ANNEX())
     guaranteed = record.training is not None and record.training.epsilon is not None and record.ceiling() is not None
-    yield Advice.NO_LEAK(next=(Next.AGAIN if guaranteed else Next.WITHOUT_GUARANTEE)())
+    yield Advice.NO_LEAK(next=None if guaranteed else Next.WITHOUT_GUARANTEE())
 
 
 def _advise_on_leak(record: Record) -> Statement:
@@ -137,7 +137,7 @@ def _more(record: Record) -> list[Statement]:
     if decision.reversed:
         # Two files may be swapped; coins that heldin drew cannot.
         steps.append((Next.SWAPPED if record.kind == "audit" else Next.SWAPPED_COINS)())
-    if learned(record) is False:
+    if decision.unlearned or learned(record) is False:
         # More users would not help an audit of a model that learned nothing.
         steps.append((Next.LEARN_MORE if record.training else Next.GIVE_BASE)())
     if users < decision.users_needed:

@@ -6,7 +6,7 @@ from heldin.record.document import EffortFacts, Record
 from heldin.record.facts import Count, Overlaps
 from heldin.reports import annex, annex_parts, attacks, claims, extraction, figures, findings, limits, page_one
 from heldin.reports.blocks import Block, Entry, FactList, Paragraph, Place, Report, Verbatim, assemble
-from heldin.reports.wording import audited_by, breakable, explain_terms, texts_of
+from heldin.reports.wording import audited_by, command_in_lines, explain_terms, texts_of
 from heldin.words.page_one import Handling
 from heldin.words.people import Wording
 from heldin.words.split import AtEndpoint
@@ -18,9 +18,8 @@ def report_record(record: Record) -> Report:
     front, body, closing = (assemble(record, entries) for entries in (FRONT, SECTIONS, CLOSING))
     terms, glossary = explain_terms(front, (*body, *closing))
     return Report(
-        title="User-inference audit",
-        subject=record.name,
-        created=record.created,
+        title=f"User-inference audit: {record.name}",
+        version=record.environment.heldin,
         notice=str(Handling.TRAINED() if record.kind == "run" else Handling.AUDITED()),
         sections=(*front, terms, *body, glossary, *closing),
     )
@@ -58,12 +57,12 @@ def list_facts(record: Record) -> FactList:
         ),
         ("what is scored", str(record.scoring_rule)),
         # 16 of 64 hexadecimal digits: enough to compare by eye; the whole hash is in record.json.
-        ("target", f"{breakable(record.target.name)}, {record.target.architecture}; {record.target.fingerprint[:16]}"),
-        ("reference", f"{breakable(record.reference.name)}; {record.reference.fingerprint[:16]}"),
+        ("target", f"{record.target.name}, {record.target.architecture}; {record.target.fingerprint[:16]}"),
+        ("reference", f"{record.reference.name}; {record.reference.fingerprint[:16]}"),
         ("corpus fingerprint", c.fingerprint[:16]),
     ]
     if endpoint := record.target.endpoint:
-        rows.append(("reached at", f"{breakable(endpoint.url)}; {AtEndpoint.NO_FINGERPRINT()}"))
+        rows.append(("reached at", f"{endpoint.url}; {AtEndpoint.NO_FINGERPRINT()}"))
     if record.per_text:
         rows.append(("scores are compared", "per text, since the models may have different tokenizers"))
     if (record.config.get("corpus") or {}).get("source", {}).get("kind") == "synthetic":
@@ -160,7 +159,7 @@ def _training_facts(record: Record, trainings: TrainingsFacts) -> list[tuple[str
         ("the worst-case user's documents", f"{trainings.documents}, trained on and scored"),
         ("public users, their records", f"{c.public_users:,}, {c.public_records:,}"),
         ("what is scored", str(record.scoring_rule)),
-        ("base model and reference", f"{breakable(record.reference.name)}; {record.reference.fingerprint[:16]}"),
+        ("base model and reference", f"{record.reference.name}; {record.reference.fingerprint[:16]}"),
         ("the trainings' job", record.target.fingerprint[:16]),
         ("corpus fingerprint", c.fingerprint[:16]),
         ("commitment to the key of the audit", (s.key_commitment or "")[:16]),
@@ -237,7 +236,7 @@ def explain_repeat(record: Record) -> list[Block]:
     }
     kind = "trainings" if record.trainings else record.kind
     stored = [Paragraph(secrets[kind])] if kind in secrets else []
-    return [Verbatim(breakable(record.command)), *stored, annex_parts.attach_configuration(record.config)]
+    return [Verbatim(command_in_lines(record.command)), *stored, annex_parts.attach_configuration(record.config)]
 
 
 # The table of contents. Terms of page one come after it, and others before the annex.

@@ -11,7 +11,7 @@ from heldin.record.sweep import CellResult, CellTests, SweepResult, VariantResul
 from heldin.reports import annex_parts as parts
 from heldin.reports.annex_parts import Scenario
 from heldin.reports.blocks import Block, FactList, Remarks, Table
-from heldin.reports.wording import assign_letters, breakable, format_summary, percent, texts_of
+from heldin.reports.wording import assign_letters, format_summary, percent, texts_of
 from heldin.words.people import AUDITED, Wording
 from heldin.words.split import SplitReason
 
@@ -73,7 +73,7 @@ def count_extracted(result: SweepResult) -> list[list[str]]:
         exposed = [_first_percent(groups, side) for side in ("held_in", "held_out")]
         rows.append(
             [
-                f"{marks[variant.name]}  {breakable(variant.label)}",
+                f"{marks[variant.name]}  {variant.label}",
                 f"{len(extracted)} of {result.blocks}",
                 *sides,
                 *exposed,
@@ -188,7 +188,7 @@ def explain_promises(result: SweepResult) -> FactList:
     """Return what the variants promise, once for all that promise the same."""
     unit, by_words, marks = _what(result).singular, dict[str, list[str]](), assign_letters(result.variants)
     for variant in result.variants:
-        by_words.setdefault(_promise(variant, unit), []).append(f"{marks[variant.name]}  {breakable(variant.label)}")
+        by_words.setdefault(_promise(variant, unit), []).append(f"{marks[variant.name]}  {variant.label}")
     return FactList([[", ".join(names), words] for words, names in by_words.items()])
 
 

@@ -1,7 +1,7 @@
 """Page one of a sweep's report, and the comparison in the terminal."""
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from heldin.attacks.statistics import how_aggregated
@@ -14,13 +14,12 @@ from heldin.bounds.verdict import describe_outcome
 from heldin.record.release import release_of
 from heldin.record.sweep import Rule, SweepResult, VariantResult
 from heldin.reports.blocks import Banner, Block, FactList, FramedNote, Paragraph, Signature, Table
-from heldin.reports.page_one import describe_owner, describe_release, written, written_date
+from heldin.reports.page_one import describe_auditor, state_release, written, written_date
 from heldin.reports.people import attacker_asks
 from heldin.reports.wording import (
     MEASURES,
     SHORT,
     assign_letters,
-    breakable,
     describe_intervals,
     format_fit,
     format_promise,
@@ -36,6 +35,7 @@ from heldin.words.statement import Statement
 from heldin.words.sweep_page import Chosen, Compared, SweepAdvice, SweepLabel
 
 _PREFERRED = {**MEASURES, "auroc": "the largest AUROC of any attack"}
+_LARGE_DELTA = 0.1  # times users, from which delta is too large for comfort
 _MOST_NAMED = 4  # violations, and defenses in a list on page one: its table has all
 _GRAVEST = (Answer.LEAKS, Answer.NOT_VALID, Answer.INCONCLUSIVE, Answer.NO_LEAK)
 _HEAD = (
@@ -59,7 +59,16 @@ def answer_of(result: SweepResult, variant: str) -> Answer | None:
     It leaks if more than half of its repetitions leak, so that a false alarm of one of several does not decide; and no
     leak is found if none is found in any.
     """
-    answers = [Answer(cell.answer) for cell in result.cells if cell.variant == variant and cell.answer is not None]
+    return _over_repetitions([cell.answer for cell in result.cells if cell.variant == variant])
+
+
+def answer_on_canaries(result: SweepResult, variant: str) -> Answer | None:
+    """Return the answer on a variant's canary users, by the same rule; None without canary users."""
+    return _over_repetitions([cell.canaries_answer for cell in result.cells if cell.variant == variant])
+
+
+def _over_repetitions(given: Sequence[str | None]) -> Answer | None:
+    answers = [Answer(answer) for answer in given if answer is not None]
     if not answers:
         return None
     if Answer.NOT_VALID in answers:
@@ -87,31 +96,79 @@ def show_answer(result: SweepResult) -> list[Block]:
                 "Compared",
                 f"{counted(len(result.variants), 'defense')}, {done} of {len(result.cells)} training runs done",
             ),
-            (
-                "Owner/purpose",
-                describe_owner(release),
-            ),
-            ("Intended release", describe_release(release)),
-            ("Sweep", f"{written_date(result.created)}, sweep {result.sweep[:12]}"),
+            *state_release(release),
+            ("Sweep", f"{written_date(result.created)}, {describe_auditor(release)}, sweep {result.sweep[:12]}"),
         ]
     )
     answer = answer_of_sweep(result) or Answer.INCONCLUSIVE
-    return [facts, Banner(answer.value, answer.value.capitalize(), str(state_answer(result)))]
+    return [facts, Banner(answer.value, title_of(result), written(state_answer(result)))]
 
 
-def state_answer(result: SweepResult) -> Statement:
-    """Return what the decision rule selects."""
+def title_of(result: SweepResult) -> str:
+    """Return what stands out in the banner: the model to release, where one may be, else the gravest answer."""
+    advice = recommend(result)
+    if advice.states(SweepAdvice.EXPORT):
+        return str(Chosen.RELEASE(variant=_selected(result).label))
+    if advice.states(SweepAdvice.NONE):
+        return str(Chosen.RELEASE_NONE())
+    return (answer_of_sweep(result) or Answer.INCONCLUSIVE).value.capitalize()
+
+
+def _selected(result: SweepResult) -> VariantResult:
+    assert result.shipping is not None
+    name = result.shipping.variant
+    return next(variant for variant in result.variants if variant.name == name)
+
+
+def state_answer(result: SweepResult) -> list[Statement]:
+    """Return what the decision rule selects, what that costs, and what the other models do."""
     shipping = result.shipping
     if not any(variant.cells for variant in result.variants):
-        return Chosen.NOTHING_DONE()
+        return [Chosen.NOTHING_DONE()]
     if shipping is not None and shipping.variant is not None:
-        label = next(variant.label for variant in result.variants if variant.name == shipping.variant)
-        return Chosen.SHIP(variant=label, although=_although(result, shipping))
+        return [_state_selected(result, shipping), *_state_others(result), *_state_price(result)]
     leaking = [variant.label for variant in result.variants if answer_of(result, variant.name) is Answer.LEAKS]
     values = {"leaking": Chosen.LEAKING(variants=_list(leaking)) if leaking else None}
     if shipping is None:
-        return Chosen.NO_RULE(**values)
-    return (Chosen.NONE_PASSES if shipping.answer == "none passes" else Chosen.UNDECIDED)(**values)
+        return [Chosen.NO_RULE(**values)]
+    return [(Chosen.NONE_PASSES if shipping.answer == "none passes" else Chosen.UNDECIDED)(**values)]
+
+
+def _state_selected(result: SweepResult, shipping: Shipping) -> Statement:
+    passing = sum(candidate.passes for candidate in shipping.candidates)
+    code = Chosen.ONLY_ONE if passing <= 1 else Chosen.BEST_OF
+    if len(shipping.candidates) == 1:
+        code = Chosen.ONLY_CANDIDATE
+    return code(
+        variant=_selected(result).label,
+        passing=passing,
+        count=len(shipping.candidates),
+        although=_although(result, shipping),
+    )
+
+
+def _state_others(result: SweepResult) -> list[Statement]:
+    """Return the answers of the variants that were not selected, the gravest first."""
+    selected = _selected(result).label
+    others = {
+        answer: [label for label in labels if label != selected]
+        for answer, labels in _by_answer(result, answer_of).items()
+    }
+    parts = [Chosen.OTHER(answer=answer.value, variants=_list(names)) for answer, names in others.items() if names]
+    return [Chosen.OTHERS(answers=parts)] if parts else []
+
+
+def _state_price(result: SweepResult) -> list[Statement]:
+    """Return the share of plain training's gain that the selected variant keeps, and delta times its users."""
+    selected = _selected(result)
+    plain = next((v for v in result.variants if v.group == selected.group and v.defense == "none"), None)
+    stated = []
+    if plain is not None and plain is not selected and plain.gain and selected.gain and plain.gain.value > 0.0:
+        stated.append(Chosen.KEEPS(percent=100 * selected.gain.value / plain.gain.value))
+    if selected.delta is not None and selected.trained_users:
+        product = selected.delta * selected.trained_users
+        stated.append((Chosen.DELTA if product < _LARGE_DELTA else Chosen.LARGE_DELTA)(product=product))
+    return stated
 
 
 def _although(result: SweepResult, shipping: Shipping) -> Statement | None:
@@ -131,7 +188,7 @@ def _although(result: SweepResult, shipping: Shipping) -> Statement | None:
             reasons.append(Chosen.NOT_VALID())
         case _:
             pass
-    if _canaries_leak(result, variant):
+    if answer_on_canaries(result, variant) is Answer.LEAKS:
         reasons.append(Chosen.CANARIES_LEAK())
     return Chosen.ALTHOUGH(against=reasons) if reasons else None
 
@@ -142,37 +199,38 @@ def _list(names: list[str]) -> str:
 
 
 def state_leaks(result: SweepResult) -> list[Statement]:
-    """Return the variants by their answer, the gravest first."""
-    by_answer = {
-        answer: [variant.label for variant in result.variants if answer_of(result, variant.name) is answer]
-        for answer in _GRAVEST
-    }
+    """Return the variants by their answer, the gravest first; empty if the banner has them, next to the selected one."""
+    if result.shipping is not None and result.shipping.variant is not None:
+        return []
     return [
         Compared.ANSWER(answer=answer.value.capitalize(), variants=_list(names))
-        for answer, names in by_answer.items()
+        for answer, names in _by_answer(result, answer_of).items()
         if names
     ]
 
 
 def state_people(result: SweepResult) -> list[Statement]:
-    """Return how many people the attack flags under the first variants and the selected one."""
+    """Return how many people are flagged under the first variants and the selected one."""
     selected = result.shipping.variant if result.shipping else None
-    measured = [v for v in result.variants if v.named is not None and v.name not in result.not_valid]
+    measured = [v for v in result.variants if v.flagged is not None and v.name not in result.not_valid]
     shown = [v for i, v in enumerate(measured) if len(measured) < _MOST_NAMED or i < 2 or v.name == selected]
-    if not shown or result.attacker is None:
-        return []
     people = [
-        Compared.PEOPLE(variant=variant.label, rate=variant.named.value / 10, interval=_interval(variant.named))
+        Compared.PEOPLE(
+            variant=variant.label,
+            rate=variant.flagged.value,
+            interval=_interval(variant.flagged),
+            wrong=variant.wrongly,
+        )
         for variant in shown
-        if variant.named is not None
+        if variant.flagged is not None
     ]
-    return [Compared.WRONGLY(people=people, wrong=float(f"{100 * result.attacker.fpr:.3g}"))]
+    return [Compared.FLAGGED(people=people)] if people else []
 
 
 def _interval(summary: Summary) -> Statement | None:
     if summary.lower is None or summary.upper is None:
         return None
-    return Compared.INTERVAL(lower=summary.lower / 10, upper=summary.upper / 10)
+    return Compared.INTERVAL(lower=summary.lower, upper=summary.upper)
 
 
 def state_evidence(result: SweepResult) -> list[Statement]:
@@ -185,23 +243,18 @@ def state_evidence(result: SweepResult) -> list[Statement]:
 
 
 def state_canaries(result: SweepResult) -> list[Statement]:
-    """Return under which variants canary users leak; empty without canary users."""
-    leaking: list[str] = []
-    others: list[str] = []
-    for variant in result.variants:
-        leak = _canaries_leak(result, variant.name)
-        if leak is not None:
-            (leaking if leak else others).append(variant.label)
-    if not leaking:
-        return [Compared.CANARIES_NO_LEAK()] if others else []
-    left = [Compared.CANARIES_LEFT(variants=_list(others))] if others else []
-    return [Compared.CANARIES_LEAK(variants=_list(leaking)), *left]
+    """Return the variants by the answer on their canary users, the gravest first; empty without canary users."""
+    return [
+        Compared.CANARIES(answer=answer.value.capitalize(), variants=_list(names))
+        for answer, names in _by_answer(result, answer_on_canaries).items()
+        if names
+    ]
 
 
-def _canaries_leak(result: SweepResult, variant: str) -> bool | None:
-    """Return whether canary users leak in more than half of a variant's repetitions; None without canary users."""
-    answers = [c.canaries_leak for c in result.cells if c.variant == variant and c.canaries_leak is not None]
-    return 2 * sum(answers) > len(answers) if answers else None
+def _by_answer(result: SweepResult, answer: Callable[[SweepResult, str], Answer | None]) -> dict[Answer, list[str]]:
+    """Return the labels of the variants that have each answer, the gravest answer first."""
+    given = {variant.label: answer(result, variant.name) for variant in result.variants}
+    return {each: [label for label, its_answer in given.items() if its_answer is each] for each in _GRAVEST}
 
 
 def state_learned(result: SweepResult) -> list[Statement]:
@@ -258,7 +311,9 @@ def _advise(result: SweepResult, shipping: Shipping | None) -> Statement:
     if any(cell.state in ("failed", "to do") for cell in result.cells if cell.variant in asked):
         return SweepAdvice.RUN_AGAIN()
     if shipping is None:
-        return SweepAdvice.SET_RULE(blocks=LEAST_OF_RULE)
+        advice = SweepAdvice.SET_RULE(blocks=LEAST_OF_RULE)
+        leaking = _by_answer(result, answer_of)[Answer.LEAKS]
+        return SweepAdvice.LEAKING(variants=_list(leaking), next=advice) if leaking else advice
     if shipping.variant is not None:
         values = {"block": shipping.block, "variant": shipping.variant}
         if answer_of(result, shipping.variant) is Answer.NOT_VALID:
@@ -299,8 +354,7 @@ def lines(result: SweepResult) -> Iterator[tuple[SweepLabel, list[Statement]]]:
 
 def summary_lines(result: SweepResult) -> Iterator[tuple[str, str]]:
     """Yield (label, text) of page one for a terminal, the answer first."""
-    answer = answer_of_sweep(result) or Answer.INCONCLUSIVE
-    yield "answer", f"{answer.value.capitalize()}. {state_answer(result)}"
+    yield "answer", f"{title_of(result)}. {written(state_answer(result))}"
     for label, statements in lines(result):
         yield label.sentence.lower(), written(statements)
 
@@ -311,7 +365,7 @@ def summary_facts(result: SweepResult) -> dict[str, Any]:
         "answer": (answer_of_sweep(result) or Answer.INCONCLUSIVE).value,
         "recommendation": str(recommend(result)),
         "page_one": {
-            "answer": [state_answer(result).model_dump(mode="json")],
+            "answer": [each.model_dump(mode="json") for each in state_answer(result)],
             **{
                 label.name.lower(): [each.model_dump(mode="json") for each in statements]
                 for label, statements in lines(result)
@@ -334,20 +388,20 @@ def tabulate_defenses(result: SweepResult) -> Table:
         answer = answer_of(result, variant.name)
         rows.append(
             [
-                f"{marks[variant.name]}  {breakable(variant.label)}",
+                f"{marks[variant.name]}  {variant.label}",
                 format_promise(variant),
-                format_summary(None if variant.name in result.not_valid else _of_100(variant.named), digits=0),
+                _flagged(result, variant),
                 format_summary(variant.gain, signed=True),
                 "-" if variant.seconds is None else f"{variant.seconds:,.0f} s",
                 "no result" if answer is None else answer.value.capitalize() + _count_done(result, variant),
             ]
         )
     note = sentence(
-        f"means with 95 % intervals: {describe_intervals(result)}. Flagged: members of every 100. Gain: loss below the"
-        " base model's on non-members, nats per token. Cost: seconds of one training run with its"
-        " audit"
+        f"means with 95 % intervals: {describe_intervals(result)}. Flagged: of every 100 members / wrongly of every 100"
+        " non-members. Gain: loss below the base model's on non-members, nats per token. Cost: seconds of one training"
+        " run with its audit"
     )
-    head = ("defense", "guarantee: epsilon (delta), unit", "flagged of 100", "gain", "cost", "answer")
+    head = ("defense", "guarantee: epsilon (delta), unit", "flagged of 100 / wrongly", "gain", "cost", "answer")
     return Table(head, rows, note, numeric=(4,), widths=(1.3, 1.3, None, None, None, None), dense=True)
 
 
@@ -355,11 +409,10 @@ def _count_done(result: SweepResult, variant: VariantResult) -> str:
     return "" if variant.cells == result.blocks else f" ({variant.cells} of {result.blocks} repetitions)"
 
 
-def _of_100(summary: Summary | None) -> Summary | None:
-    if summary is None:
-        return None
-    ends = {name: end and end / 10 for name, end in (("lower", summary.lower), ("upper", summary.upper))}
-    return summary.model_copy(update={"value": summary.value / 10, **ends})
+def _flagged(result: SweepResult, variant: VariantResult) -> str:
+    if variant.flagged is None or variant.name in result.not_valid:
+        return "-"
+    return f"{format_summary(variant.flagged, digits=0)} / {variant.wrongly:.0f}"
 
 
 def list_notes(result: SweepResult) -> list[Block]:
@@ -381,7 +434,7 @@ def show_rule(result: SweepResult) -> list[Block]:
     """Return the rule, and what it gives for each variant; nothing without one."""
     if result.rule is None:
         return []
-    rows = [[breakable(variant.label), _state_outcome(result, variant)] for variant in result.variants]
+    rows = [[variant.label, _state_outcome(result, variant)] for variant in result.variants]
     return [Paragraph(_state_rule(result.rule)), Table(("defense", "result"), rows, widths=(1, 2))]
 
 

@@ -10,7 +10,7 @@ from heldin.reports import sweep_annex, sweep_figures, sweep_findings
 from heldin.reports.annex_parts import REFERENCE, attach_configuration
 from heldin.reports.blocks import Block, Entry, Paragraph, Place, Remarks, Report, Table, Verbatim, assemble
 from heldin.reports.wording import (
-    breakable,
+    command_in_lines,
     describe_intervals,
     explain_terms,
     format_fit,
@@ -27,9 +27,8 @@ def report_sweep(result: SweepResult) -> Report:
     front, body, closing = (assemble(result, entries) for entries in (FRONT, SECTIONS, CLOSING))
     terms, glossary = explain_terms(front, (*body, *closing), level=2)
     return Report(
-        title="Defenses compared" if result.rule is None else "Which defense to release",
-        subject=result.name,
-        created=result.created,
+        title=f"{'Defenses compared' if result.rule is None else 'Which defense to release'}: {result.name}",
+        version=result.version,
         notice=str(Handling.TRAINED()),
         sections=(*front, terms, *body, glossary, *closing),
     )
@@ -42,7 +41,7 @@ def tabulate_candidates(result: SweepResult) -> Table | None:
         for tested in candidate.tests:
             rows.append(
                 [
-                    breakable(candidate.name),
+                    candidate.name,
                     name_measure(tested.requirement),
                     "-" if tested.value is None else f"{tested.value:.4g}",
                     "-" if tested.limit is None else f"{tested.limit:.4g}",
@@ -63,7 +62,7 @@ def tabulate_differences(result: SweepResult) -> Table | None:
     """Return each variant's leakage, bound and loss, and the differences to the first of its group."""
     rows = [
         [
-            breakable(variant.label),
+            variant.label,
             format_summary(variant.auroc, digits=2),
             "-" if variant.epsilon_at_least is None else f"{variant.epsilon_at_least:.2f}",
             format_summary(variant.loss, digits=4),
@@ -103,7 +102,7 @@ def show_canaries(result: SweepResult) -> list[Block]:
             areas = {_kind(point): point.auroc for point in variant.canaries}
             if areas:
                 cells = (format_summary(areas.get(kind), digits=2) for kind in part)
-                rows.append([breakable(variant.label), *cells])
+                rows.append([variant.label, *cells])
         tables.append(Table(("variant", *part), rows, numeric=range(1, len(part) + 1)))
     return [figure, *tables]
 
@@ -134,8 +133,8 @@ def _cell_row(cell: CellResult) -> list[str]:
     ]
     return [
         str(cell.block),
-        breakable(cell.variant),
-        cell.state if not cell.reason else f"{cell.state}: {breakable(cell.reason)}",
+        cell.variant,
+        cell.state if not cell.reason else f"{cell.state}: {cell.reason}",
         *("-" if value is None else f"{value:.{digits}f}" for value, digits in ((cell.auroc, 3), (cell.loss, 4))),
         "-" if cell.epsilon_at_least is None else f"{cell.epsilon_at_least:.2f}",
         "; ".join(verdicts) or "-",
@@ -169,8 +168,8 @@ def tabulate_tried(result: SweepResult) -> Table | None:
     """Return each combination that tuning tried."""
     rows = [
         [
-            breakable(trial.variant),
-            "; ".join(f"{breakable(key)}: {breakable(_value(value))}" for key, value in trial.values.items()),
+            trial.variant,
+            "; ".join(f"{key}: {_value(value)}" for key, value in trial.values.items()),
             "no model" if trial.public_loss is None else f"{trial.public_loss:.4f}",
             "chosen" if trial.chosen else "",
         ]
@@ -188,8 +187,8 @@ def tabulate_settings(result: SweepResult) -> Table | None:
     """Return what each variant changes of the first one's config."""
     rows = [
         [
-            breakable(variant.label),
-            "; ".join(f"{breakable(key)}: {breakable(_value(value))}" for key, value in variant.differs.items()) or "-",
+            variant.label,
+            "; ".join(f"{key}: {_value(value)}" for key, value in variant.differs.items()) or "-",
         ]
         for variant in result.variants[1:]
     ]
@@ -207,9 +206,9 @@ def show_commitments(result: SweepResult) -> list[Block]:
     for cell in result.cells:
         if cell.ledger_commitment is not None:
             ledgers.setdefault((cell.block, groups[cell.variant]), cell.ledger_commitment)
-    rows = [[str(block), breakable(group), breakable(ledger)] for (block, group), ledger in ledgers.items()]
+    rows = [[str(block), group, ledger] for (block, group), ledger in ledgers.items()]
     text = (
-        f"The plan of all training runs has the hash {breakable(result.sweep)} and was fixed before the coin flips."
+        f"The plan of all training runs has the hash {result.sweep} and was fixed before the coin flips."
         " The record of every training run contains this hash. The ledgers, which list the members, have these"
         " hashes:"
     )
@@ -229,7 +228,7 @@ def state_kept(_result: SweepResult) -> str:
 def explain_repeat(result: SweepResult) -> list[Block]:
     """Return how to repeat the sweep."""
     text = f"Made by heldin {result.version}. The configuration is that of the first variant."
-    return [Verbatim(breakable(result.command)), Paragraph(text), attach_configuration(result.config)]
+    return [Verbatim(command_in_lines(result.command)), Paragraph(text), attach_configuration(result.config)]
 
 
 # The table of contents. Terms of page one come after it, and others before the annex.

@@ -9,7 +9,6 @@ from typing import Any
 from heldin.base.errors import InputError
 from heldin.base.files import whole_file
 from heldin.reports.blocks import Beside, Block, Report, ReportSection
-from heldin.reports.wording import breakable
 
 TEMPLATE = Path(__file__).with_name("report.typ")
 # PDF/UA-1: it can be read aloud. Typst refuses a figure without alternative text, or a heading out of order.
@@ -45,8 +44,7 @@ def as_data(report: Report) -> dict[str, Any]:
     """Return the report as JSON has it: each block with its kind."""
     return {
         "title": report.title,
-        "subject": breakable(report.subject),
-        "created": report.created,
+        "version": report.version,
         "notice": report.notice,
         "sections": [
             _fields(section, blocks=[_block(block) for block in section.blocks]) for section in report.sections

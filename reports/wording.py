@@ -1,10 +1,11 @@
 """How numbers and names read in a report, and which terms of the glossary it explains."""
 
+import shlex
 import string
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from heldin.attacks.statistics import is_of_users
+from heldin.attacks.statistics import how_aggregated, is_of_users
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.results import CanaryGroup
 from heldin.base.wording import counted
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from heldin.audit.blocks import Summary
     from heldin.record.sweep import SweepResult, VariantResult
 
-_BREAK = "\u200b"  # a place where a line may end
+_COMMAND_WIDTH = 76  # characters of a line of a command
 SHORT = {"epsilon_per_user": "epsilon", "auroc": "AUROC", "loss": "loss", "loss_gain_over_base": "loss gained"}
 MEASURES = {
     "epsilon_per_user": "epsilon per user",
@@ -30,6 +31,14 @@ MEASURES = {
 def audited_by(record: Record) -> Wording:
     """Return the words for those whose membership was decided."""
     return AUDITED[record.split.audited]
+
+
+def name_primary(record: Record) -> str:
+    """Return the name of the attack that was chosen in advance, and whether another one decided the answer."""
+    primary, decided = record.primary(), record.decision.decision
+    name = f"the primary attack, {primary.attack} ({how_aggregated(primary.attack, primary.aggregation)})"
+    others = decided.separates and decided.strongest != record.attacks.index(primary)
+    return f"{name}, and not the deciding attack of page one" if others else name
 
 
 def of_real_rows(record: Record) -> bool:
@@ -74,17 +83,19 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
-def breakable(text: str) -> str:
-    """Return a name or a path in which lines may break at punctuation, and in any part of more than 24 characters."""
-    parts, run = [], 0
-    for character in text:
-        parts.append(character)
-        run = 0 if character.isspace() else run + 1
-        # Names without punctuation, such as hashes, must break too: typst would let them run off the page.
-        if character in "/-_.,=:" or run >= 24:
-            parts.append(_BREAK)
-            run = 0
-    return "".join(parts)
+def command_in_lines(command: str) -> str:
+    """Return a command with a line for a few words, each but the last continued, so it can be copied and pasted."""
+    try:
+        words = [shlex.quote(word) for word in shlex.split(command)]
+    except ValueError:  # a part of it was left out, such as a name
+        return command
+    lines = [""]
+    for word in words:
+        if lines[-1] and len(lines[-1]) + len(word) >= _COMMAND_WIDTH:
+            lines.append(f"    {word}")
+        else:
+            lines[-1] += f" {word}" if lines[-1] else word
+    return " \\\n".join(lines)
 
 
 def name_measure(words: str) -> str:

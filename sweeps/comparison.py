@@ -176,7 +176,7 @@ def _cell(
         gradients=training.gradients if training else None,
         peak_memory=record.environment.peak_memory,
         answer=record.decision.decision.answer.value,
-        canaries_leak=_canaries_leak(record),
+        canaries_answer=_canaries_answer(record),
         verdicts=verdicts[cell.name],
         epsilon_at_least=_joint_bound(measured, cells),
         held_in=record.split.held_in,
@@ -189,9 +189,13 @@ def _cell(
     )
 
 
-def _canaries_leak(record: Record) -> bool | None:
-    decision = record.canaries.decision if record.canaries else None
-    return None if decision is None else decision.decision.answer is Answer.LEAKS
+def _canaries_answer(record: Record) -> str | None:
+    """Return the answer on canary users; None if there are none, or they are those who are audited."""
+    if record.split.audited == "canaries" or record.canaries is None:
+        return None
+    # Too few canary users on a side for any test: nothing is known of them.
+    decision = record.canaries.decision
+    return Answer.INCONCLUSIVE.value if decision is None else decision.decision.answer.value
 
 
 def _joint_bound(cell: Finished, cells: int) -> float | None:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from heldin.audit.blocks import Summary, over_blocks
-from heldin.audit.coarse import LEAST_IN_GROUP, brief, grouped, significant
+from heldin.audit.coarse import LEAST_IN_GROUP, brief, significant
 from heldin.audit.exposed_users import Exposed
+from heldin.audit.flagged import Flagged
 from heldin.audit.frontier import Position, dominated
 from heldin.audit.limits import AurocDifference, auroc_difference
 from heldin.audit.utility import DIGITS, mean_difference
@@ -101,6 +102,8 @@ def _variant(variant: Variant, finished: Mapping[str, Finished], results: Sequen
     measured = bool(mine) and len(losses) == len(gains) == len(mine)
     kinds = [*(step.kind for step in variant.config.data_defenses), variant.config.defense.kind]
     fits = [cell.fit for cell in done if cell.fit is not None]
+    people = [flagged for cell in mine if (flagged := cell.record.flagged()) is not None]
+    counted = bool(mine) and len(people) == len(mine)
     bounds = [cell.epsilon_at_least for cell in done if cell.epsilon_at_least is not None]
     return VariantResult(
         name=variant.name,
@@ -129,7 +132,8 @@ def _variant(variant: Variant, finished: Mapping[str, Finished], results: Sequen
         gradients_of_plan=_share([(fit.gradients, fit.planned) for fit in fits]),
         jointly_contradicted=any(verdict.jointly_contradicted for cell in done for verdict in cell.verdicts),
         epsilon_per_user=epsilon_per_user(training),
-        named=over_blocks([_named_of_1000(cell) for cell in mine], digits=0, least=0.0, most=1000.0) if mine else None,
+        flagged=_members_flagged(people) if counted else None,
+        wrongly=brief(100.0 * float(np.mean([each.others_share for each in people])), 1) if counted else None,
         epsilon_at_least=max(bounds, default=None),
         ceiling=mine[0].record.ceiling() if mine else None,
         canaries=canary_points([cell.record for cell in mine]),
@@ -142,9 +146,11 @@ def _gain(cell: Finished) -> float:
     return float(np.mean([user.base_loss - user.loss for user in cell.losses.values()]))
 
 
-def _named_of_1000(cell: Finished) -> float:
-    """Of 1,000 held-in users how many score above what the audit's rate of the held-out ones reach."""
-    return 1000.0 * grouped(*cell.sides).tpr(cell.record.decision.by.fpr)
+def _members_flagged(people: Sequence[Flagged]) -> Summary:
+    """Return how many of 100 members are flagged."""
+    lower, upper = (100.0 * limit for limit in people[0].members_limits)
+    shares = [100.0 * each.members_share for each in people]
+    return over_blocks(shares, (lower, upper), digits=1, least=0.0, most=100.0)
 
 
 def _difference(

@@ -109,7 +109,8 @@ def _variant(name, first, aurocs, gains, private, beaten):
         jointly_contradicted=False,
         differs={} if is_first else {"defense.kind": "uls", "defense.cohort": 16},
         epsilon_per_user=8.0 if private else None,
-        named=over_blocks([400.0 * (a - 0.4) for a in aurocs], digits=0),
+        flagged=over_blocks([40.0 * (a - 0.4) for a in aurocs], digits=1),
+        wrongly=4.6,
         epsilon_at_least=0.25 if not private else None,
         ceiling=ceiling,
         canaries=[
@@ -152,7 +153,7 @@ def _cell(block, name, auroc, gain, private, contradicted):
         gradients=3840,
         peak_memory=10**9,
         answer="leaks" if auroc > 0.7 else "inconclusive" if auroc > 0.6 else "no leak found",
-        canaries_leak=auroc > 0.6,
+        canaries_answer="leaks" if auroc > 0.6 else "no leak found",
         verdicts=[verdict] if private else [],
         epsilon_at_least=None,
         held_in=100,

@@ -8,7 +8,6 @@ class Label(Code):
 
     PEOPLE = "In people"
     ATTACK = "Attack"
-    BASELINES = "Baselines"
     EVIDENCE = "Evidence"
     CANARIES = "Canary users"
     LEARNED = "Learned anything"
@@ -16,7 +15,6 @@ class Label(Code):
     RECOMMENDATION = "Recommendation"
     NOT_TESTED = "Not tested"
     CHANGE = "Would change this"
-    CHECK = "To check this"
 
 
 class Handling(Code):
@@ -48,8 +46,8 @@ class Found(Code):
     )
     OF_TRAININGS = "A model trained this way reveals whether one planted worst-case user was in its training data."
     NO_LEAK = (
-        "No attack identified {subjects} better than chance explains. The audit rules out an AUROC above {auroc:.2f},"
-        " and that any attack flags more than {rate:.0f} of 100 members where it flags {fpr:g} of 100 non-members."
+        "No attack identified {subjects} better than chance. The audit rules out a leak with an AUROC above"
+        " {auroc:.2f}, or with more than {rate:.0f} of 100 members flagged next to {fpr:g} of 100 non-members."
     )
     REVERSED = "The scores point the wrong way: members look like non-members. The two groups may be swapped."
     REVERSED_BY_COINS = (
@@ -61,7 +59,7 @@ class Found(Code):
     )
     LEARNED_NOTHING_TOO_FEW = (
         "No leak of {subjects} was found, but nothing shows that the model learned anything, and the audit was too"
-        " small to rule a leak out."
+        " small."
     )
     NOT_VALID = "This audit says nothing about the model: {flaw}."
     CANARIES_LEAK = "Training leaks planted canary users."
@@ -109,32 +107,29 @@ class PlainFlaw(Code):
 class Attacking(Code):
     """How the attack was chosen whose flagged people are counted; named like ``audit.flagged.Choice``."""
 
-    PRIMARY = "primary attack, chosen in advance"
-    DECIDING = "deciding attack, the strongest of {among}"
-    BEST = "best attack"
+    PRIMARY = "The primary attack (chosen in advance), {attack},"
+    DECIDING = "The deciding attack (strongest of {among}), {attack},"
+    BEST = "The best attack, {attack},"
 
 
 class People(Code):
     """How many people an attack flags; ``audited`` names whose words are used."""
 
     COUNTED = (
-        "The {choice} ({attack}), flags {rate:.0f} of every 100 members ({what.members}; 95 % confidence interval (CI)"
-        " {lower:.0f} to {upper:.0f}). Its threshold wrongly flags {wrong:.0f} of every 100 non-members (CI"
-        " {wrong_lower:.0f} to {wrong_upper:.0f}). Guessing would flag as many of each group.{allowed}"
+        "{which} at this threshold flags {rate:.0f} of every 100 members ({what.members}; 95 % CI {lower:.0f} to"
+        " {upper:.0f}) and wrongly {wrong:.0f} of every 100 non-members (CI {wrong_lower:.0f} to {wrong_upper:.0f})."
+        " Guessing flags equal shares.{allowed}"
     )
     COUNTED_FEW = (
-        "The {choice} ({attack}), flags {count} of {of} members ({what.members}; 95 % confidence interval (CI)"
-        " {lower:.0f} to {upper:.0f} of every 100). Its threshold wrongly flags {wrong_count} of {wrong_of} non-members"
-        " (CI {wrong_lower:.0f} to {wrong_upper:.0f}). Guessing would flag as many of each group.{allowed}"
+        "{which} at this threshold flags {count} of {of} members ({what.members}; 95 % CI {lower:.0f} to {upper:.0f} of"
+        " every 100) and wrongly {wrong_count} of {wrong_of} non-members (CI {wrong_lower:.0f} to {wrong_upper:.0f})."
+        " Guessing flags equal shares.{allowed}"
     )
     ALLOWED = " The guarantee allows at most {rate:.0f} on average."
-    BEST = (
-        "Of {among} attacks, the best on these people flags {rate:.0f} of 100 members and {wrong:.0f} of 100"
-        " non-members, which chance explains."
-    )
+    BEST = "The best of {among} flags {rate:.0f} and {wrong:.0f} of 100, which chance explains."
     CANARIES = (
-        "{answer}. The {choice} flags {count} of {of} in training (95 % CI {lower:.0f} to {upper:.0f} of every 100),"
-        " and wrongly {wrong_count} of {wrong_of} others."
+        "{answer}. {attack} flags {count} of {of} in training (CI {lower:.0f} to {upper:.0f} of every 100) and wrongly"
+        " {wrong_count} of {wrong_of} others."
     )
     CANARIES_NOT_COUNTED = "{answer}: {users} were planted, {held_in} of them in the training data."
     TOO_FEW = "This audit cannot count people: {users} are too few to count any group of ten."
@@ -145,19 +140,19 @@ class People(Code):
 class Attacker(Code):
     """What the attack needs whose people are counted, and whether those who get the model will have it."""
 
-    NEEDS = "It needs {asked}, and about {texts} of each person.{held}"
-    OF_TRAININGS = "It needs the model of a training, the base model, and every text of the planted user.{held}"
-    MORE_THAN_RELEASED = " You release {released}: this attack needs more than your users will have."
-    AS_RELEASED = " You release {released}, which is enough for this attack."
+    NEEDS = "Needs {asked}, and about {texts} a person.{held}"
+    OF_TRAININGS = "Needs the model of a training, the base model, and every text of the planted user.{held}"
+    MORE_THAN_RELEASED = " Released as {released}: this attack needs more than your users will have."
+    AS_RELEASED = " Released as {released}: this is enough."
 
 
 class Asked(Code):
     """What an attack asks of which models."""
 
-    OF_TEXT = "the probability of a text under {models}"
+    OF_TEXT = "text probabilities under {models}"
     OF_VOCABULARY = "the probabilities of all tokens at each position of a text under {models}"
     THIS_MODEL = "this model"
-    AND_REFERENCE = "this model and a reference model"
+    AND_REFERENCE = "this model and a reference"
 
 
 class Released(Code):
@@ -185,47 +180,18 @@ class Evidence(Code):
     NOT_DECLARED = "Indicative, not certified: nobody declared {count} of the conditions that heldin cannot check."
     NOT_VALID = "None, because the comparison is not valid."
     DECLARED = "{declared_by} vouches for {count} of {of_all} conditions, most importantly: {condition}."
-    UNDECIDED = (
-        "The positive control is undecided: nothing shows that training learned planted rows as it learned real rows."
-    )
-    UNUSABLE = (
-        "The positive control could not be used: real rows in training gained no more than others, so nothing shows"
-        " that planted rows were learned."
-    )
+    UNDECIDED = "The control is undecided: nothing shows that planted rows were learned like real ones."
+    UNUSABLE = "The control could not be used: nothing shows that planted rows were learned."
     DECLARED_ONE = "{declared_by} vouches for {count} of {of_all} conditions: {condition}."
 
 
 class Learned(Code):
-    """Whether the model learned, from people outside its training data."""
+    """What a model that shows no learning on people outside its training data means; the table has the numbers."""
 
-    YES = (
-        "Yes: on non-members, its loss is {gain:.3g} nats per {per} below the base model's (95 % CI {lower:.3g} to"
-        " {upper:.3g})."
-    )
-    MORE_THAN_REFERENCE = (
-        "Yes, if training started from the reference model: non-members' loss is {gain:.3g} nats per {per} lower (95 %"
-        " CI {lower:.3g} to {upper:.3g})."
-    )
-    NOTHING = (
-        "No: it learned nothing measurable (gain {gain:.3g} nats per {per}, 95 % CI {lower:.3g} to"
-        " {upper:.3g}), so {follows}."
-    )
-    NOTHING_FOR_OTHERS = (
-        "Not for others: it gained nothing measurable on people outside its training data ({gain:.3g} nats per {per},"
-        " 95 % CI {lower:.3g} to {upper:.3g})."
-    )
-    NOT_SHOWN = (
-        "Not shown: no gain over the reference model on non-members ({gain:.3g} nats per {per}, 95 % CI {lower:.3g} to"
-        " {upper:.3g})."
-    )
-    ROWS = (
-        "Yes: real rows in training gained more than other rows (AUROC {auroc:.2f}, at least {lower:.2f}; 0.5 is no"
-        " difference)."
-    )
-    ROWS_NOT_SHOWN = (
-        "Not shown: real rows in training gained no more than other rows (AUROC {auroc:.2f}, at least {lower:.2f}; 0.5"
-        " is no difference)."
-    )
+    NOTHING = "No: nothing measurable, so {follows}."
+    NOTHING_FOR_OTHERS = "Not for others: it gained nothing measurable on people outside its training data."
+    NOT_SHOWN = "Not shown: no gain over the reference on non-members."
+    ROWS_NOT_SHOWN = "Not shown: real rows in training gained no more than other rows."
     NOT_MEASURED = "Not measured."
 
 
@@ -247,10 +213,9 @@ class Guaranteed(Code):
     BY_SUBJECTS = " of {subjects}"
     NOT_CONTRADICTED = "This audit does not contradict it; a perfect attack would have."
     WITHIN_REACH = "This audit could contradict claims below epsilon {reach:.2f}, and does not contradict this one."
-    OUT_OF_REACH = "This audit could only contradict claims below epsilon {reach:.2f}, not this one."
+    OUT_OF_REACH = "This audit reaches only claims below epsilon {reach:.2f}."
     NOT_VALID = "The comparison is not valid, so this audit says nothing about it."
     NOT_TESTED = "This audit did not test it."
-    NO_REACH = " This audit could contradict claims below epsilon {reach:.2f}."
 
 
 class NotTested(Code):
@@ -264,26 +229,27 @@ class NotTested(Code):
     REAL_USERS = ("real users", ", ")
 
 
-class Baselines(Code):
-    """Whether anything distinguishes the groups without the audited model."""
-
-    NONE_SEPARATES = "None of {count} baselines distinguishes the groups without the audited model."
-    SEPARATE = "Without the audited model the groups differ: {names}."
-    NOT_RUN = "Not run."
-
-
 class Limit(Code):
-    """A limit that the answer, or the organisation that asked for the audit, sets."""
+    """A limit that a valid comparison, the answer, or the organisation that asked for the audit sets."""
 
     AT_MOST = ("{measure} at most {value:g}", ", ")
     AT_LEAST = ("{measure} at least {value:g}", ", ")
-    NO_LEAK_AUROC = "for no leak found: AUROC of every attack below {value:g}"
+    BASELINES = "valid comparison: no baseline distinguishes the groups without the audited model"
+    LEARNED = "learned anything: gain on non-members over the base model above 0 nats per {per}"
+    LEARNED_MORE = "learned anything: gain on non-members over the reference above 0 nats per {per}"
+    LEARNED_ROWS = "learned anything: real rows in training gained more than others (AUROC above 0.5)"
+    NO_LEAK_AUROC = "no leak found: AUROC of every attack below {value:g}"
     NO_LEAK_RATE = (
-        "for no leak found: every attack flags fewer than {value:g} of 100 members where it flags {fpr:g} of 100"
-        " non-members"
+        "no leak found: every attack flags fewer than {value:g} of 100 members if it flags {fpr:g} of 100 non-members"
     )
     YOURS = "your limit: {limit}"
     NOT_SET = "your limits (decision.require)"
+
+
+class Measured(Code):
+    """What was measured for a limit that is no number."""
+
+    SEPARATING = "{count} of {of}"
 
 
 class LimitOutcome(Code):
@@ -309,13 +275,13 @@ class Advice(Code):
         " another training. {next}"
     )
     NOT_SHOWN = "Do not release the model on this evidence: your limit ({limits}) is not shown to be met. {next}"
-    CANARIES_LEAK = "Do not release the model on this evidence: real users with unusual texts may leak too. {next}"
+    CANARIES_LEAK = "Do not release the model on this evidence: unusual real users may leak too. {next}"
     INCONCLUSIVE = "Do not release the model on this evidence. {next}"
     RELEASE = "Release is within your limits ({limits}). {next}"
     RELEASE_LEAKS = "Release is within your limits ({limits}), although the model leaks. {next}"
     RELEASE_INCONCLUSIVE = "Release is within your limits ({limits}), although this audit is inconclusive. {next}"
     RELEASE_CANARIES = "Release is within your limits ({limits}), although planted canary users leak. {next}"
-    NO_LEAK = "These attacks give no reason to hold the model back. {next}"
+    NO_LEAK = "These attacks give no reason to hold the model back.{next}"
 
 
 class Subject(Code):
@@ -354,8 +320,8 @@ class Next(Code):
     )
     DECLARE = "Resolve the condition, or plant and train again."
     MORE_USERS = (
-        "Audit about {needed:,} {what.unit} ({users:,} were audited). This number follows from these attacks; heldin"
-        " power, which assumes typical ones, may plan another."
+        "Audit about {needed:,} {what.unit} ({users:,} were audited). These attacks need so many; heldin power assumes"
+        " typical ones."
     )
     MORE_USERS_OR_TEXTS = "Audit more {what.unit} or give the attacker more texts of each; heldin power plans this."
     GIVE_BASE = (
@@ -368,10 +334,7 @@ class Next(Code):
     MITIGATE = "Train with user-level differential privacy or fewer texts per person."
     SMALLER_EPSILON = "Train with a smaller epsilon, or release to fewer people."
     GET_GUARANTEE = "Train with a guarantee for users (defense: uls), then audit again."
-    AGAIN = "Audit again after further training on these texts, and when stronger attacks are known."
-    WITHOUT_GUARANTEE = (
-        "Only a guarantee for users limits attacks that were not tried. Audit again after further training."
-    )
+    WITHOUT_GUARANTEE = " Only a guarantee for users limits other attacks."
     MORE_TRAININGS = "Run more trainings, or test the trainer itself with heldin white-box."
     ANNEX = "Read in the annex what was not tested, then decide."
 
@@ -379,13 +342,7 @@ class Next(Code):
 class Change(Code):
     """What would change the answer."""
 
-    LEAKS = "Another training of the model. More users or other attacks would not."
-    NO_LEAK = "A stronger attack, more texts of each person, or further training."
-    INCONCLUSIVE = "More users or texts, or a stronger attack."
-    NOT_VALID = "Groups that do not differ without the model."
-
-
-class Check(Code):
-    """How to check the page."""
-
-    VERIFY = "heldin verify computes every number again from the folder of this audit."
+    LEAKS = "Only another training."
+    NO_LEAK = "A stronger attack, more texts, or further training."
+    INCONCLUSIVE = "More users, more texts, a stronger attack."
+    NOT_VALID = "A valid comparison."

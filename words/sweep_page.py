@@ -6,7 +6,16 @@ from heldin.words.statement import Code
 class Chosen(Code):
     """The answer of the decision rule, below the banner."""
 
-    SHIP = "This answer is about {variant}, which keeps every limit of the decision rule{although}."
+    RELEASE = "Release {variant}"
+    RELEASE_NONE = "Release none of these models"
+    ONLY_ONE = "Of {count} candidates, only {variant} is shown to be within your limits{although}."
+    ONLY_CANDIDATE = "The only candidate, {variant}, is shown to be within your limits{although}."
+    BEST_OF = "{variant} is the best of {passing} candidates that are shown to be within your limits{although}."
+    OTHERS = "The other models: {answers}."
+    OTHER = ("{variants} ({answer})", ", ")
+    KEEPS = "It keeps {percent:.0f} % of plain training's gain."
+    DELTA = "Its delta times its users is {product:.2g}."
+    LARGE_DELTA = "Its delta times its users is {product:.2g}, which should be far below 1."
     ALTHOUGH = ", although {against}"
     LEAKS = ("its models leak", " and ")
     CANARIES_LEAK = ("its canary users leak", " and ")
@@ -38,11 +47,11 @@ class Compared(Code):
     """What the variants have in common, and how they differ."""
 
     ANSWER = ("{answer}: {variants}.", " ")
-    PEOPLE = ("{variant} {rate:.0f}{interval}", "; ")
+    PEOPLE = ("{variant} {rate:.0f}{interval} and {wrong:.0f}", "; ")
     INTERVAL = " (95 % CI {lower:.0f} to {upper:.0f})"
-    WRONGLY = (
-        "The attack flags, of every 100 members: {people}. It wrongly flags {wrong:g} of every 100"
-        " non-members, as guessing does."
+    FLAGGED = (
+        "Flagged of every 100 members, and wrongly of every 100 non-members: {people}. Guessing would flag as many of"
+        " each. Counted is the deciding attack of a model that leaks, else the primary one."
     )
     REPEATED = "Estimate, not certified: {blocks} repetitions with new coin flips, seeds and training runs."
     ONCE = (
@@ -50,9 +59,7 @@ class Compared(Code):
         " run alone."
     )
     ASSERTED = "Indicative, not certified: who is a member was not decided by coin flips of heldin."
-    CANARIES_LEAK = "Planted canary users leak under {variants}."
-    CANARIES_LEFT = " No leak was found under {variants}."
-    CANARIES_NO_LEAK = "No leak of planted canary users was found under any defense."
+    CANARIES = ("{answer}: {variants}.", " ")
     LEARNED = ("Yes, under {variants}: loss on non-members is below the base model's.", " ")
     LEARNED_NOTHING = (
         "No, under {variants}: nothing measurable was learned, so low leakage does not show that the defense works.",
@@ -84,6 +91,7 @@ class SweepAdvice(Code):
     RUN_AGAIN = "Release nothing yet. Run the sweep again to get the missing results."
     MORE_BLOCKS = "Release nothing yet. Run the same file with {blocks} repetitions in a new folder."
     MORE_USERS = "Release nothing yet. Run the same file with more repetitions or more users in a new folder."
+    LEAKING = "Do not release models trained under {variants}: they leak. {next}"
     SET_RULE = (
         "Add a decision rule and run at least {blocks} repetitions in a new folder. A rule chosen after seeing the"
         " result proves nothing."

@@ -137,17 +137,6 @@ def test_a_leak_is_a_leak_whatever_was_claimed(ceiling, contradicted, promise):
     assert headline(its, decided, BY) == headline(evidence(LEAK), decide(evidence(LEAK), BY), BY)
 
 
-def test_people_are_counted_at_the_stated_rate_or_the_lowest_larger_one_that_can_be_shown():
-    def named(held_out, by=BY):
-        rates = tuple(RateEvidence(f, 2 * f, f, 3 * f, 3 * f, None) for f in (0.01, 0.05, 0.1) if f * held_out >= 1)
-        its = ScoreEvidence("x", 0.7, 0.6, 0.8, 0.8, 0.001, rates)
-        return decide(evidence(its, held_out=held_out, users=2 * held_out), by).named
-
-    assert [named(n).fpr for n in (15, 20, 60, 500)] == [0.1, 0.05, 0.05, 0.05]
-    assert named(5) is None
-    assert named(500, DecisionConfig(fpr=0.01)).of_1000 == pytest.approx(20)
-
-
 def test_a_model_that_learned_nothing_is_not_called_free_of_leaks():
     calm = score(0.5, at_most=0.55)
     decided = decide(evidence(calm, learned=False), BY)
@@ -180,7 +169,7 @@ def test_a_promise_is_compared_with_a_leak_alone_and_a_violated_claim_is_one():
     assert states(statement, LeakFound.BY_CLAIM, Violation.CERTIFIED)
     interval = {"auroc": 0.5, "lower": 0.45, "upper": 0.55, "scores": 2}
     assert values_of(statement, AurocInterval.SIMULTANEOUS) == interval
-    assert decided.named is None
+    assert not decided.separates
     asserted = evidence(score(0.5, at_most=0.55), ceiling=0.6, contradicted="indicative", exact=False)
     assert states(headline(asserted, decide(asserted, BY), BY), Violation.INDICATED)
 
@@ -214,7 +203,7 @@ def test_a_rate_that_rejects_but_cannot_be_shown_is_of_the_score_that_passes():
     others = ScoreEvidence("per token", 0.52, 0.47, 0.57, 0.57, 0.4, (), 0.004)
     its = evidence(score(0.49), others, tpr_p=0.004)
     decided = decide(its, BY)
-    assert (decided.answer, decided.strongest, decided.named) == (Answer.LEAKS, 1, None)
+    assert (decided.answer, decided.strongest, decided.separates) == (Answer.LEAKS, 1, True)
     assert values_of(headline(its, decided, BY), LeakFound.BY_RATES)["score"] == "per token"
     values = values_of(notes(its, BY, [0.0, 0.0])[0], Note.DISAGREE_BY_RATES)
     assert (values["score"], values["p"]) == ("per token", 0.004)

@@ -16,11 +16,11 @@ import pypdfium2 as pdfium
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from heldin.audit.attack_results import Curve, TprAt
+from heldin.audit.attack_results import Curve
 from heldin.record.document import Record, read_record
 from heldin.record.facts import Ceiling
 from heldin.record.sweep import SweepResult
-from heldin.reports.blocks import Attachment, Banner, Figure, Paragraph, Place, Report, ReportSection, texts
+from heldin.reports.blocks import Attachment, Banner, Beside, Figure, Paragraph, Place, Report, ReportSection, texts
 from heldin.reports.record_report import report_record
 from heldin.reports.sweep_report import report_sweep
 from heldin.reports.typesetting import write_pdf
@@ -35,7 +35,6 @@ from tests.made_facts import (
     changed_record,
     decided_record,
     decision_of,
-    estimate,
     evidence,
     score,
 )
@@ -62,11 +61,19 @@ def reports() -> dict[str, Report]:
 
 
 _TEXT = "page one"
-LEAK, CALM, OPEN = score(0.71, adjusted_p=0.001, tpr=0.36), score(0.5, at_most=0.55), score(0.5, at_most=0.7)
+LEAK, CALM, OPEN = (
+    score(0.71, adjusted_p=0.001, tpr=0.36),
+    score(0.5, at_most=0.55, tpr=0.06),
+    score(0.5, at_most=0.7, tpr=0.09),
+)
+OTHERS = tuple(
+    score(0.5 + shift / 100, name=name, at_most=0.55, tpr=0.05 + shift / 100)
+    for shift, name in enumerate(("zlib (mean over texts)", "loss (max over texts)", "loss (mean over texts)"))
+)
 EVIDENCE = {
-    "leaks": evidence(LEAK),
-    "no leak found": evidence(CALM, learned=True),
-    "inconclusive": evidence(OPEN, users=120),
+    "leaks": evidence(LEAK, *OTHERS),
+    "no leak found": evidence(CALM, *OTHERS, learned=True),
+    "inconclusive": evidence(OPEN, *OTHERS, users=120, held_out=60),
     "not valid": evidence(LEAK, flaws=(ComparisonFlaw.GROUPS_DIFFER(baseline="bag of words", auroc=0.9, p=1e-9),)),
 }
 LEARNED = {"value": 0.21, "lower": 0.17, "upper": 0.25, "per": "token"}
@@ -124,15 +131,14 @@ def made_cases() -> dict[str, Record | SweepResult]:
     return cases
 
 
-FLAGGED = {"leaks": (0.36, 0.23, 0.57), "no leak found": (0.06, 0.03, 0.1), "inconclusive": (0.09, 0.02, 0.21)}
+RATES = {"leaks": 0.36, "no leak found": 0.06, "inconclusive": 0.09}
 
 
 def _flagging(record: Record, answer: str) -> Record:
-    """The record with people flagged as is usual for an answer."""
-    value, lower, upper = FLAGGED.get(answer, FLAGGED["leaks"])
+    """The record with scores of the primary attack as is usual for an answer."""
     result = record.attacks[0]
-    at = [TprAt(fpr=0.05, estimate=estimate(value, lower, upper))]
-    curve = Curve.model_validate({**result.curve.model_dump(), "tpr_at": at, "histogram": _histogram(value)})
+    histogram = _histogram(RATES.get(answer, RATES["leaks"]))
+    curve = Curve.model_validate({**result.curve.model_dump(), "histogram": histogram})
     return changed_record(record, attacks=[result.model_copy(update={"curve": curve}).model_dump()])
 
 
@@ -165,7 +171,7 @@ def front_page(case: Record | SweepResult) -> str:
     """All texts of page one, one a line, without the hash of the record: every change of a schema changes it."""
     front = [section for section in report_of(case).sections if section.place is Place.FRONT]
     lines = [line for section in front for line in _lines(section)]
-    return re.sub("report [0-9a-f]{12}", "report ID", "\n".join(lines).replace("\u200b", ""))
+    return re.sub("report [0-9a-f]{12}", "report ID", "\n".join(lines))
 
 
 def front_pages() -> str:
@@ -178,15 +184,16 @@ def page(report: Report) -> str:
     lines = [report.title, report.notice]
     for section in report.sections:
         lines += ["", f"{'#' * section.level} {section.key}: {section.title}", *_lines(section)]
-    return re.sub("report [0-9a-f]{12}", "report ID", "\n".join(lines).replace("\u200b", "")) + "\n"
+    return re.sub("report [0-9a-f]{12}", "report ID", "\n".join(lines)) + "\n"
 
 
 def _lines(section: ReportSection) -> Iterator[str]:
     for block in section.blocks:
         if isinstance(block, Banner):
-            yield f"{block.answer.upper()}. {block.text}"
-        elif isinstance(block, Figure):
-            yield from (f"[{block.name}] {block.alt}", block.caption)
+            yield f"{block.title.upper()}. {block.text}"
+        elif isinstance(block, Figure | Beside):
+            for figure in block.figures if isinstance(block, Beside) else (block,):
+                yield from (f"[{figure.name}] {figure.alt}", figure.caption)
         elif isinstance(block, Paragraph):
             yield f"{block.lead} {block.text}".strip()
         elif isinstance(block, Attachment):

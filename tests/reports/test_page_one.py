@@ -5,18 +5,21 @@ import json
 from dataclasses import replace
 from string import Formatter
 
+import numpy as np
 import pytest
 
-from heldin.audit.attack_results import Curve, TprAt
+from heldin.audit.coarse import ScoreGroups, share_limits
 from heldin.audit.decision import Answer
+from heldin.audit.flagged import Choice, flagged_by
 from heldin.audit.results import TrainingsFacts
 from heldin.commands.finish import labelled
 from heldin.record.facts import Ceiling
-from heldin.record.planted_facts import Condition, Known, PlantedFacts, Reason
+from heldin.record.planted_facts import Condition, ControlFacts, ControlOutcome, Known, PlantedFacts, Reason
 from heldin.reports import page_one
-from heldin.reports.blocks import Banner, FactList, Paragraph, Place
+from heldin.reports.blocks import Banner, FactList, Paragraph, Place, Table
+from heldin.reports.limits import limit_rows, propose_limits
 from heldin.reports.page_one import lines, state_answer, summary_facts, summary_lines, written
-from heldin.reports.recommendation import limit_rows, propose_limits, recommend
+from heldin.reports.recommendation import Grade, grade_of, recommend
 from heldin.reports.record_report import report_record
 from heldin.reports.sweep_report import report_sweep
 from heldin.words.answer import ComparisonFlaw
@@ -24,7 +27,9 @@ from heldin.words.evidence import ClaimLabel
 from heldin.words.guarantee import GuaranteeText, Relation
 from heldin.words.page_one import (
     Advice,
-    Baselines,
+    Asked,
+    Attacker,
+    Attacking,
     Evidence,
     Found,
     Guaranteed,
@@ -44,7 +49,6 @@ from tests.made_facts import (
     changed_record,
     decided_record,
     decision_of,
-    estimate,
     evidence,
     score,
     stated,
@@ -57,7 +61,7 @@ LEAK = score(0.71, adjusted_p=0.001, tpr=0.25)
 OPEN, CALM = score(0.5, at_most=0.7), score(0.5, at_most=0.55)
 BACKWARDS = evidence(score(0.2, adjusted_p=1.0), reversed_p=1e-6)
 FLAWED = evidence(LEAK, flaws=(ComparisonFlaw.NO_EFFECT(),))
-MOST_WORDS = 220
+MOST_WORDS = 240
 
 
 @pytest.fixture(scope="module")
@@ -107,12 +111,13 @@ def _with_canaries(record, its):
     return changed_record(record, canaries=canary_facts([], decision=decision_of(its)).model_dump())
 
 
-def _with_curve(record, *rates):
-    """The record with these true-positive rates: (FPR, value or None for too few held out)."""
-    at = [TprAt(fpr=f, estimate=None if v is None else estimate(v, v - 0.1, v + 0.1)) for f, v in rates]
-    its = record.attacks[0]
-    curve = Curve.model_validate({**its.curve.model_dump(), "tpr_at": at})
-    return changed_record(record, attacks=[its.model_copy(update={"curve": curve}).model_dump()])
+def _flagging(record, members, others=10, of=200):
+    """The record in which the primary attack flags so many of 200 members and 200 non-members."""
+    sides = np.array([members, of - members]), np.array([others, of - others])
+    people = flagged_by(
+        "likelihood-ratio (mean over texts)", ScoreGroups(*sides, (0.0, 1.0, 2.0)), 0.05, Choice.PRIMARY
+    )
+    return changed_record(record, decision=record.decision.model_copy(update={"flagged": people}).model_dump())
 
 
 @pytest.mark.parametrize(
@@ -125,7 +130,7 @@ def _with_curve(record, *rates):
         (evidence(CALM, learned=True), Answer.NO_LEAK, Found.NO_LEAK),
         (evidence(CALM, learned=False), "inconclusive", Found.LEARNED_NOTHING),
         (evidence(OPEN), "inconclusive", Found.TOO_FEW),
-        (BACKWARDS, "inconclusive", Found.REVERSED),
+        (BACKWARDS, "inconclusive", Found.REVERSED_BY_COINS),
         (FLAWED, "not valid", Found.NOT_VALID),
     ],
 )
@@ -134,13 +139,47 @@ def test_the_banner_has_one_of_four_words_and_a_sentence(record, its, answer, fo
     (sentence,) = state_answer(made)
     assert sentence.states(found)
     banner = report_record(made).section("answer").first(Banner)
-    assert (banner.answer, banner.text) == (answer, str(sentence))
+    assert (banner.answer, banner.title.lower(), banner.text) == (answer, answer, str(sentence))
     assert summary_facts(made)["answer"] == answer
 
 
-@pytest.mark.parametrize(("rate", "often"), [(0.6, HowOften.USUALLY), (0.3, HowOften.OFTEN), (0.1, HowOften.SOMETIMES)])
-def test_how_often_an_attacker_succeeds_follows_from_the_people_that_are_flagged(record, rate, often):
-    assert values_of(state_answer(_with_curve(record, (0.05, rate)))[0], Found.USERS)["how_often"].states(often)
+@pytest.mark.parametrize(
+    ("members", "others", "often"),
+    [
+        (120, 10, HowOften.USUALLY),
+        (60, 10, HowOften.OFTEN),
+        (20, 10, HowOften.SOMETIMES),
+        (120, 100, HowOften.SOMETIMES),
+    ],
+)
+def test_how_often_an_attacker_succeeds_follows_from_the_people_that_are_flagged(record, members, others, often):
+    """Beyond non-members: of few users a threshold may flag half of both groups."""
+    made = _flagging(record, members, others)
+    assert values_of(state_answer(made)[0], Found.USERS)["how_often"].states(often)
+
+
+def test_no_leak_found_says_which_leak_is_ruled_out(record):
+    values = values_of(state_answer(decided_record(record, evidence(CALM)))[0], Found.NO_LEAK)
+    assert (values["auroc"], values["rate"], values["fpr"]) == (0.55, 11.0, 5.0)
+
+
+def test_two_files_may_be_swapped_and_coins_of_heldin_cannot(record):
+    audit = changed_record(decided_record(record, BACKWARDS), kind="audit", training=None)
+    assert state_answer(audit)[0].states(Found.REVERSED)
+    assert states(recommend(audit), Next.SWAPPED)
+    for kind in ("run", "planted"):
+        drawn = decided_record(record, BACKWARDS).model_copy(update={"kind": kind})
+        assert state_answer(drawn)[0].states(Found.REVERSED_BY_COINS)
+        assert states(recommend(drawn), Next.SWAPPED_COINS)
+
+
+def test_all_reasons_of_an_inconclusive_audit_are_said_the_strongest_first(record):
+    """More users would not help an audit of a model that learned nothing."""
+    nothing = {"value": 0.0, "lower": -0.1, "upper": 0.1, "per": "token"}
+    made = changed_record(decided_record(record, evidence(OPEN, users=60, held_out=30)), gain=nothing)
+    assert state_answer(made)[0].states(Found.LEARNED_NOTHING_TOO_FEW)
+    steps = recommend(made).values["next"]
+    assert [step.code for step in steps] == [Next.LEARN_MORE.code, Next.MORE_USERS.code]
 
 
 @pytest.mark.parametrize(("audited", "found"), [("canaries", Found.CANARIES), ("entities", Found.ENTITIES)])
@@ -172,9 +211,8 @@ def test_a_leak_of_canary_users_is_part_of_the_answer(record):
     made = _with_canaries(decided_record(record, evidence(OPEN)), evidence(LEAK))
     assert [s.code for s in state_answer(made)] == [Found.CANARIES_LEAK.code, Found.TOO_FEW.code]
     (line,) = _line(made, Label.CANARIES)
-    assert values_of(line, People.CANARIES) == {
-        "answer": "Leaks", "rate": 25.0, "lower": 21.0, "upper": 31.0, "wrong": 5.0,
-    }  # fmt: skip
+    values = values_of(line, People.CANARIES)
+    assert (values["answer"], values["count"], values["of"], values["wrong_count"]) == ("Leaks", 50, 200, 10)
     assert recommend(made).states(Advice.CANARIES_LEAK)
     calm = _with_canaries(decided_record(record, evidence(OPEN)), evidence(CALM))
     assert not states(state_answer(calm), Found.CANARIES_LEAK)
@@ -193,38 +231,75 @@ def test_a_contradicted_guarantee_alone_is_not_called_an_attack_that_succeeds(re
     assert states(_line(weaker, Label.EVIDENCE), Evidence.NOT_BY_COINS)
 
 
-def test_people_are_those_of_the_rate_that_the_thresholds_state(record):
+def test_people_are_counted_and_the_attack_is_named(record):
+    """One number and one name in text, picture, terminal and JSON."""
     people = record.flagged()
-    assert (people.members, people.lower, people.upper, people.others, people.allowed) == (25, 10, 40, 5, None)
-    (line,) = _line(record, Label.PEOPLE)
-    values = values_of(line, People.COUNTED)
+    assert (people.members, people.of_members, people.others, people.of_others) == (50, 200, 10, 200)
+    assert people.members_limits == share_limits(50, 200)
+    values = values_of(_line(record, Label.PEOPLE), People.COUNTED)
     assert (values["rate"], values["wrong"], values["audited"]) == (25, 5, "users")
-    assert _private(record).flagged().allowed == 40
+    assert values["which"].states(Attacking.DECIDING)
+    assert values["which"].values["attack"] == people.attack == LEAK.name
+    assert record.allowed_share(0.05) is None
+    assert _private(record).allowed_share(0.05) == 0.4
     assert states(_line(_private(record), Label.PEOPLE), People.ALLOWED)
-    # The same number in headline, table and figure.
-    drawn = report_record(record).figures["people"]
-    assert "25 of 100 members" in drawn.alt
+    assert "25 of 100 members" in report_record(record).figures["people"].alt
+    assert summary_facts(record)["people"]["members"] == 50
 
 
-def test_where_the_stated_rate_cannot_be_seen_the_lowest_that_can_is_counted(record):
-    larger = _with_curve(record, (0.01, 0.02), (0.05, None), (0.1, 0.4))
-    assert (larger.flagged().members, larger.flagged().others) == (40, 10)
-    assert values_of(_line(larger, Label.PEOPLE), People.OTHER_RATE)["percent"] == 5
-    none = _with_curve(record, (0.01, 0.02), (0.05, None))
-    assert none.flagged() is None
+def test_where_no_leak_is_found_the_best_attack_is_named_too_and_chance_explains_it(record):
+    primary, other = score(0.5, at_most=0.55), score(0.55, name="zlib (max over texts)", at_most=0.58, tpr=0.11)
+    made = decided_record(record, evidence(primary, other))
+    values = values_of(_line(made, Label.PEOPLE), People.COUNTED)
+    assert values["which"].states(Attacking.PRIMARY)
+    assert values["rate"] == 5
+    best = values_of(_line(made, Label.PEOPLE), People.BEST)
+    assert (best["among"], best["rate"], best["wrong"]) == (2, 11, 5)
+    assert summary_facts(made)["best_attack"]["attack"] == other.name
+    # Chance does not explain an attack that passes the test of all of them.
+    strong = replace(other, adjusted_p=0.001)
+    leak = decided_record(record, evidence(primary, strong))
+    assert not states(_line(leak, Label.PEOPLE), People.BEST)
+    assert values_of(_line(leak, Label.PEOPLE), People.COUNTED)["which"].values["attack"] == other.name
+    assert summary_facts(leak)["best_attack"] is None
+
+
+def test_fewer_than_fifty_people_are_counted_themselves(record):
+    few = _flagging(record, 6, others=4, of=20)
+    values = values_of(_line(few, Label.PEOPLE), People.COUNTED_FEW)
+    assert (values["count"], values["of"], values["wrong_count"], values["wrong_of"]) == (6, 20, 4, 20)
+    assert "6 of 20 members are flagged, and 4 of 20" in report_record(few).figures["people"].alt
+    none = changed_record(record, decision=record.decision.model_copy(update={"flagged": None}).model_dump())
     assert _line(none, Label.PEOPLE)[0].states(People.TOO_FEW)
-    assert "100 dots" not in report_record(none).figures["people"].alt
-    void = decided_record(record, FLAWED)
-    assert _line(void, Label.PEOPLE)[0].states(People.NOT_VALID)
+    assert "people" not in report_record(none).figures
+    assert _line(decided_record(record, FLAWED), Label.PEOPLE)[0].states(People.NOT_VALID)
 
 
-def test_people_of_a_dial_are_those_that_its_decision_kept(record):
+@pytest.mark.parametrize(
+    ("access", "attack", "code"),
+    [
+        ("text", "likelihood-ratio", Attacker.MORE_THAN_RELEASED),
+        ("log-probabilities", "likelihood-ratio", Attacker.AS_RELEASED),
+        ("log-probabilities", "min-k++", Attacker.MORE_THAN_RELEASED),
+        ("weights", "min-k++", Attacker.AS_RELEASED),
+    ],
+)
+def test_what_the_attack_needs_is_held_against_what_is_released(record, access, attack, code):
+    attacks = [record.attacks[0].model_copy(update={"attack": attack}).model_dump()]
+    made = changed_record(
+        record, attacks=attacks, primary_attack=attack, config={**record.config, "release": {"access": access}}
+    )
+    assert states(_line(made, Label.ATTACK), code)
+    assert states(_line(made, Label.ATTACK), Asked.OF_VOCABULARY if attack == "min-k++" else Asked.OF_TEXT)
+    assert not states(_line(record, Label.ATTACK), Attacker.AS_RELEASED, Attacker.MORE_THAN_RELEASED)
+
+
+def test_people_of_a_dial_are_counted_like_those_of_an_attack(record):
     """A setting of a dial may be the strongest score; the record has no curve of it."""
-    decision = record.decision
-    named = replace(decision.decision.named, of_1000=610.0, lower=500.0, upper=700.0)
-    beyond = replace(decision.decision, strongest=len(record.attacks), named=named)
-    made = changed_record(record, decision=decision.model_copy(update={"decision": beyond}).model_dump())
-    assert (made.flagged().members, made.flagged().lower) == (61, 50)
+    dial = score(0.71, name="likelihood-ratio (mean over texts; documents: 4)", adjusted_p=0.001, tpr=0.61)
+    made = decided_record(record, evidence(score(0.55), dial))
+    assert made.decides_by_a_dial()
+    assert (made.flagged().members, made.flagged().attack) == (122, dial.name)
     assert values_of(state_answer(made)[0], Found.USERS)["how_often"].states(HowOften.USUALLY)
 
 
@@ -268,23 +343,51 @@ def test_evidence_of_a_planted_audit_names_who_declared_the_deciding_condition(r
         condition = declared.model_copy(update={"known_by": Known.NOT_MET, "reasons": [reason]})
         unmet = changed_record(made, planted=_planted(checked, condition).model_dump())
         assert _line(unmet, Label.EVIDENCE)[0].states(code)
-        assert recommend(unmet).states(Advice.CONDITION)
+        # A leak without limits is graver than a condition that is not met.
+        assert recommend(unmet).states(Advice.LEAKS)
+        assert recommend(decided_record(unmet, evidence(CALM))).states(Advice.CONDITION)
 
 
 @pytest.mark.parametrize(
     ("its", "lower", "code"),
-    [(LEAK, 0.1, Learned.YES), (LEAK, -0.1, Learned.NOTHING_FOR_OTHERS), (OPEN, -0.1, Learned.NOTHING),
-     (CALM, 0.01, Learned.YES), (OPEN, 0.0, Learned.NOTHING)],
+    [(LEAK, 0.1, None), (LEAK, -0.1, Learned.NOTHING_FOR_OTHERS), (OPEN, -0.1, Learned.NOTHING), (CALM, 0.01, None),
+     (OPEN, 0.0, Learned.NOTHING)],
 )  # fmt: skip
 def test_a_model_that_learned_nothing_is_said_to_show_nothing(record, its, lower, code):
     gain = {"value": lower + 0.1, "lower": lower, "upper": lower + 0.2, "per": "token"}
     made = changed_record(decided_record(record, evidence(its)), gain=gain)
-    assert values_of(_line(made, Label.LEARNED), code)["lower"] == lower
     elsewhere = changed_record(made, training=None, kind="audit")
-    expected = Learned.MORE_THAN_REFERENCE if lower > 0 else Learned.NOT_SHOWN
-    assert states(_line(elsewhere, Label.LEARNED), expected)
+    for each, expected in ((made, code), (elsewhere, code and Learned.NOT_SHOWN)):
+        assert (expected is None) == (Label.LEARNED not in dict(lines(each)))
+        assert expected is None or _line(each, Label.LEARNED)[0].states(expected)
+        row = limit_rows(each)[1]
+        assert row[1:] == [f"{lower + 0.1:.3g}", f"{lower:.3g}", "met" if lower > 0 else "not shown to be met"]
     unmeasured = changed_record(made, gain=None, utility=None)
     assert _line(unmeasured, Label.LEARNED)[0].states(Learned.NOT_MEASURED)
+
+
+def test_the_control_of_a_planted_audit_says_whether_anything_was_learned(record):
+    """The rows that it compares are a measurement too, and its outcome is next to the evidence."""
+    control = ControlFacts(
+        outcome=ControlOutcome.PASSED, trained_rows=400, untrained_rows=400, rows_auroc=0.81, rows_lower=0.77, held_in=30,
+        held_out=30, canary_auroc=0.8, canary_lower=0.7, difference_lower=-0.1, level=0.01,
+    )  # fmt: skip
+    planted = _planted(Condition(name="fair_coins", known_by="checked", reasons=["drawn_again"]))
+
+    def with_control(**changes):
+        its = ControlFacts.model_validate({**control.model_dump(), **changes})
+        measured = {"gain": None, "utility": None, "training": None}
+        facts = planted.model_copy(update={"control": its}).model_dump()
+        return changed_record(record, kind="planted", planted=facts, **measured)
+
+    learned = with_control()
+    assert Label.LEARNED not in dict(lines(learned))
+    assert limit_rows(learned)[1][1:] == ["0.81", "0.77", "met"]
+    nothing = with_control(rows_auroc=0.52, rows_lower=0.48, outcome="unusable")
+    assert _line(nothing, Label.LEARNED)[0].states(Learned.ROWS_NOT_SHOWN)
+    for outcome, code in (("undecided", Evidence.UNDECIDED), ("unusable", Evidence.UNUSABLE)):
+        assert states(_line(with_control(outcome=outcome), Label.EVIDENCE), code)
+    assert not states(_line(learned, Label.EVIDENCE), Evidence.UNDECIDED, Evidence.UNUSABLE)
 
 
 def test_a_claim_that_this_audit_could_not_contradict_says_nothing(record):
@@ -297,7 +400,7 @@ def test_a_claim_that_this_audit_could_not_contradict_says_nothing(record):
     void = decided_record(within, FLAWED)
     assert states(_line(void, Label.GUARANTEE), Guaranteed.NOT_VALID)
     unclaimed = _judged(changed_record(record, training=None, kind="audit"), (None, "inconclusive", "certified", 1.6))
-    assert [s.code for s in _line(unclaimed, Label.GUARANTEE)] == [Guaranteed.NONE.code, Guaranteed.NO_REACH.code]
+    assert [s.code for s in _line(unclaimed, Label.GUARANTEE)] == [Guaranteed.NONE.code]
     accounted = _judged(_private(record), (2.0, "consistent", "certified", 3.8))
     assert _line(accounted, Label.GUARANTEE)[0].states(Guaranteed.PLANNED)
     # A claim that somebody typed is not the accountant's, even where there is a plan.
@@ -314,14 +417,84 @@ def test_a_contradicted_guarantee_is_never_released(record, standing):
 
 @pytest.mark.parametrize(
     ("limit", "advice"),
-    [(0.78, Advice.RELEASE_LEAKS), (0.77, Advice.RELEASE_LEAKS), (0.76, Advice.NOT_SHOWN), (0.66, Advice.NOT_SHOWN),
-     (0.64, Advice.BROKEN)],
+    [(0.77, Advice.RELEASE_LEAKS), (0.76, Advice.RELEASE_LEAKS), (0.75, Advice.NOT_SHOWN), (0.67, Advice.NOT_SHOWN),
+     (0.65, Advice.BROKEN)],
 )  # fmt: skip
 def test_the_recommendation_flips_where_the_interval_crosses_the_limit(record, limit, advice):
     made = _limited(record, {"of": "auroc", "at_most": limit})
     assert recommend(made).states(advice)
-    # Of a broken limit the end of the interval that is nearest to it.
-    assert limit_rows(made)[0][1:3] == ["0.71", "0.65" if advice is Advice.BROKEN else "0.77"]
+    # Of a broken limit the confidence limit that is nearest to it; else the one-sided upper limit of the answer.
+    assert limit_rows(made)[-1][1:3] == ["0.71", "0.66" if advice is Advice.BROKEN else "0.76"]
+
+
+def test_the_table_of_limits_has_those_of_the_answer_and_of_the_organisation(record):
+    """The same rows in PDF, web page, terminal and JSON."""
+    calm = decided_record(record, evidence(CALM))
+    rows = report_record(calm).section("limits-table").first(Table).rows
+    assert [row[1:] for row in rows] == [
+        ["0 of 2", "", "met"], ["0.2", "0.1", "met"], ["0.5", "0.55", "met"], ["5", "11", "met"], ["", "", "not set"],
+    ]  # fmt: skip
+    limit = {"of": "loss_gain_over_base", "at_least": 0.5}
+    assert limit_rows(_limited(calm, limit))[-1][-1] != "not set"
+    shown = [text for label, text in summary_lines(calm) if label == "limit"]
+    assert [text.split(":")[0] for text in shown] == [row[0].split(":")[0] for row in rows]
+    facts = summary_facts(calm)["limits"]
+    assert [(each["status"], each["confidence_limit"]) for each in facts] == [("met", 0.55), ("met", 0.11)]
+    separating = [record.blind[0].model_copy(update={"separates": True}).model_dump()]
+    assert limit_rows(changed_record(record, blind=separating))[0][1:] == ["1 of 1", "", "broken"]
+    assert limit_rows(changed_record(record, blind=[]))[0][1:] == ["", "", "not measured"]
+
+
+_ANSWERS = {"no leak": evidence(CALM), "inconclusive": evidence(OPEN), "leaks": evidence(LEAK)}
+_AUROC_LIMITS = {"met": 0.99, "not shown": None, "broken": 0.4}
+
+
+def test_a_worse_finding_never_gets_milder_advice(record):
+    """All combinations: along each finding from better to worse, the grade of the recommendation never falls."""
+    unmet = _planted(Condition(name="given_every_row", known_by="not met", reasons=["rows_missing"]))
+    axes = {
+        "answer": list(_ANSWERS),
+        "limits": ["none", "met", "not shown", "broken"],
+        "canaries": ["calm", "leaks"],
+        "condition": ["met", "unmet"],
+        "claim": ["kept", "contradicted"],
+        "promise": ["within", "above"],
+        "epsilon": ["kept", "broken"],
+    }
+    grades = {}
+    for case in itertools.product(*axes.values()):
+        answer, limits, canaries, condition, claim, promise, epsilon = case
+        its = replace(_ANSWERS[answer], ceiling=0.6 if promise == "above" else None)
+        made = decided_record(record, its)
+        required = [] if epsilon == "kept" else [{"of": "epsilon_per_user", "at_most": 8.0}]
+        if limits != "none":
+            decided = made.decision.decision
+            limit = _AUROC_LIMITS[limits] or (decided.shown_auroc + decided.excluded_auroc) / 2
+            required.append({"of": "auroc", "at_most": limit})
+        made = _limited(made, *required)
+        if canaries == "leaks":
+            made = _with_canaries(made, evidence(LEAK))
+        if condition == "unmet":
+            made = changed_record(made, planted=unmet.model_dump())
+        if claim == "contradicted":
+            made = _judged(made, (1.0, "contradicted", "certified", 5.0))
+        grades[case] = grade_of(recommend(made))
+    for case, grade in grades.items():
+        for axis, (name, levels) in enumerate(axes.items()):
+            for worse in levels[levels.index(case[axis]) + 1 :]:
+                # Setting limits is not worse than setting none: they say how much is accepted.
+                if name == "limits" and case[axis] == "none":
+                    continue
+                # Likewise a limit on epsilon, where there was none at all.
+                if name == "epsilon" and case[1] == "none":
+                    continue
+                assert grades[(*case[:axis], worse, *case[axis + 1 :])] >= grade, (case, name, worse)
+    assert len(set(grades.values())) == len(Grade)
+
+
+def test_without_limits_a_leak_gets_graver_advice_than_an_open_question(record):
+    leak, unsure, calm = (grade_of(recommend(decided_record(record, its))) for its in map(evidence, (LEAK, OPEN, CALM)))
+    assert leak > unsure > calm
 
 
 def test_a_release_says_in_the_same_sentence_what_speaks_against_it(record):
@@ -349,7 +522,7 @@ def test_every_limit_must_be_kept(record):
     above = decided_record(record, evidence(LEAK, ceiling=0.6))
     assert recommend(_limited(above, auroc)).states(Advice.ABOVE)
     assert recommend(_limited(decided_record(record, FLAWED), auroc)).states(Advice.COMPARISON)
-    assert limit_rows(_limited(_private(record), epsilon))[0][1:] == ["2", "-", "kept"]
+    assert limit_rows(_limited(_private(record), epsilon))[-1][1:] == ["2", "", "met"]
 
 
 def test_what_was_not_audited_as_planned_is_not_released(record):
@@ -370,7 +543,7 @@ def test_what_was_not_audited_as_planned_is_not_released(record):
     [
         ("audit", BACKWARDS, Next.SWAPPED),
         ("run", BACKWARDS, Next.SWAPPED_COINS),
-        ("run", evidence(OPEN, users=60), Next.MORE_USERS),
+        ("run", evidence(OPEN, users=60, held_out=30), Next.MORE_USERS),
         ("run", evidence(CALM, learned=False), Next.LEARN_MORE),
         ("run", evidence(CALM), Next.WITHOUT_GUARANTEE),
         ("run", evidence(LEAK), Next.MITIGATE),
@@ -404,7 +577,7 @@ def test_trainings_speak_of_one_user(record):
 
 def test_limits_that_could_be_set_are_proposed_with_what_the_record_holds(record):
     proposed = propose_limits(changed_record(record, utility=None))
-    assert "0.77" in proposed
+    assert "0.76" in proposed
     assert "epsilon" not in proposed
     assert "2" in propose_limits(_private(record))
     assert propose_limits(_limited(record, {"of": "auroc", "at_most": 0.8})) == ""
@@ -429,16 +602,14 @@ def test_terminal_pdf_and_json_have_the_same_lines(record):
     for label, statements in lines(record):
         assert on_paper[label.sentence] == in_terminal[label.sentence.lower()] == written(statements)
         assert [s["code"] for s in facts["page_one"][label.name.lower()]] == [s.code for s in statements]
-    assert facts["people"]["members"] == 25
     assert facts["recommendation"] == in_terminal["recommendation"]
-    assert len(in_terminal) <= 11  # the path of the report is the twelfth
+    assert facts["grade"] == "not"
 
 
-def test_baselines_are_a_line_of_the_terminal(record):
-    assert page_one.state_baselines(changed_record(record, blind=[])).states(Baselines.NOT_RUN)
-    assert page_one.state_baselines(record).states(Baselines.NONE_SEPARATES)
-    separating = [record.blind[0].model_copy(update={"separates": True}).model_dump()]
-    assert page_one.state_baselines(changed_record(record, blind=separating)).states(Baselines.SEPARATE)
+def test_who_audited_is_on_page_one(record):
+    stated_release = {"access": "weights", "auditor": "R. Auditor"}
+    made = changed_record(record, config={**record.config, "release": stated_release})
+    assert "R. Auditor" in dict(report_record(made).section("answer").first(FactList).pairs)["Audit"]
 
 
 def test_a_line_is_wrapped_at_the_width_of_the_terminal_and_words_are_whole(monkeypatch):
@@ -454,8 +625,8 @@ def _words(block):
     match block:
         case Paragraph(text, lead):
             return f"{lead} {text}".split()
-        case Banner(answer, text):
-            return f"{answer} {text}".split()
+        case Banner(_, title, text):
+            return f"{title} {text}".split()
         case FactList(pairs):
             return " ".join(itertools.chain.from_iterable(pairs)).split()
     return []

@@ -29,6 +29,12 @@ RULE = {
 TWO = {"none": None, "uls": {"defense": ULS}, "more": {"defense": {**ULS, "noise_multiplier": 2.0}}}
 
 
+def reaching(record, value, lower, upper):
+    """The decision of the record with these AUROCs: the largest, and those that are shown and ruled out."""
+    areas = {"largest_auroc": value, "shown_auroc": lower, "excluded_auroc": upper}
+    return record.decision.model_copy(update={"decision": dataclasses.replace(record.decision.decision, **areas)})
+
+
 def made_up(record, auroc, gain, *, spread=0.01, epsilon=6.0, half=0.02):
     """Records of five blocks with these AUROCs and gains, their own intervals half as wide as ``half``."""
     utility = record.utility
@@ -43,6 +49,7 @@ def made_up(record, auroc, gain, *, spread=0.01, epsilon=6.0, half=0.02):
         its = utility.gain.model_copy(update={"value": gained, "lower": gained - half, "upper": gained + half})
         found[block] = record.model_copy(
             update={
+                "decision": reaching(record, area, area - half, area + half),
                 "attacks": attacks,
                 "dials": dials,
                 "measures": {
@@ -68,14 +75,17 @@ def test_the_rule_names_what_to_ship_or_why_not(swept, tmp_path):
     }  # fmt: skip
     assert names([t.requirement for t in found.candidates[0].tests][1], "auroc", "0.6")
     # A model whose own audit reports a leak is handed out only if no other model keeps the limits.
-    decision = record.decision.decision
-    leak = record.decision.model_copy(update={"decision": dataclasses.replace(decision, answer=Answer.LEAKS)})
+    first = better[1].decision
+    leak = first.model_copy(update={"decision": dataclasses.replace(first.decision, answer=Answer.LEAKS)})
     alarmed = {**better, 1: better[1].model_copy(update={"decision": leak})}
     assert shipping(sweep, {"uls": good, "more": alarmed}).block == 2
     # A dial counts as an attack does, over the blocks and for the block whose model is handed out.
     far = {
         block: its.model_copy(
-            update={"dials": [its.dials[0].model_copy(update={"auroc": leaks[block].attacks[0].auroc}), *its.dials[1:]]}
+            update={
+                "dials": [its.dials[0].model_copy(update={"auroc": leaks[block].attacks[0].auroc}), *its.dials[1:]],
+                "decision": leaks[block].decision,
+            }
         )
         for block, its in better.items()
     }

@@ -94,7 +94,10 @@ def test_the_report_of_a_sweep_is_made_with_it_and_again_from_its_document(swept
     assert (cell / "report.html").stat().st_size < 3_000_000
     assert result.attacker.fpr == 0.05
     for its in result.variants:
-        assert 0 <= its.named.value <= 1000
+        records = [read_record(out / "cells" / str(block) / its.name / "record.json") for block in (1, 2)]
+        people = [record.flagged() for record in records]
+        assert its.flagged.value == pytest.approx(sum(100 * each.members_share for each in people) / 2, abs=0.05)
+        assert its.wrongly == pytest.approx(sum(100 * each.others_share for each in people) / 2, abs=0.05)
         assert its.dominated_by == []  # two blocks show nothing
     assert result.variants[1].differs["defense.kind"] == "uls"
     assert result.variants[1].epsilon_per_user == result.variants[1].epsilon
