@@ -148,7 +148,7 @@ def _draw_scores(record: Record, curve: Curve, attack: str) -> str:
 
 
 def _draw_people(blocks: Sequence[tuple[int, int]]) -> str:
-    with figure(3.2, 1.75) as (drawn, saved):
+    with figure(3.4, 1.75) as (drawn, saved):
         members, others = drawn.subplots(1, 2)
         _draw_dots(members, *blocks[0], BLUE, "members\nflagged")
         _draw_dots(others, *blocks[1], ORANGE, "non-members\nwrongly flagged")

@@ -199,7 +199,7 @@ def _list(names: list[str]) -> str:
 
 
 def state_leaks(result: SweepResult) -> list[Statement]:
-    """Return the variants by their answer, the gravest first; empty if the banner has them, next to the selected one."""
+    """Return the variants by their answer, the gravest first; empty if the banner has them."""
     if result.shipping is not None and result.shipping.variant is not None:
         return []
     return [

@@ -108,7 +108,8 @@ def flagged_in(its, decided, by):
     """The people whom page one counts, by groups of users that have the scores' rates, and those of the best attack."""
     if decided.answer is Answer.NOT_VALID:
         return None, None
-    inside, outside = its.users - its.held_out, its.held_out
+    outside = min(its.held_out, its.users // 2)
+    inside = its.users - outside
 
     def counted(score, choice, among):
         rate = score.at(by.fpr)

@@ -89,8 +89,8 @@ class Left(Code):
         " ruled out"
     )
     BOTH = (
-        "an AUROC of up to {auroc:.2f}, and an attack that flags up to {percent:.0f} % of {what.member} at"
-        " {fpr_percent:g} % false positives, are not ruled out"
+        "an AUROC of up to {auroc:.2f}, and up to {percent:.0f} % of {what.member} flagged at {fpr_percent:g} % false"
+        " positives, are not ruled out"
     )
     TOO_FEW_FOR_RATE = (
         "so few users cannot show whether an attack flags many {what.member} at {fpr_percent:g} % false positives"

@@ -61,7 +61,7 @@ def test_the_command_writes_tables_and_every_figure_in_three_formats_with_what_i
     points = [(float(row["x"]), float(row["y"])) for row in drawn if row["series"].startswith(plain.primary_attack)]
     drawn_first = np.array(points[: len(curve.fpr)])
     np.testing.assert_allclose(drawn_first, np.column_stack([curve.fpr, curve.tpr]), atol=1e-5)
-    scores = _rows(tmp_path / "figures" / "people.csv")
+    scores = _rows(tmp_path / "figures" / "scores.csv")
     assert [float(row["x"]) for row in scores if row["series"] == "members"][:2] == pytest.approx(
         curve.histogram.edges[:2], rel=1e-4
     )
@@ -80,10 +80,8 @@ def test_points_and_intervals_of_each_defense_are_in_the_data_by_name(tmp_path):
 
 
 def test_every_table_is_written_as_csv_markdown_and_latex(tmp_path):
-    head, rows = ("name", "100 %"), [["a|b", "1_000 & more"], ["x\u200b-y", "2"]]
-    report = Report(
-        "t", "s", "2026-11-27T00:00:00+00:00", "n", (ReportSection("sizes", "Sizes", (Table(head, rows),) * 2),)
-    )
+    head, rows = ("name", "100 %"), [["a|b", "1_000 & more"], ["x-y", "2"]]
+    report = Report("t", "0.1.0", "n", (ReportSection("sizes", "Sizes", (Table(head, rows),) * 2),))
     written = write_tables(report, tmp_path)
     assert {path.name for path in written} == {f"{n}.{k}" for n in ("sizes", "sizes-2") for k in ("csv", "md", "tex")}
     assert _rows(tmp_path / "sizes.csv")[1] == {"name": "x-y", "100 %": "2"}

@@ -369,8 +369,8 @@ def test_a_model_that_learned_nothing_is_said_to_show_nothing(record, its, lower
 def test_the_control_of_a_planted_audit_says_whether_anything_was_learned(record):
     """The rows that it compares are a measurement too, and its outcome is next to the evidence."""
     control = ControlFacts(
-        outcome=ControlOutcome.PASSED, trained_rows=400, untrained_rows=400, rows_auroc=0.81, rows_lower=0.77, held_in=30,
-        held_out=30, canary_auroc=0.8, canary_lower=0.7, difference_lower=-0.1, level=0.01,
+        outcome=ControlOutcome.PASSED, trained_rows=400, untrained_rows=400, rows_auroc=0.81, rows_lower=0.77,
+        held_in=30, held_out=30, canary_auroc=0.8, canary_lower=0.7, difference_lower=-0.1, level=0.01,
     )  # fmt: skip
     planted = _planted(Condition(name="fair_coins", known_by="checked", reasons=["drawn_again"]))
 

@@ -15,6 +15,7 @@ from heldin.audit.results import CanaryGroup, TrainingsFacts
 from heldin.record.document import read_record, write_record
 from heldin.record.facts import Ceiling, GradientNorms
 from heldin.reports.blocks import FactList, Place, texts
+from heldin.reports.limits import limit_rows
 from heldin.reports.page_one import report_id, summary_lines
 from heldin.reports.record_report import report_record
 from heldin.reports.typesetting import write_pdf
@@ -125,9 +126,11 @@ def printed(made, tmp_path_factory):
 def test_page_one_is_one_page_with_answer_figure_lines_and_signature(made, printed):
     first, second = printed[:2]
     for label, text in summary_lines(made):
-        # The terminal has the answer in one line, and baselines, which are on a later page.
-        if label not in ("answer", "baselines"):
+        # The terminal has the answer in one line, and each limit in a sentence.
+        if label not in ("answer", "limit"):
             assert first.says(text), label
+    for row in limit_rows(made):
+        assert all(first.says(cell) for cell in row)
     assert first.says(made.decision.decision.answer.value.capitalize())
     assert first.says(report_id(made))
     figures_there = [box for kind, *box in first.boxes if kind == FORM]
@@ -233,7 +236,7 @@ def drawings(drawn_record):
             runs=40, with_user=20, documents=2, target="defense", pilot=10, threshold=1.0, members=15,
             true_positives=9, non_members=15, false_positives=1, epsilon_lower=0.5, reach=1.0, seconds_each=1.0,
         )  # fmt: skip
-        drawings += drawn_of(report_record(drawn_record.model_copy(update={"trainings": trainings})), "people")
+        drawings += drawn_of(report_record(drawn_record.model_copy(update={"trainings": trainings})), "scores")
     return drawings
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from heldin.audit.attack_results import Curve, TprAt
+from heldin.audit.attack_results import Curve
 from heldin.audit.results import Emitted, ExtractionFacts, ExtractionGroup, TrainingsFacts
 from heldin.record.facts import ByExposure, Ceiling
 from heldin.reports import annex
@@ -17,7 +17,7 @@ from heldin.reports.people import (
     describe_worst_off,
     explain_people,
 )
-from tests.made_facts import attack_result, changed_record, decision_of, estimate, evidence, score, stated
+from tests.made_facts import attack_result, changed_record, decision_of, evidence, score, stated
 from tests.refusals import names
 
 LEAK = evidence(score(0.71, adjusted_p=0.001, tpr=0.25))
@@ -32,12 +32,11 @@ def record(plain):
     )
 
 
-def _curve(record, *rates, held_in=(10, 30), held_out=(30, 10)):
-    """The record with these true-positive rates: (FPR, value or None for too few held out)."""
-    at = [TprAt(fpr=f, estimate=None if v is None else estimate(v, v - 0.1, v + 0.1)) for f, v in rates]
+def _histogram(record, held_in, held_out):
+    """The record with so many members and non-members of low and of high scores."""
     its = record.attacks[0]
     histogram = its.curve.histogram.model_copy(update={"held_in": list(held_in), "held_out": list(held_out)})
-    curve = Curve.model_validate({**its.curve.model_dump(), "tpr_at": at, "histogram": histogram.model_dump()})
+    curve = Curve.model_validate({**its.curve.model_dump(), "histogram": histogram.model_dump()})
     return changed_record(record, attacks=[its.model_copy(update={"curve": curve}).model_dump()])
 
 
@@ -56,7 +55,10 @@ def test_how_many_flagged_people_are_members_depends_on_how_rare_members_are(rec
     assert names(explain_people(record), "83 of every 100")
     assert approved("explained", explain_people(record))
     # An interval that guessing reaches.
-    assert approved("near guessing", explain_people(_curve(record, (0.05, 0.12))))
+    near = decision_of(evidence(score(0.55, adjusted_p=0.001, tpr=0.06)))
+    assert approved("near guessing", explain_people(changed_record(record, decision=near.model_dump())))
+    nobody = decision_of(FLAW)
+    assert explain_people(changed_record(record, decision=nobody.model_dump())) == ""
 
 
 def test_the_annex_names_the_attack_that_was_fixed_beforehand_beside_a_stronger_setting_of_a_dial(record, approved):
@@ -82,25 +84,11 @@ def test_what_an_attack_asks_of_which_models_is_its_own(record, approved):
     assert approved("log-probabilities", describe_attacker(changed_record(record, config=config)))
 
 
-def test_where_the_stated_rate_cannot_be_seen_the_reason_is_given(record, approved):
-    its = _curve(record, (0.01, 0.02), (0.05, None), (0.1, 0.4))
-    assert names(explain_people(its), "10.0 %", "5.0 %")
-    assert approved("next rate", explain_people(its))
-    unasked = _curve(record, (0.01, 0.02), (0.1, 0.4))
-    assert names(explain_people(unasked), "10.0 %", "5.0 %", "audit.fprs")
-    assert approved("rate not asked for", explain_people(unasked))
-    for none in (
-        _curve(record, (0.01, 0.02), (0.05, None)),
-        changed_record(record, decision=decision_of(FLAW).model_dump()),
-    ):
-        assert explain_people(none) == ""
-
-
 def test_the_worst_off_by_the_promise_and_by_the_group_with_the_highest_scores(record, approved):
-    assert names(describe_worst_off(record), "40 users", "30", "10")
+    assert names(describe_worst_off(record), "40 users", "30 members", "10 non-members")
     assert approved("no promise", describe_worst_off(record))
-    few = describe_worst_off(_curve(record, (0.05, 0.3), held_in=(29, 11), held_out=(39, 1)))
-    assert names(few, "12 users", "11", "1")
+    few = describe_worst_off(_histogram(record, (29, 11), (39, 1)))
+    assert names(few, "12 users", "11 members", "1 non-member")
     e2 = math.exp(2.0)
     said = describe_worst_off(_promised(record, 2.0))
     public = record.corpus.public_users

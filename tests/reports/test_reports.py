@@ -135,12 +135,12 @@ def test_a_side_without_validation_texts_has_no_curve(record, without):
 @pytest.mark.usefixtures("typeset")
 def test_figures_are_vector_and_there_only_where_there_is_something_to_draw(record):
     drawn = figures(record)
-    assert set(drawn) == {"people", "roc", "curves", "knowledge"}
+    assert set(drawn) == {"people", "scores", "roc", "curves", "knowledge"}
     for svg in drawn.values():
         ET.fromstring(svg)
         assert "<path" in svg
         assert "<image" not in svg
-    assert set(figures(changed_record(record, training=None, knowledge=[]))) == {"people", "roc"}
+    assert set(figures(changed_record(record, training=None, knowledge=[]))) == {"people", "scores", "roc"}
 
 
 def test_figures_are_the_same_for_the_same_record(record):
@@ -150,14 +150,14 @@ def test_figures_are_the_same_for_the_same_record(record):
 def test_every_figure_has_words_and_the_histogram_s_are_its_numbers(record):
     drawn = report_record(record).figures
     assert all(figure.alt for figure in drawn.values())
-    counts = record.named().curve.histogram
-    assert f"{counts.held_in[-1]} of {counts.held_in[-1] + counts.held_out[-1]}" in drawn["people"].alt
+    counts = record.counted_attack().curve.histogram
+    assert f"{counts.held_in[-1]} of {counts.held_in[-1] + counts.held_out[-1]}" in drawn["scores"].alt
 
 
 @pytest.mark.usefixtures("typeset")
 def test_held_in_and_held_out_differ_in_grey(record):
     """Not by hue alone: the two colours' luminances are apart, and one side is hatched."""
-    svg = figures(record)["people"]
+    svg = figures(record)["people"] + figures(record)["scores"]
 
     def luminance(colour):
         r, g, b = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))

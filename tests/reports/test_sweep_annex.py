@@ -170,7 +170,7 @@ def test_page_and_pdf_have_the_texts_of_the_annex_and_lines_to_sign(tmp_path):
     for key in ("tests", "others", "when-to-repeat", "residual", "promise-terms", "quality", "opinion"):
         for text in texts(report.section(key)):
             assert any(page.says(text) for page in printed[number - 1 :]), text
-            assert text in unescape(written), text
+            assert text in unescape(written.replace("<wbr>", "")), text
     for line in ("decision", "name", "date"):
         assert f'<div class="label">{line}</div>' in written
 

@@ -11,7 +11,7 @@ from heldin.audit.requirement import Requirement
 from heldin.audit.shipping import Candidate, Shipping, judge_candidates
 from heldin.record.sweep import SweepResult
 from heldin.reports import sweep_findings
-from heldin.reports.blocks import Figure, Report, ReportSection, texts
+from heldin.reports.blocks import Banner, Figure, Report, ReportSection, texts
 from heldin.reports.figures import figure
 from heldin.reports.page_one import written
 from heldin.reports.sweep_figures import extent_of, marks_in, place_labels
@@ -49,7 +49,7 @@ def test_page_one_answers_and_is_signed(case):
     result, printed = case
     # Ten names of a hundred letters take more than a page.
     first = printed[0].text + (printed[1].text if result is CASES["fifty"] else "")
-    assert printed[0].says(str(sweep_findings.state_answer(result)))
+    assert printed[0].says(written(sweep_findings.state_answer(result)))
     for label, statements in sweep_findings.lines(result):
         assert label.sentence in first
         if result is not CASES["fifty"]:
@@ -62,9 +62,9 @@ def test_page_one_answers_and_is_signed(case):
 def test_every_number_of_the_main_table_is_the_documents(case):
     result, printed = case
     for its in result.variants:
-        gain, flagged = its.gain, its.named
+        gain, flagged = its.gain, its.flagged
         first = [f"{gain.value:+.3f} ({gain.lower:+.3f} to {gain.upper:+.3f})"]
-        first.append(f"{flagged.value / 10:.0f} ({flagged.lower / 10:.0f} to {flagged.upper / 10:.0f})")
+        first.append(f"{flagged.value:.0f} ({flagged.lower:.0f} to {flagged.upper:.0f}) / {its.wrongly:.0f}")
         # Ten names of a hundred letters take more than a page.
         assert all(any(page.says(number) for page in printed[:2]) for number in first)
     text = " ".join(page.text for page in printed)
@@ -144,7 +144,7 @@ def test_each_defense_has_an_answer_over_its_repetitions():
 def test_nobody_is_counted_where_the_comparison_is_not_valid():
     cells = [c.model_copy(update={"answer": "not valid"}) if c.variant == "uls" else c for c in CASES["rule"].cells]
     void = CASES["rule"].model_copy(update={"cells": cells})
-    people = values_of(_lines(void)[SweepLabel.PEOPLE], Compared.WRONGLY)["people"]
+    people = values_of(_lines(void)[SweepLabel.PEOPLE], Compared.FLAGGED)["people"]
     assert [each.values["variant"] for each in people] == ["plain training", "cap10"]
     assert sweep_findings.tabulate_defenses(void).rows[2][2] == "-"
     assert "uls" in report_sweep(CASES["rule"]).figures["defenses"].alt
@@ -153,18 +153,59 @@ def test_nobody_is_counted_where_the_comparison_is_not_valid():
 
 def test_the_banner_is_the_answer_for_the_selected_defense_or_the_gravest():
     assert sweep_findings.answer_of_sweep(CASES["rule"]) == Answer.NO_LEAK
-    assert sweep_findings.state_answer(CASES["rule"]).states(Chosen.SHIP)
+    assert sweep_findings.state_answer(CASES["rule"])[0].states(Chosen.ONLY_CANDIDATE)
     assert sweep_findings.answer_of_sweep(CASES["no rule"]) == "leaks"
-    answer = sweep_findings.state_answer(CASES["no rule"])
+    (answer,) = sweep_findings.state_answer(CASES["no rule"])
     assert values_of(answer, Chosen.LEAKING)["variants"] == "plain training"
     assert answer.states(Chosen.NO_RULE)
 
 
 def test_a_selected_defense_whose_canary_users_leak_is_said_so_in_the_same_sentence():
-    cells = [c.model_copy(update={"canaries_leak": c.variant == "uls"}) for c in CASES["rule"].cells]
-    answer = sweep_findings.state_answer(CASES["rule"].model_copy(update={"cells": cells}))
-    assert states(values_of(answer, Chosen.SHIP)["although"].values["against"], Chosen.CANARIES_LEAK)
-    assert sweep_findings.state_answer(CASES["rule"]).values["although"] is None
+    cells = [
+        c.model_copy(update={"canaries_answer": "leaks" if c.variant == "uls" else "inconclusive"})
+        for c in CASES["rule"].cells
+    ]
+    answer = sweep_findings.state_answer(CASES["rule"].model_copy(update={"cells": cells}))[0]
+    assert states(values_of(answer, Chosen.ONLY_CANDIDATE)["although"].values["against"], Chosen.CANARIES_LEAK)
+    assert sweep_findings.state_answer(CASES["rule"])[0].values["although"] is None
+
+
+def test_the_banner_names_the_model_to_release_and_what_the_others_do():
+    """A green banner over models that leak names the one model that it is about."""
+    banner = report_sweep(CASES["rule"]).section("answer").first(Banner)
+    assert (banner.answer, banner.title) == ("no leak found", "Release uls")
+    stated = sweep_findings.state_answer(CASES["rule"])
+    others = values_of(stated, Chosen.OTHERS)["answers"]
+    assert [(each.values["variants"], each.values["answer"]) for each in others] == [
+        ("plain training", "leaks"), ("cap10", "inconclusive"),
+    ]  # fmt: skip
+    plain, selected = CASES["rule"].variants[0], CASES["rule"].variants[2]
+    kept = 100 * selected.gain.value / plain.gain.value
+    assert values_of(stated, Chosen.KEEPS)["percent"] == pytest.approx(kept)
+    assert values_of(stated, Chosen.DELTA)["product"] == pytest.approx(1e-5 * 150)
+    many = [v.model_copy(update={"trained_users": 15_000}) for v in CASES["rule"].variants]
+    large = CASES["rule"].model_copy(update={"variants": many})
+    assert values_of(sweep_findings.state_answer(large), Chosen.LARGE_DELTA)["product"] == pytest.approx(0.15)
+    assert report_sweep(CASES["no rule"]).section("answer").first(Banner).title == "Leaks"
+    none = CASES["rule"].shipping.model_copy(update={"answer": "none passes", "variant": None, "block": None})
+    nothing = report_sweep(CASES["rule"].model_copy(update={"shipping": none}))
+    assert nothing.section("answer").first(Banner).title == "Release none of these models"
+
+
+def test_no_leak_of_canary_users_is_said_of_that_answer_only():
+    """Canary users that are too few for an answer are inconclusive."""
+    answers = {"none": "leaks", "cap10": "inconclusive", "uls": "no leak found"}
+    cells = [c.model_copy(update={"canaries_answer": answers[c.variant]}) for c in CASES["rule"].cells]
+    lines = _lines(CASES["rule"].model_copy(update={"cells": cells}))[SweepLabel.CANARIES]
+    assert [(line.values["answer"], line.values["variants"]) for line in lines] == [
+        ("Leaks", "plain training"), ("Inconclusive", "cap10"), ("No leak found", "uls"),
+    ]  # fmt: skip
+
+
+def test_without_a_rule_models_that_leak_are_not_released():
+    advice = sweep_findings.recommend(CASES["no rule"])
+    assert values_of(advice, SweepAdvice.LEAKING)["variants"] == "plain training"
+    assert states(advice, SweepAdvice.SET_RULE)
 
 
 def test_a_released_model_whose_own_audit_leaks_is_said_so_in_the_same_sentence():
@@ -176,7 +217,7 @@ def test_a_released_model_whose_own_audit_leaks_is_said_so_in_the_same_sentence(
             for c in CASES["rule"].cells
         ]
         answer = sweep_findings.state_answer(CASES["rule"].model_copy(update={"cells": cells}))
-        return values_of(answer, Chosen.SHIP)["although"].values["against"]
+        return values_of(answer, Chosen.ONLY_CANDIDATE)["although"].values["against"]
 
     assert values_of(against(2, 3), Chosen.INCONCLUSIVE) == {"leaking": 2, "count": 5}
     assert not states(against(2, 3), Chosen.OWN_LEAK)
@@ -192,7 +233,7 @@ def test_missing_repetitions_are_counted_beside_the_answer():
 def test_who_leaks_who_learned_and_who_is_dominated_is_on_page_one():
     lines = _lines(CASES["no rule"])
     assert [s.values["variants"] for s in lines[SweepLabel.LEAKS]] == ["plain training", "cap10", "uls"]
-    assert values_of(lines[SweepLabel.CANARIES], Compared.CANARIES_LEAK)["variants"] == "plain training, cap10"
+    assert lines[SweepLabel.CANARIES][0].values["variants"] == "plain training, cap10"
     assert values_of(lines[SweepLabel.LEARNED], Compared.LEARNED)["variants"] == "plain training, cap10, uls"
     assert values_of(lines[SweepLabel.BEATEN], Compared.BEATEN)["variants"] == "cap10"
     variants = [
@@ -283,7 +324,7 @@ def test_names_in_the_picture_overlap_no_other_name_and_no_edge(spread, monkeypa
 def test_a_figure_without_words_is_refused(tmp_path, alt):
     # The standard PDF/UA-1 asks for them: without it nobody would notice that they are missing.
     figure = Figure("picture", lambda: "<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>", alt)
-    report = Report("t", "s", "today", "internal", (ReportSection("figure", "Figure", (figure,)),))
+    report = Report("t", "0.1.0", "internal", (ReportSection("figure", "Figure", (figure,)),))
     if alt:
         assert write_pdf(report, tmp_path / "report.pdf").is_file()
         return
@@ -301,14 +342,14 @@ def test_a_single_evaluation_is_not_drawn_as_a_course_of_training():
 
 def test_unfinished_cells_and_missing_numbers_are_shown_as_such():
     result = made_sweep()
-    lost = {"state": "failed", "reason": "no memory", "answer": None, "canaries_leak": None, "tests": None}
+    lost = {"state": "failed", "reason": "no memory", "answer": None, "canaries_answer": None, "tests": None}
     cells = [cell.model_copy(update=lost) for cell in result.cells]
-    nothing = {"auroc": None, "gain": None, "loss": None, "named": None, "cells": 0, "promise": None}
+    nothing = {"auroc": None, "gain": None, "loss": None, "flagged": None, "cells": 0, "promise": None}
     bare = [its.model_copy(update=nothing) for its in result.variants]
     failed = result.model_copy(update={"cells": cells, "variants": bare, "attacker": None})
     assert report_sweep(failed).figures.keys() <= {"curves"}
     assert "failed: no memory" in "\n".join(texts(report_sweep(failed).section("cells")))
-    assert sweep_findings.state_answer(failed).states(Chosen.NOTHING_DONE)
+    assert sweep_findings.state_answer(failed)[0].states(Chosen.NOTHING_DONE)
     assert sweep_findings.recommend(failed).states(SweepAdvice.RUN_AGAIN)
 
 

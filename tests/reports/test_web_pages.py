@@ -2,7 +2,7 @@
 
 import pytest
 
-from heldin.reports.blocks import Banner, FactList, Figure, Paragraph, Table
+from heldin.reports.blocks import Banner, FactList, Paragraph, Table
 from heldin.reports.html import render
 from tests.drafts import typesetting
 from tests.reports.browser import show
@@ -36,18 +36,15 @@ def test_every_heading_text_cell_and_figure_is_visible(pages, kind, tmp_path):
         assert not section.title or _plain(section.title) in headings
         for block in section.blocks:
             match block:
-                case Banner(answer, text):
-                    assert [_plain(text) for text in shown.banner] == [
-                        _plain(f"{_icon(answer)}{answer.capitalize()}. {text}")
-                    ]
+                case Banner(answer, title, text):
+                    assert [_plain(text) for text in shown.banner] == [_plain(f"{_icon(answer)}{title}. {text}")]
                 case Paragraph(text, lead):
                     assert _plain(f"{lead} {text}") in paragraphs
                 case Table(head, rows):
                     assert {_plain(cell) for row in (head, *rows) for cell in row if cell} <= cells
                 case FactList(pairs):
                     assert {_plain(cell) for pair in pairs for cell in pair if cell} <= cells
-    figures = [block for section in report.sections for block in section.blocks if isinstance(block, Figure)]
-    assert [drawing["title"] for drawing in shown.drawings] == [figure.alt for figure in figures]
+    assert {drawing["title"] for drawing in shown.drawings} == {figure.alt for figure in report.figures.values()}
     # Letters are letters, and nothing lost its colours.
     assert all(drawing["texts"] >= 2 and drawing["colours"] >= 2 for drawing in shown.drawings)
 
