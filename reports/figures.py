@@ -141,7 +141,7 @@ def _draw_scores(record: Record, curve: Curve, attack: str) -> str:
         two_sides(scores, curve.histogram, "members", "non-members")
         if record.trainings is not None and record.trainings.threshold is not None:
             scores.axvline(record.trainings.threshold, color="black", linewidth=0.8, linestyle="--", label="threshold")
-        label(scores, f"score of {attack} (higher: more like a member)", "share of the group")
+        label(scores, f"score of {attack}\n(higher: more like a member)", "share of the group")
         scores.set_yticks([])
         above(scores)
     return saved[0]

@@ -424,7 +424,7 @@ def summary_lines(record: Record) -> Iterator[tuple[str, str]]:
     yield "answer", f"{record.decision.decision.answer.value.capitalize()}. {written(state_answer(record))}"
     for name, measured, reach, outcome in limit_rows(record):
         numbers = ", ".join(filter(None, (measured and f"measured {measured}", reach and f"95 % limit {reach}")))
-        yield "limit", f"{name}: {outcome}{numbers and f' ({numbers})'}"
+        yield "limit", f"{outcome}; {name}{numbers and f' ({numbers})'}"
     for label, statements in lines(record):
         yield label.sentence.lower(), written(statements)
 

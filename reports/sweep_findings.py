@@ -154,7 +154,7 @@ def _state_others(result: SweepResult) -> list[Statement]:
         answer: [label for label in labels if label != selected]
         for answer, labels in _by_answer(result, answer_of).items()
     }
-    parts = [Chosen.OTHER(answer=answer.value, variants=_list(names)) for answer, names in others.items() if names]
+    parts = [Chosen[f"OTHER_{answer.name}"](variants=_list(names)) for answer, names in others.items() if names]
     return [Chosen.OTHERS(answers=parts)] if parts else []
 
 

@@ -40,6 +40,8 @@ FURTHER = {
     "cohort": "the expected number of users whose texts are read in one step of private training.",
     "coin": "an independent fair coin flip that decides whether a user is a member. heldin draws coins from a secret"
     " key of the run.",
+    "deciding attack": "the strongest of the attacks that pass the test of all attacks together. Page one counts people"
+    " by it; only a leak has one.",
     "ELS": "example-level sampling: each step draws records, and a limit on the records of a user gives a guarantee for"
     " users.",
     "exposure": "the rank of a canary user's planted text among texts of the same kind that were not planted, in bits."
@@ -55,7 +57,8 @@ FURTHER = {
     " reads it, and the audit tests it.",
     "planted set": "training data in which heldin decided by coins which users and canary users are present, for a"
     " training that somebody else runs.",
-    "primary attack": "the attack that the configuration fixes beforehand for testing claims.",
+    "primary attack": "the attack that the configuration fixes beforehand. Bounds and claims use it, and page one"
+    " counts people by it unless an attack leaks.",
     "record": "the file record.json, with every number of a report. In a corpus, a record is one text with its user.",
     "reference model": "a model that never saw the audited users, with which the audited model is compared. It is often"
     " the base model.",

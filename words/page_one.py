@@ -14,7 +14,7 @@ class Label(Code):
     GUARANTEE = "Guarantee"
     RECOMMENDATION = "Recommendation"
     NOT_TESTED = "Not tested"
-    CHANGE = "Would change this"
+    CHANGE = "Would change it"
 
 
 class Handling(Code):
@@ -116,19 +116,19 @@ class People(Code):
     """How many people an attack flags; ``audited`` names whose words are used."""
 
     COUNTED = (
-        "{which} at this threshold flags {rate:.0f} of every 100 members ({what.members}; 95 % CI {lower:.0f} to"
-        " {upper:.0f}) and wrongly {wrong:.0f} of every 100 non-members (CI {wrong_lower:.0f} to {wrong_upper:.0f})."
-        " Guessing flags equal shares.{allowed}"
+        "{which} at this threshold flags {rate:.0f} of every 100 members ({what.members}; 95 % confidence interval (CI)"
+        " {lower:.0f} to {upper:.0f}) and wrongly {wrong:.0f} of every 100 non-members (CI {wrong_lower:.0f} to"
+        " {wrong_upper:.0f}). Guessing flags equal shares.{allowed}"
     )
     COUNTED_FEW = (
-        "{which} at this threshold flags {count} of {of} members ({what.members}; 95 % CI {lower:.0f} to {upper:.0f} of"
-        " every 100) and wrongly {wrong_count} of {wrong_of} non-members (CI {wrong_lower:.0f} to {wrong_upper:.0f})."
-        " Guessing flags equal shares.{allowed}"
+        "{which} at this threshold flags {count} of {of} members ({what.members}; 95 % confidence interval (CI)"
+        " {lower:.0f} to {upper:.0f} of every 100) and wrongly {wrong_count} of {wrong_of} non-members (CI"
+        " {wrong_lower:.0f} to {wrong_upper:.0f}). Guessing flags equal shares.{allowed}"
     )
     ALLOWED = " The guarantee allows at most {rate:.0f} on average."
     BEST = "The best of {among} flags {rate:.0f} and {wrong:.0f} of 100, which chance explains."
     CANARIES = (
-        "{answer}. {attack} flags {count} of {of} in training (CI {lower:.0f} to {upper:.0f} of every 100) and wrongly"
+        "{answer}. {attack} flags {count} of {of} in training (CI {lower:.0f} to {upper:.0f} %) and wrongly"
         " {wrong_count} of {wrong_of} others."
     )
     CANARIES_NOT_COUNTED = "{answer}: {users} were planted, {held_in} of them in the training data."
@@ -140,8 +140,8 @@ class People(Code):
 class Attacker(Code):
     """What the attack needs whose people are counted, and whether those who get the model will have it."""
 
-    NEEDS = "Needs {asked}, and about {texts} a person.{held}"
-    OF_TRAININGS = "Needs the model of a training, the base model, and every text of the planted user.{held}"
+    NEEDS = "It needs {asked}, and about {texts} a person.{held}"
+    OF_TRAININGS = "It needs the model of a training, the base model, and every text of the planted user.{held}"
     MORE_THAN_RELEASED = " Released as {released}: this attack needs more than your users will have."
     AS_RELEASED = " Released as {released}: this is enough."
 

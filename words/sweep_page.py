@@ -12,7 +12,10 @@ class Chosen(Code):
     ONLY_CANDIDATE = "The only candidate, {variant}, is shown to be within your limits{although}."
     BEST_OF = "{variant} is the best of {passing} candidates that are shown to be within your limits{although}."
     OTHERS = "The other models: {answers}."
-    OTHER = ("{variants} ({answer})", ", ")
+    OTHER_LEAKS = ("{variants} (leak)", ", ")
+    OTHER_NO_LEAK = ("{variants} (no leak found)", ", ")
+    OTHER_INCONCLUSIVE = ("{variants} (inconclusive)", ", ")
+    OTHER_NOT_VALID = ("{variants} (not valid)", ", ")
     KEEPS = "It keeps {percent:.0f} % of plain training's gain."
     DELTA = "Its delta times its users is {product:.2g}."
     LARGE_DELTA = "Its delta times its users is {product:.2g}, which should be far below 1."

@@ -437,7 +437,7 @@ def test_the_table_of_limits_has_those_of_the_answer_and_of_the_organisation(rec
     limit = {"of": "loss_gain_over_base", "at_least": 0.5}
     assert limit_rows(_limited(calm, limit))[-1][-1] != "not set"
     shown = [text for label, text in summary_lines(calm) if label == "limit"]
-    assert [text.split(":")[0] for text in shown] == [row[0].split(":")[0] for row in rows]
+    assert all(text.startswith(f"{row[3]}; {row[0]}") for text, row in zip(shown, rows, strict=True))
     facts = summary_facts(calm)["limits"]
     assert [(each["status"], each["confidence_limit"]) for each in facts] == [("met", 0.55), ("met", 0.11)]
     separating = [record.blind[0].model_copy(update={"separates": True}).model_dump()]

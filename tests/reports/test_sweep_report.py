@@ -176,8 +176,8 @@ def test_the_banner_names_the_model_to_release_and_what_the_others_do():
     assert (banner.answer, banner.title) == ("no leak found", "Release uls")
     stated = sweep_findings.state_answer(CASES["rule"])
     others = values_of(stated, Chosen.OTHERS)["answers"]
-    assert [(each.values["variants"], each.values["answer"]) for each in others] == [
-        ("plain training", "leaks"), ("cap10", "inconclusive"),
+    assert [(each.values["variants"], each.code) for each in others] == [
+        ("plain training", Chosen.OTHER_LEAKS.code), ("cap10", Chosen.OTHER_INCONCLUSIVE.code),
     ]  # fmt: skip
     plain, selected = CASES["rule"].variants[0], CASES["rule"].variants[2]
     kept = 100 * selected.gain.value / plain.gain.value
