@@ -59,7 +59,7 @@ def held_for_no_leak(record: Record) -> list[Held]:
         # The answer was decided before numbers were rounded for the record.
         elif decided.answer is Answer.NO_LEAK or upper < requirement.at_most:
             held.append(Held(requirement, LimitStatus.MET, value, upper))
-        elif lower is not None and lower > requirement.at_most:
+        elif decided.answer is Answer.LEAKS and lower is not None and lower > requirement.at_most:
             held.append(Held(requirement, LimitStatus.BROKEN, value, lower))
         else:
             held.append(Held(requirement, LimitStatus.NOT_SHOWN, value, upper))

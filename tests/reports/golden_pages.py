@@ -116,6 +116,24 @@ def made_cases() -> dict[str, Record | SweepResult]:
     cases["run: broken limit"] = changed_record(
         leaking, decision={**decision, "by": {**decision["by"], "require": [limit]}}
     )
+    needs_more = attack_result(0.9, 0.85, 0.94, attack="min-k++").model_copy(update={"curve": _curve(run)})
+    vocabulary = score(0.9, name="min-k++ (mean over texts)", adjusted_p=0.001, tpr=0.56)
+    released = {"access": "text", "owner": "R. Owner", "purpose": "drafts of mails", "auditor": "R. Auditor"}
+    cases["audit: leaks, released as text"] = decided_record(
+        changed_record(
+            _flagging(audit, "leaks"),
+            attacks=[_flagging(audit, "inconclusive").attacks[0].model_dump(), needs_more.model_dump()],
+            config={**audit.config, "release": released},
+            **_claim(8.0, "inconclusive"),
+        ),
+        evidence(score(0.6, tpr=0.09), vocabulary, *OTHERS, exact=False),
+    )
+    few = audit.split.model_copy(update={"held_in": 10, "held_out": 10})
+    cases["audit: few users"] = decided_record(
+        changed_record(_flagging(audit, "inconclusive"), split=few.model_dump()),
+        evidence(score(0.5, at_most=0.73, tpr=0.1), score(0.73, name="zlib (max over texts)", tpr=0.5, at_most=0.9),
+                 users=20, held_out=10, exact=False),
+    )  # fmt: skip
     ceiling = Ceiling(auroc=0.8, fpr=[0.0, 0.05, 1.0], tpr=[0.0, 0.4, 1.0])
     promise = GuaranteeText.EPSILON(epsilon=2.0, delta=1e-5, unit="user", relation=Relation.ADD_REMOVE())
     update = {"epsilon": 2.0, "delta": 1e-5, "unit": "user", "defense": "uls", "promise": promise, "ceiling": ceiling}
@@ -140,6 +158,12 @@ def _flagging(record: Record, answer: str) -> Record:
     histogram = _histogram(RATES.get(answer, RATES["leaks"]))
     curve = Curve.model_validate({**result.curve.model_dump(), "histogram": histogram})
     return changed_record(record, attacks=[result.model_copy(update={"curve": curve}).model_dump()])
+
+
+def _curve(record: Record) -> Curve:
+    """The curve of an attack that flags 56 of 100 members."""
+    curve = record.attacks[0].curve
+    return Curve.model_validate({**curve.model_dump(), "histogram": _histogram(0.56)})
 
 
 def _histogram(rate: float) -> dict[str, list[float] | list[int]]:
