@@ -39,8 +39,8 @@ def pages(path: Path) -> list[Page]:
 
 
 def squashed(text: str) -> str:
-    """Without blanks, hyphens and places where a line may end."""
-    return "".join(c for c in text if not c.isspace() and c not in "-\u200b\ufffe\u00ad")
+    """Without blanks and hyphens, which a line may end with."""
+    return "".join(c for c in text if not c.isspace() and c not in "-\ufffe\u00ad")
 
 
 def text_of(path: Path) -> str:

@@ -25,6 +25,8 @@ _PROBE = """<script>addEventListener("load", () => {
     headings: texts("h1, h2, h3"), paragraphs: texts("p, li, pre"), cells: texts("td, th"),
     banner: texts(".banner"), drawings: [...document.querySelectorAll("svg")].filter(seen).map((svg) => ({
       title: svg.querySelector("title").textContent, texts: [...svg.querySelectorAll("text")].filter(seen).length,
+      left: svg.getBoundingClientRect().left, right: svg.getBoundingClientRect().right,
+      top: svg.getBoundingClientRect().top, bottom: svg.getBoundingClientRect().bottom,
       colours: new Set([...svg.querySelectorAll("path, use")].map((e) => getComputedStyle(e).fill)).size,
     })),
     width: document.documentElement.scrollWidth, problems,

@@ -3,6 +3,9 @@
 Two are typeset: one of long names, and one with every optional part. What differs in words is in the content.
 """
 
+import shlex
+import subprocess
+
 import numpy as np
 import pypdfium2 as pdfium
 import pytest
@@ -15,6 +18,7 @@ from heldin.audit.results import CanaryGroup, TrainingsFacts
 from heldin.record.document import read_record, write_record
 from heldin.record.facts import Ceiling, GradientNorms
 from heldin.reports.blocks import FactList, Place, texts
+from heldin.reports.html import render
 from heldin.reports.limits import limit_rows
 from heldin.reports.page_one import report_id, summary_lines
 from heldin.reports.record_report import report_record
@@ -23,10 +27,20 @@ from heldin.words.answer import ComparisonFlaw
 from heldin.words.glossary import TERMS
 from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, Relation
 from tests.drafts import typesetting
-from tests.made_facts import attack_result, canary_facts, decided_record, decision_of, estimate, evidence, score
+from tests.made_facts import (
+    attack_result,
+    canary_facts,
+    changed_record,
+    decided_record,
+    decision_of,
+    estimate,
+    evidence,
+    score,
+)
 from tests.pdf_pages import FORM, lines_lie_apart, pages, write_report
 from tests.refusals import names
 from tests.reports.golden_pages import reports
+from tests.reports.test_record_html import Page
 
 MARGIN = 62.0  # points, of 2.2 cm
 LONG = "a_very_long_name_of_an_audit_that_somebody_typed_without_a_single_blank-" * 3
@@ -202,6 +216,24 @@ def test_every_word_that_needs_it_is_explained(made, printed):
     assert set(explained["glossary"]) == {term for term in TERMS if term.lower() in whole} - set(explained["terms"])
     assert all(printed[1].says(term) for term in explained["terms"])
     assert ("canary user" in explained["terms"]) == (made.canaries is not None)
+
+
+@pytest.mark.usefixtures("typeset")
+def test_the_command_can_be_copied_from_pdf_and_web_page_and_pasted_into_a_shell(record, tmp_path):
+    """Lines are broken in the layout: no character is added that a shell would take for a part of a name."""
+    words = ["audit", "--model", "example/models_of_the_day/checkpoint-1000", "--held-in", "my files/held_in.jsonl"]
+    words += ["--held-out", "held-out.jsonl", "--set", "decision.auroc=0.65", "--reference", f"/{LONG[:60]}/base"]
+    made = changed_record(record, command=shlex.join(["heldin", *words]))
+    write_record(made, tmp_path / "record.json")
+    whole = "\n".join(page.text.replace("\r\n", "\n") for page in pages(write_report(tmp_path)))
+    html = Page(render(report_record(made))).said
+    for text in (whole, html):
+        assert "\u200b" not in text
+        begin = text.index("heldin audit --model")
+        pasted = text[begin : text.index("/base", begin) + len("/base")]
+        script = f"heldin() {{ printf '%s\\n' \"$@\"; }}\n{pasted}"
+        shown = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout
+        assert shown.splitlines() == words
 
 
 class _LaidOut:

@@ -61,9 +61,17 @@ def test_a_page_is_no_wider_than_a_phone(pages, kind, tmp_path):
     assert show(pages[kind][1], tmp_path, width=500).width <= 500
 
 
+def test_on_a_phone_the_panels_of_page_one_are_whole_and_below_one_another(pages, tmp_path):
+    people, scores = show(pages["run"][1], tmp_path, width=500).drawings[:2]
+    assert people["bottom"] <= scores["top"]
+    assert all(0 <= drawing["left"] < drawing["right"] <= 500 for drawing in (people, scores))
+    wide = show(pages["run"][1], tmp_path, width=1000).drawings[:2]
+    assert wide[0]["right"] <= wide[1]["left"]
+
+
 def test_a_click_on_a_columns_name_sorts_by_numbers_and_again_the_other_way(pages, tmp_path):
     step = """
-    const table = [...document.querySelectorAll("table.sortable")].find((t) => t.rows.length > 3);
+    const table = [...document.querySelectorAll("table.sortable")].filter((t) => t.rows.length > 3)[1];
     const button = table.querySelectorAll("th button")[INDEX];
     CLICKS
     const cells = [...table.tBodies[0].rows].map((row) => row.cells[INDEX].textContent);
