@@ -14,12 +14,14 @@ from heldin.jobs.verify import verify
 from heldin.models.loading import load_language_model
 from heldin.models.logprobs import score_texts, stated_batch_size
 from heldin.record.document import read_record
+from heldin.reports.limits import limit_rows
 from heldin.reports.page_one import state_evidence, written
+from heldin.reports.recommendation import recommend
 from heldin.reports.record_report import list_facts
 from heldin.stages.sides.ledger import load_ledger
 from heldin.words.answer import ComparisonFlaw, Headline
 from heldin.words.evidence import ClaimLabel
-from heldin.words.page_one import Evidence
+from heldin.words.page_one import Advice, Attacker, Evidence, Released
 from heldin.words.split import SplitReason
 from tests.refusals import names, refused
 from tests.relisted import relist
@@ -76,6 +78,31 @@ def test_it_finds_what_the_run_found_and_says_that_sides_are_asserted(call, fini
     assert written(state_evidence(audited)) in " ".join(out.split())
     _assert_what_nobody_looked_at_is_not_known(audited)
     _assert_a_folder_holds_one_audit(call, _arguments(finished, files, tmp_path / "audit"))
+
+
+def test_page_one_of_a_command_has_people_limits_advice_and_what_the_attack_needs(call, finished, files, tmp_path):
+    """Terminal, JSON and record have one number of people, and a limit that is broken decides."""
+    limit = "--set", "decision.require=[{of: auroc, at_most: 0.51}]"
+    release = "--set", "release.access=text", "--set", "release.auditor=R. Auditor"
+    arguments = [*_arguments(finished, files, tmp_path / "audit"), *limit, *release]
+    code, out, err = call(*arguments)
+    assert code == 0, err
+    said, record = " ".join(out.split()), read_record(tmp_path / "audit" / "record.json")
+    people = record.flagged()
+    assert f"flags {people.members} of {people.of_members} members" in said
+    assert f"wrongly {people.others} of {people.of_others} non-members" in said
+    assert people.attack in said
+    assert str(Attacker.MORE_THAN_RELEASED(released=Released.TEXT())).strip() in said
+    for row in limit_rows(record):
+        assert f"{row[3]}; {row[0]}" in said
+    assert recommend(record).states(Advice.NOT_SHOWN)
+    code, out, err = call(*arguments, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["people"]["members"] == people.members
+    assert found["best_attack"]["among"] == record.decision.scores
+    assert [each["status"] for each in found["limits"]][-1] == "not shown to be met"
+    assert found["grade"] == "not_on_this_evidence"
 
 
 def _assert_what_nobody_looked_at_is_not_known(record):

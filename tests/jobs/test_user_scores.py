@@ -6,6 +6,8 @@ import shutil
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
+from scipy.stats import binom
 from sklearn.metrics import roc_auc_score
 
 from heldin.base.tabular import csv_text
@@ -32,6 +34,34 @@ def test_the_scores_are_those_of_the_leading_attack_and_yours_alone(call, finish
     member, scores = [row["member"] == "1" for row in rows], [float(row["score"]) for row in rows]
     leading = next(result for result in record.attacks if result.attack == record.primary_attack)
     assert roc_auc_score(member, scores) == pytest.approx(leading.auroc.value, abs=5e-4)  # rounded
+
+
+def test_the_people_of_page_one_are_those_above_one_threshold_of_the_attack(call, finished, tmp_path):
+    """Counted again from the file of scores, by sorting."""
+    path = tmp_path / "scores.csv"
+    call("report", finished, "--scores", path)
+    rows, record = _rows(path), read_record(finished / "record.json")
+    people = record.flagged().model_dump(mode="json")
+    assert (people["choice"], people["attack"].split(" ")[0]) == ("primary", record.primary_attack)
+    ordered = sorted(rows, key=lambda row: -float(row["score"]))
+    above = ordered[: people["members"] + people["others"]]
+    assert len(above) >= 10
+    assert sum(row["member"] == "1" for row in above) == people["members"]
+    assert (people["of_members"], people["of_others"]) == (record.split.held_in, record.split.held_out)
+    lower, upper = proportion_confint(people["members"], people["of_members"], alpha=0.05)
+    assert people["members_limits"] == pytest.approx([lower, upper], abs=1e-4)
+    # Of all ends of groups of ten or more, the one nearest to 5 % of the non-members.
+    shares = np.abs(np.array(record.curve().fpr[1:-1]) - record.decision.by.fpr)
+    assert people["others"] / people["of_others"] == pytest.approx(record.curve().fpr[1 + int(shares.argmin())])
+
+
+def proportion_confint(count, total, alpha):
+    """Clopper and Pearson's limits by searching for the rates whose tails have the level."""
+
+    def tail(rate, upper):
+        return binom.cdf(count, total, rate) if upper else binom.sf(count - 1, total, rate)
+
+    return [brentq(lambda rate, upper=upper: tail(rate, upper) - alpha / 2, 1e-9, 1 - 1e-9) for upper in (False, True)]
 
 
 def test_bound_reads_the_file_and_says_what_the_record_says(call, finished, tmp_path):
