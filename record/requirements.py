@@ -15,9 +15,9 @@ class LimitStatus(StrEnum):
     """What a record says about a limit."""
 
     MET = "met"
-    NOT_SHOWN = "not shown to be met"
+    NOT_SHOWN = "not_shown"
     BROKEN = "broken"
-    NOT_MEASURED = "not measured"
+    NOT_MEASURED = "not_measured"
 
 
 @dataclass(frozen=True)

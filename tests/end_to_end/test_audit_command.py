@@ -101,7 +101,7 @@ def test_page_one_of_a_command_has_people_limits_advice_and_what_the_attack_need
     found = json.loads(out)
     assert found["people"]["members"] == people.members
     assert found["best_attack"]["among"] == record.decision.scores
-    assert [each["status"] for each in found["limits"]][-1] == "not shown to be met"
+    assert [each["status"] for each in found["limits"]][-1] == "not_shown"
     assert found["grade"] == "not_on_this_evidence"
 
 

@@ -25,7 +25,7 @@ def _reaching(record, value, lower, upper, **changes):
 def _by_points(lower, upper, limit):
     """Met if every AUROC between the limits keeps the limit, broken if none does."""
     right = np.linspace(lower, upper, 50) <= limit
-    return "met" if right.all() else "not shown to be met" if right.any() else "broken"
+    return "met" if right.all() else "not_shown" if right.any() else "broken"
 
 
 def test_the_confidence_limits_of_the_answer_decide_on_an_auroc(record):
@@ -48,15 +48,15 @@ def test_the_confidence_limits_of_the_answer_decide_on_an_auroc(record):
 def test_no_leak_found_and_its_limits_never_disagree(record):
     """Also where a limit was rounded to the threshold: the answer was decided before."""
     by = record.decision.by
-    for answer, statuses in (("no leak found", ["met"] * 2), ("inconclusive", ["not shown to be met"] * 2)):
+    for answer, statuses in (("no leak found", ["met"] * 2), ("inconclusive", ["not_shown"] * 2)):
         made = _reaching(record, 0.55, 0.5, by.auroc, answer=answer, largest_tpr=0.06, excluded_tpr=by.tpr)
         assert [held.status for held in held_for_no_leak(made)] == statuses
     below = _reaching(record, 0.55, 0.5, by.auroc - 0.01, largest_tpr=0.06, excluded_tpr=by.tpr - 0.01)
     assert [held.status for held in held_for_no_leak(below)] == ["met", "met"]
     few = _reaching(record, 0.8, by.auroc + 0.01, 0.9, answer="leaks", largest_tpr=None, excluded_tpr=None)
-    assert [held.status for held in held_for_no_leak(few)] == ["broken", "not measured"]
+    assert [held.status for held in held_for_no_leak(few)] == ["broken", "not_measured"]
     void = _reaching(record, 0.8, 0.7, 0.9, answer="not valid")
-    assert [held.status for held in held_for_no_leak(void)] == ["not measured"] * 2
+    assert [held.status for held in held_for_no_leak(void)] == ["not_measured"] * 2
     (own,) = held_against(void, [Requirement("auroc", at_most=0.99)])
     assert own.status is LimitStatus.NOT_MEASURED
 
@@ -64,9 +64,9 @@ def test_no_leak_found_and_its_limits_never_disagree(record):
 def test_what_does_not_speak_of_real_people_is_not_measured(record):
     canaries = record.split.model_copy(update={"audited": "canaries"})
     (held,) = held_against(changed_record(record, split=canaries.model_dump()), [Requirement("auroc", at_most=0.99)])
-    assert (held.status, held.value, held.reach) == ("not measured", None, None)
+    assert (held.status, held.value, held.reach) == ("not_measured", None, None)
     (held,) = held_against(changed_record(record, utility=None), [Requirement("loss", at_most=99.0)])
-    assert held.status == "not measured"
+    assert held.status == "not_measured"
 
 
 def test_epsilon_is_the_plan_s_and_its_absence_keeps_no_limit(record):
@@ -78,7 +78,7 @@ def test_epsilon_is_the_plan_s_and_its_absence_keeps_no_limit(record):
     example = private.model_copy(update={"unit": "example"})
     assert held_against(changed_record(record, training=example.model_dump()), asked)[0].status == "broken"
     assert held_against(record, asked)[0].status == "broken"
-    assert held_against(changed_record(record, training=None), asked)[0].status == "not measured"
+    assert held_against(changed_record(record, training=None), asked)[0].status == "not_measured"
 
 
 @pytest.mark.parametrize(
@@ -123,4 +123,4 @@ def test_losses_by_the_gain_s_interval(record):
             ("loss", "at_most", 2.5),
         )
     }
-    assert list(outcomes.values()) == ["met", "not shown to be met", "broken"] * 2
+    assert list(outcomes.values()) == ["met", "not_shown", "broken"] * 2

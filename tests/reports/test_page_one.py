@@ -36,6 +36,7 @@ from heldin.words.page_one import (
     HowOften,
     Label,
     Learned,
+    LimitOutcome,
     Next,
     NotTested,
     People,
@@ -54,6 +55,7 @@ from tests.made_facts import (
     stated,
 )
 from tests.made_sweeps import made_sweep
+from tests.refusals import names
 from tests.reports.golden_pages import made_cases, report_of, reports
 from tests.statements import states, values_of
 
@@ -268,7 +270,7 @@ def test_fewer_than_fifty_people_are_counted_themselves(record):
     few = _flagging(record, 6, others=4, of=20)
     values = values_of(_line(few, Label.PEOPLE), People.COUNTED_FEW)
     assert (values["count"], values["of"], values["wrong_count"], values["wrong_of"]) == (6, 20, 4, 20)
-    assert "6 of 20 members are flagged, and 4 of 20" in report_record(few).figures["people"].alt
+    assert names(report_record(few).figures["people"].alt, "6 of 20", "4 of 20")
     none = changed_record(record, decision=record.decision.model_copy(update={"flagged": None}).model_dump())
     assert _line(none, Label.PEOPLE)[0].states(People.TOO_FEW)
     assert "people" not in report_record(none).figures
@@ -361,7 +363,11 @@ def test_a_model_that_learned_nothing_is_said_to_show_nothing(record, its, lower
         assert (expected is None) == (Label.LEARNED not in dict(lines(each)))
         assert expected is None or _line(each, Label.LEARNED)[0].states(expected)
         row = limit_rows(each)[1]
-        assert row[1:] == [f"{lower + 0.1:.3g}", f"{lower:.3g}", "met" if lower > 0 else "not shown to be met"]
+        assert row[1:] == [
+            f"{lower + 0.1:.3g}",
+            f"{lower:.3g}",
+            str((LimitOutcome.MET if lower > 0 else LimitOutcome.NOT_SHOWN)()),
+        ]
     unmeasured = changed_record(made, gain=None, utility=None)
     assert _line(unmeasured, Label.LEARNED)[0].states(Learned.NOT_MEASURED)
 
