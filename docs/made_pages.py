@@ -131,7 +131,11 @@ def resolve_links(app: "Sphinx", page: str, source: list[str]) -> None:
     if page == "index" and not (DOCS / "configuration.md").is_file():
         source[0] = source[0].replace("\nconfiguration\n", "\n")
     if page == "start":
-        here, source[0] = ROOT / "README.md", (ROOT / "README.md").read_text(encoding="utf-8")
+        # Badges are pictures from the network, which the site does without.
+        readme = re.sub(
+            r"^!\[[^]]*\]\(https://[^)]*\)\n", "", (ROOT / "README.md").read_text("utf-8"), flags=re.MULTILINE
+        )
+        here, source[0] = ROOT / "README.md", readme
 
     def resolved(link: re.Match[str]) -> str:
         text, path, anchor = link.groups(default="")
