@@ -5,6 +5,7 @@ epsilon promises nothing.
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -13,6 +14,7 @@ import os
 import re
 import shutil
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +77,62 @@ def is_held(folder: Path) -> bool:
         return True
     finally:
         os.close(handle)
+    return False
+
+
+def keep_in_use(folder: Path) -> Path:
+    """Create ``folder`` if it is missing and return it; ``unused`` refuses it until this process ends.
+
+    Raises InputError if it cannot be created or locked.
+    """
+    lock = folder.absolute() / _LOCK
+    with _TAKING:
+        # The file that is locked may have been removed with its folder before, or while this process waited for it.
+        while (handle := _IN_USE.get(lock)) is None or not _is_at(handle, lock):
+            if handle is not None:
+                os.close(_IN_USE.pop(lock))
+            try:
+                private_directory(folder)
+                handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+                _IN_USE[lock] = handle
+                fcntl.flock(handle, fcntl.LOCK_SH)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise InputError(f"cannot lock '{lock}' ({error.strerror}): name another folder") from error
+    return folder
+
+
+@contextlib.contextmanager
+def unused(folder: Path) -> Iterator[None]:
+    """Keep every process out of the existing ``folder``; those that ``keep_in_use`` it wait, and then make a new one.
+
+    Raises BlockingIOError, with the lock's path, if a process uses it.
+    """
+    lock = folder.absolute() / _LOCK
+    # A folder that this process uses is locked by the same handle: it does not stand in its own way.
+    own = _IN_USE.get(lock)
+    handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600) if own is None or not _is_at(own, lock) else own
+    try:
+        if not _locked(handle, wait=False):
+            raise BlockingIOError(errno.EWOULDBLOCK, "in use", str(lock))
+        yield
+    finally:
+        if handle is own:
+            fcntl.flock(handle, fcntl.LOCK_SH)
+        else:
+            os.close(handle)
+
+
+_LOCK = ".lock"
+_IN_USE: dict[Path, int] = {}  # handles of the locks that this process holds until it ends
+_TAKING = threading.Lock()
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    """Return whether the open file is the one that has this path now."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(handle), path.stat())
     return False
 
 

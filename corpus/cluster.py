@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from heldin.base.artefacts import artefact_folder, is_whole
 from heldin.base.errors import InputError
+from heldin.base.files import keep_in_use
 from heldin.corpus.build import NoRecordError, build_store, store_folder
 from heldin.corpus.sorting import add_store, say_repeated, sorting_table, write_records, write_table
 from heldin.corpus.sources.open import Several, require_named_once
@@ -89,6 +90,7 @@ def build_on_cluster(
     """
     source = sources[0] if len(sources) == 1 else Several(tuple(sources))
     folder, fingerprint = store_folder(source, cache, aliases, skip_bad_rows)
+    keep_in_use(folder.parent)
     if is_whole(folder):
         return CorpusStore(folder)
     require_named_once(source)

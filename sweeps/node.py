@@ -15,6 +15,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import (
     cache_directory,
     is_held,
+    keep_in_use,
     kept_text,
     one_process_at_a_time,
     private_directory,
@@ -51,7 +52,7 @@ class Batch:
     @property
     def home(self) -> Path:
         """Return this machine's folder for the sweep, in the cache; the machine's name keeps several machines apart."""
-        return cache_directory() / "sweeps" / f"{self.token}-{socket.gethostname()}"
+        return keep_in_use(cache_directory() / "sweeps") / f"{self.token}-{socket.gethostname()}"
 
     def process(self, task: Task, slot: Slot, cache: Path) -> Ended:
         """Run a call with this machine's copy as the cache; the call dies with the caller."""

@@ -149,6 +149,29 @@ def test_a_cell_that_fails_is_shown_and_the_others_go_on(tmp_path, monkeypatch, 
     assert read_sweep(tmp_path / "out").variants[1].auroc_difference is not None
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_cell_that_ended_resumable_is_tried_once_more(tmp_path, monkeypatch, call, times):
+    calls = []
+
+    def resumable(task, slot):
+        calls.append(task.module)
+        if calls.count(task.module) <= times:
+            return Ended(5, "stopped: the score cache was removed")
+        return in_process(task, slot)
+
+    monkeypatch.setattr(processes, "run_process", resumable)
+    file = written(tmp_path, variants={"none": USERS})
+    code, _, err = call("sweep", file, "--out", tmp_path / "out")
+    assert code == (0 if times == 1 else 5), err
+    if times == 1:
+        assert calls == ["heldin.sweeps.shared"] * 2 + ["heldin"] * 2
+        assert sum("cell 1/none: stopped: the score cache was removed" in line for line in err.splitlines()) == 1
+        (cell,) = read_sweep(tmp_path / "out").cells
+        assert (cell.state, json.loads((tmp_path / "out" / "state.json").read_text())["1/none"]["calls"]) == ("done", 2)
+    else:  # and not for ever
+        assert calls == ["heldin.sweeps.shared"] * 2
+
+
 def test_what_some_cells_share_fails_for_these_alone(tmp_path, monkeypatch, call):
     reason = "error: no such model"
 
