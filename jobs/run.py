@@ -187,7 +187,7 @@ def run_again(folder: Path, reporter: Reporter) -> Body:
     config = read_run_config(folder)
     # Without this a lost ledger would be drawn anew, under a new key, in the folder that is to be checked.
     if not (folder / "ledger" / "ledger.json").is_file():
-        raise InputError(f"'{folder}' has no ledger, so it is not known who was held in: restore it")
+        raise InputError(f"'{folder}' has no ledger, so members are unknown: restore it from a backup")
     corpus = read_corpus(config, reporter)
     # Loaded early only if canary users or a ranked cap need it: otherwise a folder that fails below fails fast.
     early = base_model(config, corpus, reporter) if needs_base(config) else None

@@ -116,7 +116,7 @@ def require_sweep(plan: dict[str, Any], out: Path) -> bool:
     require_not_purged(out)
     if not path.is_file():
         return False
-    kept = read_document(path, "choose another --out")
+    kept = read_document(path, "restore it from a backup, or choose another --out")
     differs = first_difference(_by_name(kept), _by_name(json.loads(json.dumps(plan))))
     if differs:
         raise InputError(
@@ -159,7 +159,7 @@ def _coins(sweep: Sweep, out: Path) -> dict[str, bytes]:
         drawn = {name: new_key().hex() for name in sorted(wanted)}
         private_directory(path.parent)
         write_document(path, drawn)
-    kept = read_document(path, "this sweep cannot go on; choose another --out")
+    kept = read_document(path, "restore it from a backup; without one this sweep cannot go on: choose another --out")
     return {name: bytes.fromhex(kept[name]) for name in wanted}
 
 

@@ -24,6 +24,7 @@ from heldin.base.files import (
     write_text,
 )
 from heldin.base.machine import version
+from heldin.sweeps.finished import is_finished
 from heldin.sweeps.processes import Ended, Slot, Task, run_process
 
 SHARED = "shared"
@@ -76,7 +77,7 @@ def cell(batch: Batch, task: Task, slot: Slot, number: int) -> tuple[Ended, str]
     # Of a machine that is thought lost, a process may still work on the cell.
     while task.folder.is_dir() and is_held(task.folder):
         time.sleep(_PAUSE)
-    if (task.folder / "record.json").is_file():
+    if is_finished(task.folder):
         return Ended(0), _here()
     return batch.process(task, slot, cache), _here()
 

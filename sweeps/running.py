@@ -17,6 +17,7 @@ from heldin.base.files import is_held
 from heldin.base.progress import Reporter, WorkOverview
 from heldin.base.wording import counted
 from heldin.stages.run_config import RunConfig
+from heldin.sweeps.finished import is_finished
 from heldin.sweeps.processes import FINE, CellPlace, Ended, Task, last_line, without_names
 from heldin.sweeps.sweep_config import PlacedCell
 
@@ -140,7 +141,7 @@ class _Running:
         if self._stopped.is_set():
             return
         # It may have been finished by the process that was waited for.
-        if (cell.folder / "record.json").is_file():
+        if is_finished(cell.folder):
             cell_state.code, cell_state.reason = 0, ""
         else:
             self._started[cell.name] = time.monotonic()
@@ -207,7 +208,7 @@ class _Running:
 def _done(cell: PlacedCell, states: dict[str, CellState]) -> bool:
     # A cell whose folder was lost is laid out anew, and has no plan.
     halted = cell.name in states and states[cell.name].halted and (cell.folder / "plan.json").is_file()
-    return halted or (cell.folder / "record.json").is_file()
+    return halted or is_finished(cell.folder)
 
 
 def _with_shared(

@@ -48,6 +48,8 @@ from heldin.stages.train.plan import fit_lines, plan_fit
 from heldin.stages.train.training_facts import promise_facts
 from heldin.words.split import SplitReason
 
+_REMEDY = "restore it from a backup; without one this audit cannot go on: start a new folder"
+
 
 def audit_trainings(
     audit: TrainingsAudit,
@@ -228,10 +230,10 @@ def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
     try:
         key = bytes.fromhex(secret.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"'{secret}' is missing or damaged: this audit cannot resume; start a new folder") from error
+        raise InputError(f"'{secret}' is missing or damaged: {_REMEDY}") from error
     # A shorter key is no key: coins and noise must not rest on what is left of it.
     if len(key) != KEY_BYTES:
-        raise InputError(f"'{secret}' is damaged: this audit cannot resume; start a new folder")
+        raise InputError(f"'{secret}' is damaged: {_REMEDY}")
     return key
 
 

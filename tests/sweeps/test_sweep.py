@@ -4,18 +4,22 @@ import json
 import os
 import shutil
 import stat
+from pathlib import Path
 
 import pytest
 
 import heldin.sweeps.processes as processes
 from heldin.record.document import read_record
 from heldin.record.sweep import read_sweep
+from heldin.reports.sweep_findings import recommend
 from heldin.stages.sides.ledger import load_ledger
 from heldin.sweeps.cell_plan import placed_cells, take_sweep
 from heldin.sweeps.check_sweep import check_sweep, lines
 from heldin.sweeps.driver import run_sweep
+from heldin.sweeps.finished import is_finished
 from heldin.sweeps.load import load_sweep
 from heldin.sweeps.processes import Ended
+from heldin.words.sweep_page import SweepAdvice
 from tests.refusals import names, refused
 from tests.tiny_sweeps import CANARIES, QUIET, ULS, USERS, in_process, written
 
@@ -86,6 +90,63 @@ def test_coins_are_for_the_cells_own_config_and_folder(swept, tmp_path, call):
     (cell / "config.yaml").write_text(text.replace("max_characters: 200", "max_characters: 100"), encoding="utf-8")
     code, _, err = call("run", cell / "config.yaml", "--out", cell)
     assert (code, "'attack.max_characters'" in err) == (2, True), err
+
+
+def _flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    [
+        (_flip, "scores.parquet"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-100]), "scores.parquet"),
+        (Path.unlink, "losses.parquet"),
+        (Path.unlink, "people.parquet"),
+        (_flip, "artefacts.json"),
+        (Path.unlink, "artefacts.json"),
+        (lambda path: path.write_text("{"), "artefacts.json"),
+        (_flip, "record.json"),
+    ],
+)
+def test_a_cell_with_a_damaged_table_or_record_is_measured_again(swept, tmp_path, monkeypatch, call, damage, name):
+    _, out, result = swept
+    monkeypatch.setattr(processes, "run_process", in_process)
+    copy = tmp_path / "out"
+    shutil.copytree(out, copy, ignore=shutil.ignore_patterns("origin"))
+    damage(copy / "cells" / "1" / "uls" / name)
+    code, _, err = call("sweep", out.parent / "sweep.yaml", "--out", copy)
+    assert code == result.exit_code, err
+    # Trained no second time, and the same in everything that was found.
+    (done,) = (line for line in err.splitlines() if line.startswith("cell 1/uls: "))
+    assert names(done, "done")
+    cells = zip(read_sweep(copy).cells, result.cells, strict=True)
+    spent = {"seconds", "peak_memory"}
+    assert all(now.model_dump(exclude=spent) == was.model_dump(exclude=spent) for now, was in cells)
+    assert is_finished(copy / "cells" / "1" / "uls")
+
+
+@pytest.mark.parametrize("name", ["ledger.json", "users.parquet", "rows/rows.npy", "canaries/users.parquet"])
+def test_a_cell_with_a_damaged_ledger_is_refused_with_a_remedy_that_works(swept, tmp_path, monkeypatch, call, name):
+    _, out, result = swept
+    copy = tmp_path / "out"
+    shutil.copytree(out, copy, ignore=shutil.ignore_patterns("origin"))
+    folder = copy / "cells" / "1" / "none"
+    _flip(folder / "ledger" / name)
+    trained = []
+    monkeypatch.setattr(processes, "run_process", lambda task, slot: trained.append(task) or in_process(task, slot))
+    for _ in range(2):
+        code, printed, err = call("sweep", out.parent / "sweep.yaml", "--out", copy)
+        assert (code, trained) == (2, []), err
+        (said,) = (line for line in printed.splitlines() if line.startswith("run 1/none: refused: "))
+        assert names(said, f"'{folder}'", "ledger")
+        assert recommend(read_sweep(copy)).states(SweepAdvice.CORRECT)
+    shutil.rmtree(folder)
+    code, _, err = call("sweep", out.parent / "sweep.yaml", "--out", copy)
+    assert code == result.exit_code, err
+    assert {cell.state for cell in read_sweep(copy).cells} == {"done"}
 
 
 def test_a_kill_while_cells_are_laid_out_is_gone_on_with(swept, tmp_path):
