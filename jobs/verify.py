@@ -34,18 +34,14 @@ _TAKEN_AS_THEY_ARE = {
 }
 
 
-# What a verification draws or computes again, or compares with a hash of its own.
-_COVERED = ("config.yaml", "plan.json", "trainings.json", "ledger/", "checkpoints/tokens/", "runs/", "training-log/")
-
-
 @dataclass(frozen=True)
 class Verification:
     """The result of a verification.
 
     Attributes:
         by_digest: files that are as they were written, by their digest.
-        changed: files that are not.
-        not_checked: files that nothing was compared with.
+        changed: files that are not, or are gone.
+        not_checked: all other files, which nothing was compared with.
         not_recomputed: what was not recomputed, in words.
     """
 
@@ -86,7 +82,9 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
         case "trainings":
             again = body_again(folder, reporter)
     # Every field of the body by default: a new one is compared without anybody thinking of it.
-    names = [name for name in Body.model_fields if name not in _TAKEN_AS_THEY_ARE[record.kind]]
+    names = list(Body.model_fields)
+    for name in _TAKEN_AS_THEY_ARE[record.kind]:
+        names.remove(name)
     parts = [compared(name, getattr(record, name), getattr(again, name)) for name in names]
     states = inspect(folder)
     of_state = {state: tuple(name for name, file_state in states.items() if file_state is state) for state in State}
@@ -95,7 +93,7 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
         tuple(difference for _, differences in parts for difference in differences),
         of_state[State.WHOLE],
         (*of_state[State.CHANGED], *of_state[State.ABSENT]),
-        tuple(name for name in of_state[State.UNLISTED] if not name.startswith(_COVERED)),
+        of_state[State.UNLISTED],
         (
             *NOT_RECOMPUTED,
             *ALSO_NOT_RECOMPUTED[record.kind],

@@ -69,7 +69,8 @@ def is_finished(folder: Path) -> bool:
     except InputError:
         return False
     required = {TextScores.file} if record.utility is None else {TextScores.file, Losses.file}
-    tables = {*required, *listed_files(folder), *(path.name for path in folder.glob(f"*{TABLE}"))}
+    there = {*listed_files(folder), *(path.name for path in folder.iterdir())}
+    tables = {*required, *(name for name in there if name.endswith(TABLE))}
     return all(state_of(folder / name) is State.WHOLE for name in tables)
 
 

@@ -10,8 +10,9 @@ from heldin.audit.canary_groups import kinds_of
 from heldin.audit.exposed_users import PEOPLE, write_people
 from heldin.audit.preregistration import Preregistration, Sides
 from heldin.audit.results import Results
+from heldin.base.artefacts import artefact_folder
 from heldin.base.errors import InputError
-from heldin.base.files import one_process_at_a_time, private_directory, whole_directory
+from heldin.base.files import one_process_at_a_time, private_directory
 from heldin.base.progress import Reporter, logged
 from heldin.bounds.design import Assignment
 from heldin.bounds.plan_claims import UnitClaim, parse_claim_of
@@ -364,7 +365,7 @@ def _say_of_log(training: TrainingCounts | None, config: PlantConfig, reporter: 
 def _keep_log(log: Path, to: Path, *, kept: bool) -> None:
     """Copy the log to the audit's folder: the next training adds to the one in the planted folder."""
     if kept and log.is_dir():
-        with whole_directory(to) as temporary:
+        with artefact_folder(to) as temporary:
             shutil.copytree(log, temporary, dirs_exist_ok=True)
 
 

@@ -21,10 +21,10 @@ import numpy as np
 from heldin.audit.preregistration import COINS, Preregistration
 from heldin.audit.results import Results
 from heldin.audit.trainings import SCORE, TrainingScores, results_of_trainings
-from heldin.base.artefacts import read_document, require_not_purged, write_document
+from heldin.base.artefacts import INDEX, read_document, require_not_purged, write_artefact, write_document
 from heldin.base.coins import KEY_BYTES, new_key
 from heldin.base.errors import InputError, TooFewUsers
-from heldin.base.files import kept_text, one_process_at_a_time, private_directory, text_sha256, write_text
+from heldin.base.files import kept_text, one_process_at_a_time, private_directory, text_sha256
 from heldin.base.progress import Reporter, logged
 from heldin.bounds.plan_claims import claims_of
 from heldin.bounds.trainings import forecast, reach_line
@@ -107,7 +107,7 @@ def _stages(
         # If nothing was trained, no coin was used, and the folder is free for another number of trainings.
         if not (out / "runs").exists():
             shutil.rmtree(out / "ledger")
-            for name in (OPTIONS, "plan.json"):
+            for name in (OPTIONS, "plan.json", INDEX):
                 (out / name).unlink()
         raise
     for line in lines:
@@ -120,7 +120,7 @@ def _stages(
     started = time.monotonic()
     reporter.say("statistics: threshold, Clopper-Pearson, bands")
     # Owner-only: coins and scores together say which training had the user.
-    write_text(out / "scores.csv", scores_text(trainings), private=True)
+    write_artefact(out / "scores.csv", scores_text(trainings))
     body = _body(audit, ready, trainings)
     seconds["statistics"] = time.monotonic() - started
     return body, seconds
@@ -225,7 +225,7 @@ def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
         take_new_folder(out, "audit")
         private_directory(secret.parent)
         # The key before the options, which mark the folder as taken: a folder with options has a key.
-        write_text(secret, new_key().hex(), private=True)
+        write_artefact(secret, new_key().hex())
         write_document(path, content)
     try:
         key = bytes.fromhex(secret.read_text(encoding="utf-8"))
