@@ -138,21 +138,8 @@ def origin_of(folder: Path, remedy: str) -> str:
     return next(iter(_index(folder).values()))[1]
 
 
-def inspect(folder: Path) -> dict[str, State]:
-    """Return the state of every file and link below a folder, by its relative path; of a list of digests its own."""
-    states: dict[str, State] = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_symlink():
-            states[path.relative_to(folder).as_posix()] = State.UNLISTED
-        elif path.is_file():
-            states[path.relative_to(folder).as_posix()] = _state_of_file(path)
-    for path in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
-        lost = (name for name in _index(path) if not (path / name).exists())
-        states |= {(path / name).relative_to(folder).as_posix(): State.ABSENT for name in lost}
-    return states
-
-
-def _state_of_file(path: Path) -> State:
+def state_of_file(path: Path) -> State:
+    """Return the state of a file, which may be a list of digests or a document that holds its own digest."""
     if path.name == INDEX:
         return State.WHOLE if _index(path.parent) else State.CHANGED
     state = state_of(path)

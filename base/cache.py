@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from heldin.base.errors import InputError
-from heldin.base.files import cache_root, unused
+from heldin.base.files import cache_root, one_process_at_a_time, stop_using
 from heldin.base.wording import counted
 
 KINDS = {
@@ -65,12 +65,12 @@ def clear(chosen: Sequence[CachePart]) -> int:
     with ExitStack() as locks:
         # Every part is locked before the first is removed: all, or none.
         for part in present:
+            stop_using(part.path)  # else this process would stand in its own way
             try:
-                locks.enter_context(unused(part.path))
-            except BlockingIOError as error:
+                locks.enter_context(one_process_at_a_time(part.path))
+            except InputError as error:
                 raise InputError(
-                    f"'{part.path}' is in use by {_user_of(Path(error.filename))}: wait for it, or end it; nothing was"
-                    " removed"
+                    f"'{part.path}' is in use by {_user_of(part.path)}: wait for it, or end it; nothing was removed"
                 ) from error
         for part in present:
             # In the same folder, so that renaming is one step of the file system and never a copy.
@@ -99,7 +99,7 @@ def _readable(size: int) -> str:
 
 
 def _part(kind: str, path: Path) -> CachePart:
-    entries = sum(not entry.name.startswith(".") for entry in path.iterdir()) if path.is_dir() else 0
+    entries = len(list(path.iterdir())) if path.is_dir() else 0
     return CachePart(kind, KINDS[kind], path, entries, sum(_sizes(path)))
 
 
@@ -113,13 +113,12 @@ def _sizes(path: Path) -> Iterator[int]:
                 continue
 
 
-def _user_of(lock: Path) -> str:
-    """Name a process that has the lock's file open, as far as this user may see it."""
+def _user_of(folder: Path) -> str:
+    """Name a process that has the folder open, where the system shows it to this user."""
     for process in psutil.process_iter():
-        try:
-            files = [file.path for file in process.open_files()]
-        except (psutil.Error, OSError):  # it ended meanwhile, or belongs to another user
-            continue
-        if str(lock.resolve()) in files and process.pid != os.getpid():
-            return f"process {process.pid} ({process.name()})"
+        # psutil lists open files, and no folders.
+        with suppress(OSError, psutil.Error):
+            opened = {handle.readlink() for handle in Path(f"/proc/{process.pid}/fd").iterdir()}
+            if folder.resolve() in opened and process.pid != os.getpid():
+                return f"process {process.pid} ({process.name()})"
     return "another process"

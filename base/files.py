@@ -5,7 +5,6 @@ epsilon promises nothing.
 """
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import json
@@ -81,51 +80,28 @@ def is_held(folder: Path) -> bool:
 
 
 def keep_in_use(folder: Path) -> Path:
-    """Create ``folder`` if it is missing and return it; ``unused`` refuses it until this process ends.
+    """Create ``folder`` if it is missing, lock it until this process ends, together with others that use it; return it.
 
-    Raises InputError if it cannot be created or locked.
+    ``one_process_at_a_time`` then refuses it, and ``heldin cache --clear`` with it. Raises InputError if it cannot be
+    created.
     """
-    lock = folder.absolute() / _LOCK
+    absolute = folder.absolute()
     with _TAKING:
-        # The file that is locked may have been removed with its folder before, or while this process waited for it.
-        while (handle := _IN_USE.get(lock)) is None or not _is_at(handle, lock):
-            if handle is not None:
-                os.close(_IN_USE.pop(lock))
-            try:
-                private_directory(folder)
-                handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
-                _IN_USE[lock] = handle
-                fcntl.flock(handle, fcntl.LOCK_SH)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise InputError(f"cannot lock '{lock}' ({error.strerror}): name another folder") from error
+        # A folder may have been removed, by this process before or by another one while this process waited for it.
+        while (handle := _IN_USE.get(absolute)) is None or not _is_at(handle, absolute):
+            stop_using(absolute)
+            _IN_USE[absolute] = _open_folder(absolute)
+            fcntl.flock(_IN_USE[absolute], fcntl.LOCK_SH)
     return folder
 
 
-@contextlib.contextmanager
-def unused(folder: Path) -> Iterator[None]:
-    """Keep every process out of the existing ``folder``; those that ``keep_in_use`` it wait, and then make a new one.
-
-    Raises BlockingIOError, with the lock's path, if a process uses it.
-    """
-    lock = folder.absolute() / _LOCK
-    # A folder that this process uses is locked by the same handle: it does not stand in its own way.
-    own = _IN_USE.get(lock)
-    handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600) if own is None or not _is_at(own, lock) else own
-    try:
-        if not _locked(handle, wait=False):
-            raise BlockingIOError(errno.EWOULDBLOCK, "in use", str(lock))
-        yield
-    finally:
-        if handle is own:
-            fcntl.flock(handle, fcntl.LOCK_SH)
-        else:
-            os.close(handle)
+def stop_using(folder: Path) -> None:
+    """Release what ``keep_in_use`` locked."""
+    if (handle := _IN_USE.pop(folder.absolute(), None)) is not None:
+        os.close(handle)
 
 
-_LOCK = ".lock"
-_IN_USE: dict[Path, int] = {}  # handles of the locks that this process holds until it ends
+_IN_USE: dict[Path, int] = {}  # handles of the folders that this process uses
 _TAKING = threading.Lock()
 
 

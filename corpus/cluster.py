@@ -175,8 +175,7 @@ def _build_one(source: Source, cache: Path, aliases: dict[str, str], skip_bad_ro
 def _refuse_repeated(repeated: Sequence[tuple[int, str, int]]) -> None:
     number = sum(count for count, _, _ in repeated)
     if number:
-        name, times = min((name, times) for count, name, times in repeated if count)
-        raise say_repeated(number, name, times)
+        raise say_repeated(number, min((name, times) for count, name, times in repeated if count)[1])
 
 
 def rows_between(store: CorpusStore, first: str | None, last: str | None) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from heldin.base.errors import InputError
 from heldin.base.section import LARGEST, CheckedNames, Count, Many, NotNegative, Positive
+from heldin.words.statement import Statement
 
 LEAST_CLIP_NORM = 1e-12  # the squares of what a smaller gradient consists of vanish in float32, and so would its norm
 ClipNorm: TypeAlias = Annotated[float, Field(ge=LEAST_CLIP_NORM, le=LARGEST, allow_inf_nan=False)]
@@ -218,7 +219,7 @@ class DataStep(Choice):
         slots_only: what is kept depends on slots only: ids, authors and named entities, and no text.
     """
 
-    name: str
+    name: Statement
     user_local: bool
     record_local: bool
     slots_only: bool = False

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heldin.base.artefacts import State, inspect, require_not_purged
+from heldin.base.artefacts import State, listed_files, require_not_purged, state_of_file
 from heldin.base.progress import Reporter
 from heldin.jobs.checkpoint.audit import audit_again
 from heldin.jobs.planted.audit import planted_again
@@ -86,7 +86,7 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
     for name in _TAKEN_AS_THEY_ARE[record.kind]:
         names.remove(name)
     parts = [compared(name, getattr(record, name), getattr(again, name)) for name in names]
-    states = inspect(folder)
+    states = _states(folder)
     of_state = {state: tuple(name for name, file_state in states.items() if file_state is state) for state in State}
     return Verification(
         sum(count for count, _ in parts),
@@ -100,6 +100,20 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
             *(() if record.extraction is None else (OF_EXTRACTION,)),
         ),
     )
+
+
+def _states(folder: Path) -> dict[str, State]:
+    """Return the state of every file and link below a folder, by its relative path."""
+    states: dict[str, State] = {}
+    for path in sorted((folder, *folder.rglob("*"))):
+        if path.is_symlink():
+            states[path.relative_to(folder).as_posix()] = State.UNLISTED
+        elif path.is_dir():
+            lost = (path / name for name in listed_files(path) if not (path / name).exists())
+            states |= {file.relative_to(folder).as_posix(): State.ABSENT for file in lost}
+        else:
+            states[path.relative_to(folder).as_posix()] = state_of_file(path)
+    return states
 
 
 def table(verification: Verification) -> str:

@@ -73,18 +73,12 @@ class ScoreCache:
 
     def __init__(self, folder: Path) -> None:
         self._path = path = keep_in_use(folder) / "scores.sqlite"
-        try:
+        path.touch(mode=0o600)
+        self._opened = path.stat()
+        with self._problems_said():
             # Seconds to wait for another process that is writing. Scores are written by a thread of its own.
             self._database = sqlite3.connect(path, timeout=60, check_same_thread=False)
             _prepare(self._database)
-            self._opened = path.stat()
-        except sqlite3.OperationalError as error:
-            raise ResumableError(
-                f"the score cache '{path}' cannot be used now ({error}): try again, or name another folder in"
-                " HELDIN_CACHE_DIR"
-            ) from error
-        except sqlite3.DatabaseError as error:
-            raise InputError(f"the score cache '{path}' cannot be used ({error}): remove it") from error
 
     def close(self) -> None:
         """Release the file."""

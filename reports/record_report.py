@@ -58,8 +58,11 @@ def list_facts(record: Record) -> FactList:
         ),
         ("what is scored", str(record.scoring_rule)),
         # 16 of 64 hexadecimal digits: enough to compare by eye; the whole hash is in record.json.
-        ("target", f"{breakable(record.target.name)}, {record.target.architecture}; {record.target.fingerprint[:16]}"),
-        ("reference", f"{breakable(record.reference.name)}; {record.reference.fingerprint[:16]}"),
+        (
+            "target",
+            f"{breakable(str(record.target.name))}, {record.target.architecture}; {record.target.fingerprint[:16]}",
+        ),
+        ("reference", f"{breakable(str(record.reference.name))}; {record.reference.fingerprint[:16]}"),
         ("corpus fingerprint", c.fingerprint[:16]),
     ]
     if endpoint := record.target.endpoint:
@@ -88,7 +91,7 @@ def list_facts(record: Record) -> FactList:
         rows.append(("fine-tuning", f"{t.steps:,} steps ({chosen}) in {t.seconds:,.0f} s; defense: {t.defense}"))
         rows.append(("trained on", f"{counted(t.records, 'text')} of {counted(t.users, 'user')}"))
         rows.append(("guarantee", t.guarantee))
-        rows += [(r.name, f"{r.did} of {r.before:,} training records of {r.users:,} users") for r in t.removals]
+        rows += [(str(r.name), f"{r.did} of {r.before:,} training records of {r.users:,} users") for r in t.removals]
         # A plain run's noise multiplier is 0, which would read as a setting of a mechanism.
         if t.defense != "none":
             rows.append(("noise multiplier", f"{t.noise_multiplier:.5g}"))
@@ -160,7 +163,7 @@ def _training_facts(record: Record, trainings: TrainingsFacts) -> list[tuple[str
         ("the worst-case user's documents", f"{trainings.documents}, trained on and scored"),
         ("public users, their records", f"{c.public_users:,}, {c.public_records:,}"),
         ("what is scored", str(record.scoring_rule)),
-        ("base model and reference", f"{breakable(record.reference.name)}; {record.reference.fingerprint[:16]}"),
+        ("base model and reference", f"{breakable(str(record.reference.name))}; {record.reference.fingerprint[:16]}"),
         ("the trainings' job", record.target.fingerprint[:16]),
         ("corpus fingerprint", c.fingerprint[:16]),
         ("commitment to the key of the audit", (s.key_commitment or "")[:16]),

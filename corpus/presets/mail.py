@@ -113,10 +113,9 @@ def _messages(path: Path) -> Iterator[tuple[str, EmailMessage]]:
     """(account, message); the messages of an account are adjacent."""
     if path.is_dir():
         if not is_maildir(path):
-            names = sorted(p.name for p in path.iterdir())[:3]
-            raise another_format(
-                path, ENRON, f"a folder of {', '.join(names) or 'nothing'}, and no message at such places"
-            )
+            # Folders are named after people.
+            number = sum(1 for _ in path.iterdir())
+            raise another_format(path, ENRON, f"a folder of {number} entries, and no message at such places")
         for file in Maildir(path).files():
             yield file.relative_to(path).parts[0], parse_message(file.read_bytes())
         return

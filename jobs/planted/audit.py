@@ -54,7 +54,7 @@ from heldin.record.document import Body, Record, read_record, without_names, wri
 from heldin.record.facts import ModelFacts
 from heldin.record.planted_facts import ControlFacts, ControlOutcome, PlantedFacts, Reason, TrainingCounts
 from heldin.stages.config_files import first_difference
-from heldin.stages.measures.measure import MeasureFolder, loaded, model_facts
+from heldin.stages.measures.measure import MeasureFolder, loaded, model_facts, named_model
 from heldin.stages.measures.scores import TextScores
 from heldin.stages.run_config import RunConfig
 from heldin.stages.run_folder import StageSeconds
@@ -163,7 +163,7 @@ def _audited(
     write_look(look, job.planted)
     described = Described(
         facts_of_target(),
-        model_facts(models.reference, config.reference),
+        model_facts(models.reference, named_model(config.reference)),
         per_text=not same_tokens(target.tokenizer, models.reference.tokenizer),
         added=rule_at_endpoint(job.remote),
     )
@@ -195,8 +195,8 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     if target is not None:
         look = look_at(job.planted, target.fingerprint, job.claims)
         described = Described(
-            model_facts(target, kept["model"]),
-            model_facts(reference, config.reference),
+            model_facts(target, named_model(kept["model"])),
+            model_facts(reference, named_model(config.reference)),
             per_text=not same_tokens(target.tokenizer, reference.tokenizer),
         )
     else:
@@ -204,7 +204,10 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
         assert record.target.endpoint is not None
         reference = reference.within(record.target.endpoint.window)
         described = Described(
-            record.target, model_facts(reference, config.reference), record.per_text, rule_at_endpoint(job.remote)
+            record.target,
+            model_facts(reference, named_model(config.reference)),
+            record.per_text,
+            rule_at_endpoint(job.remote),
         )
     models = _models(job, config, target or record.target, reference)
     audit = _Audit(job, config, manifest, run, look, data, models)

@@ -38,14 +38,15 @@ from heldin.models.loading import LanguageModel
 from heldin.record.document import Body, Record, masked, without_names, write_new_record
 from heldin.record.facts import ModelFacts, Overlaps, PlanFit, ScoredTexts, SplitFacts, TrainingFacts
 from heldin.record.overlaps import NOT_KNOWN, measured
-from heldin.stages.measures.measure import model_facts
+from heldin.stages.measures.measure import model_facts, named_model
 from heldin.stages.measures.scores import scoring_rule
 from heldin.stages.run_config import RunConfig, parse_config
 from heldin.stages.run_folder import take_new_folder
 from heldin.stages.sides.corpus import CorpusData, corpus_facts, read_corpus
-from heldin.stages.train.models import PRETRAINED_HERE, base_model
+from heldin.stages.train.models import base_model
 from heldin.stages.train.plan import fit_lines, plan_fit
 from heldin.stages.train.training_facts import promise_facts
+from heldin.words.guarantee import ModelText
 from heldin.words.split import SplitReason
 
 _REMEDY = "restore it from a backup; without one this audit cannot go on: start a new folder"
@@ -190,12 +191,12 @@ def _body(audit: TrainingsAudit, ready: _Ready, trainings: Sequence[Training]) -
         corpus=corpus_facts(ready.corpus),
         split=split_facts(job, trainings, ready.corpus),
         target=ModelFacts(
-            name=f"{audit.runs} fine-tuned models, scored and thrown away",
+            name=ModelText.OF_TRAININGS(trainings=audit.runs),
             parameters=ready.base.parameters(),
             fingerprint=job.identity,
             architecture=type(ready.base.model).__name__,
         ),
-        reference=model_facts(ready.base, config.model.base or PRETRAINED_HERE),
+        reference=model_facts(ready.base, named_model(config.model.base)),
         training=training_facts(config, job, trainings),
         primary_attack=SCORE,
         attacker_texts=len(job.texts),

@@ -23,8 +23,6 @@ from heldin.models.model_names import require_model
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData
 
-PRETRAINED_HERE = "the base model, pre-trained here"
-
 
 def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tuple[str, LanguageModel]:
     """Return the name to load the base model by, and the model, pre-trained here if the config says so."""

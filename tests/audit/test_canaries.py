@@ -98,7 +98,7 @@ def test_without_the_section_there_are_none():
 def test_a_user_level_guarantee_is_void_only_where_one_user_s_records_move_another_s(canaries, voids):
     mechanism = mechanism_of(_config(*canaries, defense=ULS), plain_steps=1)
     reasons = mechanism.reasons()
-    across = [step.name for step in mechanism.data_steps if not step.user_local]
+    across = [str(step.name) for step in mechanism.data_steps if not step.user_local]
     assert len(across) == voids
     assert list(reasons) == [NoGuaranteeReason.LOOKS_ACROSS_USERS(steps=name) for name in across]
     assert math.isfinite(mechanism.epsilon()) is not voids

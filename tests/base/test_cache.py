@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from heldin.base import cache
-from heldin.base.files import cache_root, keep_in_use, unused
+from heldin.base.files import cache_root, keep_in_use, one_process_at_a_time
 from tests.refusals import names, refused
 
 
@@ -67,7 +67,7 @@ def test_without_yes_somebody_is_asked(call, monkeypatch):
 
 
 def _files():
-    return sorted(path for path in cache_root().rglob("*") if path.name != ".lock")
+    return sorted(cache_root().rglob("*"))
 
 
 USER = """
@@ -108,7 +108,7 @@ def test_what_another_process_uses_is_refused_and_nothing_is_removed(call):
 def test_a_process_that_comes_while_a_folder_is_removed_gets_a_new_one():
     folder = cache_root() / "pretrained"
     with used_elsewhere("pretrained") as process:
-        with unused(folder):
+        with one_process_at_a_time(folder):
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(timeout=3.0)  # until it waits for the lock of the old folder
             assert not select.select([process.stdout], [], [], 0)[0]
@@ -125,7 +125,8 @@ def test_a_process_does_not_stand_in_its_own_way():
     assert cache.clear(cache.parts("pretrained")) == 500
     # What it makes afterwards is locked again.
     assert keep_in_use(cache_root() / "pretrained").is_dir()
-    assert (cache_root() / "pretrained" / ".lock").is_file()
+    with refused(by="one_process_at_a_time"), one_process_at_a_time(cache_root() / "pretrained"):
+        pass
 
 
 def test_a_score_cache_is_in_use_until_its_process_ends(call):

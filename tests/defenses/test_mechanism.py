@@ -21,6 +21,7 @@ from heldin.defenses.choices import (
 )
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.mechanism import Mechanism
+from heldin.words.data_steps import DataStepText
 from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, NoGuaranteeReason
 from tests.made_mechanisms import els, example, shuffled, uls
 from tests.refusals import names, refused
@@ -63,7 +64,15 @@ VOIDS = {
     "divisor": ({"divisor": RealisedCohortDivisor()}, NoGuaranteeReason.REALISED_COHORT()),
     "validation": ({"checkpoint": "protected_validation"}, NoGuaranteeReason.PROTECTED_VALIDATION()),
     "dedup": (
-        {"data_steps": (DataStep(name="dedup across users", user_local=False, record_local=False),)},
+        {
+            "data_steps": (
+                DataStep(
+                    name=DataStepText.DEDUPLICATED_CORPUS(alike=DataStepText.EQUAL()),
+                    user_local=False,
+                    record_local=False,
+                ),
+            )
+        },
         NoGuaranteeReason.LOOKS_ACROSS_USERS(steps="dedup across users"),
     ),
     "base model": ({"base_model_saw_protected": True}, NoGuaranteeReason.BASE_SAW_PROTECTED()),
@@ -140,7 +149,7 @@ def test_shuffled_is_no_guarantee_but_has_an_honest_fallback():
 
 
 def test_conditions_and_warnings_are_printed_beside_epsilon():
-    cap = DataStep(name="cap that refills", user_local=True, record_local=False)
+    cap = DataStep(name=DataStepText.CAPPED(records=2, selection="longest"), user_local=True, record_local=False)
     promise = example(data_steps=(cap,)).guarantee()
     assert values_of(promise.statement, GuaranteeCondition.AFTER_PREPROCESSING) == {"steps": cap.name}
     assert states(promise.statement, GuaranteeCondition.NOT_OF_USERS)

@@ -11,6 +11,7 @@ from heldin.defenses.accounting.guarantees import ceiling_of, epsilon
 from heldin.defenses.choices import DataStep, PoissonSampler, ShuffledSampler
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.plan_file import read_plan, write_plan
+from heldin.words.data_steps import DataStepText
 from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, NoGuaranteeReason, Relation
 from tests.made_mechanisms import els, uls
 from tests.refusals import names, refused, refused_apart
@@ -41,7 +42,11 @@ def uncapped(**changes):
 
 
 def step(name, **looks):
-    return DataStep(name=name, user_local=looks.pop("user_local", True), **{"record_local": False, **looks})
+    return DataStep(
+        name=DataStepText.OF_PRESET(preset="mine", step=name),
+        user_local=looks.pop("user_local", True),
+        **{"record_local": False, **looks},
+    )
 
 
 OF_SLOTS = step("minimum", slots_only=True)

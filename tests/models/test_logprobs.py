@@ -170,7 +170,7 @@ def test_the_first_of_large_chunks_are_small():
 
 def test_a_cache_that_is_no_database_is_told(tmp_path):
     (tmp_path / "scores.sqlite").write_bytes(b"not a database" * 100)
-    with refused(by="ScoreCache.__init__", naming="scores.sqlite"):
+    with refused(by="ScoreCache._problems_said", naming="scores.sqlite"):
         ScoreCache(tmp_path)
 
 

@@ -59,7 +59,7 @@ def test_a_machine_that_is_lost_changes_no_number(file, machines, tmp_path):
     # What is shared was made once, and a machine's copy of it is gone.
     assert [its.name for its in (out / SHARED).iterdir() if its.name.isdigit()] == ["1"]
     assert (out / SHARED).stat().st_mode & 0o077 == 0
-    assert [its.name for its in (cache_root() / "sweeps").iterdir()] == [".lock"]
+    assert not list((cache_root() / "sweeps").iterdir())
 
     # Here, without a cluster.
     _, said = (sweep := started(file, calm)).communicate(timeout=PATIENCE)
