@@ -127,13 +127,11 @@ def number_copies(database: duckdb.DuckDBPyConnection) -> None:
 
 def refuse_repeated_ids(database: duckdb.DuckDBPyConnection) -> None:
     """Raises InputError if an id occurs more than once."""
-    repeated = database.sql(
-        "SELECT min(place), max(place), count(*) AS times FROM records GROUP BY id HAVING times > 1"
-    ).fetchall()
+    repeated = database.sql("SELECT max(place), count(*) AS times FROM records GROUP BY id HAVING times > 1").fetchall()
     if repeated:
         # A group-by returns rows in any order, and the message should be the same each time.
-        first, last, times = min(repeated)
-        raise say_repeated(len(repeated), times, f", in records {first + 1} and {last + 1} of the source")
+        last, times = min(repeated)
+        raise say_repeated(len(repeated), times, f", the last in record {last + 1} of the source")
 
 
 def say_repeated(number: int, times: int, where: str = "") -> InputError:

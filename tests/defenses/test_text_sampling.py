@@ -123,7 +123,7 @@ def test_without_caps_nothing_finite_is_claimed_about_a_user():
 def test_what_compares_texts_voids_it(made):
     promise = made(data_steps=(OF_SLOTS, COMPARES)).guarantee()
     assert isinstance(promise, NoGuarantee)
-    assert promise.reasons == (NoGuaranteeReason.COMPARES_TEXTS(steps="copies out"),)
+    assert promise.reasons == (NoGuaranteeReason.COMPARES_TEXTS(steps=[COMPARES.name]),)
     assert promise.assumed_epsilon == made().epsilon()
 
 
@@ -132,7 +132,9 @@ def test_what_looks_at_one_text_keeps_it_and_what_looks_at_slots_needs_the_same_
         assert text_sampling(data_steps=steps).guarantee() == text_sampling().guarantee()
     assert uncapped(data_steps=(OF_ONE_TEXT,)).guarantee() == uncapped().guarantee()
     promise = uncapped(data_steps=(OF_ONE_TEXT, OF_SLOTS, OF_EVERYBODYS_SLOTS)).guarantee()
-    assert values_of(promise.statement, GuaranteeCondition.AFTER_PREPROCESSING) == {"steps": "minimum, pool"}
+    assert values_of(promise.statement, GuaranteeCondition.AFTER_PREPROCESSING) == {
+        "steps": [OF_SLOTS.name, OF_EVERYBODYS_SLOTS.name]
+    }
 
 
 def test_what_no_theorem_covers_is_refused():

@@ -113,7 +113,7 @@ def test_what_compares_texts_voids_both():
     assert uedp(data_steps=(compares,)).guarantee().fallback is None
     counts = DataStep(name=DataStepText.MINIMUM(), user_local=True, record_local=False, slots_only=True)
     promise = strict(data_steps=(counts,)).guarantee()
-    assert values_of(promise.statement, GuaranteeCondition.AFTER_PREPROCESSING) == {"steps": "minimum"}
+    assert values_of(promise.statement, GuaranteeCondition.AFTER_PREPROCESSING) == {"steps": [counts.name]}
 
 
 def test_users_who_train_locally_have_the_guarantee_of_users_who_give_a_gradient():
