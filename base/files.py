@@ -80,10 +80,9 @@ def is_held(folder: Path) -> bool:
 
 
 def keep_in_use(folder: Path) -> Path:
-    """Create ``folder`` if it is missing, lock it until this process ends, together with others that use it; return it.
+    """Create and return ``folder``, which ``one_process_at_a_time`` then refuses until this process ends.
 
-    ``one_process_at_a_time`` then refuses it, and ``heldin cache --clear`` with it. Raises InputError if it cannot be
-    created.
+    Raises InputError if it cannot be created.
     """
     absolute = folder.absolute()
     with _TAKING:

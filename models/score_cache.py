@@ -152,30 +152,17 @@ class ScoreCache:
 
     @contextlib.contextmanager
     def _problems_said(self) -> Iterator[None]:
-        """A damaged file, one that was removed, a full disk, or another process that writes for a minute, in one line.
-
-        Raises InputError for a damaged file, ResumableError for the others.
-        """
+        """Raise InputError for a damaged file; ResumableError for one that is gone, a full disk or a busy database."""
         try:
             yield
         except sqlite3.OperationalError as error:
-            if self._is_removed():
-                raise ResumableError(
-                    f"the score cache '{self._path}' was removed while this command used it: run the same command"
-                    " again, which resumes"
-                ) from error
-            raise ResumableError(
-                f"the score cache '{self._path}' cannot be used now ({error}): give the disk space, or wait until no"
-                " other process writes to the cache, and run the same command again"
-            ) from error
+            why = f"cannot be used now ({error}): give the disk space, or wait for others that write to it, and"
+            # By hand: heldin cache --clear leaves a cache alone that a process uses.
+            if not (self._path.exists() and os.path.samestat(self._path.stat(), self._opened)):
+                why = "was removed while this command used it:"
+            raise ResumableError(f"the score cache '{self._path}' {why} run the same command again") from error
         except sqlite3.DatabaseError as error:
             raise InputError(f"the score cache '{self._path}' is damaged ({error}): remove it") from error
-
-    def _is_removed(self) -> bool:
-        # By hand: heldin cache --clear leaves a cache alone that a process uses.
-        with contextlib.suppress(FileNotFoundError):
-            return not os.path.samestat(self._path.stat(), self._opened)
-        return True
 
     def _writer(self, model: int) -> Callable[[Sequence[bytes], Sequence[TokenScores]], None]:
         def write(keys: Sequence[bytes], scored: Sequence[TokenScores]) -> None:

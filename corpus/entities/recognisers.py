@@ -220,8 +220,8 @@ class Function:
     def spans(self, texts: Iterable[Text]) -> Iterator[list[Span]]:
         """Yield the mentions that the function finds. Raises InputError for a span outside the text."""
         seen, searched = tee(texts)
-        found = (list(self.find(text.text)) for text in searched)
-        for number, (text, spans) in enumerate(zip(seen, found, strict=True), start=1):
+        mentions = (list(self.find(text.text)) for text in searched)
+        for number, (text, spans) in enumerate(zip(seen, mentions, strict=True), start=1):
             for span in spans:
                 if not 0 <= span.start < span.end <= len(text.text):
                     raise InputError(

@@ -199,14 +199,10 @@ def require_columns(columns: Columns, present: list[str], where: str, *, to_name
     """
     missing = [name for name in columns.named().values() if name not in present]
     if missing:
-        raise InputError(f"{where}: no column {', '.join(map(repr, missing))}; {_listed(present)}: {to_name}")
-
-
-def _listed(present: list[str]) -> str:
-    # A file without a header has its first person and text in place of names of columns.
-    if any("@" in name or len(name) > _LONGEST_NAME for name in present):
-        return f"the {len(present)} columns here have names that look like data: is the header missing?"
-    return f"the columns here are {', '.join(present)}"
+        # A file without a header has its first person and text in place of names of columns.
+        like_data = any("@" in name or len(name) > _LONGEST_NAME for name in present)
+        here = f"{len(present)} that look like data: is the header missing?" if like_data else ", ".join(present)
+        raise InputError(f"{where}: no column {', '.join(map(repr, missing))}; the columns here are {here}: {to_name}")
 
 
 def whole_rows(tables: Iterator[Any], where: str) -> Iterator[tuple[int, Any]]:

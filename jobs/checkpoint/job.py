@@ -1,6 +1,6 @@
 """An audit of somebody else's model: its options, the users of its two files, and the models that score their texts."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -246,30 +246,21 @@ def _require_disjoint(job: CheckpointAudit, held_in: CorpusStore, held_out: Corp
             raise InputError(
                 f"the {side} file has {counted(len(store.users), 'user')}: at least 2 are needed, 100 to say much"
             )
-    both = set(held_in.users) & set(held_out.users)
-    if both:
-        place = _first_record(job, "user", both)
-        raise InputError(f"{counted(len(both), 'user')} in both files, first in {place}: a user is on one side only")
+    shared = {"user": set(held_in.users) & set(held_out.users)}
     # Ids that heldin made are made from user and text, and differ between users.
     if job.columns.id is not None:
         ids = {held_in.id(row) for row in range(len(held_in))}
-        shared = {held_out.id(row) for row in range(len(held_out))} & ids
-        if shared:
-            place = _first_record(job, "id", shared)
+        shared["id"] = ids & {held_out.id(row) for row in range(len(held_out))}
+    for column, values in shared.items():
+        if values:
+            batches = open_source(job.held_out, job.columns).batches(BadRows(skip=True))
+            records = (value for batch in batches for value in batch.column(column).to_pylist())
+            # Its number: errors name no person.
+            number = next((number for number, value in enumerate(records, start=1) if value in values), 0)
             raise InputError(
-                f"{counted(len(shared), 'record id')} in both files, first in {place}: a record is on one side only"
+                f"{counted(len(values), column)} in both files, first in record {number} of '{job.held_out}': each is"
+                " on one side only"
             )
-
-
-def _first_record(job: CheckpointAudit, column: str, values: Collection[str]) -> str:
-    """Return where one of these users or ids is first in the held-out file: errors name no person."""
-    seen = 0
-    for batch in open_source(job.held_out, job.columns).batches(BadRows(skip=True)):
-        for value in batch.column(column).to_pylist():
-            seen += 1
-            if value in values:
-                return f"record {seen} of '{job.held_out}'"
-    return f"'{job.held_out}'"
 
 
 @dataclass(frozen=True)

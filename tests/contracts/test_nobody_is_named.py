@@ -65,7 +65,7 @@ def test_a_file_of_scores_is_refused_by_row(rows_of, tmp_path, call):
 
 AUDITS = {
     "users in both files": (rows(ANN, BOB), rows(CAT, BOB), ("1 user", "record 4", "out.jsonl")),
-    "ids in both files": (rows(ANN, BOB, id=None), rows(CAT, "dan"), ("6 record ids", "record 1", "out.jsonl")),
+    "ids in both files": (rows(ANN, BOB, id=None), rows(CAT, "dan"), ("6 ids", "record 1", "out.jsonl")),
     "a name that is no text": ([{"user": {"mail": ANN}, "text": SECRET}], rows(CAT, BOB), ("in.jsonl line 1",)),
     "a number as a name": ([{"user": 1.5, "text": SECRET}, *rows(ANN)], rows(CAT, BOB), ("in.jsonl line 1",)),
     "no text": ([{"user": ANN, "text": " "}], rows(CAT, BOB), ("in.jsonl line 1",)),
@@ -103,7 +103,7 @@ def test_a_table_without_a_header_is_not_quoted(header, tmp_path, call):
     (tmp_path / "mine.csv").write_text(text, encoding="utf-8")
     code, out, err = call("corpus", "build", tmp_path / "mine.csv")
     assert code == 2
-    assert names(err, "mine.csv", *(["id", "name"] if header else ["2 columns"]))
+    assert names(err, "mine.csv", *(["id", "name"] if header else ["2 that look"]))
     nobody_in(out, err)
 
 
