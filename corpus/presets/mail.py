@@ -123,9 +123,7 @@ def _messages(path: Path) -> Iterator[tuple[str, EmailMessage]]:
         # As a stream: seeking in a compressed tarball would decompress it again and again.
         archive = tarfile.open(existing(path), "r|*")  # noqa: SIM115
     except tarfile.ReadError as error:
-        with path.open("rb") as stream:
-            beginning = repr(stream.read(40))
-        raise another_format(path, ENRON, f"a file that begins {beginning}") from error
+        raise another_format(path, ENRON, "a file that is no archive") from error
     try:
         with archive:
             yield from _archived(path, archive)

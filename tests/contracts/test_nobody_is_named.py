@@ -148,6 +148,7 @@ def test_mail_and_a_dump_are_not_quoted(tmp_path, call):
     for words in (
         ("build", tmp_path / "mine.mbox"),
         ("build", tmp_path / "Posts.xml", "--preset", "stackoverflow"),
+        ("build", tmp_path / "Posts.xml", "--preset", "enron-chua"),
         ("build", tmp_path / "maildir", "--preset", "enron-kandpal"),
     ):
         code, out, err = call("corpus", *words)
