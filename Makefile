@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test quick check check-ci check-slow check-long check-replication gpu lint docs golden dist
+.PHONY: demo test quick check check-ci check-third check-slow check-long check-replication gpu lint docs golden dist
 .DEFAULT_GOAL := test
 
 .venv/installed: pyproject.toml constraints.txt
@@ -32,6 +32,14 @@ check: test check-slow check-long check-replication
 CI_SUITES := $(addprefix tests/,attacks audit bounds canaries corpus coverage defenses models)
 check-ci: .venv/installed
 	$(PYTEST) -n 2 --dist worksteal -p tests.times -m "slow and not long and not gpu" $(CI_SUITES)
+
+# A third of the other slow suites (THIRD=1, 2 or 3; the commit chooses), as far as MINUTES allow: tests/thirds.py.
+THIRD ?= $(shell echo $$((0x$$(git rev-parse --short=7 HEAD) % 3 + 1)))
+MINUTES ?= 25
+check-third: .venv/installed
+	@echo "slow suites: third $(THIRD) of 3; again with: make check-third THIRD=$(THIRD)"
+	$(PYTEST) -n 2 --dist worksteal -p tests.times -p tests.thirds --third $(THIRD) --minutes $(MINUTES) -rs \
+		-m "slow and not long and not gpu" tests $(addprefix --ignore=,$(CI_SUITES))
 
 check-slow: .venv/installed
 	$(PYTEST) -n 2 --dist worksteal -p tests.times -m "slow and not long and not gpu"

@@ -92,7 +92,7 @@ class UserScores:
         values: their scores, shape (n,), finite.
 
     Raises:
-        InputError: a score is NaN or infinite (the message names the user), a user occurs twice, or lengths differ.
+        InputError: a score is NaN or infinite (the message has its number), a user occurs twice, or lengths differ.
     """
 
     attack: str
@@ -108,8 +108,10 @@ class UserScores:
         # Refused, not filtered out: a dropped user would change n between attacks, and not at random.
         bad = np.flatnonzero(~np.isfinite(self.values))
         if bad.size:
-            user, value = self.users[bad[0]], self.values[bad[0]]
-            raise InputError(f"attack '{self.attack}': the score of user '{user}' is {value}; no user may be dropped")
+            raise InputError(
+                f"attack '{self.attack}': score number {bad[0] + 1} of {self.values.size} is {self.values[bad[0]]}; no"
+                " user may be dropped"
+            )
 
     def of(self, users: Sequence[str]) -> NDArray[np.float64]:
         """Scores of the named users, in their order. Raises InputError for a user without a score."""
@@ -117,7 +119,7 @@ class UserScores:
         # An error and not a NaN, for the same reason: every attack must be judged on the same users.
         missing = [user for user in users if user not in row]
         if missing:
-            raise InputError(f"attack '{self.attack}': no score of user '{missing[0]}' ({len(missing)} missing)")
+            raise InputError(f"attack '{self.attack}': no score of {len(missing)} of {len(users)} users")
         return self.values[[row[user] for user in users]]
 
 

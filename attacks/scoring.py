@@ -57,12 +57,12 @@ class AttackTexts:
         if self.parts is None:
             return [((0, len(text)),) for _, _, text in self.flat()]
         spans: list[Spans] = []
-        for user, texts in self.texts.items():
+        for number, texts in enumerate(self.texts.values(), start=1):
             for i, text in enumerate(texts):
                 most = min(len(text), self.max_characters)
                 parts = [(begin, min(end, most)) for begin, end in self.parts.of(text) if begin < min(end, most)]
                 if not parts:
-                    raise InputError(f"text {i + 1} of user '{user}': nothing to score in its first {most} characters")
+                    raise InputError(f"text {i + 1} of user {number}: nothing to score in its first {most} characters")
                 spans.append(parts)
         return spans
 
@@ -146,7 +146,8 @@ def scores_of(
     empty = next((i for i, tokens in enumerate(chosen) if not tokens.any()), None)
     if empty is not None:
         user, number, _ = texts.flat()[empty]
-        raise InputError(f"text {number + 1} of user '{user}': the scored part has no token under '{model.name}'")
+        place = list(texts.texts).index(user) + 1
+        raise InputError(f"text {number + 1} of user number {place}: the scored part has no token under '{model.name}'")
     return [scores.at(tokens) for scores, tokens in zip(whole, chosen, strict=True)]
 
 

@@ -39,7 +39,7 @@ class ScoredUsers:
         """The score of every user, shape (n,); higher means more likely held in.
 
         Raises InputError for an attack that was not scored, an unknown aggregation, a user without a text, or a score
-        that is not finite; the message names the user.
+        that is not finite; the message has the user's number, by name.
         """
         scores = self.lifted(attack, aggregation, dial)
         # Refused, not dropped: whether a score is finite may depend on the coins, and who is scored must not
@@ -47,12 +47,12 @@ class ScoredUsers:
         bad = np.flatnonzero(~np.isfinite(scores))
         if not bad.size:
             return scores
-        user = self.users[bad[0]]
         if (self.texts[attack, dial][0] == bad[0]).any():
             raise InputError(
-                f"attack '{attack}': the score of user '{user}' is {scores[bad[0]]}; no user may be dropped"
+                f"attack '{attack}': the score of user number {bad[0] + 1} by name is {scores[bad[0]]}; no user may be"
+                " dropped"
             )
-        raise InputError(f"attack '{attack}': no score of user '{user}' ({bad.size} missing)")
+        raise InputError(f"attack '{attack}': no score of {bad.size} of {len(self.users)} users")
 
     def sides(self, attack: str, aggregation: str = "mean") -> tuple[Array, Array]:
         """Scores of held-in users and of held-out users, shapes (n1,) and (n0,)."""
@@ -67,7 +67,7 @@ class ScoredUsers:
         if aggregation not in AGGREGATIONS:
             raise InputError(f"unknown aggregation '{aggregation}': choose from {', '.join(AGGREGATIONS)}")
         if (attack, dial) not in self.texts:
-            raise InputError(f"attack '{attack}': no score of user '{self.users[0]}' ({len(self.users)} missing)")
+            raise InputError(f"attack '{attack}': no score of any of {len(self.users)} users")
         of_user, values = self.texts[attack, dial]
         scores = np.full(len(self.users), np.nan)
         # The first text of each user who has any; texts are ordered by user.

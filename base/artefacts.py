@@ -4,7 +4,7 @@
 |---|---|
 | a file | ``artefacts.json`` in its folder (``artefact_file``) |
 | a folder that is written whole, such as a model | ``artefacts.json`` inside of it (``artefact_folder``) |
-| a JSON document | in the document itself (``write_document``) |
+| a JSON document | in the document itself (``write_document``); so it is of ``artefacts.json`` |
 
 A JSON document also names the version of its schema and the version of heldin that wrote it (``stamped``). A document
 of another schema version is refused: there are no migrations.
@@ -75,6 +75,12 @@ def artefact_folder(path: Path, *, made_from: str = "") -> Iterator[Path]:
         seal(temporary, made_from=made_from)
 
 
+def write_artefact(path: Path, text: str, *, made_from: str = "") -> None:
+    """Write a text as ``artefact_file`` does."""
+    with artefact_file(path, made_from=made_from) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 def seal(folder: Path, *, made_from: str = "") -> None:
     """List the files of a folder, with their digests, in the folder."""
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != INDEX)
@@ -132,20 +138,10 @@ def origin_of(folder: Path, remedy: str) -> str:
     return next(iter(_index(folder).values()))[1]
 
 
-def inspect(folder: Path) -> dict[str, State]:
-    """Return the state of every file below a folder, by its relative path; the lists of digests are left out."""
-    states: dict[str, State] = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and not path.is_symlink() and path.name != INDEX and not path.name.endswith(".tmp"):
-            states[path.relative_to(folder).as_posix()] = _state_of_file(path)
-        elif path.is_dir():
-            lost = (name for name in _index(path) if not (path / name).exists())
-            states |= {(path / name).relative_to(folder).as_posix(): State.ABSENT for name in lost}
-    states |= {name: State.ABSENT for name in _index(folder) if not (folder / name).exists()}
-    return states
-
-
-def _state_of_file(path: Path) -> State:
+def state_of_file(path: Path) -> State:
+    """Return the state of a file, which may be a list of digests or a document that holds its own digest."""
+    if path.name == INDEX:
+        return State.WHOLE if _index(path.parent) else State.CHANGED
     state = state_of(path)
     if state is not State.UNLISTED or path.suffix != ".json":
         return state
@@ -245,14 +241,18 @@ def _digest(content: dict[str, Any]) -> str:
 def _index(folder: Path) -> dict[str, list[str]]:
     """By name of a file its digest and what it was made from; empty if there is no index, or it is damaged."""
     try:
-        files = json.loads((folder / INDEX).read_text(encoding="utf-8"))["files"]
-        return {str(name): [str(entry[0]), str(entry[1])] for name, entry in files.items()}
+        content = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        if content.pop(_DIGEST) != _digest(content):
+            return {}
+        return {str(name): [str(entry[0]), str(entry[1])] for name, entry in content["files"].items()}
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
         return {}
 
 
 def _write_index(folder: Path, files: dict[str, list[str]]) -> None:
-    write_text(folder / INDEX, json.dumps({"files": files}, indent=1, sort_keys=True) + "\n", private=True)
+    content = {"files": files}
+    document = {_DIGEST: _digest(content), **content}
+    write_text(folder / INDEX, json.dumps(document, indent=1, sort_keys=True) + "\n", private=True)
 
 
 PURGED = "purged.json"

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import psutil
 
 from heldin.base.errors import InputError
-from heldin.base.files import cache_root, is_held
+from heldin.base.files import cache_root, one_process_at_a_time, stop_using
 from heldin.base.wording import counted
 
 KINDS = {
@@ -59,16 +60,24 @@ def clear(chosen: Sequence[CachePart]) -> int:
     Raises:
         InputError: a process uses one of them.
     """
-    # Every part is asked after before the first is removed: all, or none.
     present = [part for part in chosen if part.path.is_dir()]
-    for part in present:
-        if user := _user_of(part.path):
-            raise InputError(f"'{part.path}' is in use by {user}: wait for it, or end it; nothing was removed")
-    for part in present:
-        # In the same folder, so that renaming is one step of the file system and never a copy.
-        gone = part.path.with_name(f".{part.kind}.{os.getpid()}.tmp")
-        part.path.rename(gone)  # a process that starts now makes a new folder
-        shutil.rmtree(gone)
+    removed = []
+    with ExitStack() as locks:
+        # Every part is locked before the first is removed: all, or none.
+        for part in present:
+            stop_using(part.path)  # else this process would stand in its own way
+            try:
+                locks.enter_context(one_process_at_a_time(part.path))
+            except InputError as error:
+                raise InputError(
+                    f"'{part.path}' is in use by {_user_of(part.path)}: wait for it, or end it; nothing was removed"
+                ) from error
+        for part in present:
+            # In the same folder, so that renaming is one step of the file system and never a copy.
+            removed.append(part.path.with_name(f".{part.kind}.{os.getpid()}.tmp"))
+            part.path.rename(removed[-1])  # a process that waits for the lock makes a new folder
+    for folder in removed:
+        shutil.rmtree(folder)
     return sum(part.size for part in present)
 
 
@@ -104,19 +113,12 @@ def _sizes(path: Path) -> Iterator[int]:
                 continue
 
 
-def _user_of(path: Path) -> str:
-    """Name the process that has a file below ``path`` open or mapped, or makes one; empty if none is visible."""
-    # A training locks its work folder, and need not have a file open in it at this moment.
-    if any(is_held(folder) for folder in path.glob("*.work")):
-        return "a training"
-    inside = f"{path.resolve()}{os.sep}"
+def _user_of(folder: Path) -> str:
+    """Name a process that has the folder open, where the system shows it to this user."""
     for process in psutil.process_iter():
-        try:
-            files = [file.path for file in process.open_files()]
-            # Stores are mapped into memory, and a mapped file need not be open.
-            files += [file.path for file in process.memory_maps()] if process.pid != os.getpid() else []
-        except (psutil.Error, OSError):  # it ended meanwhile, or belongs to another user
-            continue
-        if any(file.startswith(inside) for file in files):
-            return f"process {process.pid} ({process.name()})"
-    return ""
+        # psutil lists open files, and no folders.
+        with suppress(OSError, psutil.Error):
+            opened = {handle.readlink() for handle in Path(f"/proc/{process.pid}/fd").iterdir()}
+            if folder.resolve() in opened and process.pid != os.getpid():
+                return f"process {process.pid} ({process.name()})"
+    return "another process"

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +76,38 @@ def is_held(folder: Path) -> bool:
         return True
     finally:
         os.close(handle)
+    return False
+
+
+def keep_in_use(folder: Path) -> Path:
+    """Create and return ``folder``, which ``one_process_at_a_time`` then refuses until this process ends.
+
+    Raises InputError if it cannot be created.
+    """
+    absolute = folder.absolute()
+    with _TAKING:
+        # A folder may have been removed, by this process before or by another one while this process waited for it.
+        while (handle := _IN_USE.get(absolute)) is None or not _is_at(handle, absolute):
+            stop_using(absolute)
+            _IN_USE[absolute] = _open_folder(absolute)
+            fcntl.flock(_IN_USE[absolute], fcntl.LOCK_SH)
+    return folder
+
+
+def stop_using(folder: Path) -> None:
+    """Release what ``keep_in_use`` locked."""
+    if (handle := _IN_USE.pop(folder.absolute(), None)) is not None:
+        os.close(handle)
+
+
+_IN_USE: dict[Path, int] = {}  # handles of the folders that this process uses
+_TAKING = threading.Lock()
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    """Return whether the open file is the one that has this path now."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(handle), path.stat())
     return False
 
 

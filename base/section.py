@@ -5,8 +5,9 @@ and names in a config may hold environment variables.
 """
 
 import os
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
@@ -19,14 +20,42 @@ LARGEST = 1e30  # of what is measured
 SEEDS = 2**63
 
 
-class Facts(BaseModel):
+class CheckedNames(BaseModel):
+    """A model that refuses the name of a field that it has not; pydantic leaves such a name out, or sets it.
+
+    A name of a field is text where a field is left out, kept alone or replaced, and no type checker reads it.
+    """
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy. Raises TypeError for a name in ``update`` that is no field."""
+        _require_fields(type(self), update)
+        return super().model_copy(update=update, deep=deep)
+
+    def model_dump(self, **options: Any) -> dict[str, Any]:
+        """Return the fields by name. Raises TypeError for a name in ``include`` or ``exclude`` that is no field."""
+        _require_fields(type(self), options.get("include"), options.get("exclude"))
+        return super().model_dump(**options)
+
+    def model_dump_json(self, **options: Any) -> str:
+        """Return the fields as JSON. Raises TypeError as ``model_dump``."""
+        _require_fields(type(self), options.get("include"), options.get("exclude"))
+        return super().model_dump_json(**options)
+
+
+def _require_fields(model: type[BaseModel], *named: Collection[str] | None) -> None:
+    unknown = {name for names in named for name in names or ()} - model.model_fields.keys()
+    if unknown:
+        raise TypeError(f"{model.__name__} has no field {', '.join(sorted(unknown))}")
+
+
+class Facts(CheckedNames):
     """A part of a record: frozen, no undeclared fields."""
 
     # A field that this version does not know is an error: to ignore it would be to read half a record.
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Section(BaseModel):
+class Section(CheckedNames):
     """A part of a config."""
 
     # A misspelt key is an error; if it were ignored, the run would go on with a default that nobody asked for.

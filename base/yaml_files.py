@@ -44,7 +44,7 @@ class _UniqueKeys(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 # Compared as written: the keys 1 and "1" count as one, since a config has no use for both.
                 if key.value in seen:
-                    raise _refusal(f"'{key.value}' is given twice: keep one", key)
+                    raise _refusal("a key is given twice: keep one", key)  # not quoted: it may be a person
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -104,7 +104,10 @@ def parse_yaml(text: str) -> Any:
         where = "" if at is None else f"line {at.line + 1}: "
         raise InputError(f"{where}{error.problem}") from error
     except yaml.YAMLError as error:
-        raise InputError(f"broken YAML ({' '.join(str(error).split())})") from error
+        # Without what the file has there, which ``str(error)`` quotes.
+        at, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or "not YAML"
+        where = "" if at is None else f", line {at.line + 1}, column {at.column + 1}"
+        raise InputError(f"broken YAML ({problem}{where})") from error
     except RecursionError as error:
         raise InputError("broken YAML (nested too deeply)") from error
     # What looks like a date or a number and is none, such as 2026-02-30.

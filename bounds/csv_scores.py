@@ -98,9 +98,9 @@ def read_scores(path: Path) -> LabelledScores:
                     raise InputError(f"{path}, row {reader.line_num}: more fields than the header has")
                 user, score, member = _row(path, reader.line_num, row)
                 if user in rows and rows[user][1] != member:
-                    raise InputError(f"{path}, row {reader.line_num}: user '{user}' is in both groups")
+                    raise InputError(f"{path}, row {reader.line_num}: its user is in both groups")
                 if user in rows:
-                    raise InputError(f"{path}, row {reader.line_num}: user '{user}' has two scores: give one per user")
+                    raise InputError(f"{path}, row {reader.line_num}: its user has two scores: give one per user")
                 rows[user] = (score, member)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
@@ -131,15 +131,15 @@ def _row(path: Path, number: int, row: dict[str, Any]) -> tuple[str, float, bool
     if "\n" in user:
         raise InputError(f"{where}: a user name over several lines: is there a stray quotation mark before this row?")
     if not member:
-        raise InputError(f"{where}: user '{user}' has a score but no membership: say 1 (held in) or 0")
+        raise InputError(f"{where}: a score but no membership: say 1 (held in) or 0")
     if not score:
-        raise InputError(f"{where}: user '{user}' has membership but no score: score every user")
+        raise InputError(f"{where}: membership but no score: score every user")
     if member.lower() not in _YES + _NO:
-        raise InputError(f"{where}: membership '{member}' of user '{user}': say 1 (held in) or 0 (held out)")
+        raise InputError(f"{where}: the membership is something else: say 1 (held in) or 0 (held out)")
     try:
         value = number_in(score)
     except ValueError:
-        raise InputError(f"{where}: score '{score}' of user '{user}' is not a number") from None
+        raise InputError(f"{where}: the score is not a number") from None
     if not math.isfinite(value):
-        raise InputError(f"{where}: the score of user '{user}' is {value}; no user may be dropped: score it again")
+        raise InputError(f"{where}: the score is {value}; no user may be dropped: score it again")
     return user, value, member.lower() in _YES

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heldin.base.errors import ConstantScores, InputError, TooFewUsers
+from heldin.base.wording import counted
 from heldin.words.evidence import Refusal
 
 
@@ -40,8 +41,8 @@ class LabelledScores:
         # To drop a user would change m, which every bound counts, by what the model says of that user.
         bad = np.flatnonzero(~np.isfinite(self.scores))
         if bad.size:
-            who = f"user '{names[bad[0]]}'" if names is not None else f"row {bad[0]}"
-            raise InputError(f"the score of {who} is {self.scores[bad[0]]}; no user may be dropped: score it again")
+            value = self.scores[bad[0]]
+            raise InputError(f"the score in row {bad[0]} is {value}; no user may be dropped: score it again")
         if self.member.all() or not self.member.any():
             raise TooFewUsers((Refusal.NOBODY_HELD_OUT if self.member.any() else Refusal.NOBODY_HELD_IN)())
         # Guesses on equal scores are coin flips of the auditor: no test has anything to look at.
@@ -73,14 +74,14 @@ def join(scores: Mapping[str, float], members: Set[str], non_members: Set[str]) 
     # Two coins for one name: no theorem has such a unit.
     both = sorted(members & non_members)
     if both:
-        raise InputError(f"user '{both[0]}' is in both groups ({len(both)} such): a user is held in or held out")
+        raise InputError(f"{counted(len(both), 'user')} in both groups: a user is held in or held out")
     known = members | non_members
     stray = sorted(set(scores) - known)
     if stray:
-        raise InputError(f"user '{stray[0]}' has a score but no membership ({len(stray)} such): say who was held in")
+        raise InputError(f"{counted(len(stray), 'user')} with a score but no membership: say who was held in")
     missing = sorted(known - set(scores))
     if missing:
-        raise InputError(f"user '{missing[0]}' has membership but no score ({len(missing)} such): score every user")
+        raise InputError(f"{counted(len(missing), 'user')} with membership but no score: score every user")
     # By name: ties are broken by place, which must not depend on the order of scoring.
     users = tuple(sorted(scores))
     values = np.array([scores[user] for user in users], dtype=np.float64)

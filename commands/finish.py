@@ -129,7 +129,8 @@ def _facts(record: "Record") -> dict[str, Any]:
     return {
         "kind": record.kind,
         "name": record.name,
-        **record.model_dump(mode="json", include={"decision", "judgement", "extraction", "planted"}),
+        **record.model_dump(mode="json", include={"decision", "judgement", "planted"}),
+        "extraction": None if record.extraction is None else record.extraction.model_dump(mode="json"),
     }
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from heldin.base.artefacts import artefact_folder, is_whole
 from heldin.base.errors import InputError
-from heldin.base.files import text_sha256
+from heldin.base.files import keep_in_use, text_sha256
 from heldin.base.wording import counted
 from heldin.corpus.sorting import (
     STAGED,
@@ -63,6 +63,7 @@ def build_store(
         InputError: the source cannot be read, has no usable record, or repeats a record id.
     """
     folder, fingerprint = store_folder(source, cache, aliases, skip_bad_rows)
+    keep_in_use(folder.parent)
     if is_whole(folder, say=say):
         return CorpusStore(folder)
     require_named_once(source)

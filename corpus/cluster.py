@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from heldin.base.artefacts import artefact_folder, is_whole
 from heldin.base.errors import InputError
+from heldin.base.files import keep_in_use
 from heldin.corpus.build import NoRecordError, build_store, store_folder
 from heldin.corpus.sorting import add_store, say_repeated, sorting_table, write_records, write_table
 from heldin.corpus.sources.open import Several, require_named_once
@@ -89,6 +90,7 @@ def build_on_cluster(
     """
     source = sources[0] if len(sources) == 1 else Several(tuple(sources))
     folder, fingerprint = store_folder(source, cache, aliases, skip_bad_rows)
+    keep_in_use(folder.parent)
     if is_whole(folder):
         return CorpusStore(folder)
     require_named_once(source)
@@ -173,8 +175,7 @@ def _build_one(source: Source, cache: Path, aliases: dict[str, str], skip_bad_ro
 def _refuse_repeated(repeated: Sequence[tuple[int, str, int]]) -> None:
     number = sum(count for count, _, _ in repeated)
     if number:
-        name, times = min((name, times) for count, name, times in repeated if count)
-        raise say_repeated(number, name, times)
+        raise say_repeated(number, min((name, times) for count, name, times in repeated if count)[1])
 
 
 def rows_between(store: CorpusStore, first: str | None, last: str | None) -> tuple[int, int]:

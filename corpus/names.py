@@ -23,15 +23,17 @@ def load_aliases(path: Path) -> dict[str, str]:
     if not isinstance(content, Mapping):
         raise InputError(f"{path.name}: expected lines like 'person: [alias, alias]'")
     person_of: dict[str, str] = {}
-    for person, names in content.items():
+    for number, (person, names) in enumerate(content.items(), start=1):
         # A single alias may stand without a list; as text it would be read letter by letter.
         for alias in [names] if isinstance(names, str) else names or []:
             if (other := person_of.setdefault(str(alias), str(person))) != str(person):
-                raise InputError(f"{path.name}: '{alias}' is an alias of both '{other}' and '{person}'")
+                first = list(map(str, content)).index(other) + 1
+                raise InputError(f"{path.name}: people {first} and {number} have the same alias: name one person")
     # No chains of aliases: where one ends would depend on the order of reading.
     for alias, person in person_of.items():
         if alias != person and person in person_of and person_of[person] != person:
-            raise InputError(f"{path.name}: '{person}' is itself an alias of '{person_of[person]}'; name one person")
+            here, there = (list(map(str, content)).index(name) + 1 for name in (person, person_of[person]))
+            raise InputError(f"{path.name}: person {here} is an alias of person {there}: name one person")
     return person_of
 
 
@@ -50,6 +52,6 @@ def missing_names_line(users: Iterable[str]) -> str | None:
     if not names:
         return None
     return (
-        f"warning: {counted(len(names), 'user')} named {', '.join(map(repr, names))}: rows without a user may stand"
-        f" under that name as one person; leave it out by corpus.users.exclude, or correct the rows"
+        f"warning: {counted(len(names), 'user')} with a name that stands for a missing one, such as nan or null: rows"
+        " without a user may count as one person; leave them out by corpus.users.exclude, or correct the rows"
     )

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from heldin.base.errors import InputError
 from heldin.base.machine import main_memory
+from heldin.base.wording import counted
 from heldin.corpus.sources.rows import SCHEMA
 from heldin.corpus.store import CorpusStore
 
@@ -126,18 +127,18 @@ def number_copies(database: duckdb.DuckDBPyConnection) -> None:
 
 def refuse_repeated_ids(database: duckdb.DuckDBPyConnection) -> None:
     """Raises InputError if an id occurs more than once."""
-    repeated = database.sql("SELECT id, count(*) AS times FROM records GROUP BY id HAVING times > 1").fetchall()
+    repeated = database.sql("SELECT max(place), count(*) AS times FROM records GROUP BY id HAVING times > 1").fetchall()
     if repeated:
-        # The first in the alphabet, because a group-by returns rows in any order and the message should be the same
-        # each time.
-        raise say_repeated(len(repeated), *min(repeated))
+        # A group-by returns rows in any order, and the message should be the same each time.
+        last, times = min(repeated)
+        raise say_repeated(len(repeated), times, f", the last in record {last + 1} of the source")
 
 
-def say_repeated(number: int, name: str, times: int) -> InputError:
+def say_repeated(number: int, times: int, where: str = "") -> InputError:
     """The error for ``number`` repeated ids, one of which occurs ``times`` times."""
     return InputError(
-        f"{number} record ids occur more than once, such as '{name}' ({times} times): ids must be unique, because no"
-        " record may be on both sides; name another id column, or none to number the records"
+        f"{counted(number, 'record id')} more than once, one of them {times} times{where}: ids must be unique, because"
+        " no record may be on both sides; name another id column, or none to number the records"
     )
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from heldin.base.errors import InputError
-from heldin.base.section import LARGEST, Count, Many, NotNegative, Positive
+from heldin.base.section import LARGEST, CheckedNames, Count, Many, NotNegative, Positive
+from heldin.words.statement import Statement
 
 LEAST_CLIP_NORM = 1e-12  # the squares of what a smaller gradient consists of vanish in float32, and so would its norm
 ClipNorm: TypeAlias = Annotated[float, Field(ge=LEAST_CLIP_NORM, le=LARGEST, allow_inf_nan=False)]
@@ -21,7 +22,7 @@ DeltaRule: TypeAlias = Literal["units^-1.1", "examples^-1.1"]
 Adjacency: TypeAlias = Literal["add_remove", "zero_out", "replace"]
 
 
-class Choice(BaseModel):
+class Choice(CheckedNames):
     """Frozen; an unknown key is an error. Invalid fields raise InputError, one line with every problem."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -218,7 +219,7 @@ class DataStep(Choice):
         slots_only: what is kept depends on slots only: ids, authors and named entities, and no text.
     """
 
-    name: str
+    name: Statement
     user_local: bool
     record_local: bool
     slots_only: bool = False

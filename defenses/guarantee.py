@@ -12,6 +12,7 @@ from heldin.defenses.choices import (
     ShuffledSampler,
     Unit,
 )
+from heldin.words.data_steps import DataStepText
 from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, NoGuaranteeReason, Relation
 from heldin.words.statement import Statement
 
@@ -210,12 +211,12 @@ def reasons_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
         (
             # At the example level it is no reason: epsilon is then about the data after the step (``conditions_of``).
             user_level and bool(leaky),
-            NoGuaranteeReason.LOOKS_ACROSS_USERS(steps=", ".join(leaky)),
+            NoGuaranteeReason.LOOKS_ACROSS_USERS(steps=leaky),
         ),
         (
             # Without one text, others' texts are kept or changed differently, whose number nothing bounds.
             mechanism.unit == "user-entity" and bool(comparing),
-            NoGuaranteeReason.COMPARES_TEXTS(steps=", ".join(comparing)),
+            NoGuaranteeReason.COMPARES_TEXTS(steps=comparing),
         ),
         (
             # Such a model's ranking of one user's records depends on other users' texts.
@@ -241,13 +242,13 @@ def conditions_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
     refilling = [step.name for step in mechanism.data_steps if not step.record_local]
     # A ranking refills: without one record another of the user takes its place, so it is not record-local.
     if mechanism.record_selection in ("longest", "shortest", *_PERPLEXITY):
-        refilling.append(f"record selection: {mechanism.record_selection}")
+        refilling.append(DataStepText.SELECTION(selection=mechanism.record_selection))
     follows = mechanism.clip_quantile
     example = mechanism.unit == "example"
     # Under caps a choice that looks at slots is the same for both neighbours, who have the same slots.
     texts = example or (mechanism.unit == "user-entity" and mechanism.entity_cap is None)
     checks = [
-        (texts and bool(refilling), GuaranteeCondition.AFTER_PREPROCESSING(steps=", ".join(refilling))),
+        (texts and bool(refilling), GuaranteeCondition.AFTER_PREPROCESSING(steps=refilling)),
         (example, GuaranteeCondition.NOT_OF_USERS()),
         (
             mechanism.unit == "user-entity" and mechanism.entity_cap is not None,

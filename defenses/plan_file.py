@@ -11,9 +11,9 @@ from typing import Any
 from dp_accounting import dp_event
 from pydantic import TypeAdapter
 
-from heldin.base.artefacts import stamped, unstamped
+from heldin.base.artefacts import stamped, unstamped, write_artefact
 from heldin.base.errors import InputError
-from heldin.base.files import finite, parsed_json, whole_file
+from heldin.base.files import finite, parsed_json
 from heldin.defenses.guarantee import (
     EpsilonAtExposure,
     Guarantee,
@@ -37,10 +37,8 @@ _SHOWN = 100  # characters of a value in a message
 
 
 def write_plan(mechanism: Mechanism, path: Path) -> None:
-    """Write the plan to a temporary name in the same folder, flush it to disk, then rename it to ``path``."""
-    document = plan_document(mechanism)
-    with whole_file(path, private=True) as temporary:
-        temporary.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    """Write the plan to ``path``, and its digest to the list in its folder."""
+    write_artefact(path, json.dumps(plan_document(mechanism), indent=2, allow_nan=False) + "\n")
 
 
 def plan_document(mechanism: Mechanism) -> dict[str, Any]:

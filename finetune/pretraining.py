@@ -10,7 +10,7 @@ from pathlib import Path
 
 from heldin.base.artefacts import is_whole
 from heldin.base.errors import InputError
-from heldin.base.files import one_process_at_a_time, text_sha256
+from heldin.base.files import keep_in_use, one_process_at_a_time, text_sha256
 from heldin.finetune.batches import encode
 from heldin.finetune.loop import train
 from heldin.finetune.ranks import leads, same_as_first, wait_for_all
@@ -55,6 +55,7 @@ def pretrain(
             f" = {shape.context}"
         )
     folder = pretrained_folder(texts, shape, recipe, cache)
+    keep_in_use(folder.parent)
     if not same_as_first(is_whole(folder)):
         tokenizer = train_tokenizer(texts, shape.vocabulary)
         model = new_tiny_model(shape, tokenizer, recipe.seed).to(default_device())
@@ -82,7 +83,7 @@ def train_once(
         folder: for the trained model; nothing else remains.
     """
     # Trained beside the folder and then renamed, so that a folder with a config is a finished model.
-    work = folder.with_name(folder.name + ".work")
+    work = keep_in_use(folder.parent) / f"{folder.name}.work"
     with one_process_at_a_time(work, wait=True) if leads() else nullcontext():
         # Asked again: the process that held the lock may have trained it. The first process asks for all.
         if not same_as_first(is_whole(folder)):

@@ -13,8 +13,9 @@ from typing import cast, overload
 import numpy as np
 import numpy.typing as npt
 
+from heldin.base.artefacts import State, artefact_folder, state_of
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, read_json, whole_directory
+from heldin.base.files import read_json
 
 _IDS, _ENDS, _ABOUT = "ids.bin", "ends.bin", "about.json"
 _TYPES = ("uint16", "int32")  # of token ids
@@ -81,9 +82,8 @@ def token_store(
     """
     if (folder / _ABOUT).is_file():
         try:
-            about, tokens = read_json(folder / _ABOUT), TokenStore(folder)
-            kept = about["of"]
-            if verify and about["files"] != _hashes(folder):
+            kept, tokens = read_json(folder / _ABOUT)["of"], TokenStore(folder)
+            if verify and state_of(folder) is not State.WHOLE:
                 raise ValueError("its files are not those that were written")
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             raise InputError(f"the tokens in '{folder}' are damaged: remove it, and they are made again") from error
@@ -94,7 +94,8 @@ def token_store(
             )
         return tokens
     kind = np.dtype(_TYPES[vocabulary > 2**16])
-    with whole_directory(folder) as temporary:
+    # Under a mechanism's key nothing may change between two starts.
+    with artefact_folder(folder) as temporary:
         digest, records, end = _Digest(), 0, 0
         largest = 0
         with (temporary / _IDS).open("wb") as ids, (temporary / _ENDS).open("wb") as ends:
@@ -107,15 +108,9 @@ def token_store(
                 advance(len(sequences))
         if largest >= vocabulary:
             raise InputError(f"the tokenizer has a token {largest}, and the model embeds {vocabulary:,}: use its own")
-        # Under a mechanism's key nothing may change between two starts.
-        hashes = _hashes(temporary)
-        about = {"of": origin, "digest": digest.hexdigest(), "type": kind.name, "records": records, "files": hashes}
+        about = {"of": origin, "digest": digest.hexdigest(), "type": kind.name, "records": records}
         (temporary / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
     return TokenStore(folder)
-
-
-def _hashes(folder: Path) -> dict[str, str]:
-    return {name: file_sha256(folder / name) for name in (_IDS, _ENDS)}
 
 
 def sequences_digest(sequences: Sequence[Sequence[int]]) -> str:

@@ -22,7 +22,7 @@ from heldin.models.loading import LanguageModel, load_language_model, same_token
 from heldin.models.model_names import fingerprint_in
 from heldin.record.document import Body, Record, masked, read_record, without_names, write_new_record
 from heldin.record.facts import GradientNorms, ScoredTexts
-from heldin.stages.measures.measure import MeasureFolder, model_facts
+from heldin.stages.measures.measure import MeasureFolder, model_facts, named_model
 from heldin.stages.measures.scores import scoring_rule
 from heldin.stages.run_config import RunConfig
 from heldin.stages.run_folder import StageSeconds, for_any_config_without_coins, take_folder
@@ -32,7 +32,6 @@ from heldin.stages.sides.data import RunData, check_measures, needs_base, prepar
 from heldin.stages.sides.panels import judge_run, preregistered
 from heldin.stages.sides.split_facts import split_facts
 from heldin.stages.train.models import (
-    PRETRAINED_HERE,
     base_model,
     check_references,
     require_arithmetic,
@@ -50,6 +49,7 @@ from heldin.stages.train.training import (
     require_trained_under,
 )
 from heldin.stages.train.training_facts import canary_gradient_norms, effort_facts, training_facts
+from heldin.words.guarantee import ModelText
 
 
 def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Record | None:
@@ -187,7 +187,7 @@ def run_again(folder: Path, reporter: Reporter) -> Body:
     config = read_run_config(folder)
     # Without this a lost ledger would be drawn anew, under a new key, in the folder that is to be checked.
     if not (folder / "ledger" / "ledger.json").is_file():
-        raise InputError(f"'{folder}' has no ledger, so it is not known who was held in: restore it")
+        raise InputError(f"'{folder}' has no ledger, so members are unknown: restore it from a backup")
     corpus = read_corpus(config, reporter)
     # Loaded early only if canary users or a ranked cap need it: otherwise a folder that fails below fails fast.
     early = base_model(config, corpus, reporter) if needs_base(config) else None
@@ -234,8 +234,8 @@ def _body(config: RunConfig, trained: _Trained, folder: MeasureFolder) -> Body:
         config=masked(config.model_dump(mode="json")),
         corpus=corpus_facts(data.corpus),
         split=split_facts(config, data),
-        target=model_facts(models.target, f"{base} fine-tuned in this run" if base else "fine-tuned in this run"),
-        reference=model_facts(models.reference, config.attack.reference or base or PRETRAINED_HERE),
+        target=model_facts(models.target, ModelText.FINE_TUNED_FROM(base=base) if base else ModelText.FINE_TUNED()),
+        reference=model_facts(models.reference, named_model(config.attack.reference or base)),
         training=training_facts(config, data, mechanism, trained.result),
         primary_attack=config.attack.primary,
         attacker_texts=judged.texts,

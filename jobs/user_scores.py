@@ -5,17 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from heldin.audit.limits import AurocDifference, auroc_difference
 from heldin.audit.scored_users import scored_users
-from heldin.base.artefacts import require_not_purged
+from heldin.base.artefacts import require_not_purged, require_whole
 from heldin.base.errors import InputError
 from heldin.base.files import whole_file
 from heldin.record.document import Record, read_record
 from heldin.stages.measures.scores import read_scores
-from heldin.stages.sides.ledger import load_ledger
+from heldin.stages.sides.ledger import load_ledger, remedy_of_ledger
 
 
 @dataclass(frozen=True)
@@ -94,20 +93,15 @@ def _membership(folder: Path, record: Record) -> dict[str, bool]:
         raise InputError(f"'{folder}' is an audit of many trainings: its scores are of trainings, not of users")
     ledger = load_ledger(folder / "ledger")
     if ledger is None:
-        raise InputError(f"'{folder}' has no ledger, so it is not known who was held in")
+        raise InputError(f"'{folder}' has no ledger, so members are unknown: {remedy_of_ledger(folder / 'ledger')}")
     # Another set may have been planted where this one was.
     if record.kind == "planted" and ledger.commitment() != record.split.ledger_commitment:
         raise InputError(f"'{folder}' holds another ledger than the one that this audit was made with")
     if record.split.audited == "canaries":
         return ledger.membership()
     # Canary users are made to be found: among real users they would raise the bounds about those.
-    return ledger.membership(without=_canaries(folder / "ledger" / "canaries" / "users.parquet"))
-
-
-def _canaries(path: Path) -> set[str]:
-    if not path.is_file():
-        return set()
-    try:
-        return set(pq.read_table(path, columns=["user"]).column("user").to_pylist())
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"the canary users in '{path.parent}' are damaged") from error
+    if record.canaries is None:
+        return ledger.membership()
+    path = folder / "ledger" / "canaries" / "users.parquet"
+    require_whole(path, remedy_of_ledger(folder / "ledger"))
+    return ledger.membership(without=set(pq.read_table(path, columns=["user"]).column("user").to_pylist()))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heldin.base.artefacts import State, inspect, require_not_purged
+from heldin.base.artefacts import State, listed_files, require_not_purged, state_of_file
 from heldin.base.progress import Reporter
 from heldin.jobs.checkpoint.audit import audit_again
 from heldin.jobs.planted.audit import planted_again
@@ -34,18 +34,14 @@ _TAKEN_AS_THEY_ARE = {
 }
 
 
-# What a verification draws or computes again, or compares with a hash of its own.
-_COVERED = ("config.yaml", "plan.json", "trainings.json", "ledger/", "checkpoints/tokens/", "runs/", "training-log/")
-
-
 @dataclass(frozen=True)
 class Verification:
     """The result of a verification.
 
     Attributes:
         by_digest: files that are as they were written, by their digest.
-        changed: files that are not.
-        not_checked: files that nothing was compared with.
+        changed: files that are not, or are gone.
+        not_checked: all other files, which nothing was compared with.
         not_recomputed: what was not recomputed, in words.
     """
 
@@ -86,22 +82,38 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
         case "trainings":
             again = body_again(folder, reporter)
     # Every field of the body by default: a new one is compared without anybody thinking of it.
-    names = [name for name in Body.model_fields if name not in _TAKEN_AS_THEY_ARE[record.kind]]
+    names = list(Body.model_fields)
+    for name in _TAKEN_AS_THEY_ARE[record.kind]:
+        names.remove(name)
     parts = [compared(name, getattr(record, name), getattr(again, name)) for name in names]
-    states = inspect(folder)
+    states = _states(folder)
     of_state = {state: tuple(name for name, file_state in states.items() if file_state is state) for state in State}
     return Verification(
         sum(count for count, _ in parts),
         tuple(difference for _, differences in parts for difference in differences),
         of_state[State.WHOLE],
         (*of_state[State.CHANGED], *of_state[State.ABSENT]),
-        tuple(name for name in of_state[State.UNLISTED] if not name.startswith(_COVERED)),
+        of_state[State.UNLISTED],
         (
             *NOT_RECOMPUTED,
             *ALSO_NOT_RECOMPUTED[record.kind],
             *(() if record.extraction is None else (OF_EXTRACTION,)),
         ),
     )
+
+
+def _states(folder: Path) -> dict[str, State]:
+    """Return the state of every file and link below a folder, by its relative path."""
+    states: dict[str, State] = {}
+    for path in sorted((folder, *folder.rglob("*"))):
+        if path.is_symlink():
+            states[path.relative_to(folder).as_posix()] = State.UNLISTED
+        elif path.is_dir():
+            lost = (path / name for name in listed_files(path) if not (path / name).exists())
+            states |= {file.relative_to(folder).as_posix(): State.ABSENT for file in lost}
+        else:
+            states[path.relative_to(folder).as_posix()] = state_of_file(path)
+    return states
 
 
 def table(verification: Verification) -> str:

@@ -5,6 +5,7 @@ One SQLite file; each chunk of texts is one transaction, so a killed run loses a
 
 import contextlib
 import hashlib
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from heldin.base.errors import InputError, ResumableError
-from heldin.base.files import private_directory
+from heldin.base.files import keep_in_use
 from heldin.models.devices import copies_on_other_gpus, kind_of
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
@@ -71,18 +72,13 @@ class ScoreCache:
     """Token scores by model fingerprint and text."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = path = private_directory(folder) / "scores.sqlite"
-        try:
+        self._path = path = keep_in_use(folder) / "scores.sqlite"
+        path.touch(mode=0o600)
+        self._opened = path.stat()
+        with self._problems_said():
             # Seconds to wait for another process that is writing. Scores are written by a thread of its own.
             self._database = sqlite3.connect(path, timeout=60, check_same_thread=False)
             _prepare(self._database)
-        except sqlite3.OperationalError as error:
-            raise ResumableError(
-                f"the score cache '{path}' cannot be used now ({error}): try again, or name another folder in"
-                " HELDIN_CACHE_DIR"
-            ) from error
-        except sqlite3.DatabaseError as error:
-            raise InputError(f"the score cache '{path}' cannot be used ({error}): remove it") from error
 
     def close(self) -> None:
         """Release the file."""
@@ -136,7 +132,7 @@ class ScoreCache:
         """The saved scores that hold what is asked, by text."""
         saved: dict[bytes, tuple[int, bytes]] = {}
         for start in range(0, len(keys), _READ):
-            with self._damage_said():
+            with self._problems_said():
                 with self._database:
                     self._database.execute("DELETE FROM wanted")
                     wanted = [(key,) for key in keys[start : start + _READ]]
@@ -155,17 +151,22 @@ class ScoreCache:
         return {key: _unpack(scores, kind) for key, (kind, scores) in saved.items()}
 
     @contextlib.contextmanager
-    def _damage_said(self) -> Iterator[None]:
+    def _problems_said(self) -> Iterator[None]:
+        """Raise InputError for a damaged file; ResumableError for one that is gone, a full disk or a busy database."""
         try:
             yield
+        except sqlite3.OperationalError as error:
+            why = f"cannot be used now ({error}): give the disk space, or wait for others that write to it, and"
+            # By hand: heldin cache --clear leaves a cache alone that a process uses.
+            if not (self._path.exists() and os.path.samestat(self._path.stat(), self._opened)):
+                why = "was removed while this command used it:"
+            raise ResumableError(f"the score cache '{self._path}' {why} run the same command again") from error
         except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):
-                raise
             raise InputError(f"the score cache '{self._path}' is damaged ({error}): remove it") from error
 
     def _writer(self, model: int) -> Callable[[Sequence[bytes], Sequence[TokenScores]], None]:
         def write(keys: Sequence[bytes], scored: Sequence[TokenScores]) -> None:
-            with _space_said(), self._database:
+            with self._problems_said(), self._database:
                 self._database.executemany(
                     # Two processes may have scored the same text: the later scores replace the earlier.
                     "INSERT OR REPLACE INTO token_scores (model, text, kind, scores) VALUES (?, ?, ?, ?)",
@@ -179,21 +180,10 @@ class ScoreCache:
 
     def _number_of(self, fingerprint: str) -> int:
         name = f"{RULE_VERSION}:{fingerprint}"
-        with self._database:
+        with self._problems_said(), self._database:
             self._database.execute("INSERT OR IGNORE INTO models (name) VALUES (?)", (name,))
             (number,) = self._database.execute("SELECT number FROM models WHERE name = ?", (name,)).fetchone()
         return int(number)
-
-
-@contextlib.contextmanager
-def _space_said() -> Iterator[None]:
-    """A full disk, or another process that writes for a minute, in one line."""
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        raise ResumableError(
-            f"scores cannot be kept in the cache ({error}): give the disk space, or try again"
-        ) from error
 
 
 def _prepare(database: sqlite3.Connection) -> None:

@@ -247,7 +247,7 @@ def _defense(training: TrainingFacts | None) -> str:
     """Return what protected the run: the data-side defenses by name, then the defense of training."""
     if training is None:
         return "not trained here"
-    parts = [removal.name for removal in training.removals]
+    parts = [str(removal.name) for removal in training.removals]
     parts += [training.defense] if training.defense != "none" else []
     return " + ".join(parts) or "none"
 

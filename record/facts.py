@@ -149,7 +149,7 @@ class ModelFacts(Facts):
         endpoint: how the model was reached; null for a model that was loaded locally.
     """
 
-    name: str
+    name: Statement
     parameters: int | None
     fingerprint: str
     architecture: str
@@ -210,7 +210,7 @@ class RemovalFacts(Facts):
         changed: number of records whose text it changed; null for one that removes records.
     """
 
-    name: str
+    name: Statement
     before: int
     removed: int
     users: int

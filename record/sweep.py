@@ -135,12 +135,16 @@ class Band(Facts):
     above: float
 
 
+CellOutcome = Literal["done", "halted", "failed", "refused", "to do"]
+
+
 class CellResult(Facts):
     """One cell.
 
     Attributes:
-        state: done; halted (by a filter, without a model); failed; or to do.
-        reason: the line it failed with; "" otherwise.
+        state: done; halted (by a filter, without a model); failed, and the same command tries again; refused, because
+            something must be corrected first; or to do.
+        reason: the line that says why it failed or was refused; "" otherwise.
         seconds: duration of all its processes so far.
         auroc: AUROC of the primary attack; null unless done.
         loss: mean loss on held-out users' test texts, nats per token; null unless measured.
@@ -164,7 +168,7 @@ class CellResult(Facts):
 
     block: int
     variant: str
-    state: Literal["done", "halted", "failed", "to do"]
+    state: CellOutcome
     reason: str
     seconds: float
     auroc: float | None = None
@@ -184,6 +188,11 @@ class CellResult(Facts):
     curve: list[CurvePoint] = Field(default_factory=list)
     tests: CellTests | None = None
     fit: PlanFit | None = None
+
+    @property
+    def missing(self) -> bool:
+        """Whether the cell has no result yet."""
+        return self.state in ("failed", "refused", "to do")
 
 
 class VariantResult(Facts):
@@ -376,10 +385,16 @@ class SweepResult(Facts):
 
     @property
     def exit_code(self) -> int:
-        """The exit code: CERTIFIED for a claim that is contradicted jointly, RESUMABLE if cells failed, else DONE."""
+        """The exit code: CERTIFIED for a claim that is contradicted jointly, else that of a cell without a result.
+
+        RESUMABLE if a cell failed, else BAD_INPUT if one was refused, else DONE.
+        """
         if self.tuning_contradicted or any(variant.jointly_contradicted for variant in self.variants):
             return ExitCode.CERTIFIED
-        return ExitCode.RESUMABLE if any(cell.state == "failed" for cell in self.cells) else ExitCode.DONE
+        states = {cell.state for cell in self.cells}
+        if "failed" in states:
+            return ExitCode.RESUMABLE
+        return ExitCode.BAD_INPUT if "refused" in states else ExitCode.DONE
 
 
 def write_sweep(result: SweepResult, folder: Path) -> None:

@@ -75,7 +75,7 @@ def of_config(config: RunConfig, epsilon: float, at_most: int, reporter: Reporte
     Raises:
         InputError: whether a user's records are counted depends on other users, which could cost more than ``epsilon``.
     """
-    if leaky := [step.name for step in data_steps(config) if not step.user_local]:
+    if leaky := [str(step.name) for step in data_steps(config) if not step.user_local]:
         raise InputError(
             f"the config looks across users ({', '.join(leaky)}), so one user may change which others are counted:"
             " use corpus.users.fraction in place of max_users, and leave out steps that compare users"

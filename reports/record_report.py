@@ -87,7 +87,7 @@ def list_facts(record: Record) -> FactList:
         rows.append(("fine-tuning", f"{t.steps:,} steps ({chosen}) in {t.seconds:,.0f} s; defense: {t.defense}"))
         rows.append(("trained on", f"{counted(t.records, 'text')} of {counted(t.users, 'user')}"))
         rows.append(("guarantee", t.guarantee))
-        rows += [(r.name, f"{r.did} of {r.before:,} training records of {r.users:,} users") for r in t.removals]
+        rows += [(str(r.name), f"{r.did} of {r.before:,} training records of {r.users:,} users") for r in t.removals]
         # A plain run's noise multiplier is 0, which would read as a setting of a mechanism.
         if t.defense != "none":
             rows.append(("noise multiplier", f"{t.noise_multiplier:.5g}"))

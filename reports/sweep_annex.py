@@ -296,7 +296,7 @@ def list_occasions(result: SweepResult) -> Remarks:
             f"Before variants are distinguished: from {LEAST_BLOCKS} repetitions on, intervals cover coin flips,"
             " seeds and training runs."
         )
-    if any(cell.state in ("failed", "to do") for cell in result.cells):
+    if any(cell.missing for cell in result.cells):
         lines.append("When the missing training runs have a result.")
     return parts.list_occasions(_release(result), more=lines)
 

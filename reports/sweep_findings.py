@@ -308,8 +308,9 @@ def recommend(result: SweepResult) -> Statement:
 
 def _advise(result: SweepResult, shipping: Shipping | None) -> Statement:
     asked = result.rule.candidates if result.rule else [variant.name for variant in result.variants]
-    if any(cell.state in ("failed", "to do") for cell in result.cells if cell.variant in asked):
-        return SweepAdvice.RUN_AGAIN()
+    missing = {cell.state for cell in result.cells if cell.variant in asked and cell.missing}
+    if missing:
+        return SweepAdvice.CORRECT() if "refused" in missing else SweepAdvice.RUN_AGAIN()
     if shipping is None:
         advice = SweepAdvice.SET_RULE(blocks=LEAST_OF_RULE)
         leaking = _by_answer(result, answer_of)[Answer.LEAKS]

@@ -8,11 +8,11 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from heldin.base.artefacts import require_not_purged
+from heldin.base.artefacts import INDEX, require_not_purged, write_artefact
 from heldin.base.errors import InputError
 from heldin.base.files import is_held, private_directory, write_text
 from heldin.base.progress import LOG
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 SECONDS_FILE = "seconds.json"
-_BEFORE_COINS = {"config.yaml", LOG, SECONDS_FILE}  # what a run leaves that was stopped before it drew any
+_BEFORE_COINS = {"config.yaml", INDEX, LOG, SECONDS_FILE}  # what a run leaves that was stopped before it drew any
 
 
 class StageSeconds:
@@ -63,7 +63,12 @@ def take_folder(config: "RunConfig", out: Path) -> None:
     """Make the run folder, or find in it an earlier run of the same config."""
     if not require_folder(config, out):
         private_directory(out)
-        write_text(out / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+        write_config(config.model_dump(mode="json"), out)
+
+
+def write_config(content: dict[str, Any], out: Path) -> None:
+    """Write a run's config to its folder."""
+    write_artefact(out / "config.yaml", yaml.safe_dump(content, sort_keys=False))
 
 
 def require_folder(config: "RunConfig", out: Path) -> bool:

@@ -13,21 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from heldin.attacks.config import NamedReference
 from heldin.audit.coarse import brief
 from heldin.audit.utility import DIGITS
-from heldin.base.artefacts import read_document, require_not_purged, write_document
+from heldin.base.artefacts import INDEX, read_document, require_not_purged, write_document
 from heldin.base.coins import new_key
 from heldin.base.errors import InputError, ResumableError
-from heldin.base.files import private_directory, text_sha256, write_text
+from heldin.base.files import private_directory, text_sha256
 from heldin.record.document import Record, read_record
 from heldin.record.facts import CellFacts
 from heldin.record.sweep import TUNING, Tried, read_sweep
 from heldin.stages.config_files import first_difference
 from heldin.stages.run_config import parse_config
-from heldin.stages.run_folder import require_folder, take_new_folder
+from heldin.stages.run_folder import require_folder, take_new_folder, write_config
 from heldin.stages.sides.ledger import CELL_FILE, Cell, write_cell
 from heldin.stages.train.plan import refuse_copies
 from heldin.sweeps.load import with_values
@@ -92,12 +91,12 @@ def take_sweep(sweep: Sweep, out: Path) -> None:
         write_cell(Cell(facts, key, content), cell.folder / "ledger")
         refuse_copies(cell.folder)
         # Last: a folder with a config is a cell that can be run, also by hand.
-        write_text(cell.folder / "config.yaml", yaml.safe_dump(content, sort_keys=False))
+        write_config(content, cell.folder)
 
 
 def _half_laid_out(folder: Path) -> bool:
     """Return if ``folder`` holds no more than a killed ``take_sweep`` leaves."""
-    if not folder.is_dir() or {path.name for path in folder.iterdir()} != {"ledger"}:
+    if not folder.is_dir() or {path.name for path in folder.iterdir()} - {INDEX} != {"ledger"}:
         return False
     return {path.name for path in (folder / "ledger").iterdir() if not path.name.endswith(".tmp")} <= {
         CELL_FILE,
@@ -116,7 +115,7 @@ def require_sweep(plan: dict[str, Any], out: Path) -> bool:
     require_not_purged(out)
     if not path.is_file():
         return False
-    kept = read_document(path, "choose another --out")
+    kept = read_document(path, "restore it from a backup, or choose another --out")
     differs = first_difference(_by_name(kept), _by_name(json.loads(json.dumps(plan))))
     if differs:
         raise InputError(
@@ -159,7 +158,7 @@ def _coins(sweep: Sweep, out: Path) -> dict[str, bytes]:
         drawn = {name: new_key().hex() for name in sorted(wanted)}
         private_directory(path.parent)
         write_document(path, drawn)
-    kept = read_document(path, "this sweep cannot go on; choose another --out")
+    kept = read_document(path, "restore it from a backup; without one this sweep cannot go on: choose another --out")
     return {name: bytes.fromhex(kept[name]) for name in wanted}
 
 

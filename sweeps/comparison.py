@@ -6,7 +6,7 @@ from pathlib import Path
 
 from heldin.audit.blocks import LEAST_BLOCKS
 from heldin.audit.decision import Answer
-from heldin.base.errors import ConstantScores, InputError, TooFewUsers
+from heldin.base.errors import ConstantScores, ExitCode, InputError, TooFewUsers
 from heldin.base.machine import version
 from heldin.base.progress import Reporter
 from heldin.bounds.one_run import fdp_bound
@@ -20,6 +20,7 @@ from heldin.record.plan_fit import differences_of
 from heldin.record.sweep import (
     JOINT_ALPHA,
     Attacker,
+    CellOutcome,
     CellResult,
     Composed,
     JointVerdict,
@@ -155,11 +156,12 @@ def _cell(
     seconds = round(state.seconds, 1) if state else 0.0
     measured = finished.get(cell.name)
     if measured is None:
-        outcome = "to do" if state is None or state.code is None else "halted" if state.halted else "failed"
-        reason = problems.get(cell.name, state.reason if state else "")
-        outcome = "failed" if cell.name in problems else outcome
-        return CellResult.model_validate(
-            {"block": cell.block, "variant": cell.variant.name, "state": outcome, "reason": reason, "seconds": seconds}
+        return CellResult(
+            block=cell.block,
+            variant=cell.variant.name,
+            state=_outcome(state, refused=cell.name in problems),
+            reason=problems.get(cell.name, state.reason if state else ""),
+            seconds=seconds,
         )
     record = measured.record
     utility, training = record.utility, record.training
@@ -198,6 +200,15 @@ def _canaries_answer(record: Record) -> str | None:
     return Answer.INCONCLUSIVE.value if decision is None else decision.decision.answer.value
 
 
+def _outcome(state: CellState | None, *, refused: bool) -> CellOutcome:
+    """Return how a cell that is not compared stands; ``refused``: its record must not be compared."""
+    if refused or (state is not None and state.code == ExitCode.BAD_INPUT):
+        return "refused"
+    if state is None or state.code is None:
+        return "to do"
+    return "halted" if state.halted else "failed"
+
+
 def _joint_bound(cell: Finished, cells: int) -> float | None:
     """Return a bound on epsilon of audited users at alpha / number of planned cells, by a rule fixed beforehand."""
     # Those audited come first in a record, before canary users.
@@ -224,7 +235,7 @@ def _notes(sweep: Sweep, results: Sequence[CellResult], judged: int) -> list[Sta
     notes += [SweepNote.MISFIT(variant=name, differences=misfits[name]) for name in sorted(misfits)]
     if len({variant.group for variant in sweep.variants}) > 1:
         notes.append(SweepNote.GROUPS())
-    if missing := sum(result.state in ("failed", "to do") for result in results):
+    if missing := sum(result.missing for result in results):
         notes.append(SweepNote.UNFINISHED(missing=missing, planned=len(results)))
     return notes
 

@@ -44,7 +44,7 @@ def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str, conn
         contradicted = False
         if sweep.tuning is not None:
             tuned = run_sweep(sweep.tuning, out / TUNING, reporter, command=command, connect=connect)
-            failed = [cell for cell in tuned.cells if cell.state in ("failed", "to do")]
+            failed = [cell for cell in tuned.cells if cell.missing]
             if failed:
                 raise ResumableError(
                     f"tuning: cell {failed[0].block}/{failed[0].variant}: {failed[0].reason}; the same command tries it"

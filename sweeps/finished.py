@@ -3,17 +3,20 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from heldin.audit.exposed_users import PEOPLE, Exposed, read_people
 from heldin.audit.utility import UserLoss
+from heldin.base.artefacts import TABLE, State, listed_files, state_of
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
 from heldin.bounds.roc import Scores, auroc
 from heldin.jobs.user_scores import leading_scores
 from heldin.record.document import Record, masked, read_record
-from heldin.stages.measures.losses import read_losses
+from heldin.stages.measures.losses import Losses, read_losses
+from heldin.stages.measures.scores import TextScores
 from heldin.stages.run_config import RunConfig
 from heldin.sweeps.sweep_config import PlacedCell
 
@@ -54,6 +57,21 @@ class Finished:
     def sides(self) -> tuple[Scores, Scores]:
         """Scores of held-in and of held-out users."""
         return self.scores[self.member], self.scores[~self.member]
+
+
+def is_finished(folder: Path) -> bool:
+    """Return whether a cell has a record and tables that are as they were written; ``heldin run`` makes others again.
+
+    The ledger and the model are not looked at: nothing makes a ledger again.
+    """
+    try:
+        record = read_record(folder / "record.json")
+    except InputError:
+        return False
+    required = {TextScores.file} if record.utility is None else {TextScores.file, Losses.file}
+    there = {*listed_files(folder), *(path.name for path in folder.iterdir())}
+    tables = {*required, *(name for name in there if name.endswith(TABLE))}
+    return all(state_of(folder / name) is State.WHOLE for name in tables)
 
 
 def finished_cells(

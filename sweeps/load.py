@@ -237,7 +237,8 @@ def _grouped(configs: Mapping[str, RunConfig]) -> tuple[Variant, ...]:
     for name, config in configs.items():
         # Audited entities are chosen among those that the defense finds, from what its caps keep.
         audits_entities = config.split.audited is not Audited.USERS and isinstance(config.defense, EntityDefense)
-        pool = config.defense.model_dump(mode="json", include=_OF_POOLS) if audits_entities else None
+        of_pool = _OF_POOLS & type(config.defense).model_fields.keys()
+        pool = config.defense.model_dump(mode="json", include=of_pool) if audits_entities else None
         # Whatever decides users, pool and set-asides: others' coins would fall on other people.
         whose = json.dumps(
             [config.seed, *(part.model_dump(mode="json") for part in (config.corpus, config.split)), pool]

@@ -15,6 +15,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import (
     cache_directory,
     is_held,
+    keep_in_use,
     kept_text,
     one_process_at_a_time,
     private_directory,
@@ -23,6 +24,7 @@ from heldin.base.files import (
     write_text,
 )
 from heldin.base.machine import version
+from heldin.sweeps.finished import is_finished
 from heldin.sweeps.processes import Ended, Slot, Task, run_process
 
 SHARED = "shared"
@@ -51,7 +53,7 @@ class Batch:
     @property
     def home(self) -> Path:
         """Return this machine's folder for the sweep, in the cache; the machine's name keeps several machines apart."""
-        return cache_directory() / "sweeps" / f"{self.token}-{socket.gethostname()}"
+        return keep_in_use(cache_directory() / "sweeps") / f"{self.token}-{socket.gethostname()}"
 
     def process(self, task: Task, slot: Slot, cache: Path) -> Ended:
         """Run a call with this machine's copy as the cache; the call dies with the caller."""
@@ -75,7 +77,7 @@ def cell(batch: Batch, task: Task, slot: Slot, number: int) -> tuple[Ended, str]
     # Of a machine that is thought lost, a process may still work on the cell.
     while task.folder.is_dir() and is_held(task.folder):
         time.sleep(_PAUSE)
-    if (task.folder / "record.json").is_file():
+    if is_finished(task.folder):
         return Ended(0), _here()
     return batch.process(task, slot, cache), _here()
 

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from heldin.base.errors import InputError, ResumableError
-from heldin.base.files import cache_directory, private_directory, whole_directory
+from heldin.base.files import cache_directory, keep_in_use, private_directory, whole_directory
 from heldin.base.machine import version
 from heldin.base.wording import counted
 from heldin.corpus.cluster import connect_to_ray
@@ -168,7 +168,7 @@ def _take_models(published: Path) -> None:
     """Copy the models that were made into this machine's cache: heldin verify and report find them there."""
     for kind in _MODELS:
         for model in (published / kind).glob("*"):
-            own = cache_directory() / kind / model.name
+            own = keep_in_use(cache_directory() / kind) / model.name
             if model.is_dir() and not own.exists():
                 with whole_directory(own) as temporary:
                     shutil.copytree(model, temporary, dirs_exist_ok=True)

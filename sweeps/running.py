@@ -12,18 +12,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from heldin.base.artefacts import read_document, write_document
-from heldin.base.errors import InputError, ResumableError, Terminated
+from heldin.base.errors import ExitCode, InputError, ResumableError, Terminated
 from heldin.base.files import is_held
 from heldin.base.progress import Reporter, WorkOverview
 from heldin.base.wording import counted
 from heldin.stages.run_config import RunConfig
+from heldin.sweeps.finished import is_finished
 from heldin.sweeps.processes import FINE, CellPlace, Ended, Task, last_line, without_names
 from heldin.sweeps.sweep_config import PlacedCell
 
 STATE = "state.json"
 PROGRESS = "progress"  # what cells say while they work; removed when none does
 _INTERRUPTED = 130
-_FAILED = 5
 _PAUSE = 1.0  # seconds between looks at a cell that another process works on
 
 
@@ -141,23 +141,31 @@ class _Running:
         if self._stopped.is_set():
             return
         # It may have been finished by the process that was waited for.
-        if (cell.folder / "record.json").is_file():
+        if is_finished(cell.folder):
             cell_state.code, cell_state.reason = 0, ""
         else:
-            words = ("run", str(cell.folder / "config.yaml"), "--out", str(cell.folder))
             self._started[cell.name] = time.monotonic()
-            try:
-                ended = self._place.run(Task(words, self._progress(cell), cell.folder))
-            # Of its place: the others go on.
-            except (InputError, ResumableError, OSError) as error:
-                ended = Ended(_FAILED, without_names(f"error: {error}"))
+            ended = self._called(cell)
+            # What stopped it may be over, such as a full disk or a cache that somebody removed.
+            if ended.code == ExitCode.RESUMABLE and not self._stopped.is_set():
+                self._reporter.say(f"cell {cell.name}: {ended.reason}; trying it once more")
+                ended = self._called(cell)
             cell_state.code, cell_state.reason, cell_state.halted = ended.code, ended.reason, ended.halted
-            cell_state.seconds += ended.seconds
-            cell_state.calls += 1
         self._ended[cell.name] = time.monotonic()
         with self._writing:
             content = {name: asdict(state) for name, state in self._states.items()}
             write_document(self._out / STATE, content)
+
+    def _called(self, cell: PlacedCell) -> Ended:
+        words = ("run", str(cell.folder / "config.yaml"), "--out", str(cell.folder))
+        try:
+            ended = self._place.run(Task(words, self._progress(cell), cell.folder))
+        # Of its place: the others go on.
+        except (InputError, ResumableError, OSError) as error:
+            ended = Ended(ExitCode.RESUMABLE, without_names(f"error: {error}"))
+        self._states[cell.name].seconds += ended.seconds
+        self._states[cell.name].calls += 1
+        return ended
 
     def _progress(self, cell: PlacedCell) -> Path:
         return self._out / PROGRESS / f"{cell.block}-{cell.variant.name}.txt"
@@ -200,7 +208,7 @@ class _Running:
 def _done(cell: PlacedCell, states: dict[str, CellState]) -> bool:
     # A cell whose folder was lost is laid out anew, and has no plan.
     halted = cell.name in states and states[cell.name].halted and (cell.folder / "plan.json").is_file()
-    return halted or (cell.folder / "record.json").is_file()
+    return halted or is_finished(cell.folder)
 
 
 def _with_shared(
@@ -223,7 +231,11 @@ def _with_shared(
             return WorkOverview(("shared work",), [(line,)], "", [line] if line else [])
 
         with reporter.follow(look):
-            ended = place.share(Task(tuple(folders), progress, module="heldin.sweeps.shared"))
+            task = Task(tuple(folders), progress, module="heldin.sweeps.shared")
+            ended = place.share(task)
+            if ended.code == ExitCode.RESUMABLE:
+                reporter.say(f"sweep: shared work: {ended.reason}; trying it once more")
+                ended = place.share(task)
         if ended.code in (_INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
         if ended.code:

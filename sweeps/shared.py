@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from heldin.base.errors import InputError, ResumableError
+from heldin.base.errors import ExitCode, InputError, ResumableError
 from heldin.base.files import private_directory
 from heldin.base.progress import LineReporter, Reporter
 from heldin.models.loading import LanguageModel, load_language_model
@@ -77,6 +77,8 @@ if __name__ == "__main__":
         make_shared([Path(name) for name in sys.argv[1:]], LineReporter())
     # The last line is what the sweep shows.
     except InputError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(ExitCode.BAD_INPUT)
     except ResumableError as error:
-        sys.exit(f"stopped: {error}")
+        print(f"stopped: {error}", file=sys.stderr)
+        sys.exit(ExitCode.RESUMABLE)

@@ -107,6 +107,16 @@ class Assumption(Code):
     FINDER_UNSEEN = "assuming that what finds entities was not made from protected users' texts"
 
 
+class ModelText(Code):
+    """Which model a record is about."""
+
+    NAMED = "{name}"
+    FINE_TUNED = "fine-tuned in this run"
+    FINE_TUNED_FROM = "{base} fine-tuned in this run"
+    PRETRAINED = "the base model, pre-trained here"
+    OF_TRAININGS = "{trainings} fine-tuned models, scored and thrown away"
+
+
 class PromiseCaution(Code):
     """What is printed with a guarantee."""
 

@@ -92,6 +92,7 @@ class SweepAdvice(Code):
         "Release none of these models. Try another defense, more users or more texts, or other limits, in a new sweep."
     )
     RUN_AGAIN = "Release nothing yet. Run the sweep again to get the missing results."
+    CORRECT = "Release nothing yet. Do what the lines of the refused training runs say, then run the sweep again."
     MORE_BLOCKS = "Release nothing yet. Run the same file with {blocks} repetitions in a new folder."
     MORE_USERS = "Release nothing yet. Run the same file with more repetitions or more users in a new folder."
     LEAKING = "Do not release models trained under {variants}: they leak. {next}"

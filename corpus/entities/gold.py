@@ -24,12 +24,12 @@ class Gold:
 
     def spans(self, texts: Iterable[Text]) -> Iterator[list[Span]]:
         """The annotated mentions. Raises InputError for a record that the file does not have."""
-        for text in texts:
+        for number, text in enumerate(texts, start=1):
             sentence = self._sentences.get(text.id)
             if sentence is None or sentence.text != text.text:
                 raise InputError(
-                    f"record {text.id} is no sentence of '{self.path}': gold columns are for a corpus read from that"
-                    " very file"
+                    f"record number {number} is no sentence of '{self.path}': gold columns are for a corpus read from"
+                    " that very file"
                 )
             yield tagged_spans(sentence)
 

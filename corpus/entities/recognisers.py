@@ -172,11 +172,11 @@ class SpacyPipeline:
 
     def _short(self, texts: Iterable[Text]) -> Iterator[str]:
         most = self._pipeline.max_length
-        for text in texts:
+        for number, text in enumerate(texts, start=1):
             if len(text.text) > most:
                 raise InputError(
-                    f"record {text.id} has {len(text.text):,} characters, and a spaCy pipeline takes {most:,}: leave it"
-                    " out, or make sentences the records (text_unit: sentence, --sentences)"
+                    f"record number {number} has {len(text.text):,} characters, and a spaCy pipeline takes {most:,}:"
+                    " leave it out, or make sentences the records (text_unit: sentence, --sentences)"
                 )
             yield text.text
 
@@ -220,11 +220,12 @@ class Function:
     def spans(self, texts: Iterable[Text]) -> Iterator[list[Span]]:
         """Yield the mentions that the function finds. Raises InputError for a span outside the text."""
         seen, searched = tee(texts)
-        for text, spans in zip(seen, (list(self.find(text.text)) for text in searched), strict=True):
+        mentions = (list(self.find(text.text)) for text in searched)
+        for number, (text, spans) in enumerate(zip(seen, mentions, strict=True), start=1):
             for span in spans:
                 if not 0 <= span.start < span.end <= len(text.text):
                     raise InputError(
-                        f"{self.name}: span {span.start}..{span.end} lies outside record {text.id}, which has"
+                        f"{self.name}: span {span.start}..{span.end} lies outside record number {number}, which has"
                         f" {len(text.text)} characters"
                     )
             yield spans

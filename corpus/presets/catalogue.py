@@ -25,6 +25,7 @@ from heldin.corpus.sources.rows import BadRows, existing
 from heldin.corpus.statistics import records_percentiles
 from heldin.corpus.store import CorpusStore
 from heldin.corpus.user_filter import MIN_RECORDS_TO_SPLIT, UserFilter, select_users
+from heldin.words.data_steps import PresetText
 
 PRESET_VERSION = "1"  # part of every fingerprint: with another one, stores are built again
 Read = Callable[[Path, Tokens, BadRows], Iterator[pa.RecordBatch]]
@@ -35,13 +36,13 @@ class PresetStep:
     """A step and what it looks at.
 
     Attributes:
-        name: what the step does.
+        text: what the step does.
         user_local: what is kept of a user depends on that user's records only.
         record_local: whether a record is kept depends on that record only.
         slots_only: what is kept depends on users, ids and counts, and on no text.
     """
 
-    name: str
+    text: PresetText
     user_local: bool = True
     record_local: bool = True
     slots_only: bool = False
@@ -80,10 +81,10 @@ class Preset:
 
 
 REDDIT_STEPS = (
-    PresetStep('drop users with "bot" or "mod" in the name, and [deleted]'),
+    PresetStep(PresetText.NO_BOTS),
     # A record stays or goes by how many others its user has.
-    PresetStep("drop users with over 2,000 comments in the period, of any length", record_local=False, slots_only=True),
-    PresetStep("drop comments under 250 tokens"),
+    PresetStep(PresetText.FEW_COMMENTS, record_local=False, slots_only=True),
+    PresetStep(PresetText.LONG_COMMENTS),
 )
 PRESETS: Mapping[str, Preset] = {
     preset.name: preset
@@ -96,11 +97,11 @@ PRESETS: Mapping[str, Preset] = {
             text="the mail's plain text",
             steps=(
                 PresetStep(
-                    "keep the mails of the mailbox's most frequent sender whose address has the last name",
+                    PresetText.OWN_MAILS,
                     user_local=False,  # senders in one mailbox are weighed against each other
                     record_local=False,
                 ),
-                PresetStep("keep the first of an owner's equal texts", record_local=False),
+                PresetStep(PresetText.FIRST_OF_EQUAL, record_local=False),
             ),
             minimum=150,
             published="136 users, 91K records, minimum 28 (Table 1, below the paper's own threshold of 150)",
@@ -115,9 +116,9 @@ PRESETS: Mapping[str, Preset] = {
             steps=(
                 # One mail in the data is several records in training, so that an epsilon of one record is not that of
                 # one mail.
-                PresetStep("make one record per distinct address in To, Cc and Bcc", record_local=False),
-                PresetStep("drop mails in which a 20-gram occurs more than once"),
-                PresetStep("drop forwarded mails"),
+                PresetStep(PresetText.PER_ADDRESS, record_local=False),
+                PresetStep(PresetText.NO_REPEATS),
+                PresetStep(PresetText.NO_FORWARDED),
             ),
             minimum=None,
             published="240,173 training and 39,086 evaluation records; 13.2 a user, minimum 1, median 2, maximum 5,049",
@@ -140,7 +141,7 @@ PRESETS: Mapping[str, Preset] = {
             files="pushshift's RC_2015-09 to RC_2016-02 (.zst, .bz2, JSON lines) or Parquet",
             user="author",
             text="body",
-            steps=(PresetStep("keep comments of September 2015 to February 2016 (UTC)"), *REDDIT_STEPS),
+            steps=(PresetStep(PresetText.SIX_MONTHS), *REDDIT_STEPS),
             minimum=100,
             published="5,194 users, 1,002K records, records per user 100 | 116 | 144 | 199 | 1,921 (Table 1)",
             read=reddit,
@@ -151,7 +152,7 @@ PRESETS: Mapping[str, Preset] = {
             files="pushshift's RC_2015-09 to RC_2015-12 (.zst, .bz2, JSON lines) or Parquet",
             user="author",
             text="body",
-            steps=(PresetStep("keep comments of September to December 2015 (UTC)"), *REDDIT_STEPS),
+            steps=(PresetStep(PresetText.FOUR_MONTHS), *REDDIT_STEPS),
             minimum=100,
             published="2,774 users, 537K records, records per user 100 | 115 | 141 | 194 | 1,662 (Table 3)",
             read=functools.partial(reddit, end=SMALL_LAST_SECOND),
@@ -174,8 +175,8 @@ PRESETS: Mapping[str, Preset] = {
             user="submitter",
             text="abstract",
             steps=(
-                PresetStep("drop papers without a submitter"),
-                PresetStep("keep papers through 2021, by the arXiv id"),
+                PresetStep(PresetText.WITH_SUBMITTER),
+                PresetStep(PresetText.TO_2021),
             ),
             minimum=20,
             published="16,511 users, 625K records, records per user 20 | 24 | 30 | 41 | 3,204 (Table 3)",
@@ -187,7 +188,7 @@ PRESETS: Mapping[str, Preset] = {
             files="Posts.xml of the Stack Exchange dump at archive.org",
             user="OwnerUserId",
             text="the post's text, without HTML",
-            steps=(PresetStep("keep questions and answers with an owner"),),
+            steps=(PresetStep(PresetText.WITH_OWNER),),
             minimum=None,
             published="around 350K users in the user-level DP literature",
             read=stackoverflow,
@@ -240,7 +241,7 @@ def presets_table() -> str:
     for preset in PRESETS.values():
         lines += [f"{preset.name}  ({preset.paper})", f"  files  {preset.files}"]
         lines += [f"  user   {preset.user}", f"  text   {preset.text}"]
-        lines += [f"  step   {step.name} [{_reach(step)}]" for step in preset.steps]
+        lines += [f"  step   {step.text()} [{_reach(step)}]" for step in preset.steps]
         least = f"at least {preset.minimum} records [user-local]" if preset.minimum else "no minimum (a split needs 4)"
         lines += [f"  users  {least}", ""]
     return "\n".join([*lines, "Tokens are words between blanks unless a tokenizer is named."])
@@ -250,7 +251,10 @@ def presets_dict() -> list[dict[str, Any]]:
     """All presets as dictionaries, for JSON."""
     names = ("name", "paper", "files", "user", "text", "minimum", "published")
     return [
-        {**{name: getattr(preset, name) for name in names}, "steps": [asdict(step) for step in preset.steps]}
+        {
+            **{name: getattr(preset, name) for name in names},
+            "steps": [{**asdict(step), "text": str(step.text())} for step in preset.steps],
+        }
         for preset in PRESETS.values()
     ]
 

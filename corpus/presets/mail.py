@@ -113,10 +113,9 @@ def _messages(path: Path) -> Iterator[tuple[str, EmailMessage]]:
     """(account, message); the messages of an account are adjacent."""
     if path.is_dir():
         if not is_maildir(path):
-            names = sorted(p.name for p in path.iterdir())[:3]
-            raise another_format(
-                path, ENRON, f"a folder of {', '.join(names) or 'nothing'}, and no message at such places"
-            )
+            # Folders are named after people.
+            number = sum(1 for _ in path.iterdir())
+            raise another_format(path, ENRON, f"a folder of {number} entries, and no message at such places")
         for file in Maildir(path).files():
             yield file.relative_to(path).parts[0], parse_message(file.read_bytes())
         return
@@ -124,9 +123,7 @@ def _messages(path: Path) -> Iterator[tuple[str, EmailMessage]]:
         # As a stream: seeking in a compressed tarball would decompress it again and again.
         archive = tarfile.open(existing(path), "r|*")  # noqa: SIM115
     except tarfile.ReadError as error:
-        with path.open("rb") as stream:
-            beginning = repr(stream.read(40))
-        raise another_format(path, ENRON, f"a file that begins {beginning}") from error
+        raise another_format(path, ENRON, "a file that is no archive") from error
     try:
         with archive:
             yield from _archived(path, archive)

@@ -66,7 +66,7 @@ def _posts(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         # Broken after it began as XML: a damaged dump. Broken at once: another file.
         if root is not None:
             raise InputError(f"{path.name}: broken XML after post {number} ({first_line(error)})") from error
-        raise another_format(path, POSTS, f"a file that begins {_beginning(path)!r}") from error
+        raise another_format(path, POSTS, "a file that is no XML") from error
 
 
 def _post(row: ElementTree.Element) -> dict[str, Any]:
@@ -76,11 +76,6 @@ def _post(row: ElementTree.Element) -> dict[str, Any]:
         "id": row.get("Id"),
         "date": row.get("CreationDate"),
     }
-
-
-def _beginning(path: Path) -> bytes:
-    with open_binary(path) as stream:
-        return stream.read(40)
 
 
 class _TextOf(HTMLParser):

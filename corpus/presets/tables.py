@@ -58,7 +58,7 @@ def reddit(path: Path, tokens: Tokens, bad: BadRows, *, end: float = LAST_SECOND
     def record(row: Row) -> Row | None:
         second = _second(row)
         if second is None:
-            raise _Unusable(f"no time in 'created_utc' (found {row.get('created_utc')!r})")
+            raise _Unusable("no time in 'created_utc'")
         if not _in_period(second, end) or not is_person(row.get("author")) or comments[row["author"]] > MAX_COMMENTS:
             return None
         text = row.get("body")
@@ -87,7 +87,7 @@ def arxiv(path: Path, _tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatch]
 
     def record(row: Row) -> Row | None:
         if (year := arxiv_year(str(row.get("id")))) is None:
-            raise _Unusable(f"{row.get('id')!r} is no arXiv id")
+            raise _Unusable("no arXiv id in 'id'")
         if not row.get("submitter") or year > LAST_YEAR:
             return None
         return {"user": row["submitter"], "text": row.get("abstract"), "id": row["id"]}

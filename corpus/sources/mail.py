@@ -119,8 +119,7 @@ def _messages_of_mbox(path: Path) -> Iterator[dict[str, Any]]:
             elif lines is None:
                 if line.strip():
                     raise InputError(
-                        f"{path.name} line {number}: not an mbox file: a message begins with a line 'From ', found"
-                        f" {line[:40]!r}"
+                        f"{path.name} line {number}: not an mbox file: a message begins with a line 'From '"
                     )
             else:
                 # Writers of mbox quote a body line "From " as ">From ", and ">From " as ">>From ".

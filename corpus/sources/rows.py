@@ -165,7 +165,8 @@ def usable_record(row: dict[str, Any], roles: dict[str, str]) -> tuple[dict[str,
             # Python counts True as an int, but it is not a name. Floats are refused too: NaN in place of a missing name
             # would make all rows without a user one person.
             if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).strip():
-                return record, f"no {role} in column '{column}' (found {value!r})"
+                kind = "nothing" if value is None else "blanks" if isinstance(value, str) else type(value).__name__
+                return record, f"no {role} in column '{column}' (found {kind})"
             record[role] = str(value)
     return record, ""
 
@@ -182,6 +183,7 @@ def is_unicode(text: str) -> bool:
     return True
 
 
+_LONGEST_NAME = 40  # characters
 TO_NAME = "name yours (--user, --text, or 'columns' in a config)"
 
 
@@ -197,9 +199,10 @@ def require_columns(columns: Columns, present: list[str], where: str, *, to_name
     """
     missing = [name for name in columns.named().values() if name not in present]
     if missing:
-        raise InputError(
-            f"{where}: no column {', '.join(map(repr, missing))}; the columns here are {', '.join(present)}: {to_name}"
-        )
+        # A file without a header has its first person and text in place of names of columns.
+        like_data = any("@" in name or len(name) > _LONGEST_NAME for name in present)
+        here = f"{len(present)} that look like data: is the header missing?" if like_data else ", ".join(present)
+        raise InputError(f"{where}: no column {', '.join(map(repr, missing))}; the columns here are {here}: {to_name}")
 
 
 def whole_rows(tables: Iterator[Any], where: str) -> Iterator[tuple[int, Any]]:

@@ -23,6 +23,8 @@ from heldin.corpus.entities.spans import CATEGORIES, Category, EntitySource, Spa
 from heldin.defenses.choices import Choice, DataStep
 from heldin.defenses.texts.near_duplicates import first_of_similar
 from heldin.defenses.texts.selection import select_records
+from heldin.words.data_steps import DataStepText
+from heldin.words.statement import Statement
 
 
 class Deduplicate(Choice):
@@ -95,7 +97,7 @@ class Removal:
         changed: records whose text it changed; None for a step that removes records.
     """
 
-    name: str
+    name: Statement
     before: int
     removed: int
     users: int
@@ -130,17 +132,19 @@ def declared(defense: DataDefense) -> DataStep:
             assert_never(defense)
 
 
-def named(defense: DataDefense) -> str:
-    """The step in words."""
+def named(defense: DataDefense) -> Statement:
+    """The step as a plan and a record state it."""
     match defense:
         case Deduplicate(scope=scope, threshold=threshold, ngram=ngram):
-            within = "within users" if scope == "user" else "across users"
-            alike = "equal texts" if threshold == 1.0 else f"{ngram}-gram similarity from {threshold:g} on"
-            return f"deduplication {within} ({alike})"
+            within = DataStepText.DEDUPLICATED_USERS if scope == "user" else DataStepText.DEDUPLICATED_CORPUS
+            equal = threshold == 1.0
+            return within(
+                alike=DataStepText.EQUAL() if equal else DataStepText.SIMILAR(ngram=ngram, threshold=threshold)
+            )
         case Cap(records=records, selection=selection):
-            return f"cap of {records} records a user ({selection})"
+            return DataStepText.CAPPED(records=records, selection=selection)
         case DeIdentify(entities=entities, categories=categories):
-            return f"de-identification ({entities_named(entities.kind, categories)})"
+            return DataStepText.DEIDENTIFIED(entities=entities_named(entities.kind, categories))
         case _:
             assert_never(defense)
 
@@ -194,7 +198,7 @@ def as_trained(defenses: Sequence[DataDefense], texts: Sequence[Text]) -> list[s
 
 
 def _difference(
-    name: str, before: Sequence[TrainingRecord], after: Sequence[TrainingRecord], *, rewrites: bool
+    name: Statement, before: Sequence[TrainingRecord], after: Sequence[TrainingRecord], *, rewrites: bool
 ) -> Removal:
     texts = {record.row: record.text for record in after}
     gone = [record for record in before if record.row not in texts]

@@ -5,9 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from heldin.base.artefacts import INDEX
+from heldin.base.artefacts import INDEX, write_artefact
 from heldin.base.errors import InputError
-from heldin.base.files import write_text
 from heldin.base.progress import Reporter, logged
 from heldin.corpus.names import missing_names_line
 from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
@@ -83,7 +82,7 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
     folder.write()
     # A copy, so that the audit can be verified if the plan that was given is gone or has changed.
     if job.plan is not None:
-        write_text(out / "plan.json", job.plan.read_text(encoding="utf-8"))
+        write_artefact(out / "plan.json", job.plan.read_text(encoding="utf-8"))
     return write_new_record(body, environment(seconds.seconds), out, name=job.name, command=command)
 
 

@@ -28,6 +28,7 @@ from heldin.models.loading import load_language_model
 from heldin.models.model_config import ScoringPrecision
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.record.facts import LARGEST_DRIFT, EndpointFacts, ModelFacts
+from heldin.stages.measures.measure import named_model
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Reached(OpenedModels):
         if not isinstance(model, EndpointModel):
             return super().facts_of(model, name)
         return ModelFacts(
-            name=model.name,
+            name=named_model(model.name),
             parameters=None,
             fingerprint=model.fingerprint,
             architecture="language model",

@@ -29,7 +29,7 @@ from heldin.record.facts import ModelFacts
 from heldin.record.overlaps import Seen, seen_in_training
 from heldin.record.release import Release
 from heldin.stages.measures.keys import MeasureKeys
-from heldin.stages.measures.measure import MeasureOptions, loaded_here, model_facts
+from heldin.stages.measures.measure import MeasureOptions, loaded_here, model_facts, named_model
 
 if TYPE_CHECKING:
     from heldin.jobs.checkpoint.endpoint import Remote
@@ -202,7 +202,7 @@ def read_groups(job: CheckpointAudit, say: Callable[[str], object] = lambda _: N
         side: build_store(open_source(path, job.columns), cache_directory(), skip_bad_rows=job.skip_bad_lines, say=say)
         for side, path in (("held-in", job.held_in), ("held-out", job.held_out))
     }
-    _require_disjoint(stores["held-in"], stores["held-out"], ids_are_given=job.columns.id is not None)
+    _require_disjoint(job, stores["held-in"], stores["held-out"])
     # No user is in both: checked above.
     side_of = {user: side for side, store in stores.items() for user in store.users}
     drawn = _drawn(job, list(side_of))
@@ -240,21 +240,27 @@ def training_records(job: CheckpointAudit) -> Iterator[tuple[str, str]]:
         yield from zip(batch.column("user").to_pylist(), batch.column("text").to_pylist(), strict=True)
 
 
-def _require_disjoint(held_in: CorpusStore, held_out: CorpusStore, *, ids_are_given: bool) -> None:
+def _require_disjoint(job: CheckpointAudit, held_in: CorpusStore, held_out: CorpusStore) -> None:
     for side, store in (("held-in", held_in), ("held-out", held_out)):
         if len(store.users) < 2:
             raise InputError(
                 f"the {side} file has {counted(len(store.users), 'user')}: at least 2 are needed, 100 to say much"
             )
-    both = sorted(set(held_in.users) & set(held_out.users))
-    if both:
-        raise InputError(f"{counted(len(both), 'user')} in both files, such as '{both[0]}': a user is on one side only")
+    shared = {"user": set(held_in.users) & set(held_out.users)}
     # Ids that heldin made are made from user and text, and differ between users.
-    if ids_are_given:
+    if job.columns.id is not None:
         ids = {held_in.id(row) for row in range(len(held_in))}
-        shared = next((held_out.id(row) for row in range(len(held_out)) if held_out.id(row) in ids), None)
-        if shared is not None:
-            raise InputError(f"record id '{shared}' is in both files: a record is on one side only")
+        shared["id"] = ids & {held_out.id(row) for row in range(len(held_out))}
+    for column, values in shared.items():
+        if values:
+            batches = open_source(job.held_out, job.columns).batches(BadRows(skip=True))
+            records = (value for batch in batches for value in batch.column(column).to_pylist())
+            # Its number: errors name no person.
+            number = next((number for number, value in enumerate(records, start=1) if value in values), 0)
+            raise InputError(
+                f"{counted(len(values), column)} in both files, first in record {number} of '{job.held_out}': each is"
+                " on one side only"
+            )
 
 
 @dataclass(frozen=True)
@@ -277,7 +283,7 @@ class OpenedModels:
 
     def facts_of(self, model: ScoredModel, name: str) -> ModelFacts:
         """Return the record's facts about a model, once scoring has ended."""
-        return model_facts(loaded_here(model), name)
+        return model_facts(loaded_here(model), named_model(name))
 
 
 @contextmanager

@@ -10,8 +10,9 @@ from heldin.audit.canary_groups import kinds_of
 from heldin.audit.exposed_users import PEOPLE, write_people
 from heldin.audit.preregistration import Preregistration, Sides
 from heldin.audit.results import Results
+from heldin.base.artefacts import artefact_folder
 from heldin.base.errors import InputError
-from heldin.base.files import one_process_at_a_time, private_directory, whole_directory
+from heldin.base.files import one_process_at_a_time, private_directory
 from heldin.base.progress import Reporter, logged
 from heldin.bounds.design import Assignment
 from heldin.bounds.plan_claims import UnitClaim, parse_claim_of
@@ -53,7 +54,7 @@ from heldin.record.document import Body, Record, read_record, without_names, wri
 from heldin.record.facts import ModelFacts
 from heldin.record.planted_facts import ControlFacts, ControlOutcome, PlantedFacts, Reason, TrainingCounts
 from heldin.stages.config_files import first_difference
-from heldin.stages.measures.measure import MeasureFolder, loaded, model_facts
+from heldin.stages.measures.measure import MeasureFolder, loaded, model_facts, named_model
 from heldin.stages.measures.scores import TextScores
 from heldin.stages.run_config import RunConfig
 from heldin.stages.run_folder import StageSeconds
@@ -162,7 +163,7 @@ def _audited(
     write_look(look, job.planted)
     described = Described(
         facts_of_target(),
-        model_facts(models.reference, config.reference),
+        model_facts(models.reference, named_model(config.reference)),
         per_text=not same_tokens(target.tokenizer, models.reference.tokenizer),
         added=rule_at_endpoint(job.remote),
     )
@@ -194,8 +195,8 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     if target is not None:
         look = look_at(job.planted, target.fingerprint, job.claims)
         described = Described(
-            model_facts(target, kept["model"]),
-            model_facts(reference, config.reference),
+            model_facts(target, named_model(kept["model"])),
+            model_facts(reference, named_model(config.reference)),
             per_text=not same_tokens(target.tokenizer, reference.tokenizer),
         )
     else:
@@ -203,7 +204,10 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
         assert record.target.endpoint is not None
         reference = reference.within(record.target.endpoint.window)
         described = Described(
-            record.target, model_facts(reference, config.reference), record.per_text, rule_at_endpoint(job.remote)
+            record.target,
+            model_facts(reference, named_model(config.reference)),
+            record.per_text,
+            rule_at_endpoint(job.remote),
         )
     models = _models(job, config, target or record.target, reference)
     audit = _Audit(job, config, manifest, run, look, data, models)
@@ -364,7 +368,7 @@ def _say_of_log(training: TrainingCounts | None, config: PlantConfig, reporter: 
 def _keep_log(log: Path, to: Path, *, kept: bool) -> None:
     """Copy the log to the audit's folder: the next training adds to the one in the planted folder."""
     if kept and log.is_dir():
-        with whole_directory(to) as temporary:
+        with artefact_folder(to) as temporary:
             shutil.copytree(log, temporary, dirs_exist_ok=True)
 
 

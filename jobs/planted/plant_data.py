@@ -300,10 +300,10 @@ def _of_canaries(source: TrainingSet, data: RunData) -> Iterator[tuple[str, Span
             try:
                 spans = source.text.scored(source.text.put({}, text))
             except ValueError as error:
-                raise InputError(f"canary user '{user}': {error}: raise attack.max_characters") from error
+                raise InputError(f"a row of a canary user: {error}: raise attack.max_characters") from error
             if not source.is_visible(text, spans):
                 raise InputError(
-                    f"canary user '{user}': no scored token of a row is among the first {source.visible}: raise"
+                    f"a row of a canary user has no scored token among its first {source.visible}: raise"
                     " sequence_length"
                 )
             yield text, spans

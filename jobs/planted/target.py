@@ -22,7 +22,7 @@ from heldin.models.model_config import ScoringPrecision
 from heldin.models.model_names import fingerprint_of, require_model
 from heldin.models.score_cache import ScoredModel
 from heldin.record.facts import LARGEST_DRIFT, ModelFacts
-from heldin.stages.measures.measure import model_facts
+from heldin.stages.measures.measure import model_facts, named_model
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.data import RunData, texts_under_attack
 
@@ -209,7 +209,7 @@ def opened(
     """
     if job.remote is None:
         assert local is not None
-        yield local, lambda: model_facts(local, str(job.recorded()["model"]))
+        yield local, lambda: model_facts(local, named_model(str(job.recorded()["model"])))
         return
     name, kept_as = f"{AT_ENDPOINT}{job.model}", look.model
 

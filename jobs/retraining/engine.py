@@ -21,10 +21,10 @@ import numpy as np
 from heldin.audit.preregistration import COINS, Preregistration
 from heldin.audit.results import Results
 from heldin.audit.trainings import SCORE, TrainingScores, results_of_trainings
-from heldin.base.artefacts import read_document, require_not_purged, write_document
+from heldin.base.artefacts import INDEX, read_document, require_not_purged, write_artefact, write_document
 from heldin.base.coins import KEY_BYTES, new_key
 from heldin.base.errors import InputError, TooFewUsers
-from heldin.base.files import kept_text, one_process_at_a_time, private_directory, text_sha256, write_text
+from heldin.base.files import kept_text, one_process_at_a_time, private_directory, text_sha256
 from heldin.base.progress import Reporter, logged
 from heldin.bounds.plan_claims import claims_of
 from heldin.bounds.trainings import forecast, reach_line
@@ -38,15 +38,18 @@ from heldin.models.loading import LanguageModel
 from heldin.record.document import Body, Record, masked, without_names, write_new_record
 from heldin.record.facts import ModelFacts, Overlaps, PlanFit, ScoredTexts, SplitFacts, TrainingFacts
 from heldin.record.overlaps import NOT_KNOWN, measured
-from heldin.stages.measures.measure import model_facts
+from heldin.stages.measures.measure import model_facts, named_model
 from heldin.stages.measures.scores import scoring_rule
 from heldin.stages.run_config import RunConfig, parse_config
 from heldin.stages.run_folder import take_new_folder
 from heldin.stages.sides.corpus import CorpusData, corpus_facts, read_corpus
-from heldin.stages.train.models import PRETRAINED_HERE, base_model
+from heldin.stages.train.models import base_model
 from heldin.stages.train.plan import fit_lines, plan_fit
 from heldin.stages.train.training_facts import promise_facts
+from heldin.words.guarantee import ModelText
 from heldin.words.split import SplitReason
+
+_REMEDY = "restore it from a backup; without one this audit cannot go on: start a new folder"
 
 
 def audit_trainings(
@@ -105,7 +108,7 @@ def _stages(
         # If nothing was trained, no coin was used, and the folder is free for another number of trainings.
         if not (out / "runs").exists():
             shutil.rmtree(out / "ledger")
-            for name in (OPTIONS, "plan.json"):
+            for name in (OPTIONS, "plan.json", INDEX):
                 (out / name).unlink()
         raise
     for line in lines:
@@ -118,7 +121,7 @@ def _stages(
     started = time.monotonic()
     reporter.say("statistics: threshold, Clopper-Pearson, bands")
     # Owner-only: coins and scores together say which training had the user.
-    write_text(out / "scores.csv", scores_text(trainings), private=True)
+    write_artefact(out / "scores.csv", scores_text(trainings))
     body = _body(audit, ready, trainings)
     seconds["statistics"] = time.monotonic() - started
     return body, seconds
@@ -188,12 +191,12 @@ def _body(audit: TrainingsAudit, ready: _Ready, trainings: Sequence[Training]) -
         corpus=corpus_facts(ready.corpus),
         split=split_facts(job, trainings, ready.corpus),
         target=ModelFacts(
-            name=f"{audit.runs} fine-tuned models, scored and thrown away",
+            name=ModelText.OF_TRAININGS(trainings=audit.runs),
             parameters=ready.base.parameters(),
             fingerprint=job.identity,
             architecture=type(ready.base.model).__name__,
         ),
-        reference=model_facts(ready.base, config.model.base or PRETRAINED_HERE),
+        reference=model_facts(ready.base, named_model(config.model.base)),
         training=training_facts(config, job, trainings),
         primary_attack=SCORE,
         attacker_texts=len(job.texts),
@@ -223,15 +226,15 @@ def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
         take_new_folder(out, "audit")
         private_directory(secret.parent)
         # The key before the options, which mark the folder as taken: a folder with options has a key.
-        write_text(secret, new_key().hex(), private=True)
+        write_artefact(secret, new_key().hex())
         write_document(path, content)
     try:
         key = bytes.fromhex(secret.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"'{secret}' is missing or damaged: this audit cannot resume; start a new folder") from error
+        raise InputError(f"'{secret}' is missing or damaged: {_REMEDY}") from error
     # A shorter key is no key: coins and noise must not rest on what is left of it.
     if len(key) != KEY_BYTES:
-        raise InputError(f"'{secret}' is damaged: this audit cannot resume; start a new folder")
+        raise InputError(f"'{secret}' is damaged: {_REMEDY}")
     return key
 
 

@@ -36,6 +36,7 @@ from heldin.models.loading import LanguageModel
 from heldin.stages.run_config import ModelConfig, PretrainConfig, RunConfig
 from heldin.stages.sides.slots import Slots, find_slots
 from heldin.stages.train.plan import mechanism_of
+from heldin.words.data_steps import DataStepText
 from heldin.words.statement import Code
 from replication.classification.config import ClassificationConfig, Contender
 from replication.classification.deal import Deal, deal
@@ -55,7 +56,7 @@ class PseudoUsers(Code):
     )
 
 
-_OF_RUNS = {"minimum number of records", "set-asides"}  # data steps that this study does not have
+_OF_RUNS = (DataStepText.MINIMUM, DataStepText.SET_ASIDES)  # data steps that this study does not have
 
 
 @dataclass(frozen=True)
@@ -311,7 +312,7 @@ def _as_run(config: ClassificationConfig, contender: Contender, out: Path) -> Ru
 def _mechanism(config: ClassificationConfig, contender: Contender, out: Path, *, texts: int) -> Mechanism:
     run = _as_run(config, contender, out)
     mechanism = mechanism_of(run, plain_steps=run.finetune.steps(texts))
-    steps = tuple(step for step in mechanism.data_steps if step.name not in _OF_RUNS)
+    steps = tuple(step for step in mechanism.data_steps if not any(map(step.name.states, _OF_RUNS)))
     # The first of a run is about users who pre-trained its base model.
     said = (PseudoUsers.PUBLIC(), *mechanism.assumptions[1:]) if mechanism.assumptions else ()
     return mechanism.model_copy(update={"data_steps": steps, "assumptions": said})

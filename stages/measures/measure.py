@@ -18,6 +18,8 @@ from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
 from heldin.base.section import Facts, Section
 from heldin.record.facts import ModelFacts
+from heldin.words.guarantee import ModelText
+from heldin.words.statement import Statement
 
 if TYPE_CHECKING:
     from heldin.attacks.scoring import AttackTexts
@@ -190,7 +192,12 @@ class MeasureFolder:
         return {name: fact.model_dump(mode="json") for name, fact in facts.items() if fact is not None}
 
 
-def model_facts(model: "LanguageModel", name: str) -> ModelFacts:
+def named_model(name: str | None) -> Statement:
+    """Return what a record calls a model of this name; None: the base model that was pre-trained here."""
+    return ModelText.PRETRAINED() if name is None else ModelText.NAMED(name=name)
+
+
+def model_facts(model: "LanguageModel", name: Statement) -> ModelFacts:
     """Return the record's facts about a model that is loaded here."""
     return ModelFacts(
         name=name,

@@ -73,7 +73,7 @@ def read_cell(folder: Path) -> Cell | None:
     path = folder / CELL_FILE
     if not path.is_file():
         return None
-    content = read_document(path, "its run cannot go on; start the sweep in a new folder")
+    content = read_document(path, remedy_of_ledger(folder))
     facts = CellFacts.model_validate(content["facts"])
     return Cell(facts, bytes.fromhex(content["coins_key"]), content["config"])
 
@@ -223,7 +223,7 @@ def load_ledger(folder: Path) -> Ledger | None:
     # Without the last file the coins of an interrupted call are as if never drawn: nothing was trained by them.
     if not (folder / "ledger.json").is_file():
         return None
-    remedy = "this run cannot resume; start a new run folder"
+    remedy = remedy_of_ledger(folder)
     content = read_document(folder / "ledger.json", remedy)
     require_whole(folder / "users.parquet", remedy=remedy)
     try:
@@ -243,6 +243,16 @@ def load_ledger(folder: Path) -> Ledger | None:
         )
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise InputError(f"the ledger '{folder}' is damaged: {remedy}") from error
+
+
+def remedy_of_ledger(folder: Path) -> str:
+    """Return what to do if the ledger in ``folder`` is damaged: nothing but a backup has its keys."""
+    if (folder / CELL_FILE).is_file():
+        return (
+            f"restore it from a backup, or remove the folder '{folder.parent}' and run the sweep again, which trains"
+            " this cell again"
+        )
+    return "restore it from a backup; without one the run cannot go on: start it again in a new folder"
 
 
 def ledger_of_run(

@@ -25,6 +25,7 @@ from heldin.defenses.config import EntityDefense
 from heldin.defenses.texts.caps import caps_named, kept_under_caps, slot_order
 from heldin.defenses.texts.data_side import Removal
 from heldin.stages.run_config import RunConfig
+from heldin.words.statement import Statement
 
 _NOBODY = -1
 
@@ -45,7 +46,7 @@ class Slots:
     authors: npt.NDArray[np.int32]
     named: Incidence | None
     kept: npt.NDArray[np.bool_]
-    caps: str | None
+    caps: Statement | None
 
     def removal(self, rows: npt.NDArray[np.integer]) -> Removal | None:
         """Return what caps leave out of these rows; None without caps."""

@@ -8,7 +8,7 @@ import torch
 from heldin.attacks.config import NamedReference, PretrainedReference, PublicReference, Reference
 from heldin.base.artefacts import is_whole
 from heldin.base.errors import InputError
-from heldin.base.files import cache_directory, text_sha256
+from heldin.base.files import cache_directory, keep_in_use, text_sha256
 from heldin.base.progress import Reporter
 from heldin.corpus.store import texts_of
 from heldin.corpus.user_filter import select_users
@@ -23,8 +23,6 @@ from heldin.models.model_names import require_model
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData
 
-PRETRAINED_HERE = "the base model, pre-trained here"
-
 
 def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tuple[str, LanguageModel]:
     """Return the name to load the base model by, and the model, pre-trained here if the config says so."""
@@ -36,6 +34,7 @@ def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tup
     texts = corpus.public_texts()
     recipe = config.model.pretrain.recipe
     folder = pretrained_folder(texts, config.model.pretrain.shape, recipe, cache_directory())
+    keep_in_use(folder.parent)
     # A folder with a config is whole: it is renamed into place when training has ended (``train_once``).
     if same_as_first(is_whole(folder, say=reporter.say)):
         reporter.say("base model: already pre-trained on the same public texts")

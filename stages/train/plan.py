@@ -54,6 +54,7 @@ from heldin.finetune.recipe import Select
 from heldin.record.facts import PlanFit
 from heldin.record.plan_fit import figures_of, warnings_of
 from heldin.stages.run_config import RunConfig, parse_config
+from heldin.words.data_steps import DataStepText
 from heldin.words.guarantee import Assumption
 from heldin.words.statement import Statement, joined
 
@@ -383,22 +384,22 @@ def data_steps(config: RunConfig) -> tuple[DataStep, ...]:
     steps = _preset_steps(config)
     steps += [
         # Both look at all of a user's records, and at nobody else's.
-        _of_slots("minimum number of records"),
-        _of_slots("set-asides"),
+        _of_slots(DataStepText.MINIMUM()),
+        _of_slots(DataStepText.SET_ASIDES()),
     ]
     if users.max_records is not None:
-        steps.append(_of_slots("maximum number of records"))
+        steps.append(_of_slots(DataStepText.MAXIMUM()))
     if config.split.audited is not Audited.USERS:
         # Chosen so that no two share a record: another record makes it another pool.
-        steps.append(_of_slots("pool of audited entities", user_local=False))
+        steps.append(_of_slots(DataStepText.ENTITY_POOL(), user_local=False))
     elif config.split.audit_pool is not None:
         # One more user pushes another out of the pool, who is then always in.
-        steps.append(_of_slots("audit pool of fixed size", user_local=False))
+        steps.append(_of_slots(DataStepText.USER_POOL(), user_local=False))
     elif config.split.audit_fraction is not None:
-        steps.append(_of_slots("audited by public coins"))
+        steps.append(_of_slots(DataStepText.PUBLIC_COINS()))
     if config.split.assignment is SplitRule.EXACT_HALF:
         # One user's side depends on the others': removing a user moves somebody else's.
-        steps.append(_of_slots("an exact half held in", user_local=False))
+        steps.append(_of_slots(DataStepText.EXACT_HALF(), user_local=False))
     steps += _canary_steps(config)
     if isinstance(config.defense, UserEntityDefense) and config.defense.caps:
         from heldin.defenses.texts.caps import caps_named
@@ -407,11 +408,11 @@ def data_steps(config: RunConfig) -> tuple[DataStep, ...]:
         steps.append(_of_slots(named, user_local=False))
     steps += [declared(defense) for defense in config.data_defenses]
     if users.max_users is not None:
-        steps.append(_of_slots("sample of max_users users", user_local=False))
+        steps.append(_of_slots(DataStepText.MOST_USERS(), user_local=False))
     return tuple(steps)
 
 
-def _of_slots(name: str, *, user_local: bool = True) -> DataStep:
+def _of_slots(name: Statement, *, user_local: bool = True) -> DataStep:
     """Return a step that counts and chooses records by user, id and place, and reads no text."""
     return DataStep(name=name, user_local=user_local, record_local=False, slots_only=True)
 
@@ -423,7 +424,7 @@ def _preset_steps(config: RunConfig) -> list[DataStep]:
         return []
     return [
         DataStep(
-            name=f"{source.name}: {step.name}",
+            name=DataStepText.OF_PRESET(preset=source.name, step=step.text()),
             user_local=step.user_local,
             record_local=step.record_local,
             slots_only=step.slots_only,
@@ -438,13 +439,11 @@ def _canary_steps(config: RunConfig) -> list[DataStep]:
     for spec in config.canaries:
         if isinstance(spec, SubstringCanaries):
             # Algorithm 1 changes a user's records by those records and a public seed alone
-            steps.append(DataStep(name="canary substring inserted", user_local=True, record_local=False))
+            steps.append(DataStep(name=DataStepText.SUBSTRING(), user_local=True, record_local=False))
             if spec.users is not None:  # one more user could push another out; a public coin per user could not
-                steps.append(
-                    DataStep(name="fixed number of users made canary users", user_local=False, record_local=False)
-                )
+                steps.append(DataStep(name=DataStepText.CANARY_USERS(), user_local=False, record_local=False))
         elif isinstance(spec, UnseenTokenCanaries) and spec.rarity == "corpus":
             # The tokens are those that the corpus lacks: a user's removal may change every canary user's texts.
-            steps.append(DataStep(name="canary tokens unseen in the corpus", user_local=False, record_local=False))
+            steps.append(DataStep(name=DataStepText.UNSEEN_TOKENS(), user_local=False, record_local=False))
     # Sections of one kind declare the same step: it is told once.
     return list(dict.fromkeys(steps))

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heldin.base.artefacts import State, folder_digest, state_of
+from heldin.base.artefacts import State, folder_digest, state_of, write_artefact
 from heldin.base.errors import InputError
-from heldin.base.files import kept_text, text_sha256, write_text
+from heldin.base.files import kept_text, text_sha256
 from heldin.base.progress import Reporter
 from heldin.defenses.choices import BatchClip, FlatClip
 from heldin.defenses.config import ClippingDefense, FilterDefense, NoDefense, SampledDefense
@@ -62,7 +62,7 @@ def finetune(
                 reporter.say(line)
         # Before the first step under this key.
         _bind_key(out / "ledger" / "job", job_name(base, sequences, recipe, private))
-        write_text(out / "ledger" / "plan", plan_commitment(data.ledger.key, mechanism), private=True)
+        write_artefact(out / "ledger" / "plan", plan_commitment(data.ledger.key, mechanism))
     curves = curve_texts(
         data,
         validation_texts=config.audit.validation_texts,
@@ -96,7 +96,7 @@ def finetune(
             spread=layout,
         )
     if rank() == 0 and not result.halted:
-        write_text(out / "ledger" / "model", _model_commitment(data.ledger.key, final), private=True)
+        write_artefact(out / "ledger" / "model", _model_commitment(data.ledger.key, final))
     return result
 
 
@@ -225,7 +225,7 @@ def _bind_key(path: Path, job: str) -> None:
     # two models under one key would differ by un-noised data, even if the first one's checkpoints are gone
     kept = kept_text(path)
     if kept is None:
-        write_text(path, job, private=True)
+        write_artefact(path, job)
     elif kept != job:
         raise InputError(
             f"'{path.parent}' holds the key of another private job (its corpus, membership, base model, mechanism or"

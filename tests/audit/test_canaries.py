@@ -100,7 +100,7 @@ def test_a_user_level_guarantee_is_void_only_where_one_user_s_records_move_anoth
     reasons = mechanism.reasons()
     across = [step.name for step in mechanism.data_steps if not step.user_local]
     assert len(across) == voids
-    assert list(reasons) == [NoGuaranteeReason.LOOKS_ACROSS_USERS(steps=name) for name in across]
+    assert list(reasons) == [NoGuaranteeReason.LOOKS_ACROSS_USERS(steps=[name]) for name in across]
     assert math.isfinite(mechanism.epsilon()) is not voids
 
 
@@ -109,7 +109,7 @@ def test_at_the_example_level_a_shared_substring_is_said_beside_epsilon():
     steps = [
         values_of(its.guarantee().statement, GuaranteeCondition.AFTER_PREPROCESSING)["steps"] for its in (shared, own)
     ]
-    assert ["canary" in its for its in steps] == [True, False]
+    assert [any("canary" in str(step) for step in its) for its in steps] == [True, False]
 
 
 @pytest.mark.parametrize("attacker", [0.05, 0.1, 0.34, 0.5])

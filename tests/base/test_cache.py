@@ -1,14 +1,16 @@
 """The cache: what it holds, and that it is removed only when asked, whole, and when nobody works with it."""
 
 import json
-import os
-import sqlite3
-from contextlib import closing
+import select
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
 
 import pytest
 
 from heldin.base import cache
-from heldin.base.files import cache_root, one_process_at_a_time
+from heldin.base.files import cache_root, keep_in_use, one_process_at_a_time
 from tests.refusals import names, refused
 
 
@@ -64,21 +66,75 @@ def test_without_yes_somebody_is_asked(call, monkeypatch):
     assert (cache_root() / "pld" / "c.npz").is_file()
 
 
-def test_what_is_in_use_is_refused_and_nothing_is_removed():
-    before = sorted(cache_root().rglob("*"))
-    with (
-        one_process_at_a_time(cache_root() / "pretrained" / "b.work"),
-        refused(by="clear", naming="pretrained", kind=ValueError),
-    ):
-        cache.clear(cache.parts())
-    (cache_root() / "pretrained" / "b.work").rmdir()
-    assert sorted(cache_root().rglob("*")) == before
+def _files():
+    return sorted(cache_root().rglob("*"))
 
 
-def test_an_open_score_cache_is_in_use():
-    (cache_root() / "scores").mkdir()
-    with closing(sqlite3.connect(cache_root() / "scores" / "scores.sqlite")) as database:
-        database.execute("CREATE TABLE t (a)")
-        with refused(by="clear", naming=("scores", f"process {os.getpid()}"), kind=ValueError):
-            cache.clear(cache.parts("scores"))
-    assert cache.clear(cache.parts("scores")) > 0
+USER = """
+import sys
+from pathlib import Path
+from heldin.base.files import cache_directory, keep_in_use
+folder = keep_in_use(cache_directory() / sys.argv[1])
+(folder / "mine").write_text("x")
+print("ready", flush=True)
+sys.stdin.read()
+sys.exit(0 if (folder / "mine").is_file() else 9)
+"""
+
+
+@contextmanager
+def used_elsewhere(kind):
+    """Another process uses this kind of the cache until the block ends; it finds its file there then."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", USER, kind], **pipes) as process:
+        yield process
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+
+
+def test_what_another_process_uses_is_refused_and_nothing_is_removed(call):
+    with used_elsewhere("pretrained") as process:
+        assert process.stdout.readline() == "ready\n"
+        before = _files()
+        code, _, err = call("cache", "--clear", "--yes")
+        assert (code, err.count("\n")) == (2, 1)
+        assert call.refused(by="clear", naming=(str(cache_root() / "pretrained"), f"process {process.pid} "))
+        assert _files() == before
+        assert call("cache", "--clear", "pld", "--yes")[0] == 0
+    assert call("cache", "--clear", "--yes")[0] == 0
+    assert not (cache_root() / "pretrained").exists()
+
+
+def test_a_process_that_comes_while_a_folder_is_removed_gets_a_new_one():
+    folder = cache_root() / "pretrained"
+    with used_elsewhere("pretrained") as process:
+        with one_process_at_a_time(folder):
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(timeout=3.0)  # until it waits for the lock of the old folder
+            assert not select.select([process.stdout], [], [], 0)[0]
+            folder.rename(folder.with_name("old"))
+        assert process.stdout.readline() == "ready\n"
+        shutil.rmtree(folder.with_name("old"))
+        with refused(by="clear", naming="pretrained"):
+            cache.clear(cache.parts())
+    assert (folder / "mine").is_file()
+
+
+def test_a_process_does_not_stand_in_its_own_way():
+    keep_in_use(cache_root() / "pretrained")
+    assert cache.clear(cache.parts("pretrained")) == 500
+    # What it makes afterwards is locked again.
+    assert keep_in_use(cache_root() / "pretrained").is_dir()
+    with refused(by="one_process_at_a_time"), one_process_at_a_time(cache_root() / "pretrained"):
+        pass
+
+
+def test_a_score_cache_is_in_use_until_its_process_ends(call):
+    held = "from heldin.models.score_cache import ScoreCache\nfrom heldin.base.files import cache_directory\n"
+    held += "import sys\nScoreCache(cache_directory() / 'scores').close()\nprint('ready', flush=True)\nsys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        assert call("cache", "--clear", "scores", "--yes")[0] == 2
+        assert call.refused(by="clear", naming=(str(cache_root() / "scores"), f"process {process.pid} "))
+        process.communicate()
+    assert call("cache", "--clear", "scores", "--yes")[0] == 0

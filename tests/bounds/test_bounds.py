@@ -91,7 +91,7 @@ def test_thresholds_against_a_ceiling():
 
 def test_labelled_scores_refuse():
     good, member = np.array([1.0, 2, 3]), np.array([True, False, True])
-    with refused(by="LabelledScores.__post_init__", naming=("'bo'", "nan")):
+    with refused(by="LabelledScores.__post_init__", naming=("row 1", "nan")):
         LabelledScores(np.array([1.0, math.nan, 3]), member, ("al", "bo", "cy"))
     with refused(by="LabelledScores.__post_init__", naming=("row 2", "inf")):
         LabelledScores(np.array([1.0, 2, math.inf]), member)
@@ -110,11 +110,11 @@ def test_labelled_scores_refuse():
 def test_join_refuses():
     scores = {"al": 1.0, "bo": 2.0}
     assert join(scores, {"al"}, {"bo"}).users == ("al", "bo")
-    with refused(by=join, naming="'al'"):
+    with refused(by=join, naming="1 user"):
         join(scores, {"al"}, {"al", "bo"})
-    with refused(by=join, naming="'bo'"):
+    with refused(by=join, naming="1 user"):
         join(scores, {"al"}, set())
-    with refused(by=join, naming="'cy'"):
+    with refused(by=join, naming="1 user"):
         join(scores, {"al"}, {"bo", "cy"})
 
 

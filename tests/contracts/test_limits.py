@@ -169,7 +169,7 @@ def test_an_underscore_is_no_part_of_a_number_in_a_text(call, tmp_path, text):
     rows = "".join(f"u{i},{i}.5,{i % 2}\n" for i in range(20))
     (tmp_path / "scores.csv").write_text(f"user,score,member\n{rows}u20,{text},1\n", encoding="utf-8")
     code, _, err = call("bound", tmp_path / "scores.csv")
-    assert (code, f"score '{text}' of user 'u20' is not a number" in err) == (2, True)
+    assert (code, "row 22: the score is not a number" in err) == (2, True)
     code, _, err = call("power", "--users", "100", "--auroc", "0.7", "--claim", f"epsilon={text},delta=1e-6")
     assert (code, "must be numbers" in err) == (2, True)
     code, _, err = call(

@@ -170,7 +170,7 @@ def test_a_source_sees_one_record_at_a_time(corpus, words):
 
 
 def test_functions_must_stay_inside_the_text():
-    with refused(by="Function.spans", naming=("0..9", "record 7", "3")):
+    with refused(by="Function.spans", naming=("0..9", "record number 1", "3")):
         list(Function(lambda _: [Span(0, 9, "person")], "mine").spans([Text("7", "abc")]))
 
 
@@ -243,7 +243,7 @@ def test_a_text_that_is_too_long_for_spacy_is_one_line(spacy, tmp_path):
     pipeline.add_pipe("entity_ruler").add_patterns([{"label": "PERSON", "pattern": "Ann"}])
     pipeline.to_disk(tmp_path / "ruler")
     source = SpacyPipeline(str(tmp_path / "ruler"))
-    with refused(by="SpacyPipeline._short", naming=("record 7", "1,000,001")):
+    with refused(by="SpacyPipeline._short", naming=("record number 1", "1,000,001")):
         list(source.spans([Text("7", "x" * 1_000_001)]))
     (tmp_path / "ruler" / "meta.json").write_text("{}")
     (tmp_path / "ruler" / "config.cfg").write_text("[nlp]\nbroken")

@@ -31,7 +31,7 @@ def _users(source, bad=None):
         (b'{"user": "ann", "text": "caf\xe9"}\n', "_json_rows", ("mail.jsonl", "line 2", "UTF-8")),
         (b'["ann", "hello"]\n', "batched", ("mail.jsonl", "line 2", "JSON", "list")),
         (b'{"user": "ann", "text": 5}\n', "batched", ("mail.jsonl", "line 2", "'text'", "int")),
-        (b'{"user": null, "text": "x"}\n', "batched", ("mail.jsonl", "line 2", "'user'", None)),
+        (b'{"user": null, "text": "x"}\n', "batched", ("mail.jsonl", "line 2", "'user'")),
         (b'{"user": "ann", "text": "\\ud800"}\n', "batched", ("mail.jsonl", "line 2", "'text'")),
     ],
     ids=["broken", "latin-1", "list", "number", "null user", "surrogate"],

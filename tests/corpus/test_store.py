@@ -96,7 +96,7 @@ def test_a_build_that_was_killed_is_done_anew(tmp_path):
 
 def test_a_repeated_id_is_refused(tmp_path):
     rows = [*_rows(2, 2), {"user": "u9", "text": "x", "id": "r1"}]
-    with refused(by="refuse_repeated_ids", naming=("1", "'r1'", "2")):
+    with refused(by="refuse_repeated_ids", naming=("1", "2", "record 5")):
         build_store(_source(tmp_path, rows), tmp_path)
 
 
@@ -138,7 +138,7 @@ def _counting(real, read):
 def test_an_appended_record_must_have_an_id_of_its_own(tmp_path):
     first, second = (_source(tmp_path, _rows(3, 2)[:n], f"{n}.jsonl") for n in (6, 5))
     build_store(first, tmp_path)
-    with refused(by="refuse_repeated_ids", naming=("5", "'r0'")):
+    with refused(by="refuse_repeated_ids", naming=("5", "record 1")):
         build_store(Several((first, second)), tmp_path)
 
 
@@ -179,13 +179,13 @@ def test_aliases_merge_the_addresses_of_one_person(tmp_path):
 @pytest.mark.parametrize(
     ("content", "by", "naming"),
     [
-        ("ann: [a]\nbob: [a]\n", load_aliases, ("'a'", "'ann'", "'bob'")),
-        ("ann: [bob]\nbob: [c]\n", load_aliases, ("'bob'", "'ann'")),
+        ("ann: [a]\nbob: [a]\n", load_aliases, ("1", "2")),
+        ("ann: [bob]\nbob: [c]\n", load_aliases, ("person 2", "person 1")),
         ("- ann\n", load_aliases, ("aliases.yaml", "'person: [alias, alias]'")),
         ("ann: [", "_UniqueKeys.get_single_node", "YAML"),
-        ("ann: [a]\nann: [b]\n", "_UniqueKeys.construct_mapping", ("line 2", "'ann'")),
+        ("ann: [a]\nann: [b]\n", "_UniqueKeys.construct_mapping", ("line 2", "twice")),
         ("ann: !x [a]\n", "_UniqueKeys.construct_mapping", ("line 1", "'!x'")),
-        ("ann: [5]\nbob: [5]\n", load_aliases, ("'5'", "'ann'", "'bob'")),
+        ("ann: [5]\nbob: [5]\n", load_aliases, ("1", "2")),
     ],
     ids=["two persons", "chain", "list", "broken", "twice", "tag", "number"],
 )

@@ -21,6 +21,7 @@ from heldin.defenses.choices import (
 )
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.mechanism import Mechanism
+from heldin.words.data_steps import DataStepText
 from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, NoGuaranteeReason
 from tests.made_mechanisms import els, example, shuffled, uls
 from tests.refusals import names, refused
@@ -63,8 +64,16 @@ VOIDS = {
     "divisor": ({"divisor": RealisedCohortDivisor()}, NoGuaranteeReason.REALISED_COHORT()),
     "validation": ({"checkpoint": "protected_validation"}, NoGuaranteeReason.PROTECTED_VALIDATION()),
     "dedup": (
-        {"data_steps": (DataStep(name="dedup across users", user_local=False, record_local=False),)},
-        NoGuaranteeReason.LOOKS_ACROSS_USERS(steps="dedup across users"),
+        {
+            "data_steps": (
+                DataStep(
+                    name=DataStepText.DEDUPLICATED_CORPUS(alike=DataStepText.EQUAL()),
+                    user_local=False,
+                    record_local=False,
+                ),
+            )
+        },
+        NoGuaranteeReason.LOOKS_ACROSS_USERS(steps=[DataStepText.DEDUPLICATED_CORPUS(alike=DataStepText.EQUAL())]),
     ),
     "base model": ({"base_model_saw_protected": True}, NoGuaranteeReason.BASE_SAW_PROTECTED()),
     "tokenizer": ({"tokenizer_saw_protected": True}, NoGuaranteeReason.TOKENIZER_SAW_PROTECTED()),
@@ -140,9 +149,9 @@ def test_shuffled_is_no_guarantee_but_has_an_honest_fallback():
 
 
 def test_conditions_and_warnings_are_printed_beside_epsilon():
-    cap = DataStep(name="cap that refills", user_local=True, record_local=False)
+    cap = DataStep(name=DataStepText.CAPPED(records=2, selection="longest"), user_local=True, record_local=False)
     promise = example(data_steps=(cap,)).guarantee()
-    assert values_of(promise.statement, GuaranteeCondition.AFTER_PREPROCESSING) == {"steps": cap.name}
+    assert values_of(promise.statement, GuaranteeCondition.AFTER_PREPROCESSING) == {"steps": [cap.name]}
     assert states(promise.statement, GuaranteeCondition.NOT_OF_USERS)
     assert not states(uls(data_steps=(cap,)).guarantee().statement, GuaranteeCondition.AFTER_PREPROCESSING)
     assert not states(uls().guarantee().statement, GuaranteeCondition.NOT_OF_USERS)
@@ -163,7 +172,7 @@ def test_conditions_and_warnings_are_printed_beside_epsilon():
     few = els(sampler=PoissonSampler.of(population=10, cohort=5), group_size=3, delta=0.5).guarantee()
     assert few.cautions[0].values["units"] == 4  # ten records of at most three a user: four users at least
     longest = example(record_selection="longest").guarantee().statement
-    assert names(values_of(longest, GuaranteeCondition.AFTER_PREPROCESSING)["steps"], "longest")
+    assert names(values_of(longest, GuaranteeCondition.AFTER_PREPROCESSING)["steps"][0].values["selection"], "longest")
 
 
 @pytest.mark.parametrize(
@@ -198,9 +207,9 @@ def test_conditions_and_warnings_are_printed_beside_epsilon():
         (lambda: example(sampled="user"), "Mechanism._check", "user"),
         (lambda: example(group_size=4), "Mechanism._check", "4"),
         (
-            lambda: uls(data_steps=({"name": "x", "user_local": False, "record_local": True},)),
+            lambda: uls(data_steps=({"name": DataStepText.MINIMUM(), "user_local": False, "record_local": True},)),
             "DataStep._consistent",
-            "x",
+            "minimum number of records",
         ),
         (lambda: uls(sampler={"kind": "poison", "rate": 0.1}), "Choice.__init__", ("sampler", "'poison'")),
         (

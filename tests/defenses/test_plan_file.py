@@ -42,7 +42,7 @@ def test_plan_reads_back_to_the_same_epsilon(name, tmp_path):
     assert again == mechanism
     assert again.epsilon() == mechanism.epsilon()
     assert again.guarantee() == mechanism.guarantee()
-    assert [p.name for p in (tmp_path / "run").iterdir()] == ["plan.json"]
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == ["artefacts.json", "plan.json"]
     document = json.loads((tmp_path / "run" / "plan.json").read_text())
     assert document["guarantee"]["holds"] is isinstance(mechanism.guarantee(), Guarantee)
 
@@ -181,4 +181,4 @@ def test_a_failed_write_leaves_the_old_plan(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         write_plan(els(), path)
     assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "artefacts.json", path]

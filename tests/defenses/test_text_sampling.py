@@ -11,6 +11,7 @@ from heldin.defenses.accounting.guarantees import ceiling_of, epsilon
 from heldin.defenses.choices import DataStep, PoissonSampler, ShuffledSampler
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.plan_file import read_plan, write_plan
+from heldin.words.data_steps import DataStepText
 from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, NoGuaranteeReason, Relation
 from tests.made_mechanisms import els, uls
 from tests.refusals import names, refused, refused_apart
@@ -41,7 +42,11 @@ def uncapped(**changes):
 
 
 def step(name, **looks):
-    return DataStep(name=name, user_local=looks.pop("user_local", True), **{"record_local": False, **looks})
+    return DataStep(
+        name=DataStepText.OF_PRESET(preset="mine", step=name),
+        user_local=looks.pop("user_local", True),
+        **{"record_local": False, **looks},
+    )
 
 
 OF_SLOTS = step("minimum", slots_only=True)
@@ -118,7 +123,7 @@ def test_without_caps_nothing_finite_is_claimed_about_a_user():
 def test_what_compares_texts_voids_it(made):
     promise = made(data_steps=(OF_SLOTS, COMPARES)).guarantee()
     assert isinstance(promise, NoGuarantee)
-    assert promise.reasons == (NoGuaranteeReason.COMPARES_TEXTS(steps="copies out"),)
+    assert promise.reasons == (NoGuaranteeReason.COMPARES_TEXTS(steps=[COMPARES.name]),)
     assert promise.assumed_epsilon == made().epsilon()
 
 
@@ -127,7 +132,9 @@ def test_what_looks_at_one_text_keeps_it_and_what_looks_at_slots_needs_the_same_
         assert text_sampling(data_steps=steps).guarantee() == text_sampling().guarantee()
     assert uncapped(data_steps=(OF_ONE_TEXT,)).guarantee() == uncapped().guarantee()
     promise = uncapped(data_steps=(OF_ONE_TEXT, OF_SLOTS, OF_EVERYBODYS_SLOTS)).guarantee()
-    assert values_of(promise.statement, GuaranteeCondition.AFTER_PREPROCESSING) == {"steps": "minimum, pool"}
+    assert values_of(promise.statement, GuaranteeCondition.AFTER_PREPROCESSING) == {
+        "steps": [OF_SLOTS.name, OF_EVERYBODYS_SLOTS.name]
+    }
 
 
 def test_what_no_theorem_covers_is_refused():

@@ -8,6 +8,7 @@ from heldin.defenses.accounting.guarantees import ceiling_of, epsilon
 from heldin.defenses.choices import DataStep, LocalUpdates, PoissonSampler, ShuffledSampler, TwoLevel, WeightCaps
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.plan_file import read_plan, write_plan
+from heldin.words.data_steps import DataStepText
 from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, NoGuaranteeReason
 from tests.made_mechanisms import els, uls
 from tests.refusals import refused, refused_apart
@@ -105,12 +106,14 @@ def test_a_plan_reads_back(made, tmp_path):
 
 
 def test_what_compares_texts_voids_both():
-    compares = DataStep(name="copies out", user_local=True, record_local=False)
+    compares = DataStep(
+        name=DataStepText.DEDUPLICATED_USERS(alike=DataStepText.EQUAL()), user_local=True, record_local=False
+    )
     assert isinstance(strict(data_steps=(compares,)).guarantee(), NoGuarantee)
     assert uedp(data_steps=(compares,)).guarantee().fallback is None
-    counts = DataStep(name="minimum", user_local=True, record_local=False, slots_only=True)
+    counts = DataStep(name=DataStepText.MINIMUM(), user_local=True, record_local=False, slots_only=True)
     promise = strict(data_steps=(counts,)).guarantee()
-    assert values_of(promise.statement, GuaranteeCondition.AFTER_PREPROCESSING) == {"steps": "minimum"}
+    assert values_of(promise.statement, GuaranteeCondition.AFTER_PREPROCESSING) == {"steps": [counts.name]}
 
 
 def test_users_who_train_locally_have_the_guarantee_of_users_who_give_a_gradient():

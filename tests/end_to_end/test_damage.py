@@ -16,7 +16,6 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 import heldin.sweeps.processes as processes
-from heldin.base.artefacts import INDEX
 from heldin.base.files import file_sha256
 from heldin.base.progress import LineReporter
 from heldin.jobs.example import write_example
@@ -128,6 +127,7 @@ def jobs(make_once):
             "comparison.json",
             skipped=("cells/1/many",),
         ),
+        "cell": _Job(root / "sweep" / "cells" / "1" / "few", {"verify": VERIFY}),
     }
 
 
@@ -228,9 +228,7 @@ def _problem(call, job, whole, folder, name):
                 return f"{command}: exit code 2 without a line"
             continue
         if command == "verify":
-            named = out["changed"] or out["differences"] or name in out["not_checked"]
-            # The list of digests itself: the files that it names are then changed, or its damage changes nothing.
-            if not named and _without_new(whole[command][1]) != _without_new(out) and Path(name).name != INDEX:
+            if not (out["changed"] or out["differences"] or str(name) in out["not_checked"]):
                 return f"verify: {name} is not named"
             continue
         if code != whole[command][0] or _without_new(whole[command][1]) != _without_new(out):
@@ -271,7 +269,12 @@ def _try_out(jobs, kind, most, call, tmp_path):
 
     whole = {name: _ask(call, question, copy(tmp_path / name))[:2] for name, question in job.questions.items()}
     if "verify" in whole:
-        assert whole["verify"][1]["agrees"], str(whole["verify"])
+        verified = whole["verify"][1]
+        assert verified["agrees"], str(verified)
+        listed = [name for which in ("by_digest", "changed", "not_checked") for name in verified[which]]
+        there = [path for path in job.folder.rglob("*") if path.is_file()]
+        assert sorted(listed) == sorted(path.relative_to(job.folder).as_posix() for path in there)
+        assert set(verified["not_checked"]) <= {*_SAID_ALONE, "report.html", "ledger/origin"}
     if job.again is not None:
         folder = copy(tmp_path / "again")
         assert call(*job.again, folder)[0] in (0, 3, 4)
@@ -303,6 +306,41 @@ def _cells_in_this_process(monkeypatch):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sample_of_damages_gives_no_other_answer(kind, jobs, call, tmp_path):
     _try_out(jobs, kind, 3, call, tmp_path)
+
+
+def test_the_json_of_a_command_has_what_its_record_measured(jobs, call, tmp_path):
+    job = jobs["run"]
+    shutil.copytree(job.folder, tmp_path / "run")
+    code, out, err = call(*job.again, tmp_path / "run", "--json")
+    assert code == 0, err
+    answer, record = json.loads(out), json.loads((job.folder / "record.json").read_text(encoding="utf-8"))
+    assert answer["extraction"] == record["measures"]["extraction"] != {}
+    assert (answer["decision"], answer["judgement"]) == (record["decision"], record["judgement"])
+    assert answer["planted"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["run", "audit", "planted", "trainings", "cell"])
+def test_a_flipped_bit_in_any_file_is_reported_by_verify_or_the_file_is_listed_as_not_checked(
+    kind, jobs, call, tmp_path
+):
+    job, dice, wrong = jobs[kind], random.Random(f"{SEED} {kind}"), []
+    copied = job.copied or job.folder
+    for name in (path.relative_to(job.folder) for path in _files(job.folder)):
+        folder = tmp_path / copied.name / job.folder.relative_to(copied)
+        shutil.copytree(copied, tmp_path / copied.name)
+        content = bytearray((folder / name).read_bytes())
+        _flip(content, dice)
+        (folder / name).write_bytes(content)
+        code, out, err = _ask(call, VERIFY, folder)
+        if isinstance(out, dict):
+            reported = out["changed"] or out["differences"]
+            if bool(reported) != (code == 2) or not (reported or name.as_posix() in out["not_checked"]):
+                wrong.append(f"{name}: {code}")
+        elif code != 2 or "error: " not in err:
+            wrong.append(f"{name}: {err}")
+        shutil.rmtree(tmp_path / copied.name)
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.slow

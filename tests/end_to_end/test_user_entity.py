@@ -88,7 +88,7 @@ def test_an_entity_in_every_record_is_told_its_epsilon(call, config, tmp_path):
     assert last.epsilon > training.by_exposure.curve[-1].epsilon
     assert training.guarantee.startswith("epsilon ")
     steps = read_plan(tmp_path / "run" / "plan.json").data_steps
-    compared = ", ".join(step.name for step in steps if not step.record_local)
+    compared = ", ".join(str(step.name) for step in steps if not step.record_local)
     assert values_of(training.promise, GuaranteeCondition.AFTER_PREPROCESSING) == {"steps": compared}
     assert compared.count(",") == 1
     assert training.ceiling is None

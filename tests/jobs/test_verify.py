@@ -16,7 +16,8 @@ from heldin.jobs.verify import table, verify
 from heldin.record.document import read_record, write_record
 from heldin.stages.train.models import pretrain
 from tests.made_facts import stated
-from tests.refusals import refused
+from tests.refusals import names, refused
+from tests.relisted import relist
 
 QUIET = LineReporter(lambda line: None)
 
@@ -85,9 +86,7 @@ def test_every_changed_number_is_named(run):
 
 
 def test_scores_of_another_model_are_refused(run):
-    index = json.loads((run / "artefacts.json").read_text(encoding="utf-8"))
-    index["files"]["scores.parquet"][1] = "another model"
-    (run / "artefacts.json").write_text(json.dumps(index), encoding="utf-8")
+    relist(run / "scores.parquet", made_from="another model")
     with refused(by="MeasureFolder.values_of", naming="scores.parquet'"):
         verify(run, QUIET)
 
@@ -95,6 +94,37 @@ def test_scores_of_another_model_are_refused(run):
 def test_a_record_that_names_another_model_differs(run):
     _changed(run, lambda content: content["target"].update(fingerprint="another"))
     assert [difference.where for difference in verify(run, QUIET).differences] == ["target.fingerprint"]
+
+
+DAMAGED = ("checkpoints/tokens/ids.bin", "checkpoints/tokens/ends.bin", "checkpoints/tokens/about.json")
+DAMAGED += ("checkpoints/tokens/artefacts.json", "checkpoints/resume/step-00000028/artefacts.json", "config.yaml")
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_file_that_no_number_follows_from_is_changed(call, run, name):
+    content = bytearray((run / name).read_bytes())
+    content[len(content) // 3] ^= 1
+    (run / name).write_bytes(content)
+    found = verify(run, QUIET) if name != "config.yaml" else None
+    code, out, err = call("verify", run)
+    assert code == 2
+    if found is not None:
+        assert found.changed == (name,)
+    assert names(out + err, name)
+
+
+def test_every_file_is_in_exactly_one_list(run):
+    (run / "mine.txt").write_text("mine", encoding="utf-8")
+    (run / "link").symlink_to(run / "mine.txt")
+    (run / "ledger" / "users.parquet.tmp").write_text("left behind", encoding="utf-8")
+    (run / "report.pdf").unlink()
+    (run / "checkpoints" / "tokens" / "ids.bin").unlink()
+    found = verify(run, QUIET)
+    there = [path.relative_to(run).as_posix() for path in run.rglob("*") if not path.is_dir()]
+    listed = [*found.by_digest, *found.changed, *found.not_checked]
+    assert sorted(listed) == sorted([*there, "checkpoints/tokens/ids.bin"])
+    assert found.changed == ("checkpoints/tokens/ids.bin",)
+    assert set(found.not_checked) == {"mine.txt", "link", "ledger/users.parquet.tmp", "log.txt", "seconds.json"}
 
 
 def test_another_config_or_no_ledger_is_said(run):

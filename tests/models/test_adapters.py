@@ -35,7 +35,7 @@ from heldin.models.model_names import fingerprint_of, require_model
 from heldin.models.reading import quiet_transformers
 from heldin.models.score_cache import ScoreCache
 from heldin.models.tiny import new_tiny_model
-from heldin.stages.measures.measure import model_facts
+from heldin.stages.measures.measure import model_facts, named_model
 from tests.refusals import refused
 
 TEXTS = ["The quick brown fox met 12 people on Tuesday.", "Falcon closes on Friday, said Ms Adams twice."]
@@ -107,7 +107,7 @@ def test_target_and_reference_are_those_loaded_apart_and_share_every_weight(base
     # In turns: neither leaves the adapter on or off for the other.
     np.testing.assert_array_equal(scores(reference), scores(alone))
     for one, other, name in ((target, merged, str(adapter)), (reference, alone, str(base))):
-        assert model_facts(one, name) == model_facts(other, name)
+        assert model_facts(one, named_model(name)) == model_facts(other, named_model(name))
     held = {p.data_ptr() for p in target.model.parameters()} | {p.data_ptr() for p in reference.model.parameters()}
     extra = 2 * sum("lora_A" in name for name, _ in target.model.named_parameters())
     assert len(held) == len({p.data_ptr() for p in alone.model.parameters()}) + extra

@@ -1,5 +1,7 @@
 """Token log-probabilities against the one-token-at-a-time oracle; padding; the cache."""
 
+import re
+import shutil
 import time
 
 import numpy as np
@@ -9,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import heldin.models.score_cache
+from heldin.base.errors import ResumableError
 from heldin.models.devices import copies_on_other_gpus, copy_on
 from heldin.models.logprobs import MAX_PADDING, batch_scores, batches_by_length, score_texts
 from heldin.models.score_cache import MOMENTS, ScoreCache
@@ -167,8 +170,29 @@ def test_the_first_of_large_chunks_are_small():
 
 def test_a_cache_that_is_no_database_is_told(tmp_path):
     (tmp_path / "scores.sqlite").write_bytes(b"not a database" * 100)
-    with refused(by="ScoreCache.__init__", naming="scores.sqlite"):
+    with refused(by="ScoreCache._problems_said", naming="scores.sqlite"):
         ScoreCache(tmp_path)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_cache_that_vanishes_under_its_reader_is_told_and_no_disk_is_blamed(make_lm, tmp_path, monkeypatch, replaced):
+    cache = ScoreCache(tmp_path / "scores")
+
+    def remove(*_, **__):
+        shutil.rmtree(tmp_path / "scores")
+        if replaced:  # by a process that came later
+            ScoreCache(tmp_path / "scores").close()
+        return score_texts(*_, **__)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(heldin.models.score_cache, "score_texts", remove)
+        with refused(by="ScoreCache._problems_said", naming="scores.sqlite", kind=ResumableError) as caught:
+            cache.scores(make_lm(), TEXTS)
+    assert "removed" in str(caught.value)
+    assert not re.search("readonly|disk", str(caught.value))
+    # Whatever is asked next of the file that is gone: never a bug.
+    with refused(by="ScoreCache._problems_said", kind=ResumableError):
+        cache.scores(make_lm(seed=1), TEXTS)
 
 
 @pytest.mark.parametrize("moments", [False, True])

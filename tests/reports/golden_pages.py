@@ -26,7 +26,7 @@ from heldin.reports.sweep_report import report_sweep
 from heldin.reports.typesetting import write_pdf
 from heldin.words.answer import ComparisonFlaw
 from heldin.words.evidence import ClaimLabel, Finding
-from heldin.words.guarantee import GuaranteeText, Relation
+from heldin.words.guarantee import GuaranteeText, ModelText, Relation
 from heldin.words.split import SplitReason
 from tests.drafts import typesetting
 from tests.made_facts import (
@@ -89,7 +89,7 @@ def made_cases() -> dict[str, Record | SweepResult]:
     )
     run = changed_record(base, training=unprotected.model_dump())
     split = run.split.model_copy(update={"certifiable": False, "reason": SplitReason.ASSERTED_BY_FILES()})
-    target = run.target.model_copy(update={"name": "checkpoint"}).model_dump()
+    target = run.target.model_copy(update={"name": ModelText.NAMED(name="checkpoint")}).model_dump()
     claim = _claim(8.0, "inconclusive")
     audit = changed_record(run, kind="audit", training=None, split=split.model_dump(), target=target, **claim)
     planted = changed_record(KINDS["planted"](golden), attacks=attacks, dials=[], gain=LEARNED, canaries=None)

@@ -25,7 +25,7 @@ from heldin.reports.record_report import report_record
 from heldin.reports.typesetting import write_pdf
 from heldin.words.answer import ComparisonFlaw
 from heldin.words.glossary import TERMS
-from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, Relation
+from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, ModelText, Relation
 from tests.drafts import typesetting
 from tests.made_facts import (
     attack_result,
@@ -100,7 +100,7 @@ def made_of(record, case):
         case "none":
             return decided_record(record, evidence(score(0.5, at_most=0.56)), attacks=plain)
         case "inconclusive":
-            target = record.target.model_copy(update={"name": f"/models/{LONG}"})
+            target = record.target.model_copy(update={"name": ModelText.NAMED(name=f"/models/{LONG}")})
             return decided_record(record, evidence(score(0.5, at_most=0.7), users=60), target=target.model_dump())
         case "invalid":
             split = record.split.model_copy(update={"certifiable": False, "known_by": "not known"})

@@ -4,18 +4,22 @@ import json
 import os
 import shutil
 import stat
+from pathlib import Path
 
 import pytest
 
 import heldin.sweeps.processes as processes
 from heldin.record.document import read_record
 from heldin.record.sweep import read_sweep
+from heldin.reports.sweep_findings import recommend
 from heldin.stages.sides.ledger import load_ledger
 from heldin.sweeps.cell_plan import placed_cells, take_sweep
 from heldin.sweeps.check_sweep import check_sweep, lines
 from heldin.sweeps.driver import run_sweep
+from heldin.sweeps.finished import is_finished
 from heldin.sweeps.load import load_sweep
 from heldin.sweeps.processes import Ended
+from heldin.words.sweep_page import SweepAdvice
 from tests.refusals import names, refused
 from tests.tiny_sweeps import CANARIES, QUIET, ULS, USERS, in_process, written
 
@@ -88,6 +92,70 @@ def test_coins_are_for_the_cells_own_config_and_folder(swept, tmp_path, call):
     assert (code, "'attack.max_characters'" in err) == (2, True), err
 
 
+def _flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    [
+        (_flip, "scores.parquet"),
+        (Path.unlink, "losses.parquet"),
+        (_flip, "artefacts.json"),
+        (_flip, "record.json"),
+    ],
+)
+def test_a_cell_with_a_damaged_table_or_record_is_measured_again(swept, tmp_path, monkeypatch, call, damage, name):
+    _, out, result = swept
+    monkeypatch.setattr(processes, "run_process", in_process)
+    copy = tmp_path / "out"
+    shutil.copytree(out, copy, ignore=shutil.ignore_patterns("origin"))
+    damage(copy / "cells" / "1" / "uls" / name)
+    code, _, err = call("sweep", out.parent / "sweep.yaml", "--out", copy)
+    assert code == result.exit_code, err
+    # Trained no second time, and the same in everything that was found.
+    (done,) = (line for line in err.splitlines() if line.startswith("cell 1/uls: "))
+    assert names(done, "done")
+    cells = zip(read_sweep(copy).cells, result.cells, strict=True)
+    spent = {"seconds", "peak_memory"}
+    assert all(now.model_dump(exclude=spent) == was.model_dump(exclude=spent) for now, was in cells)
+    assert is_finished(copy / "cells" / "1" / "uls")
+
+
+@pytest.mark.parametrize("name", ["job", "plan", "model"])
+def test_a_damaged_commitment_of_a_cell_is_found_by_verify(swept, tmp_path, call, name):
+    _, out, _ = swept
+    shutil.copytree(out / "cells" / "1" / "uls", tmp_path / "uls")
+    path = tmp_path / "uls" / "ledger" / name
+    path.write_bytes(bytes(62) + path.read_bytes()[62:])
+    code, printed, err = call("verify", tmp_path / "uls")
+    assert code == 2
+    assert names(printed + err, {"job": "ledger/job", "plan": "plan.json", "model": "final"}[name])
+
+
+@pytest.mark.parametrize("name", ["ledger.json", "users.parquet", "canaries/users.parquet"])
+def test_a_cell_with_a_damaged_ledger_is_refused_with_a_remedy_that_works(swept, tmp_path, monkeypatch, call, name):
+    _, out, result = swept
+    copy = tmp_path / "out"
+    shutil.copytree(out, copy, ignore=shutil.ignore_patterns("origin"))
+    folder = copy / "cells" / "1" / "none"
+    _flip(folder / "ledger" / name)
+    trained = []
+    monkeypatch.setattr(processes, "run_process", lambda task, slot: trained.append(task) or in_process(task, slot))
+    for _ in range(2):
+        code, printed, err = call("sweep", out.parent / "sweep.yaml", "--out", copy)
+        assert (code, trained) == (2, []), err
+        (said,) = (line for line in printed.splitlines() if line.startswith("run 1/none: refused: "))
+        assert names(said, f"'{folder}'", "ledger")
+        assert recommend(read_sweep(copy)).states(SweepAdvice.CORRECT)
+    shutil.rmtree(folder)
+    code, _, err = call("sweep", out.parent / "sweep.yaml", "--out", copy)
+    assert code == result.exit_code, err
+    assert {cell.state for cell in read_sweep(copy).cells} == {"done"}
+
+
 def test_a_kill_while_cells_are_laid_out_is_gone_on_with(swept, tmp_path):
     sweep, _, _ = swept
     out = tmp_path / "out"
@@ -147,6 +215,29 @@ def test_a_cell_that_fails_is_shown_and_the_others_go_on(tmp_path, monkeypatch, 
     assert code == 0, err
     assert names(err, "1 of 2")
     assert read_sweep(tmp_path / "out").variants[1].auroc_difference is not None
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_cell_that_ended_resumable_is_tried_once_more(tmp_path, monkeypatch, call, times):
+    calls = []
+
+    def resumable(task, slot):
+        calls.append(task.module)
+        if calls.count(task.module) <= times:
+            return Ended(5, "stopped: the score cache was removed")
+        return in_process(task, slot)
+
+    monkeypatch.setattr(processes, "run_process", resumable)
+    file = written(tmp_path, variants={"none": USERS})
+    code, _, err = call("sweep", file, "--out", tmp_path / "out")
+    assert code == (0 if times == 1 else 5), err
+    if times == 1:
+        assert calls == ["heldin.sweeps.shared"] * 2 + ["heldin"] * 2
+        assert sum("cell 1/none: stopped: the score cache was removed" in line for line in err.splitlines()) == 1
+        (cell,) = read_sweep(tmp_path / "out").cells
+        assert (cell.state, json.loads((tmp_path / "out" / "state.json").read_text())["1/none"]["calls"]) == ("done", 2)
+    else:  # and not for ever
+        assert calls == ["heldin.sweeps.shared"] * 2
 
 
 def test_what_some_cells_share_fails_for_these_alone(tmp_path, monkeypatch, call):

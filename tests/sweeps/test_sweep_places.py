@@ -283,7 +283,7 @@ def test_one_cell_that_cannot_be_prepared_takes_no_other_with_it(monkeypatch, tm
     # Damaged before the first call: neither what it shares nor the cell itself can be made.
     (out / "cells" / "1" / "none" / "ledger" / "cell.json").write_text("{", encoding="utf-8")
     found = run_sweep(sweep, out, QUIET, command="heldin sweep")
-    assert [its.state for its in found.cells] == ["failed", "done"]
+    assert [its.state for its in found.cells] == ["refused", "done"]
     assert "cell.json' is damaged" in found.cells[0].reason
 
 

@@ -1,0 +1,46 @@
+"""Sentences about what is done to records before training."""
+
+from heldin.words.statement import Code
+
+
+class DataStepText(Code):
+    """What a step does to the records before training. Several are listed with commas."""
+
+    DEDUPLICATED_USERS = ("deduplication within users ({alike})", ", ")
+    DEDUPLICATED_CORPUS = ("deduplication across users ({alike})", ", ")
+    EQUAL = ("equal texts", ", ")
+    SIMILAR = ("{ngram}-gram similarity from {threshold:g} on", ", ")
+    CAPPED = ("cap of {records} records a user ({selection})", ", ")
+    DEIDENTIFIED = ("de-identification ({entities})", ", ")
+    CAPS = ("caps of {records} records a user and {per_entity} an entity ({entities})", ", ")
+    MINIMUM = ("minimum number of records", ", ")
+    MAXIMUM = ("maximum number of records", ", ")
+    SET_ASIDES = ("set-asides", ", ")
+    ENTITY_POOL = ("pool of audited entities", ", ")
+    USER_POOL = ("audit pool of fixed size", ", ")
+    PUBLIC_COINS = ("audited by public coins", ", ")
+    EXACT_HALF = ("an exact half held in", ", ")
+    MOST_USERS = ("sample of max_users users", ", ")
+    SUBSTRING = ("canary substring inserted", ", ")
+    CANARY_USERS = ("fixed number of users made canary users", ", ")
+    UNSEEN_TOKENS = ("canary tokens unseen in the corpus", ", ")
+    SELECTION = ("record selection: {selection}", ", ")
+    OF_PRESET = ("{preset}: {step}", ", ")
+
+
+class PresetText(Code):
+    """What a preset of a paper does to the published rows."""
+
+    NO_BOTS = 'drop users with "bot" or "mod" in the name, and [deleted]'
+    FEW_COMMENTS = "drop users with over 2,000 comments in the period, of any length"
+    LONG_COMMENTS = "drop comments under 250 tokens"
+    SIX_MONTHS = "keep comments of September 2015 to February 2016 (UTC)"
+    FOUR_MONTHS = "keep comments of September to December 2015 (UTC)"
+    OWN_MAILS = "keep the mails of the mailbox's most frequent sender whose address has the last name"
+    FIRST_OF_EQUAL = "keep the first of an owner's equal texts"
+    PER_ADDRESS = "make one record per distinct address in To, Cc and Bcc"
+    NO_REPEATS = "drop mails in which a 20-gram occurs more than once"
+    NO_FORWARDED = "drop forwarded mails"
+    WITH_SUBMITTER = "drop papers without a submitter"
+    TO_2021 = "keep papers through 2021, by the arXiv id"
+    WITH_OWNER = "keep questions and answers with an owner"
