@@ -8,6 +8,7 @@ from heldin.record.planted_facts import (
     FormFacts,
     Known,
     PlantedFacts,
+    ReadingOrder,
     Reason,
     TrainingCounts,
 )
@@ -71,7 +72,7 @@ def training_line(counts: TrainingCounts) -> str:
         given,
         f"missing {counts.missing:,} ({counts.missing_canary_rows:,} of canary users)",
         f"foreign {counts.foreign:,}",
-        f"without loss {counts.silent:,}",
+        f"without loss {_known(counts.silent)}",
         f"alike once cut {counts.alike:,}",
     ]
     optional = {
@@ -82,8 +83,9 @@ def training_line(counts: TrainingCounts) -> str:
         "repeated": counts.repeated,
         "no scored token inside the length limit": counts.late,
         "labels not seen": counts.unlabelled,
+        "attention not seen": counts.attention_unseen,
         "tokens not seen": counts.unreadable,
-        "canary users in training without loss": counts.silent_canary_users,
+        "canary users in training without loss": counts.silent_canary_users or 0,
     }
     parts += [f"{name} {count:,}" for name, count in optional.items() if count]
     return "; ".join(parts)
@@ -162,6 +164,10 @@ def _reason(reason: Reason, condition: Condition, facts: PlantedFacts) -> str:
                 "the log of the training has no checkpoint with these weights (another run, or a model that was merged"
                 " or saved otherwise)"
             )
+        case Reason.LOG_OF_OTHER_CONFIG:
+            return "the log of the training has these weights with another config: config.json was changed"
+        case Reason.LOG_OF_OTHER_TOKENIZER:
+            return "the log of the training has these weights with another tokenizer"
         case Reason.LOG_OF_OTHER_SET:
             return f"{by_log}, the model was trained on another planted set"
         case Reason.MODEL_CHANGED_WHILE_SERVED:
@@ -174,9 +180,24 @@ def _reason(reason: Reason, condition: Condition, facts: PlantedFacts) -> str:
             return by_log
 
 
+def _known(count: int | None) -> str:
+    return "not known" if count is None else f"{count:,}"
+
+
 def _times(counts: TrainingCounts) -> str:
     most = counted(counts.most_reads, "time")
     return most if counts.fewest_reads == counts.most_reads else f"{counts.fewest_reads} to {most}"
+
+
+def _order(order: ReadingOrder | None) -> str:
+    if order is None:
+        return ""
+    by_mean = abs(order.deviation) >= abs(order.last_deviation)
+    earlier, what = (order.earlier, "were given") if by_mean else (order.last_earlier, "were last given")
+    return (
+        f"the rows of canary users {what} earlier than those of other users in {100 * earlier:.0f} of 100 pairs of users,"
+        " and an order that depends on no text gives about 50"
+    )
 
 
 _COUNTED = {
@@ -202,12 +223,21 @@ _COUNTED = {
     Reason.ROWS_SHORT: lambda c: (
         f"{counted(c.short, 'row')} were cut at {c.longest:,} tokens, below the plan's sequence_length"
     ),
+    Reason.LABELS_UNSEEN: lambda c: (
+        f"the labels of {c.unlabelled:,} of {counted(c.sequences, 'sequence')} were not seen"
+    ),
+    Reason.ATTENTION_UNSEEN: lambda c: (
+        f"the log does not show to which tokens of {c.attention_unseen:,} of {counted(c.sequences, 'sequence')} the"
+        " model could attend"
+    ),
+    Reason.CANARIES_IN_ORDER: lambda c: _order(c.order),
     Reason.CANARIES_GIVEN_LESS: lambda c: (
         f"canary rows were given {c.reads_canaries or 0:.3g} times on average, and other rows {c.reads_others or 0:.3g}"
         " times"
     ),
     Reason.ROWS_SILENT: lambda c: (
-        f"{counted(c.silent, 'row')} never bore a loss, and {counted(c.silent_canary_users, 'canary user')} had"
+        f"{counted(c.silent or 0, 'row')} never bore a loss, and"
+        f" {counted(c.silent_canary_users or 0, 'canary user')} had"
         " no row that did"
     ),
     Reason.CANARY_LOSS_THINNED: lambda c: (

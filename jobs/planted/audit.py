@@ -46,6 +46,7 @@ from heldin.jobs.planted.target import (
     weights_of,
     window_of,
 )
+from heldin.models.fingerprints import fingerprint_in_folder
 from heldin.models.loading import LanguageModel, load_language_model, same_tokens
 from heldin.models.score_cache import ScoredModel
 from heldin.record.condition_words import condition_lines, unmet_flaws
@@ -68,7 +69,6 @@ from heldin.stages.sides.panels import (
     users_of_kind,
 )
 from heldin.watch.planted_files import LOG
-from heldin.watch.training_log import hashes_in_folder
 from heldin.words.answer import ComparisonFlaw
 from heldin.words.people import AUDITED, USERS
 from heldin.words.statement import Statement
@@ -272,7 +272,7 @@ def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFa
     here = isinstance(audit.models.target, LanguageModel) and Path(job.model).is_dir()
     training, fault = counts_of_log(
         log,
-        hashes_in_folder(Path(job.model)) if here else (),
+        fingerprint_in_folder(Path(job.model)) if here else None,
         audit.manifest,
         audit.data,
         audit.models.reference.tokenizer,

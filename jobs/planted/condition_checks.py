@@ -23,7 +23,16 @@ from heldin.record.planted_facts import (
 )
 from heldin.watch.planted_files import TRAINING, content_sha256
 
-LOG_FAULTS = frozenset({Reason.LOG_ABSENT, Reason.LOG_DAMAGED, Reason.LOG_OF_OTHER_MODEL, Reason.LOG_OF_OTHER_SET})
+LOG_FAULTS = frozenset(
+    {
+        Reason.LOG_ABSENT,
+        Reason.LOG_DAMAGED,
+        Reason.LOG_OF_OTHER_MODEL,
+        Reason.LOG_OF_OTHER_CONFIG,
+        Reason.LOG_OF_OTHER_TOKENIZER,
+        Reason.LOG_OF_OTHER_SET,
+    }
+)
 _THINNED = 0.5  # of other rows' share of tokens with loss, below which canary rows were not weighted alike
 _FEWER = 0.75  # of other rows' reads, the same; a last epoch that is broken off leaves less of a difference
 
@@ -143,7 +152,17 @@ def _given(manifest: Manifest, declared_by: str | None, evidence: PlantedEvidenc
         )
         if count
     ]
-    return _not_met(name, *wrong) if wrong else _checked(name, Reason.LOG_AGREES)
+    if wrong:
+        return _not_met(name, *wrong)
+    unseen = [
+        reason
+        for reason, count in (
+            (Reason.LABELS_UNSEEN, counts.unlabelled),
+            (Reason.ATTENTION_UNSEEN, counts.attention_unseen),
+        )
+        if count
+    ]
+    return _declared(name, declared_by, *unseen) if unseen else _checked(name, Reason.LOG_AGREES)
 
 
 def _weighted_alike(declared_by: str | None, evidence: PlantedEvidence) -> Condition:
@@ -155,6 +174,8 @@ def _weighted_alike(declared_by: str | None, evidence: PlantedEvidence) -> Condi
     if counts is not None and counts.reads_canaries is not None and counts.reads_others is not None:
         fewer = counts.reads_canaries < _FEWER * counts.reads_others
         wrong += [Reason.CANARIES_GIVEN_LESS] if fewer and counts.joined is None else []
+    if counts is not None and counts.order is not None and counts.order.tells_canaries:
+        wrong.append(Reason.CANARIES_IN_ORDER)
     if evidence.control is not None and evidence.control.outcome.contradicts:
         wrong.append(Reason.CANARIES_UNLEARNED)
     return _not_met(name, *wrong) if wrong else _declared(name, declared_by)
