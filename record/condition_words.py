@@ -195,8 +195,8 @@ def _order(order: ReadingOrder | None) -> str:
     by_mean = abs(order.deviation) >= abs(order.last_deviation)
     earlier, what = (order.earlier, "were given") if by_mean else (order.last_earlier, "were last given")
     return (
-        f"the rows of canary users {what} earlier than those of other users in {100 * earlier:.0f} of 100 pairs of users,"
-        " and an order that depends on no text gives about 50"
+        f"the rows of canary users {what} earlier than those of other users in {100 * earlier:.0f} of 100 pairs of"
+        " users; an order that depends on no text gives about 50"
     )
 
 

@@ -23,7 +23,6 @@ from heldin.models.fingerprints import Fingerprint
 from heldin.record.planted_facts import Reason
 
 _SIZE = 16  # bytes of a hash: enough that no two texts meet by chance
-_SCHEMA = 2  # of a segment
 # A sequence: hash and number of its own tokens, how many of them bear loss (-1: labels were not seen), how many
 # sequences share its row of the batch, whether it was seen which tokens the model could attend to, and hashes of its
 # first and last tokens (0 if it has few).
@@ -146,13 +145,13 @@ def segment_path(folder: Path, number: int, process: int) -> Path:
 def write_segment(segment: Segment, folder: Path) -> None:
     """Write the JSON file of a segment, readable by its owner only."""
     path = segment_path(folder, segment.header.number, segment.header.process)
-    write_document(path, asdict(segment), schema=_SCHEMA)
+    write_document(path, asdict(segment))
 
 
 def read_segment(path: Path) -> Segment:
     """Read a segment. Raises DamagedLogError if it is not as it was written, OtherSchemaError if of another version."""
     try:
-        content = read_document(path, schema=_SCHEMA)
+        content = read_document(path)
     except OtherSchemaError:
         raise
     except InputError as error:

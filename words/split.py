@@ -40,7 +40,7 @@ class ConditionStated(Code):
     SET_UNCHANGED = "the training set is as heldin wrote it"
     GIVEN_EVERY_ROW = "the model was given every row of the planted training set, and nothing else"
     WEIGHTED_ALIKE = (
-        "every row was treated alike: no mask, weight, filter, clipping or order depended on a row's text or user"
+        "every row was weighted alike: no mask, weight, filter, clipping or order depended on a row's text or user"
     )
     NOTHING_ELSE = (
         "no other training of this model used text of these users, and nobody who trained it knew who is a member"
