@@ -53,14 +53,6 @@ def placements(held_in: Scores, held_out: Scores) -> tuple[NDArray[np.float64], 
     return _share_below(held_in, held_out), 1 - _share_below(held_out, held_in)
 
 
-def auroc_with_error(held_in: Scores, held_out: Scores) -> tuple[float, float]:
-    """The AUROC, and its standard error: the larger of DeLong's and that of scores at chance."""
-    # Searching in order takes half the time.
-    mine, others = placements(np.sort(held_in), np.sort(held_out))
-    by_placements = np.sqrt(mine.var(ddof=1) / held_in.size + others.var(ddof=1) / held_out.size)
-    return float(mine.mean()), max(error_at_chance(held_in.size, held_out.size), float(by_placements))
-
-
 def error_at_chance(held_in: int, held_out: int) -> float:
     """The standard error of the AUROC of so many scores that tell nothing."""
     return float(np.sqrt((held_in + held_out + 1) / (12 * held_in * held_out)))

@@ -38,6 +38,19 @@ def unmet_flaws(facts: PlantedFacts) -> tuple[Statement, ...]:
     return (*flaws, *([Flaw.NOT_DECLARED(count=len(undeclared))] if undeclared else []))
 
 
+def unshown_flaws(facts: PlantedFacts) -> tuple[Statement, ...]:
+    """Return why it is not shown that canary rows had an effect; empty if it is, and without canary users."""
+    if facts.control is None or facts.control.shows_effect:
+        return ()
+    flaws = {
+        ControlOutcome.UNDECIDED: Flaw.CONTROL_UNDECIDED,
+        ControlOutcome.UNUSABLE: Flaw.CONTROL_UNUSABLE,
+        ControlOutcome.NOT_MEASURED: Flaw.CONTROL_NOT_MEASURED,
+    }
+    # One that failed is a condition that is not met.
+    return (flaws[facts.control.outcome](),) if facts.control.outcome in flaws else ()
+
+
 def condition_lines(facts: PlantedFacts, *, every: bool = False) -> list[str]:
     """Return a line for each condition that heldin did not check itself, and the counts where one is not met.
 
@@ -99,7 +112,7 @@ def control_line(control: ControlFacts) -> str:
     )
     match control.outcome:
         case ControlOutcome.NOT_MEASURED:
-            return "not measured: too few canary users, or too few real rows in a group"
+            return "not measured: too few canary users or real rows in a group, or the model is behind an endpoint"
         case ControlOutcome.UNUSABLE:
             return f"could not be used: the model did not measurably learn real rows ({rows})"
         case ControlOutcome.NO_EFFECT:
@@ -109,10 +122,17 @@ def control_line(control: ControlFacts) -> str:
         case ControlOutcome.UNDECIDED:
             return (
                 f"undecided: the model learned real rows ({rows}); chance may explain what it learned of canary rows"
-                f" ({canaries})"
+                f" ({canaries}); {_power(control)}"
             )
         case ControlOutcome.PASSED:
             return f"passed: the model learned canary rows ({canaries}; {rows})"
+
+
+def _power(control: ControlFacts) -> str:
+    if control.noticed_from is None:
+        return "so few canary users and rows do not show whether canary rows were filtered"
+    known = f"it would notice known filters from AUROC {control.noticed_from:.2g} of real rows on"
+    return f"{known}, which this training {'reached' if control.shows_effect else 'did not reach for certain'}"
 
 
 def form_line(form: FormFacts) -> str:
@@ -174,6 +194,8 @@ def _reason(reason: Reason, condition: Condition, facts: PlantedFacts) -> str:
             return "a public text's score moved while the endpoint was audited"
         case Reason.LOOKS_WITHIN | Reason.LOOKS_EXCEEDED:
             return f"look {facts.look} of {facts.looks}"
+        case Reason.CONTROL_UNDECIDED | Reason.CONTROL_UNUSABLE | Reason.CONTROL_NOT_MEASURED:
+            return str(Flaw[reason.name]())
         case Reason.CANARIES_UNLEARNED:
             return "the planted rows had no effect on the model, though other rows had"
         case _:
@@ -195,8 +217,8 @@ def _order(order: ReadingOrder | None) -> str:
     by_mean = abs(order.deviation) >= abs(order.last_deviation)
     earlier, what = (order.earlier, "were given") if by_mean else (order.last_earlier, "were last given")
     return (
-        f"the rows of canary users {what} earlier than those of other users in {100 * earlier:.0f} of 100 pairs of"
-        " users; an order that depends on no text gives about 50"
+        f"canary rows {what} earlier than other rows in {100 * earlier:.0f} of 100 pairs; an order that depends on no"
+        " text gives about 50"
     )
 
 

@@ -73,6 +73,9 @@ class Reason(StrEnum):
     ROWS_REPEATED = "rows_repeated"
     ROWS_SPLIT = "rows_split"
     CANARIES_UNLEARNED = "canaries_unlearned"
+    CONTROL_UNDECIDED = "control_undecided"
+    CONTROL_UNUSABLE = "control_unusable"
+    CONTROL_NOT_MEASURED = "control_not_measured"
     MODEL_CHANGED_WHILE_SERVED = "model_changed_while_served"
     LOOKS_WITHIN = "looks_within"
     LOOKS_EXCEEDED = "looks_exceeded"
@@ -123,14 +126,14 @@ class JoinedRows(Facts):
 
 
 class ReadingOrder(Facts):
-    """When canary users' rows and other users' rows were given, by the order of all sequences of the training.
+    """When canary rows and other rows were given, by the order of all sequences of the training.
 
     Attributes:
         canary_users: number of canary users whose rows were given.
         other_users: number of other users whose rows were given.
-        earlier: probability that a canary user's rows were given earlier than another user's, on average.
+        earlier: probability that a canary row was given earlier than another row, on average over its reads.
         deviation: ``earlier`` minus a half, in standard errors.
-        last_earlier: the same for the last time that a user's rows were given.
+        last_earlier: the same for the last time that a row was given.
         last_deviation: ``last_earlier`` minus a half, in standard errors.
     """
 
@@ -143,9 +146,9 @@ class ReadingOrder(Facts):
 
     @property
     def tells_canaries(self) -> bool:
-        """Return if canary users' rows have places of their own. An order that depends on no text fails by chance.
+        """Return if canary rows have places of their own.
 
-        The probability is 1 in 10,000 for both tests together.
+        Chance lets an order that depends on no text fail with a probability of 1 in 10,000, for both tests together.
         """
         return max(abs(self.deviation), abs(self.last_deviation)) > _MOST_DEVIATION
 
@@ -245,7 +248,7 @@ class ControlFacts(Facts):
         outcome: passed: members among canary users gained more than non-members. Weakened: they gained more, but less
             clearly than single real rows. No effect: they gained no more, and real rows gained more than chance
             explains. Undecided: chance may explain the difference. Unusable: trained real rows gained no more than
-            others. Not measured: there are too few rows or canary users.
+            others. Not measured: there are too few rows or canary users, or the model is behind an endpoint.
         trained_rows: real rows in the sample that were trained on.
         untrained_rows: real rows in the sample that were not.
         rows_auroc: probability that a trained row gained more than an untrained one; null if it was not measured.
@@ -256,6 +259,8 @@ class ControlFacts(Facts):
         canary_lower: lower limit of ``canary_auroc``.
         difference_lower: lower limit of ``rows_auroc`` minus ``canary_auroc``.
         level: probability that a limit is wrong.
+        noticed_from: AUROC of trained real rows from which the control notices each known filter with a probability of
+            0.8, by the plan and by the rows that were measured; null if it does so at none.
     """
 
     outcome: ControlOutcome
@@ -269,6 +274,15 @@ class ControlFacts(Facts):
     canary_lower: float | None = None
     difference_lower: float | None = None
     level: float
+    noticed_from: float | None = None
+
+    @property
+    def shows_effect(self) -> bool:
+        """Return if canary rows had an effect, or if real rows were learned so plainly that a filter was noticed."""
+        if self.outcome is not ControlOutcome.UNDECIDED:
+            return self.outcome is ControlOutcome.PASSED
+        # The lower limit: the AUROC itself may have reached it by chance.
+        return None not in (self.noticed_from, self.rows_lower) and (self.rows_lower or 0) >= (self.noticed_from or 1)
 
 
 class FormFacts(Facts):
@@ -302,7 +316,7 @@ class PlantedFacts(Facts):
         declared_by: who declared what heldin cannot check; null if nobody did.
         conditions: the conditions of a certified statement, and how each is known.
         training: what the model was given; null without a log.
-        control: whether planted rows had an effect; null without canary users.
+        control: whether canary rows had an effect; null without canary users.
         form: how canary rows differ from real ones by text alone; null without canary users.
     """
 

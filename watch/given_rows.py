@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.bounds.roc import auroc_with_error
+from heldin.bounds.roc import error_at_chance, placements
 from heldin.record.planted_facts import JoinedRows, ReadingOrder, TrainingCounts
 from heldin.watch.training_log import READ, History, Reads, hash_of, own_bounds
 
@@ -65,6 +65,7 @@ def joined_rows(edges: Grams, canary: Sequence[Grams], other: Sequence[Grams], t
 
 _HASH = READ["hash"]
 _ENOUGH = 20  # rows that read like no other: so many show how often the whole set was read
+_LEAST_USERS = 10  # of each kind, so that chance seldom puts all of one first
 _ENDS = 2  # tokens at both ends of a row that a trainer may add, and that count for its length limit
 _ONE_LENGTH, _UNKNOWN = 0.95, 0.8  # shares of sequences of one length, and that are no row: they look joined and cut
 
@@ -185,7 +186,7 @@ def count_given(history: History, rows: Iterable[PlantedRow], length: int) -> Tr
         reads_others=_mean(read[~is_canary & table.required]),
         loss_share_canaries=_mean(share[is_canary & has_share]),
         loss_share_others=_mean(share[~is_canary & has_share]),
-        order=None if joined is not None else _order(totals, by_end, members, at_end, table),
+        order=None if joined is not None else _order(totals, sizes, members, table),
     )
 
 
@@ -232,36 +233,52 @@ def _totals(history: History, keys: NDArray[np.bytes_]) -> _Totals:
     )
 
 
-def _order(
-    totals: _Totals, by_end: _Totals, members: NDArray[np.int64], at_end: NDArray[np.int64], table: _Rows
-) -> ReadingOrder | None:
-    """Compare when canary users' rows and other users' rows were given; None if one of the two kinds was not given.
+def _order(totals: _Totals, sizes: NDArray[np.int64], members: NDArray[np.int64], table: _Rows) -> ReadingOrder | None:
+    """Compare when canary users' rows and other rows were given; None for too few users.
 
-    Users are compared, and not rows: an order that keeps a user's rows together depends on no text.
+    Args:
+        totals: by key.
+        sizes: number of rows of each key. Those that share one are left out: nobody knows which of them was read when.
+        members: key of each row.
+        table: the rows.
     """
-    found = []
-    for own, end in ((totals.place, by_end.place), (totals.last, by_end.last)):
-        places = own[members]
-        places = np.where(np.isnan(places) & table.cut, end[at_end], places)
-        given = ~np.isnan(places)
-        rows = np.bincount(table.user[given], minlength=int(table.user.max(initial=-1)) + 1)
-        mean = np.bincount(table.user[given], weights=places[given], minlength=rows.size) / np.maximum(rows, 1)
-        of_canary = np.zeros(rows.size, dtype=np.bool_)
-        of_canary[table.user[table.canary]] = True
-        mine, others = mean[of_canary & (rows > 0)], mean[~of_canary & (rows > 0)]
-        if min(mine.size, others.size) < 2:
-            return None
-        area, error = auroc_with_error(-mine, -others)
-        found.append((area, (area - 0.5) / error))
-    (earlier, deviation), (last_earlier, last_deviation) = found
+    alone = (sizes[members] == 1) & (totals.reads[members] > 0)
+    mine, others = alone & table.canary, alone & ~table.canary
+    users = [np.unique(table.user[side]).size for side in (mine, others)]
+    if min(users) < _LEAST_USERS:
+        return None
+    (earlier, deviation), (last_earlier, last_deviation) = (
+        _earlier(places[members[mine]], places[members[others]], table.user[mine], table.user[others])
+        for places in (totals.place, totals.last)
+    )
     return ReadingOrder(
-        canary_users=mine.size,
-        other_users=others.size,
+        canary_users=users[0],
+        other_users=users[1],
         earlier=earlier,
         deviation=deviation,
         last_earlier=last_earlier,
         last_deviation=last_deviation,
     )
+
+
+def _earlier(
+    mine: NDArray[np.float64], others: NDArray[np.float64], my_users: NDArray[np.int64], users: NDArray[np.int64]
+) -> tuple[float, float]:
+    """Return how often one of mine comes before one of the others, and that minus a half in standard errors.
+
+    The rows of a user may be kept together: the error is that of clustered data (Obuchowski 1997), or that at chance if
+    it is larger.
+    """
+    first, second = placements(-mine, -others)
+    area = float(first.mean())
+    variance = _between_users(first - area, my_users) + _between_users(second - area, users)
+    return area, (area - 0.5) / max(float(np.sqrt(variance)), error_at_chance(mine.size, others.size))
+
+
+def _between_users(deviations: NDArray[np.float64], users: NDArray[np.int64]) -> float:
+    _, number = np.unique(users, return_inverse=True)
+    sums = np.bincount(number, weights=deviations)
+    return float((sums**2).sum() / deviations.size**2 * sums.size / (sums.size - 1))
 
 
 def _others(reads: Reads, keys: NDArray[np.bytes_], table: _Rows) -> tuple[int, int]:

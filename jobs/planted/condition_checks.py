@@ -16,6 +16,7 @@ from heldin.record.planted_facts import (
     Condition,
     ConditionName,
     ControlFacts,
+    ControlOutcome,
     FormFacts,
     Known,
     Reason,
@@ -33,6 +34,11 @@ LOG_FAULTS = frozenset(
         Reason.LOG_OF_OTHER_SET,
     }
 )
+_UNSHOWN = {
+    ControlOutcome.UNDECIDED: Reason.CONTROL_UNDECIDED,
+    ControlOutcome.UNUSABLE: Reason.CONTROL_UNUSABLE,
+    ControlOutcome.NOT_MEASURED: Reason.CONTROL_NOT_MEASURED,
+}
 _THINNED = 0.5  # of other rows' share of tokens with loss, below which canary rows were not weighted alike
 _FEWER = 0.75  # of other rows' reads, the same; a last epoch that is broken off leaves less of a difference
 
@@ -178,7 +184,10 @@ def _weighted_alike(declared_by: str | None, evidence: PlantedEvidence) -> Condi
         wrong.append(Reason.CANARIES_IN_ORDER)
     if evidence.control is not None and evidence.control.outcome.contradicts:
         wrong.append(Reason.CANARIES_UNLEARNED)
-    return _not_met(name, *wrong) if wrong else _declared(name, declared_by)
+    if wrong:
+        return _not_met(name, *wrong)
+    unclear = evidence.control is not None and not evidence.control.shows_effect
+    return _declared(name, declared_by, *([_UNSHOWN[evidence.control.outcome]] if unclear and evidence.control else []))
 
 
 def _one_example(declared_by: str | None, evidence: PlantedEvidence) -> Condition:
