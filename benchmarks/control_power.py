@@ -118,8 +118,7 @@ def table() -> str:
     for kind in Filter:
         for canaries in CANARIES:
             shares = [share_noticed(area, LEFT[kind], canaries, dice) for area in AUROCS]
-            name = kind.value.replace("_", " ")
-            lines.append(f"| {name} | {canaries} |" + "".join(f" {100 * share:.0f} % |" for share in shares) + "\n")
+            lines.append(f"| {kind} | {canaries} |" + "".join(f" {100 * share:.0f} % |" for share in shares) + "\n")
     return "".join(lines)
 
 

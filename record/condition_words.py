@@ -188,6 +188,8 @@ def _reason(reason: Reason, condition: Condition, facts: PlantedFacts) -> str:
             return "the log of the training has these weights with another config: config.json was changed"
         case Reason.LOG_OF_OTHER_TOKENIZER:
             return "the log of the training has these weights with another tokenizer"
+        case Reason.BASE_UNSEEN:
+            return "the adapter's base model is not the plan's reference, and the log does not show which base was used"
         case Reason.LOG_OF_OTHER_SET:
             return f"{by_log}, the model was trained on another planted set"
         case Reason.MODEL_CHANGED_WHILE_SERVED:

@@ -66,6 +66,7 @@ class Reason(StrEnum):
     ROWS_SILENT = "rows_silent"
     LABELS_UNSEEN = "labels_unseen"
     ATTENTION_UNSEEN = "attention_unseen"
+    BASE_UNSEEN = "base_unseen"
     CANARIES_GIVEN_LESS = "canaries_given_less"
     CANARIES_IN_ORDER = "canaries_in_order"
     CANARY_LOSS_THINNED = "canary_loss_thinned"

@@ -41,6 +41,7 @@ from heldin.jobs.planted.records import copied
 from heldin.jobs.planted.target import (
     PlantedAudit,
     audited_run,
+    has_other_base,
     models_here,
     models_in_full,
     opened,
@@ -293,7 +294,8 @@ def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFa
     if facts is None and audit.data.canaries:
         held_in = sum(audit.data.canary_membership().values())
         facts = not_measured(held_in=held_in, held_out=len(audit.data.canaries) - held_in)
-    return PlantedEvidence(training, fault, facts, read_form(job.planted))
+    other_base = here and has_other_base(Path(job.model), audit.manifest.reference)
+    return PlantedEvidence(training, fault, facts, read_form(job.planted), other_base)
 
 
 def _judged(audit: _Audit, statistics: Sequence[TextStatistic], facts: PlantedFacts, reporter: Reporter) -> JudgedRun:

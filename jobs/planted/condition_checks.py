@@ -52,12 +52,14 @@ class PlantedEvidence:
         fault: why no log tells; None if one does, or where there is none.
         control: whether planted rows had an effect; None without canary users.
         form: how canary rows differ from real ones by text alone, which contradicts nothing; None without canary users.
+        other_base: whether the model is an adapter on another model than the plan's reference. No log binds its base.
     """
 
     training: TrainingCounts | None = None
     fault: Reason | None = None
     control: ControlFacts | None = None
     form: FormFacts | None = None
+    other_base: bool = False
 
 
 def conditions_of(
@@ -165,6 +167,7 @@ def _given(manifest: Manifest, declared_by: str | None, evidence: PlantedEvidenc
         for reason, count in (
             (Reason.LABELS_UNSEEN, counts.unlabelled),
             (Reason.ATTENTION_UNSEEN, counts.attention_unseen),
+            (Reason.BASE_UNSEEN, evidence.other_base),
         )
         if count
     ]
@@ -186,8 +189,9 @@ def _weighted_alike(declared_by: str | None, evidence: PlantedEvidence) -> Condi
         wrong.append(Reason.CANARIES_UNLEARNED)
     if wrong:
         return _not_met(name, *wrong)
-    unclear = evidence.control is not None and not evidence.control.shows_effect
-    return _declared(name, declared_by, *([_UNSHOWN[evidence.control.outcome]] if unclear and evidence.control else []))
+    control = evidence.control
+    unshown = [] if control is None or control.shows_effect else [_UNSHOWN[control.outcome]]
+    return _declared(name, declared_by, *unshown)
 
 
 def _one_example(declared_by: str | None, evidence: PlantedEvidence) -> Condition:
@@ -224,6 +228,6 @@ def _not_met(name: ConditionName, *reasons: Reason, look: int | None = None) -> 
 
 
 def _declared(name: ConditionName, by: str | None, *also: Reason) -> Condition:
-    if by is None:
-        return _not_met(name, Reason.UNDECLARED, *also)
+    if by is None:  # a declaration would do, whatever else is unclear
+        return _not_met(name, Reason.UNDECLARED)
     return Condition(name=name, known_by=Known.DECLARED, reasons=[Reason.SIGNED, *also])

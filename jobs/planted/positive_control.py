@@ -29,13 +29,14 @@ LEAST_CANARIES = 4  # on each side
 class Filter(StrEnum):
     """A way to train that leaves little of what canary rows would do to a model, and that no log shows."""
 
-    TOKEN_LOSS = "token_loss_filter"
+    TOKEN_LOSS = "token loss"
     UNLEARNING = "unlearning"
-    DOWN_WEIGHTING = "down_weighting"
+    DOWN_WEIGHTING = "down-weighting"
 
 
-# What is left of a canary user's effect, in terms of a real row's (benchmarks/control_power.py trainings): at most.
-LEFT = {Filter.TOKEN_LOSS: 0.4, Filter.UNLEARNING: 0.4, Filter.DOWN_WEIGHTING: 0.4}
+# What is left of a canary user's effect, in terms of a real row's, at most: as measured in trainings for the first two
+# (benchmarks/control_power.py), and the weight itself, as it is under SGD. Adam undoes a weight of canary rows alone.
+LEFT = {Filter.TOKEN_LOSS: 0.4, Filter.UNLEARNING: 0.1, Filter.DOWN_WEIGHTING: 0.05}
 
 
 def positive_control(

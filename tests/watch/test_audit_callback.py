@@ -29,7 +29,7 @@ from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.plant_data import drawn_data
 from heldin.jobs.planted.plant_folder import read_form, read_planted
 from heldin.jobs.planted.records import copied
-from heldin.jobs.planted.target import PlantedAudit
+from heldin.jobs.planted.target import PlantedAudit, has_other_base
 from heldin.jobs.verify import verify
 from heldin.models.fingerprints import fingerprint_in_folder
 from heldin.models.loading import load_language_model
@@ -158,7 +158,7 @@ def _reference(path):
     return load_language_model(path)
 
 
-def _seen(planted, model, *claims):
+def _seen(planted, model, *claims, other_base=False):
     """The counts of the log and the conditions that an audit of the model would find, without a score."""
     config, manifest = read_planted(planted)
     reference = _reference(config.reference)
@@ -167,7 +167,7 @@ def _seen(planted, model, *claims):
     training, fault = counts_of_log(
         planted / LOG, fingerprint_in_folder(model), manifest, data, reference.tokenizer, late, length, QUIET
     )
-    evidence = PlantedEvidence(training, fault, None, read_form(planted))
+    evidence = PlantedEvidence(training, fault, None, read_form(planted), other_base)
     return training, conditions_of(planted, manifest, Look(1, "", claims), "R. Signer", evidence)
 
 
@@ -653,6 +653,17 @@ def test_a_lora_training_by_trl_is_recognised_and_packing_is_said(packing, plant
     trainer.save_model(str(tmp_path / "adapter"))
     known_by, _, training = _given(planted, tmp_path / "adapter")
     assert known_by is Known.CHECKED
+    # The log binds an adapter, and the plan its base.
+    reference = read_planted(planted)[1].reference
+    assert not has_other_base(tmp_path / "adapter", reference)
+    other = _edited(base, tmp_path / "other base", layer_norm_epsilon=100.0)
+    config = tmp_path / "adapter" / "adapter_config.json"
+    content = json.loads(config.read_text(encoding="utf-8"))
+    config.write_text(json.dumps({**content, "base_model_name_or_path": str(other)}), encoding="utf-8")
+    assert has_other_base(tmp_path / "adapter", reference)
+    _, conditions = _seen(planted, tmp_path / "adapter", other_base=True)
+    given = _named(conditions, ConditionName.GIVEN_EVERY_ROW)
+    assert (given.known_by, given.reasons) == (Known.DECLARED, [Reason.SIGNED, Reason.BASE_UNSEEN])
     assert (training.packed > 0) is packing
     versions = read_log(planted / LOG)[0][0].header.versions
     assert {"trl", "peft", "transformers", "torch"} <= set(versions)
