@@ -64,11 +64,11 @@ class Fingerprint:
 
     def has_tensors_of(self, other: "Fingerprint") -> bool:
         """Return whether ``other`` has exactly these tensors under these names; a tied one may be there twice."""
-        found: dict[str, str] = {}
+        resolved: dict[str, str] = {}
         for name, value in other.tensors.items():
-            if found.setdefault(self.twins.get(name, name), value) != value:
+            if resolved.setdefault(self.twins.get(name, name), value) != value:
                 return False
-        return bool(found) and found == dict(self.tensors)
+        return bool(resolved) and resolved == dict(self.tensors)
 
 
 def fingerprint_of_model(model: torch.nn.Module, tokenizer: Any) -> Fingerprint | None:

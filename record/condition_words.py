@@ -217,9 +217,9 @@ def _order(order: ReadingOrder | None) -> str:
     if order is None:
         return ""
     by_mean = abs(order.deviation) >= abs(order.last_deviation)
-    earlier, what = (order.earlier, "were given") if by_mean else (order.last_earlier, "were last given")
+    earlier, given = (order.earlier, "were given") if by_mean else (order.last_earlier, "were last given")
     return (
-        f"canary rows {what} earlier than other rows in {100 * earlier:.0f} of 100 pairs; an order that depends on no"
+        f"canary rows {given} earlier than other rows in {100 * earlier:.0f} of 100 pairs; an order that depends on no"
         " text gives about 50"
     )
 

@@ -70,8 +70,8 @@ def _running_trainer() -> Trainer | None:
     """Return the Trainer that calls this callback: an event has its parts, and not itself."""
     frame = sys._getframe(1)
     while frame is not None:
-        if isinstance(found := frame.f_locals.get("self"), Trainer):
-            return found
+        if isinstance(caller := frame.f_locals.get("self"), Trainer):
+            return caller
         frame = frame.f_back  # type: ignore[assignment]
     return None
 

@@ -138,7 +138,7 @@ class Watch:
             model_now = fingerprint_of_model(saved, self._tokenizer)
         kept = self._segment.checkpoints
         # Saved again at one step, or loaded again as the best at the end: logged already.
-        if any(its.step == step or (model_now is not None and its.model == model_now) for its in kept):
+        if any(logged.step == step or (model_now is not None and logged.model == model_now) for logged in kept):
             return
         now = Checkpoint(step, epochs, self._reads, self._digest.hexdigest(), self._unreadable, model_now)
         self._segment = Segment(self._segment.header, (*kept, now))

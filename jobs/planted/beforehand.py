@@ -105,21 +105,21 @@ def control_lines(config: PlantConfig, rows: int, unseen: int) -> list[str]:
         ]
     compared = f"about {trained:,} trained and {others:,} other real rows, and {counted(canaries, 'canary user')}"
     least, wanted = noticed_from(trained, others, canaries), canaries_needed(trained, others, TARGET)
-    found = (
+    power = (
         f"control: with {compared}, a training that filters, unlearns or down-weights canary rows is noticed with a"
         f" probability of {POWER:g} from an AUROC of {least:.3g} of real rows on"
         if least is not None
         else f"control: {compared} are too few to notice a training that filters, unlearns or down-weights canary rows"
     )
     if least is not None and least <= TARGET:
-        return [found]
+        return [power]
     advice = (
         f"plant {wanted:,} canary users to notice it from {TARGET:g} on"
         if wanted is not None
         else f"to notice it from {TARGET:g} on, name more rows under unseen, or raise split.control_rows"
     )
     return [
-        f"{found}; {advice}. 'Not contradicted' is certified only if canary rows plainly had an effect, or from that"
+        f"{power}; {advice}. 'Not contradicted' is certified only if canary rows plainly had an effect, or from that"
         " AUROC on"
     ]
 

@@ -128,8 +128,8 @@ def noticed_from(trained: int, untrained: int, canaries: int) -> float | None:
     noticed = np.minimum(is_below, special.ndtr((_AREAS - 0.5) / rows_error - z))
     passed = special.ndtr((left - 0.5) / canaries_error - z)
     never_undecided = np.minimum.accumulate((is_below + passed)[::-1])[::-1] >= POWER
-    found = np.flatnonzero((noticed >= POWER) & never_undecided)
-    return float(_AREAS[found[0]]) if found.size else None
+    enough = np.flatnonzero((noticed >= POWER) & never_undecided)
+    return float(_AREAS[enough[0]]) if enough.size else None
 
 
 def canaries_needed(trained: int, untrained: int, area: float) -> int | None:
@@ -140,8 +140,8 @@ def canaries_needed(trained: int, untrained: int, area: float) -> int | None:
     low, high = 2 * LEAST_CANARIES, MOST_CANARIES
 
     def suffices(canaries: int) -> bool:
-        found = noticed_from(trained, untrained, canaries)
-        return found is not None and found <= area + 1e-9
+        noticed = noticed_from(trained, untrained, canaries)
+        return noticed is not None and noticed <= area + 1e-9
 
     if not suffices(high):
         return None

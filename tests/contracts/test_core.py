@@ -34,7 +34,9 @@ _SPEC.loader.exec_module(size)
 # Delta by a rule, in configs and three commands, is 120 lines, the histogram of copies 25, the share of steps 20.
 # A clip norm that follows a quantile is 90 lines; Markov users, for replications alone, were 220 and left.
 # Parts that an audit of two files does not load needed 20 lines: imports, and the signature of one more function.
-MOST_LINES, MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 66_720, 368, 16, 20_000
+# A log that binds names, config and tokenizer is 170 lines, labels of the trainer 80, the order of reads 90, the power
+# of the positive control 250 with the command that prints it, and what follows from them for a certificate 140.
+MOST_LINES, MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 67_450, 370, 16, 20_000
 # Test functions that a change of a sentence may break, by the count of benchmarks/size.py.
 MOST_TIED_TO_WORDING = 15
 
