@@ -149,28 +149,20 @@ def _given(manifest: Manifest, declared_by: str | None, evidence: PlantedEvidenc
         wrong = [Reason.JOINED_OF_OTHERS] if counts.joined.are_foreign else []
         wrong += [Reason.JOINED_WITHOUT_CANARIES] if counts.joined.lack_canaries else []
         return _not_met(name, *wrong) if wrong else _declared(name, declared_by, Reason.PACKED_WITHOUT_BOUNDARIES)
-    wrong = [
-        reason
-        for reason, count in (
-            (Reason.ROWS_MISSING, counts.missing),
-            (Reason.ROWS_FOREIGN, counts.foreign),
-            (Reason.TOKENS_UNSEEN, counts.unreadable),
-            (Reason.ROWS_SILENT, counts.silent),
-            (Reason.ROWS_SHORT, counts.short),
-        )
-        if count
-    ]
+    wrong = _counted(
+        (Reason.ROWS_MISSING, counts.missing),
+        (Reason.ROWS_FOREIGN, counts.foreign),
+        (Reason.TOKENS_UNSEEN, counts.unreadable),
+        (Reason.ROWS_SILENT, counts.silent),
+        (Reason.ROWS_SHORT, counts.short),
+    )
     if wrong:
         return _not_met(name, *wrong)
-    unseen = [
-        reason
-        for reason, count in (
-            (Reason.LABELS_UNSEEN, counts.unlabelled),
-            (Reason.ATTENTION_UNSEEN, counts.attention_unseen),
-            (Reason.BASE_UNSEEN, evidence.other_base),
-        )
-        if count
-    ]
+    unseen = _counted(
+        (Reason.LABELS_UNSEEN, counts.unlabelled),
+        (Reason.ATTENTION_UNSEEN, counts.attention_unseen),
+        (Reason.BASE_UNSEEN, evidence.other_base),
+    )
     return _declared(name, declared_by, *unseen) if unseen else _checked(name, Reason.LOG_AGREES)
 
 
@@ -200,17 +192,18 @@ def _one_example(declared_by: str | None, evidence: PlantedEvidence) -> Conditio
         return _declared(name, declared_by)
     if counts.joined is not None:
         return _not_met(name, Reason.PACKED_WITHOUT_BOUNDARIES)
-    wrong = [
-        reason
-        for reason, count in (
-            (Reason.ROWS_PACKED, counts.packed),
-            (Reason.ROWS_REPEATED, counts.repeated),
-            (Reason.ROWS_SPLIT, counts.pieces),
-            (Reason.ROWS_FOREIGN, counts.foreign),
-        )
-        if count
-    ]
+    wrong = _counted(
+        (Reason.ROWS_PACKED, counts.packed),
+        (Reason.ROWS_REPEATED, counts.repeated),
+        (Reason.ROWS_SPLIT, counts.pieces),
+        (Reason.ROWS_FOREIGN, counts.foreign),
+    )
     return _not_met(name, *wrong) if wrong else _checked(name, Reason.LOG_AGREES)
+
+
+def _counted(*counts: tuple[Reason, int]) -> list[Reason]:
+    """Return the reasons with a count above 0."""
+    return [reason for reason, count in counts if count]
 
 
 def _answered(served: EndpointFacts, declared_by: str | None) -> Condition:

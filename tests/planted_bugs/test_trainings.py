@@ -75,6 +75,7 @@ def test_an_audit_says_of_a_training_what_is_known(name, planted, tmp_path, call
     facts = found["planted"]
     conditions = {ConditionName(its["name"]): its for its in facts["conditions"]}
     unmet = {key: set(its["reasons"]) for key, its in conditions.items() if its["known_by"] == Known.NOT_MET}
+    all_met = not unmet
     # What the control adds depends on how much a model has learned; where it must add something the case says so.
     expected = {key: set(map(str, reasons)) for key, reasons in case.unmet.items()}
     for its in (unmet, expected):
@@ -92,7 +93,7 @@ def test_an_audit_says_of_a_training_what_is_known(name, planted, tmp_path, call
     # "Not contradicted" needs a control that shows an effect, or that its plan counts on.
     shown = ControlFacts.model_validate(facts["control"]).shows_effect
     consistent = verdict["outcome"] == "consistent"
-    assert verdict["standing"] == ("indicative" if unmet or (consistent and not shown) else "certified")
+    assert verdict["standing"] == ("certified" if all_met and (shown or not consistent) else "indicative")
     assert code == case.code if case.code is not None else code in ((0, 4) if unmet else (0, 3)), facts["control"]
     if facts["training"] is not None and unmet.keys() & {ConditionName.GIVEN_EVERY_ROW}:
         assert "training log: " in err
