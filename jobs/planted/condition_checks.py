@@ -201,8 +201,8 @@ def _one_example(declared_by: str | None, evidence: PlantedEvidence) -> Conditio
     return _not_met(name, *wrong) if wrong else _checked(name, Reason.LOG_AGREES)
 
 
-def _counted(*counts: tuple[Reason, int]) -> list[Reason]:
-    """Return the reasons with a count above 0."""
+def _counted(*counts: tuple[Reason, int | None]) -> list[Reason]:
+    """Return the reasons with a count above 0. Where a count is not known, another reason says what was not seen."""
     return [reason for reason, count in counts if count]
 
 
