@@ -45,7 +45,14 @@ def _filtered(area, sizes, *, seed, rounds=ROUNDS):
     return _outcomes(area, left, seed=seed, sizes=sizes, rounds=rounds)
 
 
-@pytest.mark.parametrize("sizes", [(1000, 1000, 300, 300), (1000, 200, 500, 500), (400, 400, 100, 100)])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (400, 400, 100, 100),
+        pytest.param((1000, 1000, 300, 300), marks=pytest.mark.slow),
+        pytest.param((1000, 200, 500, 500), marks=pytest.mark.slow),
+    ],
+)
 def test_filters_are_noticed_as_often_as_is_said_from_the_auroc_on_that_is_said(sizes):
     area = noticed_from(sizes[0], sizes[1], sizes[2] + sizes[3])
     noticed = sum(outcome.contradicts for outcome in _filtered(area, sizes, seed=sizes[2]))

@@ -165,9 +165,9 @@ def _in_order(kind, dice, **sizes):
 
 @pytest.mark.parametrize("kind", ["shuffled", "order of the file", "user by user"])
 def test_an_order_that_depends_on_no_text_passes(kind):
-    """One audit of 10,000 may fail: three of 300 do with a probability of 4e-6 and four with one of 3e-8."""
+    """One audit of 10,000 may fail: three of 100 do with a probability of 2e-7."""
     dice = np.random.default_rng(5)
-    assert sum(_in_order(kind, dice).tells_canaries for _ in range(300)) < 4
+    assert sum(_in_order(kind, dice).tells_canaries for _ in range(100)) < 3
 
 
 @pytest.mark.parametrize("kind", ["canaries first", "canaries first in each epoch", "canaries in the middle"])
