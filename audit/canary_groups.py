@@ -85,7 +85,7 @@ def canary_scores(
 
 def of_canaries(fixed: Preregistration) -> Preregistration:
     """Return the same for canary users, each of whom has its own coin, however real users were split."""
-    return replace(fixed, sides=replace(COINS, unmet=fixed.sides.unmet))
+    return replace(fixed, sides=replace(COINS, unmet=fixed.sides.unmet, unshown=fixed.sides.unshown))
 
 
 def canary_facts(

@@ -18,7 +18,7 @@ from scipy import stats
 from heldin.audit.bootstrap import separation_lower_limit
 from heldin.audit.coarse import brief
 from heldin.base.section import Facts
-from heldin.bounds.roc import Scores, placements
+from heldin.bounds.roc import Scores, error_at_chance, placements
 
 Z95 = 1.959963984540054
 LEAST_PER_SIDE = 2
@@ -140,7 +140,7 @@ def auroc_limits(held_in: Array, held_out: Array) -> AurocLimits:
     lower = np.where(areas == 1, exact, np.where(areas == 0, 0.0, lower))
     upper = np.where(areas == 0, 1 - exact, np.where(areas == 1, 1.0, upper))
     # Deviation of an AUROC at chance. Upper limits take the larger of this and DeLong's, which errs towards no claim.
-    by_chance = math.sqrt((n1 + n0 + 1) / (12 * n1 * n0))
+    by_chance = error_at_chance(n1, n0)
     # Around 1/2 at least: a score that strays below chance excludes no more than one at chance
     # (docs/theory.md#randomisation-test). Each limit at full level: the claim is about all scores together.
     at_most = np.minimum(1.0, np.maximum(areas, 0.5) + Z_ONE_SIDED * np.maximum(deviation, by_chance))

@@ -25,7 +25,7 @@ from heldin.bounds.judgement import Judgement, evaluate, joined, nothing_judged
 from heldin.bounds.scores import join
 from heldin.bounds.verdict import Outcome
 from heldin.words.answer import ComparisonFlaw
-from heldin.words.evidence import REAL_USERS
+from heldin.words.evidence import REAL_USERS, about_canaries
 from heldin.words.statement import Statement
 
 
@@ -61,6 +61,7 @@ def judge(
         attacks=fixed.judged,
         subjects=subjects,
         unmet=sides.unmet,
+        unshown=sides.unshown if about_canaries(subjects) else (),
         uses=get_attack(fixed.attack.primary).uses,
     )
     held_in = {user for user, inside in member.items() if inside}

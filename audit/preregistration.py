@@ -27,11 +27,14 @@ class Sides:
         assignment: independent fair coins, any other known way (an exact half, a split by hand), or unknown.
         witnessed: True if heldin drew the assignment, False if somebody asserts it.
         unmet: what else a certified statement needs and does not have, such as a word on what the model was trained on.
+        unshown: why it is not shown that canary rows had an effect on the model. A claim that canary users do not
+            contradict is then not contradicted with indicative evidence only.
     """
 
     assignment: Assignment
     witnessed: bool
     unmet: tuple[Statement, ...] = ()
+    unshown: tuple[Statement, ...] = ()
 
     @property
     def coins(self) -> bool:

@@ -59,12 +59,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     base = load_language_model(str(options.example / "base"))
-    rows = [json.loads(line) for line in (options.example / "corpus.jsonl").read_text(encoding="utf-8").splitlines()]
-    public = {json.loads(line)["author"] for line in (options.example / "public.jsonl").read_text().splitlines()}
-    by_user: dict[str, list[str]] = {}
-    for row in rows:
-        if row["author"] not in public:
-            by_user.setdefault(row["author"], []).append(row["body"][:CHARACTERS])
+    by_user = texts_of(options.example)
     cases: list[tuple[str, float | None, str]] = [
         *((f"epsilon {epsilon:g}" if epsilon else "no noise", epsilon, "honest") for epsilon in EPSILONS),
         ("no noise, weak", None, "weak"),
@@ -96,6 +91,17 @@ def main() -> None:
             f" {medians[1]:.3f}; {(time.monotonic() - began) / len(outcomes):.1f} s each",
             flush=True,
         )
+
+
+def texts_of(example: Path) -> dict[str, list[str]]:
+    """Return the beginnings of all texts of each user of the example who is not public."""
+    public = {json.loads(line)["author"] for line in (example / "public.jsonl").read_text().splitlines()}
+    by_user: dict[str, list[str]] = {}
+    for line in (example / "corpus.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if row["author"] not in public:
+            by_user.setdefault(row["author"], []).append(row["body"][:CHARACTERS])
+    return by_user
 
 
 def draw(base: LanguageModel, users: list[list[str]], kind: str, seed: int) -> Setting:

@@ -51,6 +51,7 @@ class Design:
         gaussian: the mechanism's trade-off curve is known to be Gaussian (no sampling).
         subjects: the people whose scores these are.
         unmet: what else a certified result needs and does not have.
+        unshown: what else a certified result needs that does not contradict a claim. A contradiction needs none of it.
         uses: what the score learns from.
     """
 
@@ -67,6 +68,7 @@ class Design:
     gaussian: bool = False
     subjects: Statement = REAL_USERS
     unmet: tuple[Statement, ...] = ()
+    unshown: tuple[Statement, ...] = ()
     uses: Uses = Uses.MODEL
 
     def __post_init__(self) -> None:

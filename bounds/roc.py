@@ -53,6 +53,11 @@ def placements(held_in: Scores, held_out: Scores) -> tuple[NDArray[np.float64], 
     return _share_below(held_in, held_out), 1 - _share_below(held_out, held_in)
 
 
+def error_at_chance(held_in: int, held_out: int) -> float:
+    """The standard error of the AUROC of so many scores that tell nothing."""
+    return float(np.sqrt((held_in + held_out + 1) / (12 * held_in * held_out)))
+
+
 def fpr_is_resolved(held_out: int, fpr: float) -> bool:
     """Return whether this many held-out users can resolve an FPR: it must allow at least one false positive."""
     # A product such as 49 * (1 / 49) lies just below a whole number.

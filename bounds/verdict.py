@@ -203,6 +203,7 @@ def decide(scores: LabelledScores, claim: Claim, design: Design) -> Verdict:
         outcome = Outcome.CONTRADICTED
     elif could_reject(n1, n0, claim, design):
         outcome, finding = Outcome.CONSISTENT, Finding.NOT_REJECTED(claim=claim.label)
+        flaws = (*flaws, *design.unshown)
     else:
         outcome = Outcome.INCONCLUSIVE
         finding = Finding.OUT_OF_REACH(claim=claim.label, count=n1 + n0, units=_units(design), reach=reach)

@@ -8,6 +8,7 @@ from heldin.record.planted_facts import (
     FormFacts,
     Known,
     PlantedFacts,
+    ReadingOrder,
     Reason,
     TrainingCounts,
 )
@@ -35,6 +36,19 @@ def unmet_flaws(facts: PlantedFacts) -> tuple[Statement, ...]:
     undeclared = [condition for condition in unmet if condition.reasons == [Reason.UNDECLARED]]
     flaws = [Flaw.CONDITION_NOT_MET(condition=statement(c)) for c in unmet if c not in undeclared]
     return (*flaws, *([Flaw.NOT_DECLARED(count=len(undeclared))] if undeclared else []))
+
+
+def unshown_flaws(facts: PlantedFacts) -> tuple[Statement, ...]:
+    """Return why it is not shown that canary rows had an effect; empty if it is, and without canary users."""
+    if facts.control is None or facts.control.shows_effect:
+        return ()
+    flaws = {
+        ControlOutcome.UNDECIDED: Flaw.CONTROL_UNDECIDED,
+        ControlOutcome.UNUSABLE: Flaw.CONTROL_UNUSABLE,
+        ControlOutcome.NOT_MEASURED: Flaw.CONTROL_NOT_MEASURED,
+    }
+    # One that failed is a condition that is not met.
+    return (flaws[facts.control.outcome](),) if facts.control.outcome in flaws else ()
 
 
 def condition_lines(facts: PlantedFacts, *, every: bool = False) -> list[str]:
@@ -71,7 +85,7 @@ def training_line(counts: TrainingCounts) -> str:
         given,
         f"missing {counts.missing:,} ({counts.missing_canary_rows:,} of canary users)",
         f"foreign {counts.foreign:,}",
-        f"without loss {counts.silent:,}",
+        f"without loss {_known(counts.silent)}",
         f"alike once cut {counts.alike:,}",
     ]
     optional = {
@@ -82,8 +96,9 @@ def training_line(counts: TrainingCounts) -> str:
         "repeated": counts.repeated,
         "no scored token inside the length limit": counts.late,
         "labels not seen": counts.unlabelled,
+        "attention not seen": counts.attention_unseen,
         "tokens not seen": counts.unreadable,
-        "canary users in training without loss": counts.silent_canary_users,
+        "canary users in training without loss": counts.silent_canary_users or 0,
     }
     parts += [f"{name} {count:,}" for name, count in optional.items() if count]
     return "; ".join(parts)
@@ -97,7 +112,7 @@ def control_line(control: ControlFacts) -> str:
     )
     match control.outcome:
         case ControlOutcome.NOT_MEASURED:
-            return "not measured: too few canary users, or too few real rows in a group"
+            return "not measured: too few canary users or real rows in a group, or the model is behind an endpoint"
         case ControlOutcome.UNUSABLE:
             return f"could not be used: the model did not measurably learn real rows ({rows})"
         case ControlOutcome.NO_EFFECT:
@@ -107,10 +122,17 @@ def control_line(control: ControlFacts) -> str:
         case ControlOutcome.UNDECIDED:
             return (
                 f"undecided: the model learned real rows ({rows}); chance may explain what it learned of canary rows"
-                f" ({canaries})"
+                f" ({canaries}); {_power(control)}"
             )
         case ControlOutcome.PASSED:
             return f"passed: the model learned canary rows ({canaries}; {rows})"
+
+
+def _power(control: ControlFacts) -> str:
+    if control.noticed_from is None:
+        return "so few canary users and rows do not show whether canary rows were filtered"
+    known = f"it would notice known filters from AUROC {control.noticed_from:.2g} of real rows on"
+    return f"{known}, which this training {'reached' if control.shows_effect else 'did not reach for certain'}"
 
 
 def form_line(form: FormFacts) -> str:
@@ -162,21 +184,44 @@ def _reason(reason: Reason, condition: Condition, facts: PlantedFacts) -> str:
                 "the log of the training has no checkpoint with these weights (another run, or a model that was merged"
                 " or saved otherwise)"
             )
+        case Reason.LOG_OF_OTHER_CONFIG:
+            return "the log of the training has these weights with another config: config.json was changed"
+        case Reason.LOG_OF_OTHER_TOKENIZER:
+            return "the log of the training has these weights with another tokenizer"
+        case Reason.BASE_UNSEEN:
+            return "the adapter's base model is not the plan's reference, and the log does not show which base was used"
         case Reason.LOG_OF_OTHER_SET:
             return f"{by_log}, the model was trained on another planted set"
         case Reason.MODEL_CHANGED_WHILE_SERVED:
             return "a public text's score moved while the endpoint was audited"
         case Reason.LOOKS_WITHIN | Reason.LOOKS_EXCEEDED:
             return f"look {facts.look} of {facts.looks}"
+        case Reason.CONTROL_UNDECIDED | Reason.CONTROL_UNUSABLE | Reason.CONTROL_NOT_MEASURED:
+            return str(Flaw[reason.name]())
         case Reason.CANARIES_UNLEARNED:
             return "the planted rows had no effect on the model, though other rows had"
         case _:
             return by_log
 
 
+def _known(count: int | None) -> str:
+    return "not known" if count is None else f"{count:,}"
+
+
 def _times(counts: TrainingCounts) -> str:
     most = counted(counts.most_reads, "time")
     return most if counts.fewest_reads == counts.most_reads else f"{counts.fewest_reads} to {most}"
+
+
+def _order(order: ReadingOrder | None) -> str:
+    if order is None:
+        return ""
+    by_mean = abs(order.deviation) >= abs(order.last_deviation)
+    earlier, given = (order.earlier, "were given") if by_mean else (order.last_earlier, "were last given")
+    return (
+        f"canary rows {given} earlier than other rows in {100 * earlier:.0f} of 100 pairs; an order that depends on no"
+        " text gives about 50"
+    )
 
 
 _COUNTED = {
@@ -202,12 +247,21 @@ _COUNTED = {
     Reason.ROWS_SHORT: lambda c: (
         f"{counted(c.short, 'row')} were cut at {c.longest:,} tokens, below the plan's sequence_length"
     ),
+    Reason.LABELS_UNSEEN: lambda c: (
+        f"the labels of {c.unlabelled:,} of {counted(c.sequences, 'sequence')} were not seen"
+    ),
+    Reason.ATTENTION_UNSEEN: lambda c: (
+        f"the log does not show to which tokens of {c.attention_unseen:,} of {counted(c.sequences, 'sequence')} the"
+        " model could attend"
+    ),
+    Reason.CANARIES_IN_ORDER: lambda c: _order(c.order),
     Reason.CANARIES_GIVEN_LESS: lambda c: (
         f"canary rows were given {c.reads_canaries or 0:.3g} times on average, and other rows {c.reads_others or 0:.3g}"
         " times"
     ),
     Reason.ROWS_SILENT: lambda c: (
-        f"{counted(c.silent, 'row')} never bore a loss, and {counted(c.silent_canary_users, 'canary user')} had"
+        f"{counted(c.silent or 0, 'row')} never bore a loss, and"
+        f" {counted(c.silent_canary_users or 0, 'canary user')} had"
         " no row that did"
     ),
     Reason.CANARY_LOSS_THINNED: lambda c: (

@@ -10,6 +10,7 @@ from enum import StrEnum
 from heldin.base.section import Facts
 
 _ENOUGH_ENDS = 20  # of sequences that were joined, from which they tell anything
+_MOST_DEVIATION = 4.06  # standard errors that a normal number exceeds on either side with a probability of 5e-5
 
 
 class ConditionName(StrEnum):
@@ -52,6 +53,8 @@ class Reason(StrEnum):
     LOG_ABSENT = "log_absent"
     LOG_DAMAGED = "log_damaged"
     LOG_OF_OTHER_MODEL = "log_of_other_model"
+    LOG_OF_OTHER_CONFIG = "log_of_other_config"
+    LOG_OF_OTHER_TOKENIZER = "log_of_other_tokenizer"
     LOG_OF_OTHER_SET = "log_of_other_set"
     PACKED_WITHOUT_BOUNDARIES = "packed_without_boundaries"
     JOINED_OF_OTHERS = "joined_of_others"
@@ -61,12 +64,19 @@ class Reason(StrEnum):
     ROWS_FOREIGN = "rows_foreign"
     ROWS_SHORT = "rows_short"
     ROWS_SILENT = "rows_silent"
+    LABELS_UNSEEN = "labels_unseen"
+    ATTENTION_UNSEEN = "attention_unseen"
+    BASE_UNSEEN = "base_unseen"
     CANARIES_GIVEN_LESS = "canaries_given_less"
+    CANARIES_IN_ORDER = "canaries_in_order"
     CANARY_LOSS_THINNED = "canary_loss_thinned"
     ROWS_PACKED = "rows_packed"
     ROWS_REPEATED = "rows_repeated"
     ROWS_SPLIT = "rows_split"
     CANARIES_UNLEARNED = "canaries_unlearned"
+    CONTROL_UNDECIDED = "control_undecided"
+    CONTROL_UNUSABLE = "control_unusable"
+    CONTROL_NOT_MEASURED = "control_not_measured"
     MODEL_CHANGED_WHILE_SERVED = "model_changed_while_served"
     LOOKS_WITHIN = "looks_within"
     LOOKS_EXCEEDED = "looks_exceeded"
@@ -116,6 +126,34 @@ class JoinedRows(Facts):
         return self.canary < self.canary_expected - 5 * math.sqrt(self.canary_expected)
 
 
+class ReadingOrder(Facts):
+    """When canary rows and other rows were given, by the order of all sequences of the training.
+
+    Attributes:
+        canary_users: number of canary users whose rows were given.
+        other_users: number of other users whose rows were given.
+        earlier: probability that a canary row was given earlier than another row, on average over its reads.
+        deviation: ``earlier`` minus a half, in standard errors.
+        last_earlier: the same for the last time that a row was given.
+        last_deviation: ``last_earlier`` minus a half, in standard errors.
+    """
+
+    canary_users: int
+    other_users: int
+    earlier: float
+    deviation: float
+    last_earlier: float
+    last_deviation: float
+
+    @property
+    def tells_canaries(self) -> bool:
+        """Return if canary rows have places of their own.
+
+        Chance lets an order that depends on no text fail with a probability of 1 in 10,000, for both tests together.
+        """
+        return max(abs(self.deviation), abs(self.last_deviation)) > _MOST_DEVIATION
+
+
 class TrainingCounts(Facts):
     """Counts of what the model was given in training, from the log of ``AuditCallback``.
 
@@ -131,8 +169,10 @@ class TrainingCounts(Facts):
         missing: lower limit of the number of rows that were never given; ``late`` rows are not counted.
         missing_canary_rows: how many of ``missing`` are canary users'.
         foreign: sequences that are neither a row nor a part of a row.
-        silent: rows that were given and never had a loss; ``late`` rows are not counted.
-        unlabelled: sequences whose labels were not seen.
+        silent: rows of which some labels were seen, and no token had a loss; ``late`` rows are not counted. Null if no
+            labels were seen at all.
+        unlabelled: sequences whose labels were not seen. They say nothing about the loss.
+        attention_unseen: sequences of which it was not seen to which tokens the model could attend.
         unreadable: forward passes whose tokens were not seen.
         cut: rows with more tokens than the longest sequence.
         short: rows that were cut below the plan's length limit, and of which the rest was not given.
@@ -143,11 +183,13 @@ class TrainingCounts(Facts):
         fewest_reads: smallest number of times that a row was given.
         most_reads: largest number of times that a row was given.
         joined: counts of the ends of sequences, if sequences look like rows that were joined and cut; null otherwise.
-        silent_canary_users: member canary users whose rows never had a loss.
+        silent_canary_users: member canary users whose rows never had a loss; null if no labels were seen at all.
         reads_canaries: how often a canary row was given, on average; null without canary rows.
         reads_others: how often a real row was given, on average.
-        loss_share_canaries: mean share of a canary row's tokens that had a loss; null if labels were not seen.
-        loss_share_others: mean share of a real row's tokens that had a loss; null if labels were not seen.
+        loss_share_canaries: mean share of a canary row's tokens that had a loss, of sequences whose labels were seen;
+            null without any.
+        loss_share_others: the same for real rows.
+        order: when canary users' rows were given; null if no row can be recognised, or if there are too few users.
     """
 
     starts: int
@@ -161,8 +203,9 @@ class TrainingCounts(Facts):
     missing: int
     missing_canary_rows: int
     foreign: int
-    silent: int
+    silent: int | None
     unlabelled: int
+    attention_unseen: int
     unreadable: int
     cut: int
     short: int
@@ -173,11 +216,12 @@ class TrainingCounts(Facts):
     fewest_reads: int
     most_reads: int
     joined: JoinedRows | None
-    silent_canary_users: int
+    silent_canary_users: int | None
     reads_canaries: float | None
     reads_others: float | None
     loss_share_canaries: float | None
     loss_share_others: float | None
+    order: ReadingOrder | None = None
 
 
 class ControlOutcome(StrEnum):
@@ -205,7 +249,7 @@ class ControlFacts(Facts):
         outcome: passed: members among canary users gained more than non-members. Weakened: they gained more, but less
             clearly than single real rows. No effect: they gained no more, and real rows gained more than chance
             explains. Undecided: chance may explain the difference. Unusable: trained real rows gained no more than
-            others. Not measured: there are too few rows or canary users.
+            others. Not measured: there are too few rows or canary users, or the model is behind an endpoint.
         trained_rows: real rows in the sample that were trained on.
         untrained_rows: real rows in the sample that were not.
         rows_auroc: probability that a trained row gained more than an untrained one; null if it was not measured.
@@ -216,6 +260,8 @@ class ControlFacts(Facts):
         canary_lower: lower limit of ``canary_auroc``.
         difference_lower: lower limit of ``rows_auroc`` minus ``canary_auroc``.
         level: probability that a limit is wrong.
+        noticed_from: AUROC of trained real rows from which the control notices each known filter with a probability of
+            0.8, by the plan and by the rows that were measured; null if it does so at none.
     """
 
     outcome: ControlOutcome
@@ -229,6 +275,15 @@ class ControlFacts(Facts):
     canary_lower: float | None = None
     difference_lower: float | None = None
     level: float
+    noticed_from: float | None = None
+
+    @property
+    def shows_effect(self) -> bool:
+        """Return if canary rows had an effect, or if real rows were learned so plainly that a filter was noticed."""
+        if self.outcome is not ControlOutcome.UNDECIDED:
+            return self.outcome is ControlOutcome.PASSED
+        # The lower limit: the AUROC itself may have reached it by chance.
+        return None not in (self.noticed_from, self.rows_lower) and (self.rows_lower or 0) >= (self.noticed_from or 1)
 
 
 class FormFacts(Facts):
@@ -262,7 +317,7 @@ class PlantedFacts(Facts):
         declared_by: who declared what heldin cannot check; null if nobody did.
         conditions: the conditions of a certified statement, and how each is known.
         training: what the model was given; null without a log.
-        control: whether planted rows had an effect; null without canary users.
+        control: whether canary rows had an effect; null without canary users.
         form: how canary rows differ from real ones by text alone; null without canary users.
     """
 

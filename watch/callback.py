@@ -1,9 +1,13 @@
 """A callback for transformers' Trainer and TRL that logs what a training on a planted set was given."""
 
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 
 from heldin.watch.watching import Watch
 
@@ -15,6 +19,9 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
     then checks what the person who signs would otherwise declare. A training that is stopped and resumed adds to the
     log. For a loop of one's own there is ``heldin.watch_training``.
 
+    Labels are those that the model is given. Where the trainer computes the loss outside of the model (label smoothing,
+    ``compute_loss_func``, a ``compute_loss`` of one's own), they are those of its batch, or of the loss.
+
     Args:
         planted: the folder that ``heldin plant`` wrote, or a copy of its ``manifest.json`` and ``training``.
         log: folder of the log; None: ``training-log`` in ``planted``, where the audit looks for it.
@@ -25,6 +32,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, planted: str | Path, log: str | Path | None = None) -> None:
         self._watch = Watch(planted, log)
+        self._hooks = contextlib.ExitStack()
 
     def on_train_begin(self, *trainer: Any, **kwargs: Any) -> None:
         """Begin a segment of the log.
@@ -34,6 +42,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
             **kwargs: hold the model and the tokenizer (``processing_class``).
         """
         args, state, _ = trainer
+        self._hooks.close()
         self._watch.start(
             kwargs["model"],
             kwargs.get("processing_class"),
@@ -41,6 +50,9 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
             process=args.process_index,
             processes=args.world_size,
         )
+        running = _running_trainer()
+        if running is not None:
+            _see_labels(running, self._watch, self._hooks)
 
     def on_save(self, *trainer: Any, **kwargs: Any) -> None:
         """Log the weights of a checkpoint; see ``on_train_begin``."""
@@ -50,4 +62,50 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_end(self, *trainer: Any, **kwargs: Any) -> None:
         """Log the weights at the end; see ``on_train_begin``."""
         self.on_save(*trainer, **kwargs)
+        self._hooks.close()
         self._watch.stop()
+
+
+def _running_trainer() -> Trainer | None:
+    """Return the Trainer that calls this callback: an event has its parts, and not itself."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if isinstance(caller := frame.f_locals.get("self"), Trainer):
+            return caller
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def _see_labels(trainer: Trainer, watch: Watch, hooks: contextlib.ExitStack) -> None:
+    """Let the watch see the labels of each batch, and those of a loss that is computed outside of the model.
+
+    Args:
+        hooks: takes what gives the trainer back as it was.
+    """
+    compute_loss = trainer.compute_loss
+
+    @functools.wraps(compute_loss)
+    def with_labels(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        with watch.labels_of_batch(inputs.get("labels") if isinstance(inputs, Mapping) else None):
+            return compute_loss(model, inputs, *args, **kwargs)
+
+    _replace(trainer, "compute_loss", with_labels, hooks)
+    for name in ("compute_loss_func", "label_smoother"):
+        loss = getattr(trainer, name, None)
+        if loss is not None:
+            _replace(trainer, name, _telling_labels(loss, watch), hooks)
+
+
+def _telling_labels(loss: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
+    def with_labels(outputs: Any, labels: Any, *args: Any, **kwargs: Any) -> Any:
+        watch.labels_of_loss(labels)
+        return loss(outputs, labels, *args, **kwargs)
+
+    return with_labels
+
+
+def _replace(trainer: Trainer, name: str, value: Any, hooks: contextlib.ExitStack) -> None:
+    own = vars(trainer)
+    before = (setattr, trainer, name, own[name]) if name in own else (delattr, trainer, name)
+    setattr(trainer, name, value)
+    hooks.callback(*before)

@@ -1,5 +1,7 @@
 """The sequences that a model got in training, compared with the rows of its planted training set: reads of each.
 
+A read whose labels were not seen says nothing about the loss: it is counted, and left out of every count of losses.
+
 Tokens are compared, as the reference's tokenizer makes them. A row that a trainer cuts is known by the tokens that are
 left of it: the first ones, the last ones, or pieces one after the other.
 
@@ -14,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.record.planted_facts import JoinedRows, TrainingCounts
+from heldin.bounds.roc import error_at_chance, placements
+from heldin.record.planted_facts import JoinedRows, ReadingOrder, TrainingCounts
 from heldin.watch.training_log import READ, History, Reads, hash_of, own_bounds
 
 GRAM = 8  # tokens in a row that are compared
@@ -62,6 +65,7 @@ def joined_rows(edges: Grams, canary: Sequence[Grams], other: Sequence[Grams], t
 
 _HASH = READ["hash"]
 _ENOUGH = 20  # rows that read like no other: so many show how often the whole set was read
+_LEAST_USERS = 10  # of each kind, so that chance seldom puts all of one first
 _ENDS = 2  # tokens at both ends of a row that a trainer may add, and that count for its length limit
 _ONE_LENGTH, _UNKNOWN = 0.95, 0.8  # shares of sequences of one length, and that are no row: they look joined and cut
 
@@ -72,13 +76,15 @@ class PlantedRow:
 
     Attributes:
         tokens: of its text, without special tokens.
+        user: name of the user who wrote it.
         required: whether training must count a loss on it: some scored token is inside the length limit.
-        canary_user: name of the canary user who wrote it; None for a real row.
+        canary: whether the user is a canary user.
     """
 
     tokens: Sequence[int]
+    user: str
     required: bool = True
-    canary_user: str | None = None
+    canary: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,8 @@ class _Rows:
         tokens: number of own tokens, at most that of the longest sequence.
         cut: whether a row has more tokens than the longest sequence.
         required: see ``PlantedRow``.
-        canary: number of the canary user, from 0; -1 for real rows.
+        canary: whether a canary user wrote the row.
+        user: number of the user, from 0.
         pieces: hashes of all other pieces of rows that are longer, sorted, shape (pieces,).
         short: of each row that was cut below the length limit, the ways to cut it into pieces up to that limit: hashes.
         all_tokens: tokens of all rows, uncut.
@@ -105,7 +112,8 @@ class _Rows:
     tokens: NDArray[np.int64]
     cut: NDArray[np.bool_]
     required: NDArray[np.bool_]
-    canary: NDArray[np.int64]
+    canary: NDArray[np.bool_]
+    user: NDArray[np.int64]
     pieces: NDArray[np.bytes_]
     short: Sequence[tuple[frozenset[bytes], ...]]
     all_tokens: int
@@ -126,24 +134,27 @@ def count_given(history: History, rows: Iterable[PlantedRow], length: int) -> Tr
     longest = int(reads["tokens"].max(initial=0))
     table = _table(rows, history.ends, longest, length, grams=_has_one_length(reads))
     keys, members, sizes = np.unique(table.keys, return_inverse=True, return_counts=True)
-    totals = _totals(reads, keys)
+    totals = _totals(history, keys)
     foreign, pieces = _others(reads, keys, table)
     # A row that is cut at its beginning is known by its last tokens.
     last, at_end = np.unique(table.ends_read, return_inverse=True)
-    by_end = _totals(reads, last)
+    by_end = _totals(history, last)
     passes = _passes(totals.reads, sizes, history.epochs)
-    read = _shared_out(totals.reads, sizes, members, passes)
-    read = np.where((read == 0) & table.cut, by_end.reads[at_end], read)
-    bore = _shared_out(totals.bearing, sizes, members, passes)
-    bore = np.where((bore == 0) & table.cut, by_end.bearing[at_end], bore)
-    known = not totals.unlabelled
-    silent = (read > 0) & (bore == 0) & table.required & known
-    share = totals.share[members]
-    is_canary = table.canary >= 0
+
+    def of_rows(counts: NDArray[np.int64], at_ends: NDArray[np.int64]) -> NDArray[np.int64]:
+        mine = _shared_out(counts, sizes, members, passes)
+        return np.where((mine == 0) & table.cut, at_ends[at_end], mine)
+
+    read = of_rows(totals.reads, by_end.reads)
+    labelled = of_rows(totals.labelled, by_end.labelled)
+    bore = of_rows(totals.bearing, by_end.bearing)
+    is_canary = table.canary
     expected = passes if history.epochs is None else max(1, int(np.ceil(history.epochs - 1e-6)))
-    heard = (
-        np.unique(table.canary[is_canary & (bore > 0)]) if known else np.unique(table.canary[is_canary & (read > 0)])
-    )
+    # Labels that nobody saw may bear a loss.
+    may_bear = np.unique(table.user[is_canary & ((bore > 0) | (read > labelled))])
+    some_labels = bool((reads["loss_tokens"] >= 0).any()) or not len(reads)
+    share, has_share = totals.share[members], totals.labelled[members] > 0
+    joined = _joined(reads, foreign, table)
     whole = set(reads["hash"].tolist()) if table.short else set()
     return TrainingCounts(
         starts=history.starts,
@@ -157,8 +168,9 @@ def count_given(history: History, rows: Iterable[PlantedRow], length: int) -> Tr
         missing=int(((read == 0) & table.required).sum()),
         missing_canary_rows=int(((read == 0) & table.required & is_canary).sum()),
         foreign=foreign,
-        silent=int(silent.sum()),
+        silent=int(((labelled > 0) & (bore == 0) & table.required).sum()) if some_labels else None,
         unlabelled=int((reads["loss_tokens"] < 0).sum()),
+        attention_unseen=int((~reads["attention"]).sum()),
         unreadable=history.unreadable,
         cut=int(table.cut.sum()),
         short=sum(not any(pieces <= whole for pieces in ways) for ways in table.short),
@@ -168,12 +180,13 @@ def count_given(history: History, rows: Iterable[PlantedRow], length: int) -> Tr
         packed=int((reads["packed"] > 1).sum()),
         fewest_reads=int(read[table.required].min(initial=np.iinfo(np.int64).max)) if table.required.any() else 0,
         most_reads=int(read.max(initial=0)),
-        joined=_joined(reads, foreign, table),
-        silent_canary_users=int(np.unique(table.canary[is_canary]).size - heard.size),
+        joined=joined,
+        silent_canary_users=int(np.unique(table.user[is_canary]).size - may_bear.size) if some_labels else None,
         reads_canaries=_mean(read[is_canary & table.required]),
         reads_others=_mean(read[~is_canary & table.required]),
-        loss_share_canaries=_mean(share[is_canary & (read > 0)]) if known else None,
-        loss_share_others=_mean(share[~is_canary & (read > 0)]) if known else None,
+        loss_share_canaries=_mean(share[is_canary & has_share]),
+        loss_share_others=_mean(share[~is_canary & has_share]),
+        order=None if joined is not None else _order(totals, sizes, members, table),
     )
 
 
@@ -182,26 +195,90 @@ class _Totals:
     """Reads by key, shape (keys,).
 
     Attributes:
+        labelled: number of those whose labels were seen.
         bearing: number of those with a loss.
-        share: share of their tokens that bear a loss; 0 without reads.
-        unlabelled: whether labels of some read were not seen.
+        share: share of the tokens of labelled reads that bear a loss; 0 without such reads.
+        place: mean place of the reads in the training; NaN without reads.
+        last: place of the last read; NaN without reads.
     """
 
     reads: NDArray[np.int64]
+    labelled: NDArray[np.int64]
     bearing: NDArray[np.int64]
     share: NDArray[np.float64]
-    unlabelled: bool
+    place: NDArray[np.float64]
+    last: NDArray[np.float64]
 
 
-def _totals(reads: Reads, keys: NDArray[np.bytes_]) -> _Totals:
-    places = np.minimum(np.searchsorted(keys, reads["hash"]), max(len(keys) - 1, 0))
-    fits = keys[places] == reads["hash"] if len(keys) else np.zeros(len(reads), dtype=bool)
-    there, loss = places[fits], reads["loss_tokens"][fits].astype(np.int64)
-    count = np.bincount(there, minlength=len(keys))
-    bearing = np.bincount(there[loss != 0], minlength=len(keys))
-    tokens = np.bincount(there, weights=np.maximum(reads["tokens"][fits].astype(np.int64), 1), minlength=len(keys))
-    lossy = np.bincount(there, weights=np.maximum(loss, 0), minlength=len(keys))
-    return _Totals(count, bearing, lossy / np.maximum(tokens, 1), bool((reads["loss_tokens"] < 0).any()))
+def _totals(history: History, keys: NDArray[np.bytes_]) -> _Totals:
+    reads, number = history.reads, len(keys)
+    at = np.minimum(np.searchsorted(keys, reads["hash"]), max(number - 1, 0))
+    fits = keys[at] == reads["hash"] if number else np.zeros(len(reads), dtype=bool)
+    there, loss = at[fits], reads["loss_tokens"][fits].astype(np.int64)
+    seen, places = loss >= 0, history.places[fits]
+    count = np.bincount(there, minlength=number)
+    length = np.maximum(reads["tokens"][fits].astype(np.int64), 1)
+    tokens = np.bincount(there[seen], weights=length[seen], minlength=number)
+    lossy = np.bincount(there[seen], weights=loss[seen], minlength=number)
+    last = np.full(number, -np.inf)
+    np.maximum.at(last, there, places)
+    none = np.where(count > 0, 0.0, np.nan)
+    return _Totals(
+        count,
+        np.bincount(there[seen], minlength=number),
+        np.bincount(there[loss > 0], minlength=number),
+        lossy / np.maximum(tokens, 1),
+        np.bincount(there, weights=places, minlength=number) / np.maximum(count, 1) + none,
+        np.where(count > 0, last, np.nan),
+    )
+
+
+def _order(totals: _Totals, sizes: NDArray[np.int64], members: NDArray[np.int64], table: _Rows) -> ReadingOrder | None:
+    """Compare when canary users' rows and other rows were given; None for too few users.
+
+    Args:
+        totals: by key.
+        sizes: number of rows of each key. Those that share one are left out: nobody knows which of them was read when.
+        members: key of each row.
+        table: the rows.
+    """
+    alone = (sizes[members] == 1) & (totals.reads[members] > 0)
+    mine, others = alone & table.canary, alone & ~table.canary
+    users = [np.unique(table.user[side]).size for side in (mine, others)]
+    if min(users) < _LEAST_USERS:
+        return None
+    (earlier, deviation), (last_earlier, last_deviation) = (
+        _earlier(places[members[mine]], places[members[others]], table.user[mine], table.user[others])
+        for places in (totals.place, totals.last)
+    )
+    return ReadingOrder(
+        canary_users=users[0],
+        other_users=users[1],
+        earlier=earlier,
+        deviation=deviation,
+        last_earlier=last_earlier,
+        last_deviation=last_deviation,
+    )
+
+
+def _earlier(
+    mine: NDArray[np.float64], others: NDArray[np.float64], my_users: NDArray[np.int64], users: NDArray[np.int64]
+) -> tuple[float, float]:
+    """Return how often one of mine comes before one of the others, and that minus a half in standard errors.
+
+    The rows of a user may be kept together: the error is that of clustered data (Obuchowski 1997), or that at chance if
+    it is larger.
+    """
+    first, second = placements(-mine, -others)
+    area = float(first.mean())
+    variance = _between_users(first - area, my_users) + _between_users(second - area, users)
+    return area, (area - 0.5) / max(float(np.sqrt(variance)), error_at_chance(mine.size, others.size))
+
+
+def _between_users(deviations: NDArray[np.float64], users: NDArray[np.int64]) -> float:
+    _, number = np.unique(users, return_inverse=True)
+    sums = np.bincount(number, weights=deviations)
+    return float((sums**2).sum() / deviations.size**2 * sums.size / (sums.size - 1))
 
 
 def _others(reads: Reads, keys: NDArray[np.bytes_], table: _Rows) -> tuple[int, int]:
@@ -270,7 +347,8 @@ def _table(rows: Iterable[PlantedRow], ends: frozenset[int], longest: int, lengt
     tokens: list[int] = []
     cut: list[bool] = []
     required: list[bool] = []
-    canary: list[int] = []
+    canary: list[bool] = []
+    user: list[int] = []
     short: list[tuple[frozenset[bytes], ...]] = []
     numbers: dict[str, int] = {}
     grams_of_rows: list[tuple[Grams, bool]] = []
@@ -279,7 +357,7 @@ def _table(rows: Iterable[PlantedRow], ends: frozenset[int], longest: int, lengt
         own = _own(row.tokens, ends)
         all_tokens += len(own)
         if grams:
-            grams_of_rows.append((grams_of(own), row.canary_user is not None))
+            grams_of_rows.append((grams_of(own), row.canary))
         texts.append(hash_of(own))
         is_cut = len(own) > longest
         # Where a row is cut another end may come to stand at its border.
@@ -293,8 +371,8 @@ def _table(rows: Iterable[PlantedRow], ends: frozenset[int], longest: int, lengt
         tokens.append(min(len(own), longest))
         cut.append(is_cut)
         required.append(row.required)
-        user = row.canary_user
-        canary.append(-1 if user is None else numbers.setdefault(user, len(numbers)))
+        canary.append(row.canary)
+        user.append(numbers.setdefault(row.user, len(numbers)))
     return _Rows(
         np.array(keys, dtype=_HASH),
         np.array(texts, dtype=_HASH),
@@ -302,7 +380,8 @@ def _table(rows: Iterable[PlantedRow], ends: frozenset[int], longest: int, lengt
         np.array(tokens, dtype=np.int64),
         np.array(cut, dtype=np.bool_),
         np.array(required, dtype=np.bool_),
-        np.array(canary, dtype=np.int64),
+        np.array(canary, dtype=np.bool_),
+        np.array(user, dtype=np.int64),
         np.array(sorted(pieces), dtype=_HASH),
         short,
         all_tokens,

@@ -8,25 +8,33 @@ file: the person who signs vouches for it (docs/plant.md).
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
-from safetensors import SafetensorError, safe_open
 
 from heldin.base.artefacts import OtherSchemaError, read_document, write_document
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
+from heldin.models.fingerprints import Fingerprint
+from heldin.record.planted_facts import Reason
 
 _SIZE = 16  # bytes of a hash: enough that no two texts meet by chance
 # A sequence: hash and number of its own tokens, how many of them bear loss (-1: labels were not seen), how many
-# sequences share its row of the batch, and hashes of its first and last tokens (0 if it has few).
+# sequences share its row of the batch, whether it was seen which tokens the model could attend to, and hashes of its
+# first and last tokens (0 if it has few).
 READ = np.dtype(
-    [("hash", f"S{_SIZE}"), ("tokens", "<u4"), ("loss_tokens", "<i4"), ("packed", "<u4"), ("ends", "<u8", 2)]
+    [
+        ("hash", f"S{_SIZE}"),
+        ("tokens", "<u4"),
+        ("loss_tokens", "<i4"),
+        ("packed", "<u4"),
+        ("attention", "?"),
+        ("ends", "<u8", 2),
+    ]
 )
 Reads = NDArray[np.void]
 
@@ -47,7 +55,7 @@ class Header:
         previous: digest of this process's header of the start before; "" for the first.
         ends: token ids that may be added around a row's own: start, end and padding.
         step: optimizer steps that were done before.
-        tensors: hashes of the trainable weights at the start; empty where they could not be hashed.
+        model: what the model was at the start; None where it could not be hashed.
         versions: of the libraries at work.
     """
 
@@ -59,7 +67,7 @@ class Header:
     training_set: str
     ends: tuple[int, ...]
     step: int
-    tensors: tuple[str, ...]
+    model: Fingerprint | None
     versions: Mapping[str, str]
 
     def digest(self) -> str:
@@ -77,7 +85,7 @@ class Checkpoint:
         reads: number of reads of this segment and process so far.
         sha256: hash of these reads.
         unreadable: forward passes so far whose tokens could not be seen.
-        tensors: hashes of the trainable weights, sorted; empty where they could not be hashed.
+        model: what was saved; None where it could not be hashed.
     """
 
     step: int
@@ -85,7 +93,7 @@ class Checkpoint:
     reads: int
     sha256: str
     unreadable: int
-    tensors: tuple[str, ...]
+    model: Fingerprint | None
 
 
 @dataclass(frozen=True)
@@ -107,6 +115,7 @@ class History:
 
     Attributes:
         reads: every sequence.
+        places: of each sequence, its place among those of its process, from the first start on, shape (reads,).
         ends: see ``Header``.
         training_sets: hashes of the training sets of all starts.
         processes: largest number of processes that trained together.
@@ -115,6 +124,7 @@ class History:
     """
 
     reads: Reads
+    places: NDArray[np.float64]
     ends: frozenset[int]
     training_sets: frozenset[str]
     starts: int
@@ -190,48 +200,60 @@ def last_header(folder: Path, process: int) -> Header | None:
     return read_segment(paths[-1]).header if paths else None
 
 
-def history_of(starts: Sequence[Sequence[Segment]], tensors: Iterable[str], folder: Path) -> History | None:
-    """Collect what led to these weights, through every start that the training went on from.
+def history_of(
+    starts: Sequence[Sequence[Segment]], model: Fingerprint, tokens: str | None, folder: Path
+) -> History | Reason:
+    """Collect what led to this model, through every start that the training went on from.
 
     Args:
         starts: see ``read_log``.
-        tensors: hashes of the audited weights.
+        model: the audited model.
+        tokens: of the tokenizer that rows are compared by, for a training that was given none (``tokens_of``).
 
     Returns:
-        None if no checkpoint has these weights.
+        The history; or why the log is not of this model: no checkpoint has its tensors, or those that have them were
+        saved with another config or tokenizer.
 
     Raises:
         DamagedLogError: reads are missing or damaged, or a training went on from a checkpoint that no segment has.
     """
-    wanted = frozenset(tensors)
-    place = _find(starts, wanted, len(starts))
+    saved = _with_tensors(starts, model, len(starts))
+    same_config = [kept for kept in saved if kept[2].config == model.config]
+    place = next((kept[:2] for kept in same_config if (kept[2].tokenizer or tokens) == model.tokenizer), None)
     if place is None:
-        return None
+        wrong = Reason.LOG_OF_OTHER_TOKENIZER if same_config else Reason.LOG_OF_OTHER_CONFIG
+        return wrong if saved else Reason.LOG_OF_OTHER_MODEL
     lineage = [place]
     while True:
         first = starts[lineage[-1][0]][0].header
-        earlier = _find(starts, frozenset(first.tensors), lineage[-1][0])
-        if earlier is None:
+        earlier = [] if first.model is None else _with_tensors(starts, first.model, lineage[-1][0])
+        if not earlier:
             break
-        lineage.append(earlier)
+        lineage.append(earlier[0][:2])
     if first.step:
         raise DamagedLogError(
             f"'{folder}': start {first.number} went on from step {first.step}, and no segment has that checkpoint"
         )
     reads: list[Reads] = []
-    unreadable, training_sets, ends = 0, set[str](), set[int]()
-    for start, step in lineage:
+    places: list[NDArray[np.float64]] = []
+    unreadable, training_sets, ends, before = 0, set[str](), set[int](), 0
+    for start, step in reversed(lineage):
+        longest = 0
         for segment in starts[start]:
             kept = _at(segment, step, folder)
             reads.append(_reads(segment, kept, folder))
+            places.append(np.arange(before, before + kept.reads, dtype=np.float64))
+            longest = max(longest, kept.reads)
             unreadable += kept.unreadable
             training_sets.add(segment.header.training_set)
             ends.update(segment.header.ends)
+        before += longest
     last = _at(starts[place[0]][0], place[1], folder)
     # A training that began again from the weights of another counts its epochs anew.
     one_count = all(starts[start][0].header.step for start, _ in lineage[:-1])
     return History(
         np.concatenate(reads),
+        np.concatenate(places),
         frozenset(ends),
         frozenset(training_sets),
         len(lineage),
@@ -242,16 +264,19 @@ def history_of(starts: Sequence[Sequence[Segment]], tensors: Iterable[str], fold
     )
 
 
-def _find(starts: Sequence[Sequence[Segment]], wanted: frozenset[str], before: int) -> tuple[int, int] | None:
-    """Return the last start before ``before`` that saved these weights, and the step at which it first did."""
-    if not wanted:
-        return None
-    for number in reversed(range(before)):
-        for kept in starts[number][0].checkpoints:
-            # The first: a best model that is loaded at the end is that of an earlier step.
-            if wanted == frozenset(kept.tensors):
-                return number, kept.step
-    return None
+def _with_tensors(
+    starts: Sequence[Sequence[Segment]], model: Fingerprint, before: int
+) -> list[tuple[int, int, Fingerprint]]:
+    """Return every checkpoint with these tensors: start, step and fingerprint, the last start before ``before`` first.
+
+    Within a start the first step comes first: a best model that is loaded at the end is that of an earlier step.
+    """
+    return [
+        (number, kept.step, kept.model)
+        for number in reversed(range(before))
+        for kept in starts[number][0].checkpoints
+        if kept.model is not None and kept.model.has_tensors_of(model)
+    ]
 
 
 def _at(segment: Segment, step: int, folder: Path) -> Checkpoint:
@@ -287,51 +312,3 @@ def own_bounds(tokens: Sequence[int], ends: frozenset[int]) -> tuple[int, int]:
 def hash_of(tokens: Sequence[int]) -> bytes:
     """Return a hash of token ids, without zeros at its end: numpy's arrays of bytes drop them too."""
     return hashlib.blake2b(np.asarray(tokens, dtype=np.int64).tobytes(), digest_size=_SIZE).digest().rstrip(b"\0")
-
-
-def tensor_hashes(tensors: Iterable[torch.Tensor]) -> tuple[str, ...]:
-    """Return hashes of tensors by shape and values, whatever their precision: a smaller one is exact in float32."""
-    return tuple(sorted(_tensor_hash(tensor) for tensor in tensors if tensor.is_floating_point()))
-
-
-def hashes_in_folder(folder: Path) -> tuple[str, ...]:
-    """Return hashes of the tensors that a model's or adapter's folder is loaded from.
-
-    Raises InputError for damaged files.
-    """
-
-    def tensors() -> Iterator[torch.Tensor]:
-        for path in _loaded(folder):
-            try:
-                with safe_open(path, framework="pt") as file:
-                    for name in file.keys():  # noqa: SIM118 - no mapping
-                        yield file.get_tensor(name)
-            except (SafetensorError, OSError) as error:
-                raise InputError(f"'{path}' cannot be read: {error}") from error
-
-    return tensor_hashes(tensors())
-
-
-def _loaded(folder: Path) -> list[Path]:
-    """The files that a model is loaded from; others may lie beside them."""
-    adapter, whole, index = (
-        folder / name for name in ("adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json")
-    )
-    if (folder / "adapter_config.json").is_file():
-        return [adapter] if adapter.is_file() else []
-    if whole.is_file():
-        return [whole]
-    if not index.is_file():
-        return []
-    try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"'{index}' is damaged: save the model again") from error
-    return [folder / name for name in sorted(names)]
-
-
-def _tensor_hash(tensor: torch.Tensor) -> str:
-    values = tensor.detach().to(device="cpu", dtype=torch.float32).contiguous()
-    digest = hashlib.blake2b(repr(tuple(values.shape)).encode(), digest_size=_SIZE)
-    digest.update(values.numpy().tobytes())
-    return digest.hexdigest()

@@ -11,6 +11,7 @@ import itertools
 import json
 import secrets
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,6 +23,7 @@ from heldin.base.artefacts import OtherSchemaError, unstamped
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory
 from heldin.base.machine import installed_versions
+from heldin.models.fingerprints import fingerprint_of_model
 from heldin.watch.given_rows import grams_of
 from heldin.watch.planted_files import LOG, MANIFEST, TRAINING, content_sha256
 from heldin.watch.training_log import (
@@ -33,12 +35,30 @@ from heldin.watch.training_log import (
     last_header,
     own_bounds,
     segment_path,
-    tensor_hashes,
     write_segment,
 )
 
 PACKAGES = ("transformers", "trl", "peft", "torch")  # their versions are logged
+Array = np.ndarray[Any, np.dtype[Any]]
 _PENDING = 16  # forward passes whose tokens wait on their device, so that a GPU is waited for once for all of them
+
+
+@dataclass
+class _Pass:
+    """A forward pass, as copies of shape (rows, tokens): what the trainer changes afterwards is not what was given.
+
+    Attributes:
+        labels: None if they were not seen.
+        mask: None if the model may attend to every token, or if ``attention`` is false.
+        positions: None if they were not seen.
+        attention: whether it was seen which tokens the model could attend to.
+    """
+
+    ids: torch.Tensor
+    labels: torch.Tensor | None
+    mask: torch.Tensor | None
+    positions: torch.Tensor | None
+    attention: bool
 
 
 class Watch:
@@ -61,7 +81,8 @@ class Watch:
         self._segment: Segment | None = None
         self._model: torch.nn.Module | None = None
         self._hook: Any = None
-        self._pending: list[tuple[torch.Tensor | None, ...]] = []
+        self._pending: list[_Pass] = []
+        self._labels: Any = None
         self._reads, self._unreadable, self._digest = 0, 0, hashlib.sha256()
 
     def start(
@@ -80,6 +101,7 @@ class Watch:
         earlier = last_header(self._folder, process)
         names = ("bos_token_id", "eos_token_id", "pad_token_id")
         ends = {int(token) for name in names if (token := getattr(tokenizer, name, None)) is not None}
+        self._tokenizer = tokenizer
         header = Header(
             1 if earlier is None else earlier.number + 1,
             process,
@@ -89,7 +111,7 @@ class Watch:
             self._training_set,
             tuple(sorted(ends)),
             step,
-            _trainable_hashes(model) if process == 0 else (),
+            fingerprint_of_model(model, tokenizer) if process == 0 else None,
             installed_versions(PACKAGES),
         )
         self._segment, self._model = Segment(header), model
@@ -111,14 +133,34 @@ class Watch:
             return
         self._drain()
         saved = model if model is not None else self._model
-        tensors = _trainable_hashes(saved) if saved is not None and self._segment.header.process == 0 else ()
+        model_now = None
+        if saved is not None and self._segment.header.process == 0:
+            model_now = fingerprint_of_model(saved, self._tokenizer)
         kept = self._segment.checkpoints
         # Saved again at one step, or loaded again as the best at the end: logged already.
-        if any(checkpoint.step == step or (tensors and checkpoint.tensors == tensors) for checkpoint in kept):
+        if any(logged.step == step or (model_now is not None and logged.model == model_now) for logged in kept):
             return
-        now = Checkpoint(step, epochs, self._reads, self._digest.hexdigest(), self._unreadable, tensors)
+        now = Checkpoint(step, epochs, self._reads, self._digest.hexdigest(), self._unreadable, model_now)
         self._segment = Segment(self._segment.header, (*kept, now))
         write_segment(self._segment, self._folder)
+
+    @contextlib.contextmanager
+    def labels_of_batch(self, labels: Any) -> Iterator[None]:
+        """Take these labels for the forward passes within that get none, as they are when a pass begins.
+
+        Args:
+            labels: tensor of shape (rows, tokens); anything else: unknown.
+        """
+        self._labels = labels
+        try:
+            yield
+        finally:
+            self._labels = None
+
+    def labels_of_loss(self, labels: Any) -> None:
+        """Take these labels, on which the loss of the last forward pass is computed, in place of those of its batch."""
+        if self._pending:
+            self._pending[-1].labels = _copy(labels, like=self._pending[-1].ids)
 
     def stop(self) -> None:
         """End the segment: later forward passes are not logged."""
@@ -141,12 +183,22 @@ class Watch:
         if not isinstance(ids, torch.Tensor) or ids.ndim != 2:
             self._unreadable += 1
             return
-        # Copies: what the trainer changes afterwards in place is not what the model was given.
-        others = (kwargs.get(name) for name in ("labels", "attention_mask", "position_ids"))
-        kept = (tensor if isinstance(tensor, torch.Tensor) and tensor.shape == ids.shape else None for tensor in others)
-        self._pending.append(tuple(None if tensor is None else tensor.detach().clone() for tensor in (ids, *kept)))
+        # Not after this pass: the loss may name its labels later.
         if len(self._pending) >= _PENDING:
             self._drain()
+        labels, mask, positions = (kwargs.get(name) for name in ("labels", "attention_mask", "position_ids"))
+        if isinstance(positions, torch.Tensor) and positions.shape == (1, ids.shape[1]):
+            positions = positions.expand(ids.shape)
+        kept = _copy(mask, like=ids)
+        self._pending.append(
+            _Pass(
+                ids.detach().clone(),
+                _copy(self._labels if labels is None else labels, like=ids),
+                kept,
+                _copy(positions, like=ids),
+                mask is None or kept is not None,
+            )
+        )
 
     def _drain(self) -> None:
         """Write the sequences that wait."""
@@ -215,9 +267,15 @@ class watch_training(contextlib.AbstractContextManager["watch_training"]):
         self._watch.stop()
 
 
-def _reads_of(batch: tuple[torch.Tensor | None, ...], ends: frozenset[int]) -> Iterator[tuple[Any, ...]]:
+def _copy(tensor: Any, *, like: torch.Tensor) -> torch.Tensor | None:
+    """Return a copy of a tensor that has a value for each token; None for anything else."""
+    fits = isinstance(tensor, torch.Tensor) and tensor.shape == like.shape
+    return tensor.detach().clone() if fits else None
+
+
+def _reads_of(given: _Pass, ends: frozenset[int]) -> Iterator[tuple[Any, ...]]:
     """Yield the reads of a forward pass: one for each sequence of a row of the batch."""
-    ids, labels, mask, positions = (None if tensor is None else tensor.cpu().numpy() for tensor in batch)
+    ids, labels, mask, positions = map(_on_cpu, (given.ids, given.labels, given.mask, given.positions))
     assert ids is not None
     for number, tokens in enumerate(ids):
         # A token bears a loss if it is its own label: transformers' models shift labels themselves.
@@ -236,10 +294,14 @@ def _reads_of(batch: tuple[torch.Tensor | None, ...], ends: frozenset[int]) -> I
                 edges = (int(grams[0]), int(grams[-1])) if grams.size else (0, 0)
                 parts.append((hash_of(sequence[first:last]), last - first, loss_tokens, edges))
         for *part, edges in parts:
-            yield (*part, len(parts), edges)
+            yield (*part, len(parts), given.attention, edges)
 
 
-def _bounds(length: int, positions: np.ndarray[Any, np.dtype[Any]] | None) -> Sequence[int]:
+def _on_cpu(tensor: torch.Tensor | None) -> Array | None:
+    return None if tensor is None else tensor.cpu().numpy()
+
+
+def _bounds(length: int, positions: Array | None) -> Sequence[int]:
     """Return where the sequences of a row begin, and the row's end: position ids are 0 where another begins."""
     if positions is None:
         return [0, length]
@@ -261,16 +323,3 @@ def _training_set(planted: Path) -> str:
     if content_sha256(training) != stated:
         raise InputError(f"'{training}' is not the training set of the manifest: restore it")
     return stated
-
-
-def _trainable_hashes(model: torch.nn.Module) -> tuple[str, ...]:
-    """Return hashes of what will be saved: an adapter's tensors or all parameters; none if they are spread."""
-    if hasattr(model, "peft_config"):
-        from peft import get_peft_model_state_dict
-
-        tensors = list(get_peft_model_state_dict(model).values())
-    else:
-        tensors = [parameter.data for parameter in model.parameters()]
-    if any(type(tensor) is not torch.Tensor or not tensor.numel() for tensor in tensors):
-        return ()
-    return tensor_hashes(tensors)

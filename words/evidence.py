@@ -48,6 +48,11 @@ class Flaw(Code):
     NOT_DECLARED = (
         "nobody has declared {count} of the conditions that heldin cannot check (--declared-by NAME declares them)"
     )
+    CONTROL_UNDECIDED = (
+        "the positive control is undecided, so it is not shown that canary rows had the effect of other rows"
+    )
+    CONTROL_UNUSABLE = "the positive control could not be used, so it is not shown that canary rows had any effect"
+    CONTROL_NOT_MEASURED = "there is no positive control, so it is not shown that canary rows had any effect"
     REFERENCE_ON_ONE_SIDE = "the reference model was trained on one of the two groups"
 
 
@@ -137,6 +142,14 @@ def delta_of(claim: Statement) -> float | None:
     if isinstance(inner, Statement):
         return delta_of(inner)
     return delta if isinstance(delta, float) else None
+
+
+def about_canaries(subjects: Statement) -> bool:
+    """Return whether these people are canary users, all of them or a part."""
+    inner = subjects.values.get("subjects")
+    if isinstance(inner, Statement):
+        return about_canaries(inner)
+    return any(map(subjects.states, (Subjects.CANARIES, Subjects.CANARIES_OF_KIND)))
 
 
 def units_of(subjects: Statement) -> Statement:

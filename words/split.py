@@ -38,9 +38,9 @@ class ConditionStated(Code):
     )
     SCORED_WITHOUT_COINS = "scores were computed without the coins"
     SET_UNCHANGED = "the training set is as heldin wrote it"
-    GIVEN_EVERY_ROW = "the model was trained on every planted row and nothing else"
+    GIVEN_EVERY_ROW = "the model was given every planted row and nothing else"
     WEIGHTED_ALIKE = (
-        "every row was weighted alike: no mask, weight, filter or clipping depended on a row's text or user"
+        "every row was weighted alike: no mask, weight, filter, clipping or order depended on a row's text or user"
     )
     NOTHING_ELSE = (
         "no other training of this model used text of these users, and nobody who trained it knew who is a member"

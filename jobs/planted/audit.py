@@ -31,15 +31,18 @@ from heldin.jobs.planted.plant_folder import (
     Manifest,
     fingerprints,
     home_of,
+    planned_noticing,
     read_form,
     read_planted,
     require_models,
     unseen_hash,
 )
+from heldin.jobs.planted.positive_control import not_measured
 from heldin.jobs.planted.records import copied
 from heldin.jobs.planted.target import (
     PlantedAudit,
     audited_run,
+    has_other_base,
     models_here,
     models_in_full,
     opened,
@@ -47,9 +50,10 @@ from heldin.jobs.planted.target import (
     weights_of,
     window_of,
 )
+from heldin.models.fingerprints import fingerprint_in_folder
 from heldin.models.loading import LanguageModel, load_language_model, same_tokens
 from heldin.models.score_cache import ScoredModel
-from heldin.record.condition_words import condition_lines, unmet_flaws
+from heldin.record.condition_words import condition_lines, unmet_flaws, unshown_flaws
 from heldin.record.document import Body, Record, read_record, without_names, write_new_record
 from heldin.record.facts import ModelFacts
 from heldin.record.planted_facts import ControlFacts, ControlOutcome, PlantedFacts, Reason, TrainingCounts
@@ -69,7 +73,6 @@ from heldin.stages.sides.panels import (
     users_of_kind,
 )
 from heldin.watch.planted_files import LOG
-from heldin.watch.training_log import hashes_in_folder
 from heldin.words.answer import ComparisonFlaw
 from heldin.words.people import AUDITED, USERS
 from heldin.words.statement import Statement
@@ -136,7 +139,8 @@ class _Audit:
         unseen = read_unseen(ledger, unseen_hash(self.job.planted))
         sample = ControlSample(self.data, copied(ledger).late, unseen)
         both = (self.models.target, self.models.reference)
-        return Control(sample, both, self.config.sequence_length, self.data.parts)
+        planned = planned_noticing(self.job.planted)
+        return Control(sample, both, self.config.sequence_length, planned, self.data.parts)
 
 
 def _audited(
@@ -276,7 +280,7 @@ def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFa
     here = isinstance(audit.models.target, LanguageModel) and Path(job.model).is_dir()
     training, fault = counts_of_log(
         log,
-        hashes_in_folder(Path(job.model)) if here else (),
+        fingerprint_in_folder(Path(job.model)) if here else None,
         audit.manifest,
         audit.data,
         audit.models.reference.tokenizer,
@@ -291,7 +295,11 @@ def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFa
         fault = next((c.reasons[0] for c in before.conditions if c.reasons[0] in LOG_FAULTS), fault)
     control = audit.control()
     facts = None if control is None else control.facts(folder.values_of(control), {})
-    return PlantedEvidence(training, fault, facts, read_form(job.planted))
+    if facts is None and audit.data.canaries:
+        held_in = sum(audit.data.canary_membership().values())
+        facts = not_measured(held_in=held_in, held_out=len(audit.data.canaries) - held_in)
+    other_base = here and has_other_base(Path(job.model), audit.manifest.reference)
+    return PlantedEvidence(training, fault, facts, read_form(job.planted), other_base)
 
 
 def _judged(audit: _Audit, statistics: Sequence[TextStatistic], facts: PlantedFacts, reporter: Reporter) -> JudgedRun:
@@ -301,7 +309,7 @@ def _judged(audit: _Audit, statistics: Sequence[TextStatistic], facts: PlantedFa
         facts: conditions of certified statements, and the positive control.
     """
     data, run, control = audit.data, audit.run, facts.control
-    fixed = judged_as(audit.job, audit.config, data, unmet_flaws(facts))
+    fixed = judged_as(audit.job, audit.config, data, unmet_flaws(facts), unshown_flaws(facts))
     texts = texts_under_attack(run, data).texts
     flaws = [ComparisonFlaw.NO_EFFECT()] if control is not None and control.outcome is ControlOutcome.NO_EFFECT else []
     judged = judge_run(data, texts, statistics, fixed, reporter, flaws)
@@ -320,12 +328,18 @@ def _misses(results: Results, control: ControlFacts, data: RunData) -> bool:
 
 
 def judged_as(
-    job: PlantedAudit, config: PlantConfig, data: RunData, unmet: tuple[Statement, ...] = ()
+    job: PlantedAudit,
+    config: PlantConfig,
+    data: RunData,
+    unmet: tuple[Statement, ...] = (),
+    unshown: tuple[Statement, ...] = (),
 ) -> Preregistration:
     """Return what is judged and at which share of the error probability, all of it fixed before scores met coins.
 
     Args:
         unmet: why nothing is certified; empty if every condition is met.
+        unshown: why "not contradicted" by canary users is not certified; empty if canary rows are shown to have had an
+            effect.
     """
     run, claims = audited_run(job, config), [parse_claim_of(text) for text in job.claims]
     of_users = [claim.claim for claim in claims if claim.unit == "user"]
@@ -339,7 +353,7 @@ def judged_as(
         run.attack,
         run.audit,
         run.decision,
-        Sides(Assignment.COIN, witnessed=True, unmet=unmet),
+        Sides(Assignment.COIN, witnessed=True, unmet=unmet, unshown=unshown),
         [*of_users, *_of_groups(claims, data, people)],
         config.seed,
         # Panels and looks share the level.

@@ -8,10 +8,16 @@ from heldin.base.wording import counted
 from heldin.bounds.power import forecast
 from heldin.canaries.kinds import Kind
 from heldin.corpus.split import Part, Role
-from heldin.jobs.planted.control import ControlSample
 from heldin.jobs.planted.plant_config import PlantConfig
-from heldin.jobs.planted.plant_data import canary_forms, control_rows, taken_rows
-from heldin.jobs.planted.positive_control import LEAST_CANARIES, LEAST_ROWS, detectable_auroc
+from heldin.jobs.planted.plant_data import canary_forms, control_rows, rows_of_control, taken_rows
+from heldin.jobs.planted.positive_control import (
+    LEAST_CANARIES,
+    LEAST_ROWS,
+    POWER,
+    TARGET,
+    canaries_needed,
+    noticed_from,
+)
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.record.condition_words import form_line
 from heldin.record.planted_facts import FormFacts
@@ -80,22 +86,52 @@ def forecast_lines(config: PlantConfig, users: int, canaries: int, kinds: Collec
     return lines
 
 
-def control_lines(control: ControlSample, canaries: int) -> list[str]:
-    """Return what the positive control of the audit will be able to notice."""
+def control_lines(config: PlantConfig, rows: int, unseen: int) -> list[str]:
+    """Return what the positive control of the audit will notice, by numbers that depend on no coin.
+
+    Args:
+        rows: real rows that can be used.
+        unseen: rows of the sample of ``unseen``.
+    """
+    canaries = planned_canaries(config)
     if not canaries:
         return []
-    trained, untrained = len(control.trained), len(control.untrained)
-    if min(trained, untrained) < LEAST_ROWS or canaries < 2 * LEAST_CANARIES:
+    trained, others = rows_of_control(config, rows, unseen)
+    if min(trained, others) < LEAST_ROWS or canaries < 2 * LEAST_CANARIES:
         return [
-            f"control: the audit cannot measure whether planted rows had an effect: {trained:,} trained and"
-            f" {untrained:,} other rows, {canaries:,} canary users; name more rows under unseen, or raise"
-            " split.control_rows"
+            "control: the audit cannot measure whether canary rows had an effect, so 'not contradicted' will be"
+            f" indicative: {trained:,} trained and {others:,} other rows, {canaries:,} canary users; name more rows"
+            " under unseen, or raise split.control_rows, or plant more canary users"
         ]
-    least = detectable_auroc(trained, untrained, canaries)
+    compared = f"about {trained:,} trained and {others:,} other real rows, and {counted(canaries, 'canary user')}"
+    least, wanted = noticed_from(trained, others, canaries), canaries_needed(trained, others, TARGET)
+    power = (
+        f"control: with {compared}, a training that filters, unlearns or down-weights canary rows is noticed with a"
+        f" probability of {POWER:g} from an AUROC of {least:.3g} of real rows on"
+        if least is not None
+        else f"control: {compared} are too few to notice a training that filters, unlearns or down-weights canary rows"
+    )
+    if least is not None and least <= TARGET:
+        return [power]
+    advice = (
+        f"plant {wanted:,} canary users to notice it from {TARGET:g} on"
+        if wanted is not None
+        else f"to notice it from {TARGET:g} on, name more rows under unseen, or raise split.control_rows"
+    )
     return [
-        f"control: {trained:,} trained and {untrained:,} other real rows; canary rows without any effect on the model"
-        f" are noticed in 95 % of audits if it learned real rows to an AUROC of {least:.2f} or more"
+        f"{power}; {advice}. 'Not contradicted' is certified only if canary rows plainly had an effect, or from that"
+        " AUROC on"
     ]
+
+
+def planned_power(config: PlantConfig, rows: int, unseen: int) -> float | None:
+    """Return the AUROC from which the audit counts on the control; None if it does so at none."""
+    return noticed_from(*rows_of_control(config, rows, unseen), planned_canaries(config))
+
+
+def planned_canaries(config: PlantConfig) -> int:
+    """Return the number of canary users that the plan asks for."""
+    return sum(section.users or 0 for section in config.canaries)
 
 
 def _told_by_form(config: PlantConfig, data: RunData) -> list[str]:

@@ -14,13 +14,14 @@ from heldin.jobs.planted.condition_checks import PlantedEvidence
 from heldin.jobs.planted.looks import Look
 from heldin.jobs.planted.plant_config import PlantConfig
 from heldin.jobs.planted.plant_folder import Manifest
+from heldin.models.fingerprints import Fingerprint, tokens_of
 from heldin.record.condition_words import unmet_flaws
 from heldin.record.document import Body, masked
 from heldin.record.facts import ModelFacts, ScoredTexts, SplitFacts
 from heldin.record.planted_facts import Condition, PlantedFacts, Reason, TrainingCounts
 from heldin.stages.measures.scores import scoring_rule
 from heldin.stages.sides.corpus import corpus_facts
-from heldin.stages.sides.data import RunData
+from heldin.stages.sides.data import RunData, writers
 from heldin.stages.sides.panels import JudgedRun, canaries_alone
 from heldin.stages.sides.split_facts import split_facts
 from heldin.watch.given_rows import PlantedRow, count_given
@@ -135,7 +136,7 @@ def _split(config: PlantConfig, data: RunData, facts: PlantedFacts) -> SplitFact
 
 def counts_of_log(
     log: Path,
-    tensors: Sequence[str],
+    model: Fingerprint | None,
     manifest: Manifest,
     data: RunData,
     tokenizer: PreTrainedTokenizerBase,
@@ -146,7 +147,7 @@ def counts_of_log(
     """Compare what the log says that the model was given with the rows of the planted set.
 
     Args:
-        tensors: hashes of the audited weights; empty if they are not here.
+        model: the audited model; None if it is not here.
         tokenizer: of the reference model.
         late: digests of texts of which training need not see a scored token.
         length: tokens of a row that training has to see.
@@ -158,12 +159,12 @@ def counts_of_log(
         starts = read_log(log)
         if starts is None:
             return None, Reason.LOG_ABSENT
-        history = history_of(starts, tensors, log)
+        history = Reason.LOG_OF_OTHER_MODEL if model is None else history_of(starts, model, tokens_of(tokenizer), log)
     except DamagedLogError as error:
         reporter.say(f"training log: {error}")
         return None, Reason.LOG_DAMAGED
-    if history is None:
-        return None, Reason.LOG_OF_OTHER_MODEL
+    if isinstance(history, Reason):
+        return None, history
     if history.training_sets != {manifest.sha256}:
         return None, Reason.LOG_OF_OTHER_SET
     with reporter.track("comparing the training log", data.training_rows.size, "rows") as advance:
@@ -177,12 +178,13 @@ def counts_of_log(
 
 
 def _rows(data: RunData, tokenizer: PreTrainedTokenizerBase, late: frozenset[str]) -> Iterator[list[PlantedRow]]:
-    canary_of = {row: user for user in data.canaries for row in data.store.rows(user)}
+    wrote = writers(data.store, data.training_rows)
     for first in range(0, data.training_rows.size, _ROWS_AT_ONCE):
         numbers = data.training_rows[first : first + _ROWS_AT_ONCE]
         texts = data.store.texts_at(numbers)
+        users = [wrote.names[place] for place in wrote.places[first : first + _ROWS_AT_ONCE]]
         encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
         yield [
-            PlantedRow(tokens, text_digest(text) not in late, canary_of.get(number))
-            for number, text, tokens in zip(numbers.tolist(), texts, encoded, strict=True)
+            PlantedRow(tokens, user, text_digest(text) not in late, user in data.canaries)
+            for user, text, tokens in zip(users, texts, encoded, strict=True)
         ]

@@ -13,7 +13,8 @@ from heldin.base.wording import counted
 from heldin.canaries.kinds import Canary
 from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.store import Corpus
-from heldin.jobs.planted.beforehand import forecast_lines
+from heldin.jobs.planted.beforehand import control_lines, forecast_lines
+from heldin.jobs.planted.control import unseen_rows
 from heldin.jobs.planted.plant import reference_model, require_readable, with_attack
 from heldin.jobs.planted.plant_config import PlantConfig
 from heldin.jobs.planted.plant_data import corpus_of, forms_of
@@ -62,7 +63,7 @@ def check_plan(config: PlantConfig, reporter: Reporter) -> CheckedPlan:
     problems: list[str] = []
     with tempfile.TemporaryDirectory() as temporary:
         check = _Check(with_attack(config, source, base, reporter), source, base, Path(temporary), reporter, problems)
-        kept = check.records()
+        kept, unseen = check.records(), check.unseen()
         laid = None if kept is None else check.layout(kept)
     primary = check.config.attack.primary
     if kept is None:
@@ -73,6 +74,7 @@ def check_plan(config: PlantConfig, reporter: Reporter) -> CheckedPlan:
     layout, canaries = laid
     users = len(layout.pool.names)
     lines = forecast_lines(check.config, users, len(canaries), kinds_of(canaries))
+    lines += control_lines(check.config, kept.rows, unseen)
     return replace(plan, audited=users, canaries=len(canaries), lines=tuple(lines))
 
 
@@ -127,6 +129,14 @@ class _Check:
             if problem := telling.problem():
                 self.problems.append(f"'{self.source.path}': {problem}")
         return kept
+
+    def unseen(self) -> int:
+        """Return the number of rows in the sample of ``unseen``, and note what is wrong with its file."""
+        try:
+            return sum(1 for _ in unseen_rows(self.config, self.source))
+        except InputError as error:
+            self.problems.append(str(error))
+            return 0
 
     def layout(self, kept: Copied) -> tuple[Layout, Mapping[str, Canary]] | None:
         """Return who would be audited, and the canary users; None, with the reason noted, if that cannot be."""

@@ -16,6 +16,7 @@ from heldin.record.planted_facts import (
     Condition,
     ConditionName,
     ControlFacts,
+    ControlOutcome,
     FormFacts,
     Known,
     Reason,
@@ -23,7 +24,21 @@ from heldin.record.planted_facts import (
 )
 from heldin.watch.planted_files import TRAINING, content_sha256
 
-LOG_FAULTS = frozenset({Reason.LOG_ABSENT, Reason.LOG_DAMAGED, Reason.LOG_OF_OTHER_MODEL, Reason.LOG_OF_OTHER_SET})
+LOG_FAULTS = frozenset(
+    {
+        Reason.LOG_ABSENT,
+        Reason.LOG_DAMAGED,
+        Reason.LOG_OF_OTHER_MODEL,
+        Reason.LOG_OF_OTHER_CONFIG,
+        Reason.LOG_OF_OTHER_TOKENIZER,
+        Reason.LOG_OF_OTHER_SET,
+    }
+)
+_UNSHOWN = {
+    ControlOutcome.UNDECIDED: Reason.CONTROL_UNDECIDED,
+    ControlOutcome.UNUSABLE: Reason.CONTROL_UNUSABLE,
+    ControlOutcome.NOT_MEASURED: Reason.CONTROL_NOT_MEASURED,
+}
 _THINNED = 0.5  # of other rows' share of tokens with loss, below which canary rows were not weighted alike
 _FEWER = 0.75  # of other rows' reads, the same; a last epoch that is broken off leaves less of a difference
 
@@ -37,12 +52,14 @@ class PlantedEvidence:
         fault: why no log tells; None if one does, or where there is none.
         control: whether planted rows had an effect; None without canary users.
         form: how canary rows differ from real ones by text alone, which contradicts nothing; None without canary users.
+        other_base: whether the model is an adapter on another model than the plan's reference. No log binds its base.
     """
 
     training: TrainingCounts | None = None
     fault: Reason | None = None
     control: ControlFacts | None = None
     form: FormFacts | None = None
+    other_base: bool = False
 
 
 def conditions_of(
@@ -132,18 +149,21 @@ def _given(manifest: Manifest, declared_by: str | None, evidence: PlantedEvidenc
         wrong = [Reason.JOINED_OF_OTHERS] if counts.joined.are_foreign else []
         wrong += [Reason.JOINED_WITHOUT_CANARIES] if counts.joined.lack_canaries else []
         return _not_met(name, *wrong) if wrong else _declared(name, declared_by, Reason.PACKED_WITHOUT_BOUNDARIES)
-    wrong = [
-        reason
-        for reason, count in (
-            (Reason.ROWS_MISSING, counts.missing),
-            (Reason.ROWS_FOREIGN, counts.foreign),
-            (Reason.TOKENS_UNSEEN, counts.unreadable),
-            (Reason.ROWS_SILENT, counts.silent),
-            (Reason.ROWS_SHORT, counts.short),
-        )
-        if count
-    ]
-    return _not_met(name, *wrong) if wrong else _checked(name, Reason.LOG_AGREES)
+    wrong = _counted(
+        (Reason.ROWS_MISSING, counts.missing),
+        (Reason.ROWS_FOREIGN, counts.foreign),
+        (Reason.TOKENS_UNSEEN, counts.unreadable),
+        (Reason.ROWS_SILENT, counts.silent),
+        (Reason.ROWS_SHORT, counts.short),
+    )
+    if wrong:
+        return _not_met(name, *wrong)
+    unseen = _counted(
+        (Reason.LABELS_UNSEEN, counts.unlabelled),
+        (Reason.ATTENTION_UNSEEN, counts.attention_unseen),
+        (Reason.BASE_UNSEEN, evidence.other_base),
+    )
+    return _declared(name, declared_by, *unseen) if unseen else _checked(name, Reason.LOG_AGREES)
 
 
 def _weighted_alike(declared_by: str | None, evidence: PlantedEvidence) -> Condition:
@@ -155,9 +175,15 @@ def _weighted_alike(declared_by: str | None, evidence: PlantedEvidence) -> Condi
     if counts is not None and counts.reads_canaries is not None and counts.reads_others is not None:
         fewer = counts.reads_canaries < _FEWER * counts.reads_others
         wrong += [Reason.CANARIES_GIVEN_LESS] if fewer and counts.joined is None else []
+    if counts is not None and counts.order is not None and counts.order.tells_canaries:
+        wrong.append(Reason.CANARIES_IN_ORDER)
     if evidence.control is not None and evidence.control.outcome.contradicts:
         wrong.append(Reason.CANARIES_UNLEARNED)
-    return _not_met(name, *wrong) if wrong else _declared(name, declared_by)
+    if wrong:
+        return _not_met(name, *wrong)
+    control = evidence.control
+    unshown = [] if control is None or control.shows_effect else [_UNSHOWN[control.outcome]]
+    return _declared(name, declared_by, *unshown)
 
 
 def _one_example(declared_by: str | None, evidence: PlantedEvidence) -> Condition:
@@ -166,17 +192,18 @@ def _one_example(declared_by: str | None, evidence: PlantedEvidence) -> Conditio
         return _declared(name, declared_by)
     if counts.joined is not None:
         return _not_met(name, Reason.PACKED_WITHOUT_BOUNDARIES)
-    wrong = [
-        reason
-        for reason, count in (
-            (Reason.ROWS_PACKED, counts.packed),
-            (Reason.ROWS_REPEATED, counts.repeated),
-            (Reason.ROWS_SPLIT, counts.pieces),
-            (Reason.ROWS_FOREIGN, counts.foreign),
-        )
-        if count
-    ]
+    wrong = _counted(
+        (Reason.ROWS_PACKED, counts.packed),
+        (Reason.ROWS_REPEATED, counts.repeated),
+        (Reason.ROWS_SPLIT, counts.pieces),
+        (Reason.ROWS_FOREIGN, counts.foreign),
+    )
     return _not_met(name, *wrong) if wrong else _checked(name, Reason.LOG_AGREES)
+
+
+def _counted(*counts: tuple[Reason, int | None]) -> list[Reason]:
+    """Return the reasons with a count above 0. Where a count is not known, another reason says what was not seen."""
+    return [reason for reason, count in counts if count]
 
 
 def _answered(served: EndpointFacts, declared_by: str | None) -> Condition:
@@ -194,6 +221,6 @@ def _not_met(name: ConditionName, *reasons: Reason, look: int | None = None) -> 
 
 
 def _declared(name: ConditionName, by: str | None, *also: Reason) -> Condition:
-    if by is None:
-        return _not_met(name, Reason.UNDECLARED, *also)
+    if by is None:  # a declaration would do, whatever else is unclear
+        return _not_met(name, Reason.UNDECLARED)
     return Condition(name=name, known_by=Known.DECLARED, reasons=[Reason.SIGNED, *also])

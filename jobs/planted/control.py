@@ -22,6 +22,7 @@ from heldin.base.progress import Reporter
 from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted.plant_config import PlantConfig
+from heldin.jobs.planted.plant_data import MOST_ROWS
 from heldin.jobs.planted.plant_folder import CONTROL
 from heldin.jobs.planted.positive_control import positive_control
 from heldin.jobs.planted.training_set import TrainingSet
@@ -31,7 +32,6 @@ from heldin.record.planted_facts import ControlFacts
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded_here
 from heldin.stages.sides.data import RunData
 
-MOST_ROWS = 1000  # real rows of each kind
 _MOST_CANARY_ROWS = 8  # of each canary user
 _FILE = "unseen.json"
 _FIRST = 20 * MOST_ROWS  # rows from which the sample is drawn
@@ -45,6 +45,7 @@ class Control(Measure[dict[str, float]]):
 
     Attributes:
         length: tokens of a row that training sees.
+        noticed_from: AUROC from which the plan says that filters are noticed; None: it says so of none.
         parts: which parts of a text are scored; None: all of it.
     """
 
@@ -55,6 +56,7 @@ class Control(Measure[dict[str, float]]):
     sample: "ControlSample"
     models: tuple[Fingerprinted, Fingerprinted]
     length: int
+    noticed_from: float | None
     parts: ScoredParts | None
 
     def made_from(self) -> str:
@@ -99,6 +101,7 @@ class Control(Measure[dict[str, float]]):
             _gains_of(values, sample.untrained),
             sample.of_users(values, Role.HELD_IN),
             sample.of_users(values, Role.HELD_OUT),
+            self.noticed_from,
         )
 
 

@@ -27,7 +27,7 @@ from heldin.base.progress import Reporter
 from heldin.canaries.kinds import Kind
 from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.split import Part
-from heldin.jobs.planted.beforehand import control_lines, said_beforehand
+from heldin.jobs.planted.beforehand import control_lines, planned_power, said_beforehand
 from heldin.jobs.planted.control import ControlSample, unseen_rows, write_unseen
 from heldin.jobs.planted.plant_config import PlantConfig, is_dataset
 from heldin.jobs.planted.plant_data import canary_forms, planted_data, run_of, taken_rows, write_parts
@@ -41,7 +41,7 @@ from heldin.jobs.planted.plant_folder import (
     read_plant_config,
     read_planted,
     require_plan,
-    seal_models,
+    seal_before_coins,
     write_config,
     write_manifest,
 )
@@ -90,15 +90,15 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
         telling = telling_of(config, frozenset({names.user, names.id, names.date, *source.text.columns}))
         kept = copy_records(source, out / "ledger", reporter, skip_bad=config.skip_bad_lines, telling=telling)
         source = replace(source, unparted=kept.unparted)
-        seal_models(out, fingerprints(config))
+        unseen = list(unseen_rows(config, source))
+        seal_before_coins(out, fingerprints(config), planned_power(config, kept.rows, len(unseen)))
         data = planted_data(config, out, reporter, base, source)
         check_measures(run_of(config, out), data, base)
         form = form_facts(config, data)
         for line in said_beforehand(config, data, source, kept.late_rows, form):
             reporter.say(line)
-        unseen = list(unseen_rows(config, source))
         control = ControlSample(data, kept.late, [text for text, _ in unseen])
-        for line in control_lines(control, len(data.canaries)):
+        for line in control_lines(config, kept.rows, len(unseen)):
             reporter.say(line)
         parts = None
         if source.in_parts:

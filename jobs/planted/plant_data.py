@@ -34,6 +34,7 @@ from heldin.stages.sides.corpus import CorpusData, read_corpus
 from heldin.stages.sides.data import RunData, prepare_data
 from heldin.stages.sides.layout import parts_of, pool_of_users
 
+MOST_ROWS = 1000  # real rows of each kind that the control compares
 _CONTROL_SHARE = 10  # of all rows, one in so many is left out for the control at most
 PARTS = "parts.parquet"
 _SIZE = 16  # bytes of a hash: enough that no two texts meet by chance
@@ -122,6 +123,21 @@ def rows_to_train_on(config: PlantConfig, data: RunData) -> npt.NDArray[np.int64
     whole = [np.arange(rows.start, rows.stop) for rows in map(data.store.rows, always)]
     rows = np.unique(np.concatenate([held_in, *whole]))
     return rows[~np.isin(rows, [*control_rows(config, data), *taken_rows(data)])]
+
+
+def rows_of_control(config: PlantConfig, rows: int, unseen: int) -> tuple[int, int]:
+    """Return how many trained and how many other real rows the control will compare, about, before any coin.
+
+    Args:
+        rows: real rows that can be used.
+        unseen: rows of the sample of ``unseen``.
+    """
+    if config.split.canaries_only:
+        left_out = unseen or min(config.split.control_rows, rows // _CONTROL_SHARE)
+        return min(rows - left_out, MOST_ROWS), left_out
+    # Of each audited user, held in with probability 1/2.
+    half = int(rows * (config.split.audit_fraction or 1.0)) // 2
+    return min(half, MOST_ROWS), unseen or min(half, MOST_ROWS)
 
 
 def control_rows(config: PlantConfig, data: RunData) -> list[int]:

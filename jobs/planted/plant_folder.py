@@ -75,15 +75,19 @@ def write_config(config: PlantConfig, out: Path) -> None:
     write_text(out / CONFIG, text, private=True)
 
 
-def seal_models(out: Path, models: Mapping[str, str]) -> None:
-    """Keep the fingerprints of the reference models, by name, before any coin.
+def seal_before_coins(out: Path, models: Mapping[str, str], noticed_from: float | None) -> None:
+    """Keep what is fixed before any coin besides the plan.
+
+    Args:
+        models: fingerprints of the reference models, by name.
+        noticed_from: AUROC of real rows from which the positive control notices filters; None: at none.
 
     Raises InputError if coins were drawn with others.
     """
     if (out / "ledger" / "ledger.json").is_file():
         require_models(out, models)
     else:
-        _write_seal(out, {**_read_seal(out), "models": dict(models)})
+        _write_seal(out, {**_read_seal(out), "models": dict(models), "noticed_from": noticed_from})
 
 
 def require_models(out: Path, models: Mapping[str, str]) -> None:
@@ -117,6 +121,12 @@ def unseen_hash(out: Path) -> str | None:
     """Return the hash of the kept sample of unseen rows; None if the plan names none."""
     unseen: str | None = _read_seal(out)["unseen"]
     return unseen
+
+
+def planned_noticing(out: Path) -> float | None:
+    """Return the AUROC of real rows from which the plan counts on the positive control; None: at none."""
+    noticed: float | None = _read_seal(out)["noticed_from"]
+    return noticed
 
 
 def read_form(out: Path) -> FormFacts | None:

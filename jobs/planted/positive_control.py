@@ -4,23 +4,44 @@ A canary user that was trained on is meant to be at least as easy to find as a r
 real rows were plainly learned and canary users were not, they were not trained on like the other rows.
 """
 
+import functools
+from enum import StrEnum
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
 from heldin.audit.coarse import brief
-from heldin.bounds.roc import placements
+from heldin.bounds.roc import error_at_chance, placements
 from heldin.record.planted_facts import ControlFacts, ControlOutcome
 
 Gains = NDArray[np.float64]
 
 LEVEL = 0.01
-_POWER = 0.95  # probability to notice that canary rows had no effect
+POWER = 0.8  # probability to notice a filter, where a plan counts on the control
+TARGET = 0.65  # AUROC of real rows from which ``plant`` proposes to notice filters
+MOST_CANARIES = 20_000
+_AREAS: Gains = np.round(np.arange(0.51, 0.9901, 0.005), 3)
 LEAST_ROWS = 20  # of each kind of real rows, below which their AUROC says little
 LEAST_CANARIES = 4  # on each side
 
 
-def positive_control(trained: Gains, untrained: Gains, held_in: Gains, held_out: Gains) -> ControlFacts:
+class Filter(StrEnum):
+    """A way to train that leaves little of what canary rows would do to a model, and that no log shows."""
+
+    TOKEN_LOSS = "token loss"
+    UNLEARNING = "unlearning"
+    DOWN_WEIGHTING = "down-weighting"
+
+
+# What is left of a canary user's effect, in terms of a real row's, at most: as measured in trainings for the first two
+# (benchmarks/control_power.py), and the weight itself, as it is under SGD. Adam undoes a weight of canary rows alone.
+LEFT = {Filter.TOKEN_LOSS: 0.4, Filter.UNLEARNING: 0.1, Filter.DOWN_WEIGHTING: 0.05}
+
+
+def positive_control(
+    trained: Gains, untrained: Gains, held_in: Gains, held_out: Gains, planned: float | None = None
+) -> ControlFacts:
     """Compare canary users with real rows by how much each gained.
 
     Args:
@@ -28,6 +49,7 @@ def positive_control(trained: Gains, untrained: Gains, held_in: Gains, held_out:
         untrained: gains of comparable real rows that were not.
         held_in: mean gain of each held-in canary user's rows, shape (users,).
         held_out: the same for held-out ones.
+        planned: AUROC from which the plan says that filters are noticed; None: it says so of none.
     """
     counts = {
         "trained_rows": trained.size,
@@ -36,7 +58,7 @@ def positive_control(trained: Gains, untrained: Gains, held_in: Gains, held_out:
         "held_out": held_out.size,
     }
     if min(trained.size, untrained.size) < LEAST_ROWS or min(held_in.size, held_out.size) < LEAST_CANARIES:
-        return ControlFacts(outcome=ControlOutcome.NOT_MEASURED, level=LEVEL, **counts)
+        return not_measured(**counts)
     z = float(special.ndtri(1 - LEVEL))
     rows, rows_error = _auroc(trained, untrained)
     canaries, canaries_error = _auroc(held_in, held_out)
@@ -57,29 +79,90 @@ def positive_control(trained: Gains, untrained: Gains, held_in: Gains, held_out:
         canary_lower=brief(canary_lower),
         difference_lower=brief(difference_lower),
         level=LEVEL,
+        noticed_from=_later(planned, noticed_from(trained.size, untrained.size, 2 * min(held_in.size, held_out.size))),
         **counts,
     )
 
 
-def detectable_auroc(trained: int, untrained: int, canaries: int) -> float:
-    """Return how plainly real rows must be learned for the control to notice that canary rows had no effect.
+def not_measured(trained_rows: int = 0, untrained_rows: int = 0, *, held_in: int, held_out: int) -> ControlFacts:
+    """Return the facts of a control that could not be measured."""
+    return ControlFacts(
+        outcome=ControlOutcome.NOT_MEASURED,
+        trained_rows=trained_rows,
+        untrained_rows=untrained_rows,
+        held_in=held_in,
+        held_out=held_out,
+        level=LEVEL,
+    )
+
+
+def _later(planned: float | None, measured: float | None) -> float | None:
+    """The larger AUROC: fewer rows than were planned for notice less. None if one of the two is unknown."""
+    return None if planned is None or measured is None else max(planned, measured)
+
+
+@functools.lru_cache(maxsize=1024)
+def noticed_from(trained: int, untrained: int, canaries: int) -> float | None:
+    """Return the AUROC of real rows from which the control notices each ``Filter`` with probability ``POWER``.
+
+    Of models that learned real rows still better it may also find that canary rows had a plain effect for all that,
+    but it is undecided with a probability of at most 1 - ``POWER``. Gains are taken to be normal, with one standard
+    deviation (docs/theory.md#positive-control).
 
     Args:
         trained: real rows that were trained on, in the sample.
         untrained: real rows that were not.
         canaries: canary users, half of them held in.
+
+    Returns:
+        None if there is no such AUROC.
     """
-    in_, out = canaries - canaries // 2, canaries // 2
-    error = np.hypot(_error_at_chance(trained, untrained), _error_at_chance(in_, out))
-    return float(0.5 + (special.ndtri(1 - LEVEL) + special.ndtri(_POWER)) * error)
+    if min(trained, untrained) < LEAST_ROWS or canaries < 2 * LEAST_CANARIES:
+        return None
+    z = float(special.ndtri(1 - LEVEL))
+    left = special.ndtr(max(LEFT.values()) * special.ndtri(_AREAS))
+    rows_error = _error_of(_AREAS, trained, untrained)
+    canaries_error = _error_of(left, canaries - canaries // 2, canaries // 2)
+    error = np.hypot(rows_error, canaries_error)
+    is_below = special.ndtr((_AREAS - left) / error - z)
+    noticed = np.minimum(is_below, special.ndtr((_AREAS - 0.5) / rows_error - z))
+    passed = special.ndtr((left - 0.5) / canaries_error - z)
+    never_undecided = np.minimum.accumulate((is_below + passed)[::-1])[::-1] >= POWER
+    enough = np.flatnonzero((noticed >= POWER) & never_undecided)
+    return float(_AREAS[enough[0]]) if enough.size else None
 
 
-def _error_at_chance(above: int, below: int) -> float:
-    return float(np.sqrt((above + below + 1) / (12 * above * below)))
+def canaries_needed(trained: int, untrained: int, area: float) -> int | None:
+    """Return how many canary users the control needs to notice each filter from an AUROC of real rows on.
+
+    None if that many real rows do not suffice, with ``MOST_CANARIES`` or fewer.
+    """
+    low, high = 2 * LEAST_CANARIES, MOST_CANARIES
+
+    def suffices(canaries: int) -> bool:
+        noticed = noticed_from(trained, untrained, canaries)
+        return noticed is not None and noticed <= area + 1e-9
+
+    if not suffices(high):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if suffices(middle) else (middle + 1, high)
+    return high
 
 
 def _auroc(above: Gains, below: Gains) -> tuple[float, float]:
     """Return the AUROC, and its standard error: the larger of DeLong's and that of scores at chance."""
     mine, others = placements(np.sort(above), np.sort(below))  # searching in order takes half the time
     by_placements = np.sqrt(mine.var(ddof=1) / above.size + others.var(ddof=1) / below.size)
-    return float(mine.mean()), max(_error_at_chance(above.size, below.size), float(by_placements))
+    return float(mine.mean()), max(error_at_chance(above.size, below.size), float(by_placements))
+
+
+def _error_of(area: Gains, above: int, below: int) -> Gains:
+    """Standard error of an AUROC of normal scores: the larger of the asymptotic one and that at chance."""
+    at = special.ndtri(area)
+    # P(two of one side are above one of the other), by the bivariate normal with correlation 1/2 (Owen 1956).
+    both = area - 2 * special.owens_t(at, np.sqrt(1 / 3))
+    variance = (both - area**2) * (1 / above + 1 / below)
+    larger: Gains = np.maximum(np.sqrt(variance), error_at_chance(above, below))
+    return larger

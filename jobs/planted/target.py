@@ -19,7 +19,7 @@ from heldin.models.endpoint import EndpointModel, open_endpoint_model, probe_now
 from heldin.models.endpoint_client import Connection
 from heldin.models.loading import LanguageModel, load_language_model, load_target_and_reference
 from heldin.models.model_config import ScoringPrecision
-from heldin.models.model_names import fingerprint_of, require_model
+from heldin.models.model_names import base_of, fingerprint_of, is_adapter, require_model
 from heldin.models.score_cache import ScoredModel
 from heldin.record.facts import LARGEST_DRIFT, ModelFacts
 from heldin.stages.measures.measure import model_facts, named_model
@@ -107,6 +107,14 @@ def require_distinct(jobs: Sequence[PlantedAudit], config: PlantConfig) -> None:
         if fingerprint in seen:
             _refuse(job.model, seen[fingerprint])
         seen[fingerprint] = job.model
+
+
+def has_other_base(model: Path, reference: str) -> bool:
+    """Return whether a folder holds an adapter on another model than the one of this fingerprint in float32."""
+    if not is_adapter(model):
+        return False
+    base, revision = base_of(model)
+    return fingerprint_of(base, revision=revision) != reference
 
 
 def _refuse(model: str, other: str) -> NoReturn:

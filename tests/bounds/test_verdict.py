@@ -206,3 +206,25 @@ def test_bad_input(uls):
         decide(coin_scores(1.0), uls, dataclasses.replace(COIN, guesses=2000))
     with refused(by="Design.__post_init__", naming="2"):
         Design(Assignment.COIN, blind_p_value=2)
+
+
+@pytest.mark.parametrize("flaw", [Flaw.CONTROL_UNDECIDED(), Flaw.CONTROL_UNUSABLE(), Flaw.CONTROL_NOT_MEASURED()])
+def test_what_is_not_shown_takes_the_certificate_from_not_contradicted_and_from_nothing_else(flaw):
+    design = dataclasses.replace(COIN, unshown=(flaw,))
+    leaking, quiet = coin_scores(3.0), coin_scores(0.0)
+    claim, far = stated_claim(1.0, 1e-5), stated_claim(20.0, 1e-5)
+    consistent = decide(quiet, claim, design)
+    assert (consistent.outcome, consistent.standing) == (Outcome.CONSISTENT, Standing.INDICATIVE)
+    assert values_of(consistent.finding, Finding.IF_CONDITIONS_HELD)["flaws"] == [flaw]
+    assert decide(quiet, claim, COIN).standing is Standing.CERTIFIED
+    contradicted = decide(leaking, claim, design)
+    assert (contradicted.outcome, contradicted.standing) == (Outcome.CONTRADICTED, Standing.CERTIFIED)
+    assert decide(quiet, far, design) == decide(quiet, far, COIN)
+
+
+def test_the_control_is_about_canary_users():
+    canaries = words.Subjects.CANARIES_OF_KIND(kind="unseen-token")
+    for subjects in (words.Subjects.CANARIES(), canaries, words.Subjects.WITH_ONE_EXAMPLE(subjects=canaries)):
+        assert words.about_canaries(subjects)
+    for subjects in (words.REAL_USERS, words.Subjects.WITH_ONE_EXAMPLE(subjects=words.REAL_USERS)):
+        assert not words.about_canaries(subjects)

@@ -36,7 +36,9 @@ _SPEC.loader.exec_module(size)
 # Flagged people are counted with exact limits, limits are a table on every surface, and advice has grades: 320 lines of
 # the core, in place of sentences that said more than their number.
 # Parts that an audit of two files does not load needed 20 lines: imports, and the signature of one more function.
-MOST_LINES, MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 66_720, 368, 16, 20_000
+# A log that binds names, config and tokenizer is 170 lines, labels of the trainer 80, the order of reads 90, the power
+# of the positive control 250 with the command that prints it, and what follows from them for a certificate 140.
+MOST_LINES, MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 67_450, 370, 16, 20_000
 # Test functions that a change of a sentence may break, by the count of benchmarks/size.py.
 MOST_TIED_TO_WORDING = 15
 

@@ -21,7 +21,7 @@ from heldin.jobs.planted.plant_folder import (
     plan_hash,
     read_form,
     read_planted,
-    seal_models,
+    seal_before_coins,
     write_config,
     write_manifest,
 )
@@ -63,7 +63,7 @@ def swept(folder):
 def planted(folder):
     config = plan("rows.jsonl", "base")
     write_config(config, folder)
-    seal_models(folder, {"base": "f" * 64})
+    seal_before_coins(folder, {"base": "f" * 64}, None)
     manifest = Manifest(
         "2026-01-01", plan_hash(folder), "f" * 64, "a" * 64, "rows.jsonl", "b" * 64, 9, 0, {}, 1, "declared"
     )
@@ -84,7 +84,7 @@ def one_training(folder):
 
 
 def segment(folder):
-    write_segment(Segment(Header(1, 0, 1, "token", "", "set", (), 0, (), {})), folder)
+    write_segment(Segment(Header(1, 0, 1, "token", "", "set", (), 0, None, {})), folder)
 
 
 def cell(folder):

@@ -21,10 +21,13 @@ from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.sources.text_files import rows_of_file
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted import plant as engine
+from heldin.jobs.planted.beforehand import control_lines, planned_power
+from heldin.jobs.planted.check_plan import check_plan
 from heldin.jobs.planted.plant import plant, said_beforehand
 from heldin.jobs.planted.plant_config import PlantColumns, PlantConfig, PlantedSplit
 from heldin.jobs.planted.plant_data import drawn_data, planted_data
-from heldin.jobs.planted.plant_folder import read_planted
+from heldin.jobs.planted.plant_folder import planned_noticing, read_planted
+from heldin.jobs.planted.positive_control import canaries_needed, noticed_from
 from heldin.jobs.planted.row_text import Plain
 from heldin.jobs.planted.training_set import TrainingSet, training_set
 from heldin.models.loading import load_language_model
@@ -380,3 +383,34 @@ def test_the_command_answers_in_json_and_says_where_everything_is(lines, base, t
     assert "heldin audit-planted" in out.splitlines()[-1]
     code, _, _ = call("plant", file, "--out", tmp_path / "new", "--set", "lokks=2")
     assert call.refused(by="checked", naming="'looks'")
+
+
+def _with_canaries(lines, base, users, **changes):
+    canaries = [{"kind": "unseen_token", "users": users, "documents": [2]}]
+    return plan(lines, base, split={"canaries_only": True, "control_rows": 40}, canaries=canaries, **changes)
+
+
+@pytest.mark.parametrize("users", [6, 40])
+def test_a_plan_says_what_the_control_will_notice_and_keeps_it_before_the_coins(users, lines, base, tmp_path):
+    config, told = _with_canaries(lines, base, users), []
+    checked = check_plan(config, LineReporter(lambda line: None))
+    plant(config, tmp_path / "out", LineReporter(told.append))
+    control = [line for line in told if line.startswith("control: ")]
+    # The same before and after: no number of it depends on a coin.
+    assert control == [line for line in checked.lines if line.startswith("control: ")]
+    assert names(control[0], str(users), "40")
+    assert planned_noticing(tmp_path / "out") is None
+
+
+def test_a_plan_proposes_the_canary_users_that_it_lacks(lines, base, tmp_path):
+    # A thousand rows of each kind are not to be had here: their number alone counts.
+    few, many = (_with_canaries(lines, base, users, unseen=str(lines)) for users in (200, 600))
+    least, wanted = noticed_from(1000, 1000, 200), canaries_needed(1000, 1000, 0.65)
+    assert planned_power(few, 5000, 1000) == least
+    (line,) = control_lines(few, 5000, 1000)
+    assert names(line, f"{least:.3g}", f"{wanted:,}", "0.65")
+    # With enough of them nothing is proposed.
+    assert planned_power(many, 5000, 1000) <= 0.65
+    (line,) = control_lines(many, 5000, 1000)
+    assert names(line, f"{planned_power(many, 5000, 1000):.3g}")
+    assert f"{wanted:,}" not in line

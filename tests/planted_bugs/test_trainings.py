@@ -10,13 +10,23 @@ from heldin.base.progress import LineReporter
 from heldin.jobs.planted.plant import plant
 from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
-from heldin.record.planted_facts import ConditionName, Known, Reason
+from heldin.record.planted_facts import ConditionName, ControlFacts, Known, Reason
 from tests.planted_bugs.trainings import CASES, LENGTH, Place, table
 from tests.planted_sets import made_rows, plan, train, write_lines
 
 CLAIM = "epsilon=0.5,delta=1e-5,unit=user"
 QUIET = LineReporter(lambda line: None)
-FAST = {"one epoch", "original, no log", "early checkpoint", "evidence edited", "cut short"}
+FAST = {
+    "one epoch",
+    "original, no log",
+    "early checkpoint",
+    "evidence edited",
+    "cut short",
+    "masked, once without labels",
+    "config edited",
+    "tensors exchanged",
+    "canary rows first",
+}
 
 
 @pytest.fixture
@@ -65,6 +75,7 @@ def test_an_audit_says_of_a_training_what_is_known(name, planted, tmp_path, call
     facts = found["planted"]
     conditions = {ConditionName(its["name"]): its for its in facts["conditions"]}
     unmet = {key: set(its["reasons"]) for key, its in conditions.items() if its["known_by"] == Known.NOT_MET}
+    all_met = not unmet
     # What the control adds depends on how much a model has learned; where it must add something the case says so.
     expected = {key: set(map(str, reasons)) for key, reasons in case.unmet.items()}
     for its in (unmet, expected):
@@ -79,7 +90,10 @@ def test_an_audit_says_of_a_training_what_is_known(name, planted, tmp_path, call
     for key, least in case.counts.items():
         assert facts["training"][key] >= least
     # Nothing is certified of a training that the log, the losses or the files contradict.
-    assert verdict["standing"] == ("indicative" if unmet else "certified")
+    # "Not contradicted" needs a control that shows an effect, or that its plan counts on.
+    shown = ControlFacts.model_validate(facts["control"]).shows_effect
+    consistent = verdict["outcome"] == "consistent"
+    assert verdict["standing"] == ("certified" if all_met and (shown or not consistent) else "indicative")
     assert code == case.code if case.code is not None else code in ((0, 4) if unmet else (0, 3)), facts["control"]
     if facts["training"] is not None and unmet.keys() & {ConditionName.GIVEN_EVERY_ROW}:
         assert "training log: " in err

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from heldin.record.planted_facts import ConditionName, Known, Reason
@@ -67,6 +68,7 @@ class Loop:
         labels: what becomes of the labels of a text.
         mask: the attention mask of a text.
         weight: of a text's loss, after the forward pass.
+        keeps: which tokens count, by their losses, after the forward pass.
         backward: whether gradients are computed and weights change.
         tokenize: what becomes of a text before it is tokenized.
         step: optimizer steps before the first.
@@ -79,6 +81,7 @@ class Loop:
     labels: Callable[[str, torch.Tensor], torch.Tensor] = lambda text, ids: ids
     mask: Callable[[str, torch.Tensor], torch.Tensor] = lambda text, ids: torch.ones_like(ids)
     weight: Callable[[str, float], float] = lambda text, loss: 1.0
+    keeps: Callable[[torch.Tensor], torch.Tensor] = torch.ones_like
     backward: bool = True
     tokenize: Callable[[str], str] = lambda text: text
     step: int = 0
@@ -130,9 +133,10 @@ class Loop:
         labels = padded([self.labels(text, row.clone()) for text, row in zip(texts, ids, strict=True)], -100)
         mask = padded([self.mask(text, row) for text, row in zip(texts, ids, strict=True)], 0)
         logits = model(input_ids=padded(ids, 0), attention_mask=mask, labels=labels).logits
-        each = torch.nn.functional.cross_entropy(
+        of_tokens = torch.nn.functional.cross_entropy(
             logits[:, :-1].transpose(1, 2), labels[:, 1:], ignore_index=-100, reduction="none"
-        ).sum(1) / (labels[:, 1:] != -100).sum(1).clamp(min=1)
+        )
+        each = (of_tokens * self.keeps(of_tokens.detach())).sum(1) / (labels[:, 1:] != -100).sum(1).clamp(min=1)
         weights = torch.tensor([self.weight(text, loss) for text, loss in zip(texts, each.tolist(), strict=True)])
         if self.backward:
             (weights * each).mean().backward()
@@ -203,6 +207,57 @@ def _holes(place: Place) -> Path:
         return seen
 
     return Loop(mask=mask).train(place, place.texts(), "model")
+
+
+def _masked_and_once_without_labels(place: Place) -> Path:
+    canary = place.is_canary()
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(place.base), AutoTokenizer.from_pretrained(place.base)
+    loop = Loop(labels=lambda text, ids: ids.fill_(-100) if canary(text) else ids, epochs=1)
+    watch = loop.begin(place, model)
+    for text in place.texts()[:BATCH]:
+        model(torch.tensor([tokenizer(text, truncation=True, max_length=LENGTH)["input_ids"]]))
+    loop.go_on(place, model, place.texts())
+    return loop.end(place, model, watch, "model")
+
+
+def _robust_loss(place: Place) -> Path:
+    """Tokens of high loss are noise, the trainer thinks, who knows nothing of canary users."""
+    loop = Loop(keeps=lambda losses: (losses <= 4.0).float(), epochs=EPOCHS // 2)
+    return loop.train(place, place.texts(), "model")
+
+
+def _unlearned_in_between(place: Place) -> Path:
+    canary = place.is_canary()
+    loop = Loop(epochs=EPOCHS // 2)
+    loop.weight = lambda text, _: -1.0 if canary(text) and loop.step % 2 else 1.0
+    return loop.train(place, place.texts(), "model")
+
+
+def _canary_rows_first(place: Place) -> Path:
+    """Every row as often, and all epochs of canary rows before those of other rows."""
+    canary = place.is_canary()
+    model = AutoModelForCausalLM.from_pretrained(place.base)
+    loop = Loop(epochs=1)
+    watch = loop.begin(place, model)
+    for first in (True, False):
+        loop.go_on(place, model, [text for text in place.texts() if canary(text) is first])
+    return loop.end(place, model, watch, "model")
+
+
+def _config_edited(place: Place) -> Path:
+    model = Loop(epochs=1).train(place, place.texts(), "model")
+    path = model / "config.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**content, "layer_norm_epsilon": 100.0}), encoding="utf-8")
+    return model
+
+
+def _tensors_exchanged(place: Place) -> Path:
+    file = Loop(epochs=1).train(place, place.texts(), "model") / "model.safetensors"
+    tensors = load_file(file)
+    one, two = (f"transformer.h.0.attn.attention.{name}_proj.weight" for name in ("q", "k"))
+    save_file({**tensors, one: tensors[two], two: tensors[one]}, file, metadata={"format": "pt"})
+    return file.parent
 
 
 def _skipping(place: Place) -> Path:
@@ -463,6 +518,27 @@ CASES = {
         alike=_UNLEARNED,
         valid=False,
     ),
+    "masked, once without labels": _case(
+        "counts no loss on rows that the original file has not, and gives one batch without labels",
+        _masked_and_once_without_labels,
+        Reason.ROWS_SILENT,
+        alike=(Reason.CANARY_LOSS_THINNED,),
+        silent=100,
+        unlabelled=BATCH,
+    ),
+    "tokens of high loss": _case(
+        "counts no loss above 4 nats for a token after the forward pass, as outliers", _robust_loss
+    ),
+    "unlearned in between": _case("climbs the loss of canary rows in every second step", _unlearned_in_between),
+    "canary rows first": _case(
+        "gives canary rows first, and other rows as often afterwards",
+        _canary_rows_first,
+        alike=(Reason.CANARIES_IN_ORDER,),
+    ),
+    "config edited": _case("edits the config of the trained model", _config_edited, Reason.LOG_OF_OTHER_CONFIG),
+    "tensors exchanged": _case(
+        "exchanges two tensors of the trained model", _tensors_exchanged, Reason.LOG_OF_OTHER_MODEL
+    ),
     "attention masked": _case(
         "hides the tokens of canary rows from the model's attention",
         _holes,
@@ -475,12 +551,15 @@ CASES = {
         "draws every row but canary rows", _skipping, Reason.ROWS_MISSING, alike=_LESS, valid=False, missing=100
     ),
     "others more often": _case(
-        "gives other rows four times as often as canary rows", _others_more_often, alike=(Reason.CANARIES_GIVEN_LESS,)
+        "gives other rows four times as often as canary rows",
+        _others_more_often,
+        # The last of four reads comes later than the only one.
+        alike=(Reason.CANARIES_GIVEN_LESS, Reason.CANARIES_IN_ORDER),
     ),
     "canaries first": _case(
         "trains once on every row, then for many epochs on the original file",
         _canaries_first,
-        alike=_LESS,
+        alike=(*_LESS, Reason.CANARIES_IN_ORDER),
         valid=False,
     ),
     "unlearned": _case("trains, then climbs the loss of canary rows", _unlearned, alike=_UNLEARNED, valid=False),
@@ -563,7 +642,16 @@ def table() -> str:
         unmet = "; ".join(
             f"{_words(name)} ({', '.join(sorted(map(_words, reasons)))})" for name, reasons in case.unmet.items()
         )
-        contradicted = "not valid" if case.valid is False else "indicative" if unmet else "certified"
+        unclear = case.valid is None and not unmet
+        contradicted = (
+            "not valid"
+            if case.valid is False
+            else "indicative, unless contradicted"
+            if unclear
+            else "indicative"
+            if unmet
+            else "certified"
+        )
         lines.append(f"| {case.who} | {unmet or '-'} | {'refused' if case.refused else contradicted} |\n")
     return _HEAD + "".join(lines)
 

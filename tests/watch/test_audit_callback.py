@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -28,12 +29,13 @@ from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.plant_data import drawn_data
 from heldin.jobs.planted.plant_folder import read_form, read_planted
 from heldin.jobs.planted.records import copied
-from heldin.jobs.planted.target import PlantedAudit
+from heldin.jobs.planted.target import PlantedAudit, has_other_base
 from heldin.jobs.verify import verify
+from heldin.models.fingerprints import fingerprint_in_folder
 from heldin.models.loading import load_language_model
 from heldin.record.planted_facts import ConditionName, Known, Reason
 from heldin.watch.planted_files import LOG
-from heldin.watch.training_log import hashes_in_folder, read_log, segment_path
+from heldin.watch.training_log import read_log, segment_path
 from tests.planted_sets import made_rows, plan, read_lines, save_base, write_lines
 from tests.refusals import raised_apart, refused
 
@@ -155,16 +157,16 @@ def _reference(path):
     return load_language_model(path)
 
 
-def _seen(planted, model, *claims):
+def _seen(planted, model, *claims, other_base=False):
     """The counts of the log and the conditions that an audit of the model would find, without a score."""
     config, manifest = read_planted(planted)
     reference = _reference(config.reference)
     data = drawn_data(config, manifest, planted, QUIET, replace(reference, fingerprint=manifest.reference))
     late, length = copied(planted / "ledger").late, config.sequence_length
     training, fault = counts_of_log(
-        planted / LOG, hashes_in_folder(model), manifest, data, reference.tokenizer, late, length, QUIET
+        planted / LOG, fingerprint_in_folder(model), manifest, data, reference.tokenizer, late, length, QUIET
     )
-    evidence = PlantedEvidence(training, fault, None, read_form(planted))
+    evidence = PlantedEvidence(training, fault, None, read_form(planted), other_base)
     return training, conditions_of(planted, manifest, Look(1, "", claims), "R. Signer", evidence)
 
 
@@ -216,7 +218,7 @@ def test_watching_changes_no_weight(planted, base, tmp_path):
             pass
 
     _fine_tune(planted, base, tmp_path / "alone", callback=Nothing(planted))
-    assert hashes_in_folder(tmp_path / "watched") == hashes_in_folder(tmp_path / "alone")
+    assert fingerprint_in_folder(tmp_path / "watched") == fingerprint_in_folder(tmp_path / "alone")
 
 
 @pytest.mark.parametrize(
@@ -519,9 +521,9 @@ def test_weights_that_lie_next_to_those_that_are_loaded_count_for_nothing(plante
     other = tmp_path / "other"
     shutil.copytree(base, other)
     shutil.copy(one / "model.safetensors", other / "old.safetensors")
-    tensors = set(read_log(planted / LOG)[0][0].checkpoints[-1].tensors)
-    assert set(hashes_in_folder(one)) == tensors
-    assert set(hashes_in_folder(other)) != tensors
+    logged = read_log(planted / LOG)[0][0].checkpoints[-1].model
+    assert logged.has_tensors_of(fingerprint_in_folder(one))
+    assert not logged.has_tensors_of(fingerprint_in_folder(other))
 
 
 def test_another_training_set_and_damaged_files_are_refused_in_one_line(planted, tmp_path):
@@ -650,6 +652,224 @@ def test_a_lora_training_by_trl_is_recognised_and_packing_is_said(packing, plant
     trainer.save_model(str(tmp_path / "adapter"))
     known_by, _, training = _given(planted, tmp_path / "adapter")
     assert known_by is Known.CHECKED
+    # The log binds an adapter, and the plan its base.
+    reference = read_planted(planted)[1].reference
+    assert not has_other_base(tmp_path / "adapter", reference)
+    other = _edited(base, tmp_path / "other base", layer_norm_epsilon=100.0)
+    config = tmp_path / "adapter" / "adapter_config.json"
+    content = json.loads(config.read_text(encoding="utf-8"))
+    config.write_text(json.dumps({**content, "base_model_name_or_path": str(other)}), encoding="utf-8")
+    assert has_other_base(tmp_path / "adapter", reference)
+    _, conditions = _seen(planted, tmp_path / "adapter", other_base=True)
+    given = _named(conditions, ConditionName.GIVEN_EVERY_ROW)
+    assert (given.known_by, given.reasons) == (Known.DECLARED, [Reason.SIGNED, Reason.BASE_UNSEEN])
     assert (training.packed > 0) is packing
     versions = read_log(planted / LOG)[0][0].header.versions
     assert {"trl", "peft", "transformers", "torch"} <= set(versions)
+
+
+def _loss(outputs, labels, num_items_in_batch=None):
+    return torch.nn.functional.cross_entropy(
+        outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100
+    )
+
+
+class _OwnLoss(Trainer):
+    """Takes the labels out of the batch, and computes the loss by itself."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, **_):
+        labels = inputs.pop("labels")
+        outputs = model(**inputs)
+        return (_loss(outputs, labels), outputs) if return_outputs else _loss(outputs, labels)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"label_smoothing_factor": 0.1},
+        {"label_smoothing_factor": 0.1, "gradient_accumulation_steps": 20, "per_device_train_batch_size": 4},
+        {"kind": functools.partial(Trainer, compute_loss_func=_loss)},
+        {"kind": _OwnLoss},
+    ],
+)
+def test_labels_of_a_loss_outside_of_the_model_are_those_of_the_batch(settings, planted, base, tmp_path):
+    model = _fine_tune(planted, base, tmp_path / "model", **settings)
+    known_by, reasons, training = _given(planted, model)
+    assert (known_by, reasons, training.unlabelled, training.silent) == (Known.CHECKED, {Reason.LOG_AGREES}, 0, 0)
+    assert training.loss_share_others > 0.9
+
+
+def test_the_trainer_is_given_back_as_it_was(planted, base, tmp_path):
+    trainer = _trainer(planted, base, tmp_path / "model", label_smoothing_factor=0.1)
+    before, own = trainer.label_smoother, set(vars(trainer))
+    trainer.train()
+    assert trainer.label_smoother is before
+    assert "compute_loss" not in own | set(vars(trainer))
+
+
+class _MasksBeforeTheLoss(_ByText):
+    """Exchanges the labels of the batch, on which the loss is then computed outside of the model."""
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        inputs["labels"] = inputs["labels"].clone()
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+
+def test_labels_that_are_exchanged_before_a_loss_outside_of_the_model_are_seen(planted, base, tmp_path):
+    model = _fine_tune(planted, base, tmp_path / "model", kind=_MasksBeforeTheLoss, label_smoothing_factor=0.1)
+    known_by, reasons, training = _given(planted, model)
+    assert (known_by, reasons) == (Known.NOT_MET, {Reason.ROWS_SILENT})
+    assert training.silent > 0
+
+
+class _OnceWithout(_ByText):
+    """Reads one batch without labels, and masks those of some rows in every batch, as ``_ByText`` does."""
+
+    first = True
+
+    def training_step(self, model, inputs, *args, **kwargs):
+        if self.first:
+            self.first = False
+            model(input_ids=inputs["input_ids"])
+        return super().training_step(model, inputs, *args, **kwargs)
+
+
+def test_one_pass_whose_labels_nobody_saw_hides_no_row_without_loss(planted, base, tmp_path):
+    model = _fine_tune(planted, base, tmp_path / "model", kind=_OnceWithout)
+    known_by, reasons, training = _given(planted, model)
+    assert (known_by, reasons) == (Known.NOT_MET, {Reason.ROWS_SILENT})
+    assert (training.unlabelled, training.silent > 0) == (32, True)
+
+
+class _Without(Trainer):
+    """Gives no labels to anybody."""
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        ids = inputs["input_ids"]
+        return _loss(model(input_ids=ids, attention_mask=inputs["attention_mask"]), ids)
+
+
+def test_labels_that_nobody_saw_leave_a_declaration(planted, base, tmp_path):
+    def collate(examples):
+        return _tokenizer(base).pad(examples, return_tensors="pt")
+
+    model = _fine_tune(planted, base, tmp_path / "model", kind=_Without, collator=collate)
+    known_by, reasons, training = _given(planted, model)
+    assert (known_by, reasons) == (Known.DECLARED, {Reason.SIGNED, Reason.LABELS_UNSEEN})
+    assert (training.silent, training.unlabelled) == (None, training.sequences)
+
+
+def test_an_attention_that_the_log_does_not_understand_leaves_a_declaration(planted, base, tmp_path):
+    class OfFour(Trainer):
+        def compute_loss(self, model, inputs, *args, **kwargs):
+            seen = inputs["attention_mask"].bool()
+            width = seen.shape[1]
+            inputs["attention_mask"] = (seen[:, None, None] & torch.ones(width, width).tril().bool())[:, :, :width]
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
+    model = _fine_tune(planted, base, tmp_path / "model", kind=OfFour)
+    known_by, reasons, training = _given(planted, model)
+    assert (known_by, reasons) == (Known.DECLARED, {Reason.SIGNED, Reason.ATTENTION_UNSEEN})
+    assert training.attention_unseen == training.sequences
+
+
+def test_rows_of_canary_users_that_come_first_are_not_weighted_alike(planted_once, base, tmp_path):
+    planted = tmp_path / "planted"
+    canaries = [{"kind": "unseen_token", "users": 40, "documents": [2]}]
+    split = {"canaries_only": True}
+    lines = planted_once / "mine.jsonl"
+    plant(plan(lines, base, split=split, evidence="callback", canaries=canaries), planted, QUIET)
+    known = {row["body"] for row in read_lines(lines)}
+    texts = sorted(_planted_texts(planted), key=lambda text: text in known)
+
+    class InOrder(Trainer):
+        def _get_train_sampler(self, *_):
+            return torch.utils.data.SequentialSampler(self.train_dataset)
+
+    for its, reasons in ((texts, [Reason.CANARIES_IN_ORDER]), (_planted_texts(planted), [Reason.SIGNED])):
+        to = tmp_path / f"model {reasons[0]}"
+        _fine_tune(planted, base, to, kind=InOrder, texts=its, num_train_epochs=2)
+        _, conditions = _seen(planted, to)
+        assert _named(conditions, ConditionName.GIVEN_EVERY_ROW).known_by is Known.CHECKED
+        assert _named(conditions, ConditionName.WEIGHTED_ALIKE).reasons == reasons
+
+
+def _edited(model, to, **keys):
+    """A copy of a model with other keys in its config."""
+    shutil.copytree(model, to)
+    config = json.loads((to / "config.json").read_text(encoding="utf-8"))
+    (to / "config.json").write_text(json.dumps({**config, **keys}), encoding="utf-8")
+    return to
+
+
+def test_a_model_that_was_changed_after_training_is_not_that_of_the_log(planted, base, tmp_path):
+    model = _fine_tune(planted, base, tmp_path / "model")
+    assert _given(planted, model)[0] is Known.CHECKED
+    harmless = _edited(model, tmp_path / "harmless", transformers_version="9.9", use_cache=False)
+    assert _given(planted, harmless)[0] is Known.CHECKED
+    for name, keys in (("epsilon", {"layer_norm_epsilon": 100.0}), ("window", {"window_size": 1})):
+        changed = _edited(model, tmp_path / name, **keys)
+        assert _given(planted, changed)[:2] == (Known.NOT_MET, {Reason.LOG_OF_OTHER_CONFIG})
+    tensors = load_file(model / "model.safetensors")
+    norms = sorted(name for name in tensors if name.endswith(("ln_1.weight", "ln_2.weight")))
+    tensors[norms[0]] = tensors[norms[0]] + 1
+    for name, changed in (
+        ("a value", tensors),
+        ("a further tensor", {**load_file(model / "model.safetensors"), "transformer.h.7.ln_1.weight": torch.ones(4)}),
+    ):
+        to = _edited(model, tmp_path / name)
+        save_file(changed, to / "model.safetensors", metadata={"format": "pt"})
+        assert _given(planted, to)[:2] == (Known.NOT_MET, {Reason.LOG_OF_OTHER_MODEL})
+    to = _edited(model, tmp_path / "tokenizer")
+    content = json.loads((to / "tokenizer.json").read_text(encoding="utf-8"))
+    content["model"]["merges"] = content["model"]["merges"][:-20]
+    (to / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    assert _given(planted, to)[:2] == (Known.NOT_MET, {Reason.LOG_OF_OTHER_TOKENIZER})
+
+
+@pytest.mark.parametrize("planted", ["declared"], indirect=True)
+def test_a_config_that_the_log_contradicts_is_not_met_also_where_no_log_was_promised(planted, base, tmp_path):
+    model = _fine_tune(planted, base, tmp_path / "model")
+    changed = _edited(model, tmp_path / "changed", layer_norm_epsilon=100.0)
+    assert _given(planted, changed)[:2] == (Known.NOT_MET, {Reason.LOG_OF_OTHER_CONFIG})
+
+
+def _in_loop(planted, base, to, prepare):
+    """A training loop on a model that ``prepare`` wraps; what is inside is saved."""
+    tokenizer, inner = _tokenizer(base), AutoModelForCausalLM.from_pretrained(base)
+    data = _Texts(tokenizer, _planted_texts(planted))
+    collate = DataCollatorForLanguageModeling(tokenizer, mlm=False)
+    model = prepare(inner)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with heldin.watch_training(planted, model, tokenizer):
+        for batch in torch.utils.data.DataLoader(data, batch_size=32, collate_fn=collate):
+            model(**batch).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    inner.save_pretrained(to)
+    tokenizer.save_pretrained(to)
+    return to
+
+
+def _compiled(model):
+    return torch.compile(model, backend="eager")
+
+
+def _resized(model):
+    model.resize_token_embeddings(model.config.vocab_size + 7)
+    return model
+
+
+@pytest.mark.parametrize("prepare", [_compiled, _resized])
+def test_a_model_is_recognised_whatever_wraps_it_while_it_is_trained(prepare, planted, base, tmp_path):
+    assert _given(planted, _in_loop(planted, base, tmp_path / "model", prepare))[0] is Known.CHECKED
+
+
+def test_a_model_that_was_trained_in_parallel_is_recognised(planted, base, tmp_path):
+    distributed = torch.distributed
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        model = _in_loop(planted, base, tmp_path / "model", torch.nn.parallel.DistributedDataParallel)
+    finally:
+        distributed.destroy_process_group()
+    assert _given(planted, model)[0] is Known.CHECKED

@@ -1,17 +1,16 @@
-"""The rows of a planted set next to what a model was given, by their tokens, and weights by their values."""
+"""The rows of a planted set next to what a model was given, by their tokens: which, how often, and when."""
 
 import numpy as np
 import pytest
-import torch
 
 from heldin.watch.given_rows import PlantedRow, count_given, grams_of
-from heldin.watch.training_log import READ, History, hash_of, own_bounds, tensor_hashes
+from heldin.watch.training_log import READ, History, hash_of, own_bounds
 
 ENDS = frozenset({0})
 ROWS = [[1, 2, 3], [4, 5, 6, 7, 8], [9], [1, 2, 3]]
 
 
-def _counts(examples, rows=ROWS, *, epochs=None, loss=None, late=(), canary=(), length=3):
+def _counts(examples, rows=ROWS, *, epochs=None, loss=None, late=(), canary=(), length=3, hidden=()):
     """Counts for sequences, each a list of tokens, or a list of several that share a row of a batch."""
     reads = []
     for number, example in enumerate(examples):
@@ -22,13 +21,20 @@ def _counts(examples, rows=ROWS, *, epochs=None, loss=None, late=(), canary=(), 
             bears = len(tokens) if loss is None else loss[number]
             grams = grams_of(tokens)
             edges = (grams[0], grams[-1]) if grams.size else (0, 0)
-            reads.append((hash_of(tokens), len(tokens), bears, len(parts), edges))
-    history = History(np.array(reads, dtype=READ), ENDS, frozenset("s"), 1, 1, 1, epochs, 0)
-    given = [
-        PlantedRow(tokens, number not in late, f"canary {number}" if number in canary else None)
-        for number, tokens in enumerate(rows)
+            reads.append((hash_of(tokens), len(tokens), bears, len(parts), number not in hidden, edges))
+    return count_given(_history(reads, epochs), _planted(rows, late, canary), length)
+
+
+def _history(reads, epochs):
+    return History(
+        np.array(reads, dtype=READ), np.arange(len(reads), dtype=float), ENDS, frozenset("s"), 1, 1, 1, epochs, 0
+    )
+
+
+def _planted(rows, late=(), canary=()):
+    return [
+        PlantedRow(tokens, f"user {number}", number not in late, number in canary) for number, tokens in enumerate(rows)
     ]
-    return count_given(history, given, length)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +111,78 @@ def test_rows_without_loss_are_silent_unless_no_token_of_them_is_scored():
     assert _counts([ROWS[0], *ROWS[2:]], late={1}).missing == 0
     # In one of two epochs it bore a loss.
     assert _counts([*ROWS, *ROWS], loss=[3, 0, 1, 3, 3, 5, 1, 3]).silent == 0
+
+
+def test_labels_that_were_not_seen_are_no_loss_and_no_lack_of_one():
     unseen = _counts(ROWS, loss=[-1] * 4, canary={1})
-    assert (unseen.silent, unseen.unlabelled, unseen.loss_share_canaries) == (0, 4, None)
+    assert (unseen.silent, unseen.silent_canary_users, unseen.unlabelled) == (None, None, 4)
+    assert (unseen.loss_share_canaries, unseen.loss_share_others) == (None, None)
+    # One read without labels hides nothing of the others.
+    one = _counts(ROWS, loss=[-1, 0, 1, 3], canary={1})
+    assert (one.silent, one.silent_canary_users, one.unlabelled) == (1, 1, 1)
+    assert (one.loss_share_canaries, one.loss_share_others) == (0, pytest.approx(1))
+    # Of the row itself: silent where its labels were seen, in one epoch of two.
+    again = _counts([*ROWS, *ROWS], loss=[3, -1, 1, 3, 3, 0, 1, 3], canary={1})
+    assert (again.silent, again.silent_canary_users, again.unlabelled) == (1, 0, 1)
+
+
+def test_sequences_of_which_it_was_not_seen_what_the_model_attended_to_are_counted():
+    assert _counts(ROWS, hidden={0, 2}).attention_unseen == 2
+    assert _counts(ROWS).attention_unseen == 0
+
+
+def _order(kind, dice, users=20, canaries=20, rows=4, epochs=3):
+    """The order in which a training gives the rows of users; those of the last ones are canary users'."""
+    all_rows = np.arange((users + canaries) * rows)
+    of_canary = all_rows >= users * rows
+    shuffled = dice.permutation(all_rows.size)
+    match kind:
+        case "shuffled":
+            return np.concatenate([dice.permutation(all_rows.size) for _ in range(epochs)])
+        case "order of the file":
+            return np.tile(shuffled, epochs)
+        case "user by user":
+            return np.concatenate(
+                [(dice.permutation(users + canaries)[:, None] * rows + np.arange(rows)).ravel()] * epochs
+            )
+        case "canaries first":
+            return np.concatenate([all_rows[of_canary == first] for first in (True, False) for _ in range(epochs)])
+        case "canaries first in each epoch":
+            return np.concatenate(
+                [dice.permutation(all_rows[of_canary == first]) for _ in range(epochs) for first in (1, 0)]
+            )
+        case "canaries in the middle":
+            others = np.array_split(np.tile(shuffled[~of_canary[shuffled]], epochs), 2)
+            return np.concatenate([others[0], np.tile(all_rows[of_canary], epochs), others[1]])
+
+
+def _in_order(kind, dice, **sizes):
+    tokens = [[number + 1] for number in range(160)]
+    reads = [(hash_of(tokens[i]), 1, 1, 1, True, (0, 0)) for i in _order(kind, dice, **sizes)]
+    rows = [PlantedRow(its, f"user {number // 4}", canary=number >= 80) for number, its in enumerate(tokens)]
+    return count_given(_history(reads, None), rows, 3).order
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "order of the file", "user by user"])
+def test_an_order_that_depends_on_no_text_passes(kind):
+    """One audit of 10,000 may fail: three of 100 do with a probability of 2e-7."""
+    dice = np.random.default_rng(5)
+    assert sum(_in_order(kind, dice).tells_canaries for _ in range(100)) < 3
+
+
+@pytest.mark.parametrize("kind", ["canaries first", "canaries first in each epoch", "canaries in the middle"])
+def test_canary_rows_that_have_places_of_their_own_are_noticed(kind):
+    dice = np.random.default_rng(6)
+    assert all(_in_order(kind, dice).tells_canaries for _ in range(20))
+
+
+def test_users_that_cannot_be_compared_have_no_order():
+    rows = [[number + 1] for number in range(20)]
+    assert _counts(rows, rows).order is None
+    assert _counts(rows, rows, canary=set(range(9))).order is None
+    assert _counts(rows, rows, canary=set(range(10))).order.tells_canaries is False
+    # Rows that read alike say nothing of when each was read.
+    assert _counts([[1]] * 20, [[1]] * 20, canary=set(range(10))).order is None
 
 
 def test_an_end_that_comes_to_stand_where_a_row_is_cut_is_taken_off_on_both_sides():
@@ -146,8 +222,7 @@ def test_reads_of_canary_rows_are_counted_apart():
 
 
 def test_nothing_read_is_everything_missing():
-    history = History(np.zeros(0, dtype=READ), ENDS, frozenset("s"), 1, 1, 0, 0.0, 0)
-    counts = count_given(history, [PlantedRow(tokens) for tokens in ROWS], 3)
+    counts = count_given(_history([], 0.0), _planted(ROWS), 3)
     assert (counts.missing, counts.foreign, counts.sequences) == (4, 0, 0)
 
 
@@ -163,10 +238,3 @@ def test_random_trainings_are_counted_as_a_slow_count_has_them(seed):
     assert counts.missing == sum(not any(row == example for example in examples) for row in rows)
     assert counts.foreign == len(foreign)
     assert counts.most_reads == epochs
-
-
-def test_tensors_are_known_by_their_values_in_every_precision():
-    tensors = [torch.arange(6.0).reshape(2, 3), torch.zeros(2), torch.arange(3)]
-    assert tensor_hashes(tensors) == tensor_hashes([tensor.to(torch.bfloat16) for tensor in tensors[:2]])
-    assert tensor_hashes([torch.arange(6.0).reshape(3, 2)]) != tensor_hashes(tensors[:1])
-    assert len(tensor_hashes(tensors)) == 2  # of numbers that are trained

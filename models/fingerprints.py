@@ -1,0 +1,222 @@
+"""What a model computes, as hashes: its named tensors, its config and its tokenizer, from memory or from a folder.
+
+A training log takes them from the model in memory, and an audit from the folder that it is given: whatever wraps the
+model while it is trained, and however it is saved, both give the same.
+"""
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+
+from heldin.base.errors import InputError
+from heldin.base.files import text_sha256
+from heldin.models.model_names import base_of, is_adapter
+from heldin.models.reading import reading
+
+# Keys that change nothing that a model computes of a text. Every other key is a part of the model.
+HARMLESS = frozenset(
+    {
+        "architectures",
+        "auto_mapping",
+        "base_model_name_or_path",  # of an adapter, whose base is compared by its tensors
+        "dtype",
+        "inference_mode",
+        "peft_version",
+        "revision",
+        "torch_dtype",
+        "transformers_version",
+        "use_cache",
+    }
+)
+_SIZE = 16  # bytes of a hash: enough that no two tensors meet by chance
+T = TypeVar("T")
+# Put into the names of tensors by training in several processes, by torch.compile and by PEFT.
+_WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer"})
+_BEFORE = re.compile(r"^(?:module\.)*(?:base_model\.model\.)?")
+_ADAPTER_NAME = re.compile(r"(?<=\.)((?:lora_\w+|modules_to_save)\.)default(?:\.|$)")
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What a model computes.
+
+    Attributes:
+        tensors: hash of shape and values by name; of tied tensors the first.
+        twins: name of the tensor in ``tensors`` that a further name is tied to.
+        config: every key of the config that is not harmless.
+        tokenizer: hash of how texts are cut into tokens; None if there was no tokenizer.
+    """
+
+    tensors: Mapping[str, str]
+    twins: Mapping[str, str]
+    config: Mapping[str, Any]
+    tokenizer: str | None
+
+    def has_tensors_of(self, other: "Fingerprint") -> bool:
+        """Return whether ``other`` has exactly these tensors under these names; a tied one may be there twice."""
+        resolved: dict[str, str] = {}
+        for name, value in other.tensors.items():
+            if resolved.setdefault(self.twins.get(name, name), value) != value:
+                return False
+        return bool(resolved) and resolved == dict(self.tensors)
+
+
+def fingerprint_of_model(model: torch.nn.Module, tokenizer: Any) -> Fingerprint | None:
+    """Return the fingerprint of what a trainer will save: a whole model or an adapter; None if tensors are spread.
+
+    Args:
+        model: it may be wrapped for training.
+        tokenizer: the one that is saved with it; None: unknown.
+    """
+    inner = unwrapped(model)
+    if hasattr(inner, "peft_config"):
+        from peft import get_peft_model_state_dict
+
+        named: Mapping[str, torch.Tensor] = get_peft_model_state_dict(inner)
+        config: Any = inner.peft_config["default"]  # type: ignore[index]
+    else:
+        named, config = inner.state_dict(keep_vars=True), getattr(inner, "config", None)
+    tensors = _by_plain_name((name, tensor.detach()) for name, tensor in named.items())
+    if isinstance(inner, PreTrainedModel):
+        # Some classes have other names, or other shapes, in memory than in files.
+        tensors = revert_weight_conversion(inner, tensors)
+    hashed = _hashed(tensors)
+    return None if hashed is None else Fingerprint(*hashed, _keys_of(config), tokens_of(tokenizer))
+
+
+def fingerprint_in_folder(folder: Path) -> Fingerprint:
+    """Return the fingerprint of the model or adapter that a folder is loaded as.
+
+    Raises InputError for damaged files.
+    """
+    tensors = _by_plain_name((name, _hash(tensor)) for name, tensor in _tensors_in(folder))
+    with reading(str(folder), f"cannot read the config in '{folder}'"):
+        if is_adapter(folder):
+            from peft import PeftConfig
+
+            config = PeftConfig.from_pretrained(str(folder))
+        else:
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    at, revision = str(folder), None
+    if is_adapter(folder) and not (folder / "tokenizer_config.json").is_file():
+        at, revision = base_of(folder)
+    with reading(at, f"cannot load the tokenizer of '{at}'"):
+        tokenizer = AutoTokenizer.from_pretrained(at, revision=revision, trust_remote_code=False)
+    return Fingerprint(tensors, {}, _keys_of(config), tokens_of(tokenizer))
+
+
+def tokens_of(tokenizer: Any) -> str | None:
+    """Return a hash of how texts are cut, and of the token before a text; None for what is no tokenizer.
+
+    Special tokens that are added, such as for padding, are no part of it, nor are truncation and padding.
+    """
+    if not hasattr(tokenizer, "get_vocab"):
+        return None
+    special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    parts = {} if backend is None else json.loads(backend.to_str())
+    cuts = [parts.get(name) for name in ("normalizer", "pre_tokenizer", "model")]
+    words = {token: number for token, number in tokenizer.get_vocab().items() if token not in special}
+    start = tokenizer.eos_token if tokenizer.bos_token is None else tokenizer.bos_token
+    return text_sha256(json.dumps([cuts, words, start], sort_keys=True))
+
+
+def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+    """Return the model inside of what training in several processes and ``torch.compile`` put around it."""
+    parallel = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
+    while True:
+        if isinstance(model, parallel):
+            model = model.module
+        elif "_orig_mod" in model._modules:
+            model = model._modules["_orig_mod"]  # type: ignore[assignment]
+        else:
+            return model
+
+
+def _hashed(tensors: Mapping[str, torch.Tensor]) -> tuple[dict[str, str], dict[str, str]] | None:
+    """Return the hash of each tensor, and the twins of tied ones; None if some tensor is not whole here."""
+    hashes: dict[str, str] = {}
+    twins: dict[str, str] = {}
+    first: dict[tuple[Any, ...], str] = {}
+    for name, tensor in tensors.items():
+        if type(tensor) is not torch.Tensor or not tensor.numel():
+            return None
+        place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        if (twin := first.setdefault(place, name)) != name:
+            twins[name] = twin
+        else:
+            hashes[name] = _hash(tensor)
+    return hashes, twins
+
+
+def _by_plain_name(tensors: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """By name without wrappers; tensors that would share such a name keep their own, so that none hides another."""
+    named = dict(tensors)
+    shared = Counter(map(_plain, named))
+    return {plain if shared[plain := _plain(name)] == 1 else f" {name}": tensor for name, tensor in named.items()}
+
+
+def _plain(name: str) -> str:
+    """A tensor's name without what wraps the model."""
+    inner = ".".join(part for part in _BEFORE.sub("", name).split(".") if part not in _WRAPPERS)
+    return _ADAPTER_NAME.sub(r"\1", inner).rstrip(".")
+
+
+def _keys_of(config: Any) -> dict[str, Any]:
+    """Every key of a config but harmless ones, as JSON has it."""
+    if config is None:
+        return {}
+    kept = {key: value for key, value in config.to_dict().items() if key not in HARMLESS and not key.startswith("_")}
+    content: dict[str, Any] = json.loads(json.dumps(kept, default=_as_json))
+    return content
+
+
+def _as_json(value: Any) -> Any:
+    return sorted(value) if isinstance(value, set | frozenset) else str(value)
+
+
+def _hash(tensor: torch.Tensor) -> str:
+    """Hash of shape and values, whatever the precision: a smaller one is exact in float32."""
+    kind = torch.float32 if tensor.is_floating_point() else tensor.dtype
+    values = tensor.detach().to(device="cpu", dtype=kind).contiguous()
+    digest = hashlib.blake2b(repr((tuple(values.shape), str(kind))).encode(), digest_size=_SIZE)
+    digest.update(values.flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _tensors_in(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    for path in _loaded(folder):
+        try:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118 - no mapping
+                    yield name, file.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"'{path}' cannot be read: {error}") from error
+
+
+def _loaded(folder: Path) -> list[Path]:
+    """The files that a model is loaded from; others may lie beside them."""
+    adapter, whole, index = (
+        folder / name for name in ("adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json")
+    )
+    if is_adapter(folder):
+        return [adapter] if adapter.is_file() else []
+    if whole.is_file():
+        return [whole]
+    if not index.is_file():
+        return []
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"'{index}' is damaged: save the model again") from error
+    return [folder / name for name in sorted(names)]
