@@ -34,11 +34,12 @@ _SPEC.loader.exec_module(size)
 # Delta by a rule, in configs and three commands, is 120 lines, the histogram of copies 25, the share of steps 20.
 # A clip norm that follows a quantile is 90 lines; Markov users, for replications alone, were 220 and left.
 # Flagged people are counted with exact limits, limits are a table on every surface, and advice has grades: 320 lines of
-# the core, in place of sentences that said more than their number.
+# the core, in place of sentences that said more than their number. Codes for data steps and models, the lock of the
+# cache and rules of conditions are 180 more of it.
 # Parts that an audit of two files does not load needed 20 lines: imports, and the signature of one more function.
 # A log that binds names, config and tokenizer is 170 lines, labels of the trainer 80, the order of reads 90, the power
 # of the positive control 250 with the command that prints it, and what follows from them for a certificate 140.
-MOST_LINES, MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 67_450, 370, 16, 20_000
+MOST_LINES, MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 68_250, 374, 16, 20_600
 # Test functions that a change of a sentence may break, by the count of benchmarks/size.py.
 MOST_TIED_TO_WORDING = 15
 

@@ -105,8 +105,8 @@ def test_page_one_can_be_read(name):
 
 @pytest.mark.parametrize("name", [name for name in TEXTS if not name.startswith("sweep")])
 def test_every_number_of_people_has_a_denominator(name):
-    (people,) = [text for text in TEXTS[name] if "of every 100 members" in text or "cannot count" in text]
-    numbers = re.findall(r"flags (\d+)( of every 100| and \d+ of 100)?", people)
+    (people,) = [text for text in TEXTS[name] if "at this threshold flags" in text or "cannot count" in text]
+    numbers = re.findall(r"flags (\d+)( of| and \d+ of)?", people)
     assert all(denominator for _, denominator in numbers)
 
 
