@@ -221,8 +221,9 @@ def state_evidence(record: Record) -> list[Statement]:
         stated = Evidence.ESTIMATE()
     if planted is None:
         return [stated]
-    control = _CONTROLS.get(planted.control.outcome) if planted.control is not None else None
-    weaknesses = [control()] if control is not None else []
+    control = planted.control
+    weak = control is not None and not control.shows_effect and control.outcome in _CONTROLS
+    weaknesses = [_CONTROLS[control.outcome]()] if control is not None and weak else []
     if (decisive := deciding(planted.conditions)) is None:
         return [stated, *weaknesses]
     declared = sum(condition.known_by is Known.DECLARED for condition in planted.conditions)
@@ -239,7 +240,12 @@ def state_evidence(record: Record) -> list[Statement]:
     ]
 
 
-_CONTROLS = {ControlOutcome.UNDECIDED: Evidence.UNDECIDED, ControlOutcome.UNUSABLE: Evidence.UNUSABLE}
+# Outcomes that contradict the training are conditions that are not met.
+_CONTROLS = {
+    ControlOutcome.UNDECIDED: Evidence.UNDECIDED,
+    ControlOutcome.UNUSABLE: Evidence.UNUSABLE,
+    ControlOutcome.NOT_MEASURED: Evidence.NOT_CONTROLLED,
+}
 
 
 def state_learned(record: Record) -> list[Statement]:

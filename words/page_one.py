@@ -182,6 +182,7 @@ class Evidence(Code):
     DECLARED = "{declared_by} vouches for {count} of {of_all} conditions, most importantly: {condition}."
     UNDECIDED = "The control is undecided: nothing shows that planted rows were learned like real ones."
     UNUSABLE = "The control could not be used: nothing shows that planted rows were learned."
+    NOT_CONTROLLED = "The control was not measured: nothing shows that planted rows were learned."
     DECLARED_ONE = "{declared_by} vouches for {count} of {of_all} conditions: {condition}."
 
 

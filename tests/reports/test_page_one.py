@@ -293,7 +293,8 @@ def test_what_the_attack_needs_is_held_against_what_is_released(record, access, 
     )
     assert states(_line(made, Label.ATTACK), code)
     assert states(_line(made, Label.ATTACK), Asked.OF_VOCABULARY if attack == "min-k++" else Asked.OF_TEXT)
-    assert not states(_line(record, Label.ATTACK), Attacker.AS_RELEASED, Attacker.MORE_THAN_RELEASED)
+    for stated in (Attacker.AS_RELEASED, Attacker.MORE_THAN_RELEASED):
+        assert not states(_line(record, Label.ATTACK), stated)
 
 
 def test_people_of_a_dial_are_counted_like_those_of_an_attack(record):
@@ -391,9 +392,12 @@ def test_the_control_of_a_planted_audit_says_whether_anything_was_learned(record
     assert limit_rows(learned)[1][1:] == ["0.81", "0.77", "met"]
     nothing = with_control(rows_auroc=0.52, rows_lower=0.48, outcome="unusable")
     assert _line(nothing, Label.LEARNED)[0].states(Learned.ROWS_NOT_SHOWN)
-    for outcome, code in (("undecided", Evidence.UNDECIDED), ("unusable", Evidence.UNUSABLE)):
+    weak = {"undecided": Evidence.UNDECIDED, "unusable": Evidence.UNUSABLE, "not_measured": Evidence.NOT_CONTROLLED}
+    for outcome, code in weak.items():
         assert states(_line(with_control(outcome=outcome), Label.EVIDENCE), code)
-    assert not states(_line(learned, Label.EVIDENCE), Evidence.UNDECIDED, Evidence.UNUSABLE)
+    # Real rows were learned so plainly that known filters would have been noticed.
+    noticed = with_control(outcome="undecided", noticed_from=0.7)
+    assert not any(states(_line(made, Label.EVIDENCE), *weak.values()) for made in (learned, noticed))
 
 
 def test_a_claim_that_this_audit_could_not_contradict_says_nothing(record):
