@@ -76,8 +76,8 @@ def _shown(held: Held, value: float | None) -> str:
 
 def tabulate_limits(record: Record) -> Table:
     """Return the limits of page one."""
-    head = ("limit", "measured", "95 % limit", "met?")
-    return Table(head, limit_rows(record), numeric=(1, 2), widths=(4.4, 0.7, 0.8, 1.3))
+    head = ("limit", "measured", "95 % confidence limit", "met?")
+    return Table(head, limit_rows(record), numeric=(1, 2), widths=(4.2, 0.7, 1.0, 1.3))
 
 
 def limit_facts(record: Record) -> list[dict[str, Any]]:

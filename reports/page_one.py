@@ -128,8 +128,7 @@ def state_people(record: Record) -> list[Statement]:
         )
     ]
     if best is not None:
-        rates = {"rate": 100 * best.members_share, "wrong": 100 * best.others_share}
-        statements.append(People.BEST(among=best.among, **rates))
+        statements.append((People.BEST_FEW if few else People.BEST)(among=best.among, **_counts(best)))
     return statements
 
 
@@ -324,7 +323,7 @@ def state_not_tested(record: Record) -> list[Statement]:
 
 def state_change(record: Record) -> list[Statement]:
     """Return what would change the answer."""
-    return [Change[record.decision.decision.answer.name]()]
+    return [Change.LEAKS() if canaries_leak(record) else Change[record.decision.decision.answer.name]()]
 
 
 _LINES = (

@@ -127,8 +127,9 @@ class People(Code):
     )
     ALLOWED = " The guarantee allows at most {rate:.0f} on average."
     BEST = "The best of {among} flags {rate:.0f} and {wrong:.0f} of 100, which chance explains."
+    BEST_FEW = "The best of {among} flags {count} of {of} and {wrong_count} of {wrong_of}, which chance explains."
     CANARIES = (
-        "{answer}. {attack} flags {count} of {of} in training (CI {lower:.0f} to {upper:.0f} %) and wrongly"
+        "{answer}. {attack} flags {count} of {of} in training (CI {lower:.0f} to {upper:.0f} of 100) and wrongly"
         " {wrong_count} of {wrong_of} others."
     )
     CANARIES_NOT_COUNTED = "{answer}: {users} were planted, {held_in} of them in the training data."
@@ -214,7 +215,7 @@ class Guaranteed(Code):
     BY_SUBJECTS = " of {subjects}"
     NOT_CONTRADICTED = "This audit does not contradict it; a perfect attack would have."
     WITHIN_REACH = "This audit could contradict claims below epsilon {reach:.2f}, and does not contradict this one."
-    OUT_OF_REACH = "This audit reaches only claims below epsilon {reach:.2f}."
+    OUT_OF_REACH = "This audit cannot test it: only claims below epsilon {reach:.2f}."
     NOT_VALID = "The comparison is not valid, so this audit says nothing about it."
     NOT_TESTED = "This audit did not test it."
 
@@ -321,8 +322,8 @@ class Next(Code):
     )
     DECLARE = "Resolve the condition, or plant and train again."
     MORE_USERS = (
-        "Audit about {needed:,} {what.unit} ({users:,} were audited). These attacks need so many; heldin power assumes"
-        " typical ones."
+        "Audit about {needed:,} {what.unit} ({users:,} were audited). heldin power assumes typical attacks, and may"
+        " plan another number."
     )
     MORE_USERS_OR_TEXTS = "Audit more {what.unit} or give the attacker more texts of each; heldin power plans this."
     GIVE_BASE = (

@@ -17,7 +17,7 @@ class Chosen(Code):
     OTHER_INCONCLUSIVE = ("{variants} (inconclusive)", ", ")
     OTHER_NOT_VALID = ("{variants} (not valid)", ", ")
     KEEPS = "It keeps {percent:.0f} % of plain training's gain."
-    DELTA = "Its delta times its users is {product:.2g}."
+    DELTA = "Its delta times its users is {product:.2g} (it should be far below 1)."
     LARGE_DELTA = "Its delta times its users is {product:.2g}, which should be far below 1."
     ALTHOUGH = ", although {against}"
     LEAKS = ("its models leak", " and ")
@@ -53,8 +53,8 @@ class Compared(Code):
     PEOPLE = ("{variant} {rate:.0f}{interval} and {wrong:.0f}", "; ")
     INTERVAL = " (95 % CI {lower:.0f} to {upper:.0f})"
     FLAGGED = (
-        "Flagged of every 100 members, and wrongly of every 100 non-members: {people}. Guessing would flag as many of"
-        " each. Counted: the deciding attack if a model leaks, else the primary one."
+        "Flagged of every 100 members, and wrongly of every 100 non-members: {people}. Guessing flags equal shares."
+        " Counted: the deciding attack if a model leaks, else the primary one."
     )
     REPEATED = "Estimate, not certified: {blocks} repetitions with new coin flips, seeds and training runs."
     ONCE = (

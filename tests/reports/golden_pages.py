@@ -98,6 +98,11 @@ def made_cases() -> dict[str, Record | SweepResult]:
         for answer, its in EVIDENCE.items():
             given = its if kind != "audit" else replace(its, exact=False)
             cases[f"{kind}: {answer}"] = decided_record(_flagging(record, answer), given)
+        flawed = cases[f"{kind}: not valid"]
+        separating = [
+            baseline.model_copy(update={"separates": i == 0}).model_dump() for i, baseline in enumerate(flawed.blind)
+        ]
+        cases[f"{kind}: not valid"] = changed_record(flawed, blind=separating)
     for answer in EVIDENCE:
         sweep = made_sweep(shipped="uls")
         cells = [cell.model_copy(update={"answer": answer}) if cell.variant == "uls" else cell for cell in sweep.cells]

@@ -293,8 +293,8 @@ def test_what_the_attack_needs_is_held_against_what_is_released(record, access, 
     )
     assert states(_line(made, Label.ATTACK), code)
     assert states(_line(made, Label.ATTACK), Asked.OF_VOCABULARY if attack == "min-k++" else Asked.OF_TEXT)
-    for stated in (Attacker.AS_RELEASED, Attacker.MORE_THAN_RELEASED):
-        assert not states(_line(record, Label.ATTACK), stated)
+    for without in (Attacker.AS_RELEASED, Attacker.MORE_THAN_RELEASED):
+        assert not states(_line(record, Label.ATTACK), without)
 
 
 def test_people_of_a_dial_are_counted_like_those_of_an_attack(record):
