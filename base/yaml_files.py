@@ -44,7 +44,7 @@ class _UniqueKeys(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 # Compared as written: the keys 1 and "1" count as one, since a config has no use for both.
                 if key.value in seen:
-                    raise _refusal("a key is given twice: keep one", key)  # not quoted: it may be a person
+                    raise _refusal(f"'{key.value}' is given twice: keep one", key)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -83,17 +83,21 @@ def _refusal(problem: str, node: yaml.Node) -> yaml.constructor.ConstructorError
     return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
-def read_yaml(path: Path) -> Any:
-    """A file's content. Raises InputError, one line with the place, for broken YAML and for a repeated key."""
+def read_yaml(path: Path, *, names_people: bool = False) -> Any:
+    """A file's content. Raises InputError, one line with the place, for broken YAML and for a repeated key.
+
+    Args:
+        names_people: whether keys are people, whom no error names.
+    """
     try:
-        return parse_yaml(path.read_text(encoding="utf-8"))
+        return parse_yaml(path.read_text(encoding="utf-8"), names_people=names_people)
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: broken YAML (not UTF-8 at byte {error.start})") from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
 
-def parse_yaml(text: str) -> Any:
+def parse_yaml(text: str, *, names_people: bool = False) -> Any:
     """The content of a YAML text. Raises InputError like ``read_yaml``, without a file's name."""
     try:
         # A subclass of the safe loader: a tag in the file can build no Python object.
@@ -102,7 +106,7 @@ def parse_yaml(text: str) -> Any:
     except yaml.constructor.ConstructorError as error:
         at = error.problem_mark
         where = "" if at is None else f"line {at.line + 1}: "
-        raise InputError(f"{where}{error.problem}") from error
+        raise InputError(f"{where}{'a key cannot be used' if names_people else error.problem}") from error
     except yaml.YAMLError as error:
         # Without what the file has there, which ``str(error)`` quotes.
         at, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or "not YAML"

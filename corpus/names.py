@@ -19,7 +19,7 @@ def load_aliases(path: Path) -> dict[str, str]:
     """
     if not path.is_file():
         raise InputError(f"no such alias file: '{path}'")
-    content = read_yaml(path)
+    content = read_yaml(path, names_people=True)
     if not isinstance(content, Mapping):
         raise InputError(f"{path.name}: expected lines like 'person: [alias, alias]'")
     person_of: dict[str, str] = {}

@@ -18,7 +18,7 @@ def _repeated_key(tmp_path):
 
 
 def test_a_refusal_is_known_by_function_and_data(tmp_path):
-    with refused(by=read_yaml, naming=("keys.yaml", "line 2")) as caught:
+    with refused(by=read_yaml, naming=("keys.yaml", "line 2", "'ann'")) as caught:
         _repeated_key(tmp_path)
     assert isinstance(caught.value, InputError)
     # The functions that raised what it was made from.
@@ -33,7 +33,7 @@ def test_a_refusal_is_known_by_function_and_data(tmp_path):
         {"by": batched},
         {"by": "construct_mapping"},
         {"naming": "line 22"},
-        {"naming": ("line 2", "'bob'")},
+        {"naming": ("'ann'", "'bob'")},
         {"by": read_yaml, "naming": "line 1"},
     ],
 )
@@ -107,7 +107,7 @@ def test_a_command_is_refused_by_a_function_with_data(call, tmp_path):
     path.write_text("ann: 1\nann: 2\n", encoding="utf-8")
     code, _, _ = call("run", path, "--check")
     assert code == 2
-    assert call.refused(by=read_yaml, naming=("keys.yaml", "line 2"))
+    assert call.refused(by=read_yaml, naming=("keys.yaml", "line 2", "'ann'"))
     for refusal in ({"by": batched}, {"naming": "line 22"}, {"by": read_yaml, "code": 5}):
         with pytest.raises(AssertionError):
             call.refused(**refusal)

@@ -127,7 +127,7 @@ def test_bound_refuses_damaged_scores_in_one_line(call, scores, tmp_path):
     path.write_text(text.replace(text.splitlines()[3].split(",")[1], "nan"), encoding="utf-8")
     code, _, err = call("bound", path, "--delta", 1e-5)
     assert code == 2
-    assert "user 'u2'" in err
+    assert "row 4: the score is nan" in err
     assert "nan" in err
     code, _, err = call("bound", tmp_path / "gone.csv", "--delta", 1e-5)
     assert code == 2

@@ -291,11 +291,13 @@ def test_a_user_or_a_record_on_both_sides_is_refused(call, finished, files, tmp_
     held_out.write_text(kept + json.dumps({**first, "mail": "new"}) + "\n", encoding="utf-8")
     code, _, err = call(*_arguments(finished, files, tmp_path / "a"))
     assert code == 2
-    assert call.refused(naming=("1 user", f"'{first['author']}'"))
+    assert call.refused(naming=("1 user", f"record {len(kept.splitlines()) + 1}", held_out))
+    assert first["author"] not in err
     held_out.write_text(kept + json.dumps({**first, "author": "new"}) + "\n", encoding="utf-8")
     code, _, err = call(*_arguments(finished, files, tmp_path / "b"))
     assert code == 2
-    assert names(err, f"'{first['mail']}'")
+    assert names(err, "1 id", f"record {len(kept.splitlines()) + 1}", held_out)
+    assert first["mail"] not in err
 
 
 def test_one_user_and_the_same_model_twice_are_refused(call, finished, files, tmp_path):

@@ -192,7 +192,7 @@ def test_a_user_named_nan_is_warned_of_where_a_corpus_is_looked_at(call, command
     code, _, err = call("corpus", command, path)
     assert code == 0
     (warning,) = (line for line in err.splitlines() if line.startswith("warning: "))
-    assert names(warning, "1 user", "'NaN'")
+    assert names(warning, "1 user", "corpus.users.exclude")
 
 
 def test_a_mistyped_model_folder_is_told_before_anything_is_imported(tmp_path):

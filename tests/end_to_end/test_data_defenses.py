@@ -10,6 +10,7 @@ from heldin.finetune.batches import encode
 from heldin.record.document import read_record
 from heldin.stages.run_config import load_config
 from heldin.stages.train.plan import mechanism_of
+from heldin.words.data_steps import DataStepText
 from heldin.words.guarantee import Assumption, NoGuaranteeReason
 from tests.refusals import names
 from tests.statements import states
@@ -30,8 +31,8 @@ def test_a_run_with_copies_out_and_a_cap_trains_on_what_is_left(call, config, tm
     assert code == 0, err
     record = read_record(tmp_path / "run" / "record.json")
     removals = record.training.removals
-    assert names(removals[0].name, "2-gram", "0.6")
-    assert names(removals[1].name, "4", "longest")
+    assert names(str(removals[0].name), "2-gram", "0.6")
+    assert names(str(removals[1].name), "4", "longest")
     assert record.training.records == removals[1].before - removals[1].removed <= 4 * record.training.users
     assert removals[1].before == removals[0].before - removals[0].removed
     steps = {s.name: s for s in read_plan(tmp_path / "run" / "plan.json").data_steps}
@@ -59,8 +60,8 @@ def test_copies_across_users_void_a_user_level_epsilon(config, scope, holds):
     promise = mechanism_of(load_config(path), plain_steps=1).guarantee()
     assert isinstance(promise, Guarantee) == holds
     if not holds:
-        step = "deduplication across users (equal texts)"
-        assert promise.reasons == (NoGuaranteeReason.LOOKS_ACROSS_USERS(steps=step),)
+        step = DataStepText.DEDUPLICATED_CORPUS(alike=DataStepText.EQUAL())
+        assert promise.reasons == (NoGuaranteeReason.LOOKS_ACROSS_USERS(steps=[step]),)
 
 
 def test_training_stops_early_and_resumes_as_stopped(call, config, tmp_path):

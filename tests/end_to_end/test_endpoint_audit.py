@@ -171,7 +171,7 @@ def test_a_model_that_changes_meanwhile_is_told(call, finished, local, server, f
     assert any(names(line, "'tuned'") for line in err.splitlines() if line.startswith("endpoint model "))
     record = read_record(tmp_path / "remote" / "record.json")
     flaw = values_of(record.decision.statement, ComparisonFlaw.MODEL_CHANGED)
-    assert (flaw["model"], flaw["drift"]) == ("tuned", record.target.endpoint.drift)
+    assert (str(flaw["model"]), flaw["drift"]) == ("tuned", record.target.endpoint.drift)
     assert answer_in(out) == "not valid"
     assert record.target.endpoint.drift > 1e-3
 

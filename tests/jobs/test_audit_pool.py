@@ -23,6 +23,7 @@ from heldin.stages.sides.layout import PREFIX, pool_of_entities
 from heldin.stages.sides.ledger import load_ledger
 from heldin.stages.sides.panels import claims_on
 from heldin.stages.train.plan import mechanism_of
+from heldin.words.data_steps import DataStepText
 from heldin.words.guarantee import NoGuaranteeReason
 from tests.conftest import SMALL
 from tests.oracles import audit_pool as oracle
@@ -241,7 +242,7 @@ def test_the_claim_is_that_of_the_entity_cap_or_of_the_most_exposed(corpus_file,
         mechanism = mechanism_of(config, plain_steps=1)
         assert claims_on(mechanism, data) == []
         # The pool moves with anybody's records, and decides which records of others are in.
-        reasons = [NoGuaranteeReason.LOOKS_ACROSS_USERS(steps="pool of audited entities")] if kind == "uls" else []
+        reasons = [NoGuaranteeReason.LOOKS_ACROSS_USERS(steps=[DataStepText.ENTITY_POOL()])] if kind == "uls" else []
         assert list(mechanism.reasons()) == reasons
 
 

@@ -227,7 +227,7 @@ def test_a_training_set_that_changed_since_the_coins_is_refused_and_before_them_
     # Two rows of one id: found after the records were copied, and before any coin.
     lines = write_lines([{**rows[0], "key": rows[1]["key"]}, *rows[1:]], tmp_path / "mine.jsonl")
     config = plan(lines, base)
-    with refused(by="refuse_repeated_ids", naming=f"'{rows[1]['key']}'"):
+    with refused(by="refuse_repeated_ids", naming=("1 record id", "2", "record 2")):
         plant(config, out, QUIET)
     write_lines(rows, lines)
     with monkeypatch.context() as patch:

@@ -97,7 +97,7 @@ def test_an_audit_in_narrow_windows_is_verified(planted):
         there, folder = _audit(out, model, url)
     here, _ = _audit(out, model)
     assert there.target.endpoint.window == 10
-    assert there.reference.fingerprint == load_language_model(here.reference.name).within(10).fingerprint
+    assert there.reference.fingerprint == load_language_model(str(here.reference.name)).within(10).fingerprint
     assert there.reference.fingerprint != here.reference.fingerprint
     assert not verify(folder, QUIET).differences
 

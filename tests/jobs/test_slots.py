@@ -104,7 +104,7 @@ def test_caps_are_laid_out_before_the_coins(data):
         assert set(rows) == {
             row for row in np.flatnonzero(data.slots.kept).tolist() if data.store.record(row).user in held_in
         }
-        assert removals[0].name == "caps of 4 records a user and 6 an entity (words)"
+        assert str(removals[0].name) == "caps of 4 records a user and 6 an entity (words)"
         assert removals[0].before - removals[0].removed == len(rows)
 
 

@@ -13,6 +13,7 @@ from heldin.bounds.verdict import Outcome, Standing, Verdict, describe_outcome
 from heldin.record.compare import _difference, compare, table
 from heldin.record.document import read_record, write_record
 from heldin.record.facts import RemovalFacts, ScoredTexts
+from heldin.words.data_steps import DataStepText
 from heldin.words.evidence import REAL_USERS, Subjects
 from tests.made_facts import stated
 from tests.refusals import names, refused
@@ -134,8 +135,12 @@ def test_fresh_and_training_documents_do_not_compare(finished, tmp_path):
 
 def test_defenses_of_the_data_side_and_whom_verdicts_speak_of_are_named(finished, tmp_path):
     """A run with deduplication and a cap is not one without a defense."""
+    steps = (
+        DataStepText.DEDUPLICATED_USERS(alike=DataStepText.EQUAL()),
+        DataStepText.CAPPED(records=5, selection="random"),
+    )
     record = read_record(finished / "record.json")
-    removals = [RemovalFacts(name=name, before=90, removed=9, users=5) for name in ("deduplication", "cap of 5")]
+    removals = [RemovalFacts(name=name, before=90, removed=9, users=5) for name in steps]
     claim = {"claim": stated("epsilon 4 at delta 1e-05"), "finding": stated("x"), "max_certifiable_epsilon": 5.0}
     verdicts = [
         Verdict(**claim, outcome=outcome, standing=Standing.CERTIFIED, subjects=subjects)
@@ -148,7 +153,7 @@ def test_defenses_of_the_data_side_and_whom_verdicts_speak_of_are_named(finished
     training = record.training.model_copy(update={"removals": removals})
     write_record(record.model_copy(update={"training": training, "judgement": judgement}), tmp_path / "record.json")
     row = compare([finished, tmp_path]).rows[1]
-    assert row.defense == "deduplication + cap of 5"
+    assert row.defense == " + ".join(map(str, steps))
     calm, unseen = (describe_outcome(outcome, "certified") for outcome in ("consistent", "inconclusive"))
     assert row.verdict == f"real users: {calm}, rare-phrase canary users: {unseen}"
     private = training.model_copy(update={"defense": "uls"})
