@@ -41,8 +41,7 @@ class LabelledScores:
         # To drop a user would change m, which every bound counts, by what the model says of that user.
         bad = np.flatnonzero(~np.isfinite(self.scores))
         if bad.size:
-            value = self.scores[bad[0]]
-            raise InputError(f"the score in row {bad[0]} is {value}; no user may be dropped: score it again")
+            raise InputError(f"the score in row {bad[0]} is {self.scores[bad[0]]}; no user may be dropped: score again")
         if self.member.all() or not self.member.any():
             raise TooFewUsers((Refusal.NOBODY_HELD_OUT if self.member.any() else Refusal.NOBODY_HELD_IN)())
         # Guesses on equal scores are coin flips of the auditor: no test has anything to look at.

@@ -83,7 +83,7 @@ def test_a_mistake_of_the_caller_is_no_refused_bound():
     scores, member = _scores(1.0)
     with refused(by="join", naming="1 user"):
         judge({user: its for user, its in scores.items() if user != "u3"}, member, _fixed(), blind=())
-    with refused(by="LabelledScores.__post_init__", naming=("row 3", "nan")):
+    with refused(by="LabelledScores.__post_init__", naming="nan"):
         judge({**scores, "u3": float("nan")}, member, _fixed(), blind=())
     wrong_delta = replace(stated_claim(1.0, 1e-5), delta=1e-15)
     with refused(by="check_delta", naming="1e-15"):

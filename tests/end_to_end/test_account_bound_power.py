@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from heldin.bounds.verdict import describe_outcome
+from tests.refusals import names
 from tests.theory_tables import numbers, rows
 
 EXACT = {row[:2]: row for row in numbers("table-of-exact-epsilons")}
@@ -127,7 +128,7 @@ def test_bound_refuses_damaged_scores_in_one_line(call, scores, tmp_path):
     path.write_text(text.replace(text.splitlines()[3].split(",")[1], "nan"), encoding="utf-8")
     code, _, err = call("bound", path, "--delta", 1e-5)
     assert code == 2
-    assert "row 4: the score is nan" in err
+    assert names(err, "row 4", "nan")
     assert "nan" in err
     code, _, err = call("bound", tmp_path / "gone.csv", "--delta", 1e-5)
     assert code == 2

@@ -159,6 +159,6 @@ def test_defenses_of_the_data_side_and_whom_verdicts_speak_of_are_named(finished
     private = training.model_copy(update={"defense": "uls"})
     write_record(record.model_copy(update={"training": private}), tmp_path / "record.json")
     row = compare([finished, tmp_path]).rows[1]
-    assert row.defense.endswith(" + cap of 5 + uls")
+    assert row.defense.endswith(f" + {steps[1]} + uls")
     assert row.verdict is None  # nothing was claimed
     assert row.answer == record.decision.decision.answer
