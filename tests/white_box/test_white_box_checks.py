@@ -35,7 +35,7 @@ from heldin.white_box.laws import SEEN
 from heldin.white_box.outcome import AlarmKind, TrainerOutcome
 from heldin.white_box.power import claim_of, trainer_mechanism
 from heldin.white_box.processes import Job, NotRun, together
-from heldin.white_box.stage import set_stage
+from heldin.white_box.stage import SURE, set_stage
 from heldin.white_box.step_checks import norms_of_units, unlike_checks
 from heldin.white_box.trainers import (
     ObservedDraws,
@@ -188,7 +188,7 @@ def test_the_cohorts_hold_nobody_one_unit_and_contributions_far_below_the_clip_n
 def test_a_text_that_the_model_is_sure_of_has_a_loss_and_a_gradient_near_zero(stage):
     (text, *_) = stage.people.canaries[0].records
     ids = torch.tensor([list(text)])
-    sure, plain = stage.model("sure"), stage.model()
+    sure, plain = stage.model(SURE), stage.model()
     losses = [lm.model(input_ids=ids, labels=ids).loss.item() for lm in (sure, plain)]
     assert losses[0] < 1e-3 < 5.0 < losses[1]
     assert np.linalg.norm(oracle.gradient(sure, (text,))) < 0.01
