@@ -27,31 +27,31 @@ from heldin.white_box.stage import Stage
 from heldin.white_box.trainers import Run, Trainer, changed, releases
 
 TIMES = (1.25, 1.5, 2.0)  # cohorts above so many times the mean
-_SAMPLED_MEAN, _SAMPLED_STEPS = 1.25, 96  # of a run in which the mean is small: 3 units are 2.4 times as many
-_MOST_UNITS = 400  # of a cohort that is made
-# How much likelier the token of a text is made, in steps of ten nats: mean losses from near 0 to 15 on the tiny model.
-LIKELY = (2.0, 1.5, 1.4, 1.3, 1.2, 1.1, 1.0, 0.9, 0.8, 0.6, 0.3, 0.0)
-_LOSS_UNITS = (1, 4)  # of a cohort in which all texts have one loss
-_LOSS_STEPS = 3  # the first of which has no step before it
+_SAMPLED, _SAMPLED_MEAN, _SAMPLED_STEPS = (
+    12,
+    1.25,
+    64,
+)  # of a run in which the mean is small: 3 units are 2.4 times as many
+_SMALL = 1e-4  # norm of a contribution there, in clip norms
+_MOST_UNITS, _TEXTS = 400, 2  # of a cohort that is made, and of those the units with texts
+# How much likelier the token of a text is made, in steps of ten nats: mean losses from near 0 to more than 10 on the tiny model.
+LIKELY = (2.0, 1.4, 1.3, 1.2, 1.1, 1.0, 0.9, 0.8, 0.6, 0.0)
+_LOSS_UNITS, _LOSS_STEPS = 3, 2  # of a run in which all texts have one loss
 
 
-def cohort_size_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> tuple[Check, ...]:
+def cohort_size_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ...]:
     """Check the noise of cohorts of two units, and of cohorts above 1.25, 1.5 and 2 times the mean.
 
     A trainer may take for the mean what its rate says or what it divides by. Cohorts above the divisor are made at rate
     1 by as many units. Cohorts above the rate's mean come up in a run with a mean of 1.25 units.
-
-    Args:
-        high: a clip norm above every unit's gradient.
     """
     exactly = [noise_and_sum(stage, trainer, cohort)[0] for cohort in made_cohorts(stage, key)]
-    drawn = releases(stage, trainer, sampled_cohorts(stage, key, high)).astype(np.float64)
+    drawn = releases(stage, trainer, sampled_cohorts(stage, key)).astype(np.float64)
     z = np.concatenate([*exactly, drawn / stage.mechanism.noise_multiplier])
-    units = len(stage.planned(key, stage.names_of_writers).units)
-    rare = 1.0 - float(stats.binom.cdf(2, units, _SAMPLED_MEAN / units)) ** _SAMPLED_STEPS
+    rare = 1.0 - float(stats.binom.cdf(2, _SAMPLED, _SAMPLED_MEAN / _SAMPLED)) ** _SAMPLED_STEPS
     sizes = sizes_above(stage)
     above = f"of {_words(sizes)} units, {_words(TIMES[: len(sizes)])} times the divisor, " if sizes else ""
-    name = "noise by size of the cohort"
+    name = "noise by size of cohorts"
     cohorts = (
         f"that draws two units, {above}or of a run with a mean of {_SAMPLED_MEAN} (with probability {rare:.5f} one draws"
         f" {2.4:g} times as many)"
@@ -64,17 +64,17 @@ def cohort_size_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) 
 
 
 def loss_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> tuple[Check, ...]:
-    """Check the noise of steps in which every text has one loss, from near 0 nats to 15.
+    """Check the noise of steps in which every text has one loss, from near 0 nats to more than 10.
 
     Args:
         high: a clip norm above every unit's gradient.
     """
-    runs = [run for likely in LIKELY for run in batches_of_loss(stage, key, high, likely)]
+    runs = [batch_of_loss(stage, key, high, likely) for likely in LIKELY]
     z = np.concatenate([releases(stage, trainer, run).astype(np.float64) for run in runs])
     z /= stage.mechanism.noise_multiplier
-    losses = " ".join(f"{loss_at(stage, likely):.2g}" for likely in LIKELY)
+    losses = [round(loss_at(stage, likely), 2) for likely in LIKELY]
     return (
-        most_deviant_step(z, "noise by loss", f"with mean losses of {losses} nats"),
+        most_deviant_step(z, "noise by loss", f"with mean losses of {_words(losses)} nats"),
         most_deviant_part(by_tensor(stage, z[None]), "noise by loss"),
     )
 
@@ -87,15 +87,14 @@ def sizes_above(stage: Stage) -> list[int]:
 
 
 def made_cohorts(stage: Stage, key: bytes) -> list[PrivateTraining]:
-    """Runs of one step that draws exactly the units there are: three pairs, then cohorts above the divisor."""
+    """Runs of one step that draws every unit: three pairs, then as many units as make a cohort above the divisor."""
     there = stage.with_places(_MOST_UNITS)
     planned = there.planned(key, stage.names_of_writers)
     members = stage.mechanism.members
     # One member of each canary, so that each adds 1 also under ELS.
     canaries = there.gradient_units(range(there.canaries.count))[::members]
-    units = (*planned.units, *canaries)
     cohorts = [planned.units[:2], tuple(canaries[:2]), (planned.units[-1], canaries[0])]
-    cohorts += [units[:size] for size in sizes_above(stage)]
+    cohorts += [(*planned.units[:_TEXTS], *canaries)[:size] for size in sizes_above(stage)]
     return [
         replace(
             planned,
@@ -108,28 +107,27 @@ def made_cohorts(stage: Stage, key: bytes) -> list[PrivateTraining]:
     ]
 
 
-def sampled_cohorts(stage: Stage, key: bytes, high: float) -> Run:
-    """A run that draws 1.25 writers in the mean, at a clip norm far above every gradient."""
-    planned = stage.planned(keyed_digest(key, "white-box size", "sampled"), stage.names_of_writers)
-    rate = _SAMPLED_MEAN / len(planned.units)
-    return Run(replace(planned, mechanism=far_above(stage, high, rate=rate, steps=_SAMPLED_STEPS)))
+def sampled_cohorts(stage: Stage, key: bytes) -> Run:
+    """A run that draws 1.25 units in the mean, canaries whose gradients are far below the clip norm."""
+    there = stage.with_places(_SAMPLED)
+    planned = there.planned(keyed_digest(key, "white-box size", "sampled"), ())
+    mechanism = changed(stage.all_records, rate=_SAMPLED_MEAN / _SAMPLED, steps=_SAMPLED_STEPS)
+    units = there.gradient_units(range(there.canaries.count))[:: stage.mechanism.members]
+    small = replace(there.canaries, norm=_SMALL * stage.clip_norm)
+    return Run(replace(planned, mechanism=mechanism, units=units, canaries=small))
 
 
-def batches_of_loss(stage: Stage, key: bytes, high: float, likely: float) -> list[Run]:
-    """Runs of units with the texts of one text canary, whose token is as likely as ``likely`` says.
+def batch_of_loss(stage: Stage, key: bytes, high: float, likely: float) -> Run:
+    """A run of units with the texts of one text canary, whose token is as likely as ``likely`` says.
 
     Args:
         high: a clip norm above every unit's gradient.
     """
-    planned = stage.planned(key, (stage.people.canaries[0].name,))
+    planned = stage.planned(keyed_digest(key, "white-box loss", str(likely)), (stage.people.canaries[0].name,))
     mechanism = far_above(stage, high, rate=1.0, steps=_LOSS_STEPS)
-    runs = []
-    for number in _LOSS_UNITS:
-        own = keyed_digest(key, "white-box loss", f"{likely} {number}")
-        # The same rows under several names: a cohort in which everybody has this loss.
-        units = tuple(SampledUnit(f"copy {i}", planned.units[0].rows) for i in range(number))
-        runs.append(Run(replace(planned, key=own, mechanism=mechanism, units=units), likely))
-    return runs
+    # The same rows under several names: a cohort in which everybody has this loss.
+    units = tuple(SampledUnit(f"copy {i}", planned.units[0].rows) for i in range(_LOSS_UNITS))
+    return Run(replace(planned, mechanism=mechanism, units=units), likely)
 
 
 def loss_at(stage: Stage, likely: float) -> float:
@@ -140,8 +138,8 @@ def loss_at(stage: Stage, likely: float) -> float:
 
 
 def _most_units(stage: Stage) -> int:
-    """The most units of a cohort that can be made: writers, and a canary on each of the quiet coordinates."""
-    return min(_MOST_UNITS, len(stage.names_of_writers) + stage.canaries.quiet.size)
+    """The most units of a cohort that can be made: some with texts, and a canary on each of the quiet coordinates."""
+    return min(_MOST_UNITS, _TEXTS + stage.canaries.quiet.size)
 
 
 def _words(numbers: Sequence[float]) -> str:

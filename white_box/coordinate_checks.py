@@ -181,8 +181,8 @@ def crowded_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> t
     u = z / (math.sqrt(float(np.square(z).mean())) or 1.0)
     return (
         *_granular(by_tensor(stage, z), "noise amid people"),
-        most_deviant_step(small, "small contributions", "that draws contributions far below the clip norm"),
-        most_deviant_step(np.concatenate(alone), "one unit", "that draws exactly one unit"),
+        most_deviant_step(small, "noise of small contributions", "that draws contributions far below the clip norm"),
+        most_deviant_step(np.concatenate(alone), "noise of one unit", "that draws exactly one unit"),
         most_deviant_part(by_tensor(stage, z), "noise amid people"),
         _repeated(by_tensor(stage, u), "noise amid people shared by two steps", "any two"),
         *regular_checks(by_tensor(stage, u), "noise amid people"),
@@ -249,11 +249,16 @@ def _granular(tensors: Tensors, name: str) -> list[Check]:
 
 
 def most_deviant_step(z: Array, name: str, cohort: str) -> Check:
-    """Check the deviation of each step's noise, shape (steps, d)."""
+    """Check the deviation of each step's noise, shape (steps, d).
+
+    Args:
+        name: begins the check's name.
+        cohort: what the steps have in common, in words.
+    """
     steps, size = z.shape
     finding = laws.deviations(np.square(z).sum(axis=1), size, LEVEL)
     detects = f"one of {steps} steps {cohort}, of {finding.times} the stated deviation"
-    return tested(f"noise of {name}: the most deviant step", "coordinates", finding, 1.0, detects)
+    return tested(f"{name}: the most deviant step", "coordinates", finding, 1.0, detects)
 
 
 def most_deviant_part(tensors: Tensors, name: str) -> Check:

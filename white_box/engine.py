@@ -22,8 +22,8 @@ from heldin.bounds.verdict import Outcome
 from heldin.defenses.mechanism import Mechanism
 from heldin.white_box.canaries import Directions
 from heldin.white_box.check import Check, alarms, silent
-from heldin.white_box.coins import Observation, auroc_with_error, coin_checks, observe, pooled
 from heldin.white_box.cohort_checks import cohort_size_checks, loss_checks
+from heldin.white_box.coins import Observation, auroc_with_error, coin_checks, observe, pooled
 from heldin.white_box.coordinate_checks import crowded_checks, empty_checks
 from heldin.white_box.draw_checks import draw_checks, odd_draw_checks
 from heldin.white_box.findings import (
@@ -81,7 +81,7 @@ def _odd_draws(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple
 
 
 def _cohort_sizes(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
-    return cohort_size_checks(stage, trainer, key, clip_norms(stage, key)[1])
+    return cohort_size_checks(stage, trainer, key)
 
 
 def _losses(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:

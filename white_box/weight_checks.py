@@ -24,7 +24,7 @@ from heldin.white_box.check import Check, exact, silent
 from heldin.white_box.stage import Stage
 from heldin.white_box.trainers import StatedOptimizer, Trainer, changed, watched
 
-GIVEN_STEPS = 12  # of each run with given gradients: half of them there, and half of them back, twice as far
+GIVEN_STEPS = 8  # of each run with given gradients: half of them there, and half of them back, twice as far
 RECOMPUTED, GIVEN = "weights recomputed from the releases", "weights under the same releases"
 # Rounding that other forms of the same optimizer may have, in units of the last place. Of the weight: decay, subtraction.
 # Of the largest move of its tensor: Adam cancels in its average, and divides by a root of at least 3 % of the gradient.
@@ -101,7 +101,9 @@ def recomputed_check(furthest: float | None, steps: int) -> Check:
         steps: number of steps of all trainings.
     """
     if furthest is None:
-        return silent(RECOMPUTED, "weights", "the weights recomputed from the releases: the trainer states no optimizer")
+        return silent(
+            RECOMPUTED, "weights", "the weights recomputed from the releases: the trainer states no optimizer"
+        )
     move = _OF_MOVE * torch.finfo(torch.float32).eps
     detects = (
         f"a weight further from the stated optimizer's, in one of {steps} steps or at the end, than {_OF_WEIGHT:g} units"
