@@ -1,7 +1,7 @@
 """The noise in cohorts of two, of more units than the mean, and in batches of low, middle and high loss.
 
-Noise that is left out where many are drawn, or turned down where the loss is low, is as stated in nearly every step of a
-training. Here such steps are made: by how many units there are, by a small mean, and by how likely a text is.
+Noise that is left out where many are drawn, or turned down where the loss is low, is as stated in nearly every step of
+a training. Here such steps are made: by how many units there are, by a small mean, and by how likely a text is.
 """
 
 from collections.abc import Sequence
@@ -27,14 +27,10 @@ from heldin.white_box.stage import Stage
 from heldin.white_box.trainers import Run, Trainer, changed, releases
 
 TIMES = (1.25, 1.5, 2.0)  # cohorts above so many times the mean
-_SAMPLED, _SAMPLED_MEAN, _SAMPLED_STEPS = (
-    12,
-    1.25,
-    64,
-)  # of a run in which the mean is small: 3 units are 2.4 times as many
+_SAMPLED, _SAMPLED_MEAN, _SAMPLED_STEPS = 12, 1.25, 64  # of a run with a small mean, of which 3 units are 2.4 times
 _SMALL = 1e-4  # norm of a contribution there, in clip norms
 _MOST_UNITS, _TEXTS = 400, 2  # of a cohort that is made, and of those the units with texts
-# How much likelier the token of a text is made, in steps of ten nats: mean losses from near 0 to more than 10 on the tiny model.
+# How much likelier the token of a text is made, in steps of ten nats: mean losses from near 0 to more than 10.
 LIKELY = (2.0, 1.4, 1.3, 1.2, 1.1, 1.0, 0.9, 0.8, 0.6, 0.0)
 _LOSS_UNITS, _LOSS_STEPS = 3, 2  # of a run in which all texts have one loss
 
@@ -53,8 +49,8 @@ def cohort_size_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Chec
     above = f"of {_words(sizes)} units, {_words(TIMES[: len(sizes)])} times the divisor, " if sizes else ""
     name = "noise by size of cohorts"
     cohorts = (
-        f"that draws two units, {above}or of a run with a mean of {_SAMPLED_MEAN} (with probability {rare:.5f} one draws"
-        f" {2.4:g} times as many)"
+        f"that draws two units, {above}or of a run with a mean of {_SAMPLED_MEAN} units (with probability {rare:.4f} one"
+        f" draws {3 / _SAMPLED_MEAN:g} times as many)"
     )
     checks = (most_deviant_step(z, name, cohorts), most_deviant_part(by_tensor(stage, z[None]), name))
     if len(sizes) == len(TIMES):

@@ -112,6 +112,7 @@ def _crowd(stage: Stage, key: bytes, norm: float) -> PrivateTraining:
 
 
 def far_above(stage: Stage, high: float, *, rate: float, steps: int) -> Mechanism:
+    """The mechanism at a clip norm far above ``high``, under which a contribution is lost in the noise."""
     return changed(stage.all_records, clip_norm=_FAR * high, rate=rate, steps=steps)
 
 

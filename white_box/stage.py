@@ -189,8 +189,8 @@ class Stage:
 
         Args:
             weights: "sick": with a head of its own and an embedding row that overflows, so that only the sick person's
-                text has a gradient that is not finite; a number: the logit of the first text canary's token is higher by
-                this number times 10, so that 0 leaves its texts a high loss and 3 hardly any (``SURE``).
+                text has a gradient that is not finite; a number: the logit of the first text canary's token is higher
+                by this number times 10: 0 leaves its texts a high loss, and 3 (``SURE``) hardly any.
         """
         sick = weights == "sick"
         model = self.kind.new(self.shape, self.people.tokenizer)

@@ -1,9 +1,9 @@
 """Do the weights follow from what was released, and from nothing else?
 
-A guarantee is about released gradients. It holds for the weights only if the optimizer sees nothing but these gradients.
-Two checks compare weights. In whole trainings a second copy of the weights is moved by the optimizer that the trainer
-states, with the gradients that it showed. In short runs the shown gradients are overwritten with the same numbers
-whoever takes part, so that the weights must be the same too.
+A guarantee is about released gradients. It holds for the weights only if the optimizer sees nothing but released
+gradients. Two checks compare weights. In whole trainings a second copy of the weights is moved by the optimizer that
+the trainer states, with the gradients that the trainer showed. In short runs the shown gradients are overwritten with
+the same numbers whoever takes part, so that the weights must be equal too.
 """
 
 import contextlib
@@ -26,8 +26,9 @@ from heldin.white_box.trainers import StatedOptimizer, Trainer, changed, watched
 
 GIVEN_STEPS = 8  # of each run with given gradients: half of them there, and half of them back, twice as far
 RECOMPUTED, GIVEN = "weights recomputed from the releases", "weights under the same releases"
-# Rounding that other forms of the same optimizer may have, in units of the last place. Of the weight: decay, subtraction.
-# Of the largest move of its tensor: Adam cancels in its average, and divides by a root of at least 3 % of the gradient.
+# Rounding that other forms of the same optimizer may have, in units of the last place. Of the weight: decay and
+# subtraction. Of the largest move of its tensor: in Adam's average gradients cancel, and it divides by a root of at
+# least 3 % of the largest gradient.
 _OF_WEIGHT, _OF_MOVE = 4.0, 1000.0
 
 Show = Callable[[int, Gradients], None]
@@ -97,7 +98,7 @@ def recomputed_check(furthest: float | None, steps: int) -> Check:
     """Check the weights of whole trainings.
 
     Args:
-        furthest: the largest deviation over its rounding (``Replay.furthest``); None if the trainer states no optimizer.
+        furthest: the largest deviation over its rounding (``Replay.furthest``); None if no optimizer is stated.
         steps: number of steps of all trainings.
     """
     if furthest is None:
@@ -106,8 +107,8 @@ def recomputed_check(furthest: float | None, steps: int) -> Check:
         )
     move = _OF_MOVE * torch.finfo(torch.float32).eps
     detects = (
-        f"a weight further from the stated optimizer's, in one of {steps} steps or at the end, than {_OF_WEIGHT:g} units"
-        f" in its last place and {move:.1g} of the largest move of its tensor"
+        f"a weight further from the stated optimizer's, in one of {steps} steps or at the end, than {_OF_WEIGHT:g}"
+        f" units in its last place and {move:.1g} of the largest move of its tensor"
     )
     return exact(f"{RECOMPUTED}, in roundings", "weights", furthest, 0.0, detects, tolerance=1.0)
 
@@ -130,13 +131,13 @@ def given_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ...
     writers = stage.names_of_writers
     nobody = trained(())
     if not _all_tensors_differ(stage, nobody, trained((), -given)):
-        why = "the weights under given releases: the trainer shows copies of the gradients that its optimizer reads"
+        why = f"{GIVEN}: the trainer shows copies of the gradients that its optimizer reads"
         return (silent(GIVEN, "weights", why),)
-    # Everybody, and people alone with ordinary and with unlikely texts: with losses of their own, and rises of their own.
+    # Everybody, and people alone with ordinary and with unlikely texts: each group has a loss of its own.
     apart = [_apart(nobody, trained(names)) for names in (writers, writers[:1], (writers[-2],))]
     furthest = max(apart)
     if furthest > 0.0 and _apart(trained(writers), trained(writers)) > 0.0:
-        why = "the weights under given releases: two runs on the same people, under one key, end with other weights"
+        why = f"{GIVEN}: two runs on the same people, under one key, end with other weights"
         return (silent(GIVEN, "weights", why),)
     detects = f"any difference between weights of four groups of people under the same {GIVEN_STEPS} releases"
     return (exact(f"{GIVEN}, furthest apart", "weights", furthest, 0.0, detects, tolerance=0.0),)

@@ -21,12 +21,12 @@ from heldin.white_box.coins import coin_checks, observe
 from heldin.white_box.coordinate_checks import (
     EMPTY_STEPS,
     SMALL_STEPS,
-    most_deviant_part,
-    most_deviant_step,
     checks_of_empty_steps,
     empty_runs,
     lone_canary,
     lone_units,
+    most_deviant_part,
+    most_deviant_step,
     small_cohorts,
 )
 from heldin.white_box.draw_checks import checks_of_draws, drawing, steps_to_see_one_coin
