@@ -49,8 +49,8 @@ def cohort_size_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Chec
     above = f"of {_words(sizes)} units, {_words(TIMES[: len(sizes)])} times the divisor, " if sizes else ""
     name = "noise by size of cohorts"
     cohorts = (
-        f"that draws two units, {above}or of a run with a mean of {_SAMPLED_MEAN} units (with probability {rare:.4f} one"
-        f" draws {3 / _SAMPLED_MEAN:g} times as many)"
+        f"that draws two units, {above}or of a run with a mean of {_SAMPLED_MEAN} units (with probability {rare:.4f}"
+        f" one step draws {3 / _SAMPLED_MEAN:g} times as many)"
     )
     checks = (most_deviant_step(z, name, cohorts), most_deviant_part(by_tensor(stage, z[None]), name))
     if len(sizes) == len(TIMES):
