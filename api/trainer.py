@@ -13,7 +13,7 @@ from heldin.white_box import engine
 from heldin.white_box.engine import TrainerAudit
 from heldin.white_box.outcome import accepted_kinds
 from heldin.white_box.stage_model import Architecture, stage_model
-from heldin.white_box.trainers import PrivateStep, loop_trainer, stepwise
+from heldin.white_box.trainers import PrivateStep, Trainer, loop_trainer, stepwise
 
 Directions = Literal["coordinate", "random"]
 
@@ -22,6 +22,7 @@ def audit_trainer(
     step: PrivateStep | None,
     mechanism: Mechanism | str | Path,
     *,
+    trainer: Trainer | None = None,
     trainings: int = 3,
     canaries: int = 2000,
     directions: Directions = "coordinate",
@@ -38,6 +39,8 @@ def audit_trainer(
             number of the step and all token sequences it leaves in ``.grad`` what its optimizer would see
             (docs/white-box.md); None audits heldin's own trainer.
         mechanism: that the step is said to run, or its plan.json.
+        trainer: a whole trainer in place of a step: it trains ``base.model`` in place and calls ``training.watch`` with
+            what its optimizer reads. A method ``optimizer`` states its optimizer (docs/white-box.md).
         trainings: each with a key, coins and canaries of its own.
         canaries: of each training.
         directions: of the canaries' gradients: "coordinate" is tight against the accountant, "random" is over all
@@ -52,11 +55,14 @@ def audit_trainer(
         Outcome, bounds and verdict from the coins, every check, and the alarms with their kinds.
 
     Raises:
-        InputError: a mechanism that is not tested here, too few or too many canaries, or what cannot be accepted.
+        InputError: a mechanism that is not tested here, too few or too many canaries, what cannot be accepted, or a
+            step together with a trainer.
     """
     # Read before any step runs: it is what the audit compares the step with.
     if not isinstance(mechanism, Mechanism | str | Path):
         raise InputError(f"mechanism = {mechanism!r:.80}: a heldin.Mechanism or the path of a plan.json was expected")
+    if step is not None and trainer is not None:
+        raise InputError("step and trainer are both given: audit either one step, with step, or a whole trainer")
     if directions not in get_args(Directions):
         raise InputError(f"directions = {directions!r}: choose {' or '.join(get_args(Directions))}")
     accepted = accepted_kinds(accept)
@@ -71,7 +77,7 @@ def audit_trainer(
             [new_key() for _ in range(trainings)],
             canaries=canaries,
             directions=directions,
-            trainer=loop_trainer if step is None else stepwise(step),
+            trainer=trainer or (loop_trainer if step is None else stepwise(step)),
             processes=processes,
             advance=advance,
             model=stage_model(model, tied=tied),

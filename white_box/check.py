@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from heldin.white_box.laws import LawResult
 from heldin.white_box.outcome import AlarmKind
 
-Subject = Literal["canaries", "keys", "rates", "texts", "coordinates", "state", "unlike units", "processes"]
+Subject = Literal["canaries", "keys", "rates", "texts", "coordinates", "state", "weights", "unlike units", "processes"]
 SUBJECTS: tuple[Subject, ...] = get_args(Subject)
 
 TOTAL_LEVEL = 0.01  # chance that a correct trainer raises any alarm, at most

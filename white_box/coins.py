@@ -24,7 +24,8 @@ from heldin.white_box.canaries import Array, flat
 from heldin.white_box.check import LEVEL, Check, silent, tested
 from heldin.white_box.oracle import contribution
 from heldin.white_box.stage import EMBEDDING, Stage, own_rows
-from heldin.white_box.trainers import Trainer, loop_trainer, watched
+from heldin.white_box.trainers import Trainer, loop_trainer, stated_optimizer, watched
+from heldin.white_box.weight_checks import Replay, watching
 
 _SAMPLE = 5  # text canaries whose mean share of the gradient in their own row is used for all
 _LOOKS = 250  # how often, at most, a training computes the gradients of the text canaries
@@ -42,6 +43,7 @@ class Observation:
         noise: the quiet coordinates divided by the stated deviation, shape (T, P).
         text_scores, text_member: scores and coins of the text canaries, shape (texts,).
         moved: how far training moved the gradient canaries' own coordinates, shape (m,); empty for random directions.
+        recomputed: how far the weights were from those of the stated optimizer, in roundings; None if none is stated.
     """
 
     scores: Array
@@ -51,6 +53,7 @@ class Observation:
     text_scores: Array
     text_member: NDArray[np.bool_]
     moved: Array
+    recomputed: float | None
 
 
 def observe(stage: Stage, key: bytes, trainer: Trainer = loop_trainer) -> Observation:
@@ -75,7 +78,10 @@ def observe(stage: Stage, key: bytes, trainer: Trainer = loop_trainer) -> Observ
         of_texts[step] = rows.read(released)  # now: d numbers for each step are too many to keep
 
     before = flat(base)  # a copy, as training changes the weights in place
-    watched(trainer, base, stage.training(key, member, text_member), stage.sequences, see)
+    stated = stated_optimizer(trainer)
+    replay = Replay(base, stated, mechanism.steps) if stated else None
+    shown = watching(trainer, replay.show) if replay else trainer
+    watched(shown, base, stage.training(key, member, text_member), stage.sequences, see)
     moved = (flat(base) - before)[canaries.coordinates] if canaries.coordinates is not None else np.zeros(0)
     seen = canaries.projections(stream[:, : canaries.watched.size])
     noise, rate = mechanism.noise_multiplier, mechanism.sampler.rate
@@ -87,6 +93,7 @@ def observe(stage: Stage, key: bytes, trainer: Trainer = loop_trainer) -> Observ
         text_scores=log_likelihood_ratios(of_texts, noise, rate, mechanism.members, size=rows.size),
         text_member=text_member,
         moved=moved,
+        recomputed=replay.furthest() if replay else None,
     )
 
 

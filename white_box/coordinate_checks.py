@@ -23,7 +23,7 @@ from heldin.white_box.canaries import Array, flat
 from heldin.white_box.check import LEVEL, Check, tested
 from heldin.white_box.laws import LawResult
 from heldin.white_box.regular_checks import Tensors, direction_check, regular_checks
-from heldin.white_box.stage import Stage
+from heldin.white_box.stage import SURE, Stage
 from heldin.white_box.trainers import Run, Trainer, changed, releases
 
 EMPTY_STEPS = 16  # of each of the two keys
@@ -56,7 +56,7 @@ def empty_runs(stage: Stage, key: bytes) -> list[Run]:
 def small_cohorts(stage: Stage, key: bytes, high: float) -> Run:
     """A run that draws half of the writers by coin in each step; the clip norm is far above ``high``."""
     training = stage.planned(keyed_digest(key, "white-box cohort", "small"), stage.names_of_writers)
-    return Run(replace(training, mechanism=_far_above(stage, high, rate=0.5, steps=SMALL_STEPS)))
+    return Run(replace(training, mechanism=far_above(stage, high, rate=0.5, steps=SMALL_STEPS)))
 
 
 def lone_units(stage: Stage, key: bytes, high: float) -> list[Run]:
@@ -65,7 +65,7 @@ def lone_units(stage: Stage, key: bytes, high: float) -> list[Run]:
     One run for a unit of each writer, one for a unit without records, and one for a text that the model predicts, whose
     loss and gradient are near 0.
     """
-    mechanism = _far_above(stage, high, rate=1.0, steps=1)
+    mechanism = far_above(stage, high, rate=1.0, steps=1)
 
     def alone(units: Sequence[SampledUnit]) -> list[Run]:
         return [
@@ -76,7 +76,7 @@ def lone_units(stage: Stage, key: bytes, high: float) -> list[Run]:
     of_user = {stage.records.users[unit.rows[0]]: unit for unit in reversed(base.units)}
     sure = of_user.pop(stage.people.canaries[0].name)
     runs = alone([*of_user.values(), SampledUnit("nobody's records", ())])
-    return [*runs, replace(alone([sure])[0], weights="sure")]
+    return [*runs, replace(alone([sure])[0], weights=SURE)]
 
 
 def crowds(stage: Stage, key: bytes, high: float) -> list[PrivateTraining]:
@@ -111,7 +111,8 @@ def _crowd(stage: Stage, key: bytes, norm: float) -> PrivateTraining:
     )
 
 
-def _far_above(stage: Stage, high: float, *, rate: float, steps: int) -> Mechanism:
+def far_above(stage: Stage, high: float, *, rate: float, steps: int) -> Mechanism:
+    """The mechanism at a clip norm far above ``high``, under which a contribution is lost in the noise."""
     return changed(stage.all_records, clip_norm=_FAR * high, rate=rate, steps=steps)
 
 
@@ -173,24 +174,24 @@ def crowded_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> t
     runs = small_cohorts(stage, key, high), *lone_units(stage, key, high)
     far_above = [releases(stage, trainer, run).astype(np.float64) / stage.mechanism.noise_multiplier for run in runs]
     small, *alone = far_above
-    alone += [_noise_and_sum(stage, trainer, lone_canary(stage, key))[0]]
-    pairs = [_noise_and_sum(stage, trainer, crowd) for crowd in crowds(stage, key, high)]
+    alone += [noise_and_sum(stage, trainer, lone_canary(stage, key))[0]]
+    pairs = [noise_and_sum(stage, trainer, crowd) for crowd in crowds(stage, key, high)]
     # shape (1, steps, d)
     crowded, still = (np.concatenate(steps)[None] for steps in zip(*pairs, strict=True))
     z = np.concatenate([small, *alone, crowded[0]])[None]
     u = z / (math.sqrt(float(np.square(z).mean())) or 1.0)
     return (
-        *_granular(_tensors(stage, z), "noise amid people"),
-        _most_deviant_step(small, "small contributions", "that draws contributions far below the clip norm"),
-        _most_deviant_step(np.concatenate(alone), "one unit", "that draws exactly one unit"),
-        _most_deviant_part(_tensors(stage, z)),
-        _repeated(_tensors(stage, u), "noise amid people shared by two steps", "any two"),
-        *regular_checks(_tensors(stage, u), "noise amid people"),
+        *_granular(by_tensor(stage, z), "noise amid people"),
+        most_deviant_step(small, "noise of small contributions", "that draws contributions far below the clip norm"),
+        most_deviant_step(np.concatenate(alone), "noise of one unit", "that draws exactly one unit"),
+        most_deviant_part(by_tensor(stage, z), "noise amid people"),
+        _repeated(by_tensor(stage, u), "noise amid people shared by two steps", "any two"),
+        *regular_checks(by_tensor(stage, u), "noise amid people"),
         *_against_the_sum(stage, crowded, still),
     )
 
 
-def _noise_and_sum(stage: Stage, trainer: Trainer, training: PrivateTraining) -> tuple[Array, Array]:
+def noise_and_sum(stage: Stage, trainer: Trainer, training: PrivateTraining) -> tuple[Array, Array]:
     """Noise of a step over its stated deviation, and the sum that it was added to, each of shape (1, d)."""
     # In one pass, unlike the step with noise. Both draw everybody from the same weights, so that the sums cancel.
     quiet = replace(training, mechanism=changed(training.mechanism, noise_multiplier=0.0), micro_records=_ONE_PASS)
@@ -214,17 +215,17 @@ def _against_the_sum(stage: Stage, z: Array, still: Array) -> tuple[Check, ...]:
     return (
         tested("noise amid people along the sum", "texts", added, 0.0, of_sum),
         tested("noise amid people on a grid, close numbers", "coordinates", grid, grid.below, of_grid),
-        direction_check(_tensors(stage, u), _tensors(stage, still), "noise amid people", "the sum"),
-        direction_check(_tensors(stage, u), _tensors(stage, weights), "noise amid people", "the weights"),
+        direction_check(by_tensor(stage, u), by_tensor(stage, still), "noise amid people", "the sum"),
+        direction_check(by_tensor(stage, u), by_tensor(stage, weights), "noise amid people", "the weights"),
     )
 
 
 def over_stated(stage: Stage, streams: Sequence[NDArray[np.float32]]) -> Tensors:
     """Divide the releases of empty steps by the stated deviation, by tensor; a stream per key, (steps, d)."""
-    return _tensors(stage, np.stack(streams).astype(np.float64) / stage.mechanism.noise_multiplier)
+    return by_tensor(stage, np.stack(streams).astype(np.float64) / stage.mechanism.noise_multiplier)
 
 
-def _tensors(stage: Stage, z: Array) -> Tensors:
+def by_tensor(stage: Stage, z: Array) -> Tensors:
     """Split (keys, steps, d) by tensor."""
     offsets = stage.canaries.offsets
     return {
@@ -248,23 +249,28 @@ def _granular(tensors: Tensors, name: str) -> list[Check]:
     return checks
 
 
-def _most_deviant_step(z: Array, name: str, cohort: str) -> Check:
-    """Check the deviation of each step's noise, shape (steps, d)."""
+def most_deviant_step(z: Array, name: str, cohort: str) -> Check:
+    """Check the deviation of each step's noise, shape (steps, d).
+
+    Args:
+        name: begins the check's name.
+        cohort: what the steps have in common, in words.
+    """
     steps, size = z.shape
     finding = laws.deviations(np.square(z).sum(axis=1), size, LEVEL)
     detects = f"one of {steps} steps {cohort}, of {finding.times} the stated deviation"
-    return tested(f"noise of {name}: the most deviant step", "coordinates", finding, 1.0, detects)
+    return tested(f"{name}: the most deviant step", "coordinates", finding, 1.0, detects)
 
 
-def _most_deviant_part(tensors: Tensors) -> Check:
+def most_deviant_part(tensors: Tensors, name: str) -> Check:
     """Check the deviation of the noise of each tensor, and of each row of a matrix, in each step."""
     squares = [np.square(z[0]) for z in tensors.values()]
     sums = [(math.prod(z.shape[1:]), z.reshape(len(z), -1).sum(axis=1)) for z in squares]
     sums += [(z.shape[-1], z.sum(axis=-1).ravel()) for z in squares if z.ndim > 2]
     worst = _most_deviant(sums)
     steps = len(squares[0])
-    detects = f"a tensor or row of {worst.times} the stated deviation in one of {steps} steps that draw somebody"
-    return tested("noise amid people: the most deviant part of a step", "coordinates", worst, 1.0, detects)
+    detects = f"a tensor or row of {worst.times} the stated deviation in one of {steps} steps ({name})"
+    return tested(f"{name}: the most deviant part of a step", "coordinates", worst, 1.0, detects)
 
 
 def _most_deviant(sums: list[tuple[int, Array]]) -> LawResult:

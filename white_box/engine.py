@@ -22,6 +22,7 @@ from heldin.bounds.verdict import Outcome
 from heldin.defenses.mechanism import Mechanism
 from heldin.white_box.canaries import Directions
 from heldin.white_box.check import Check, alarms, silent
+from heldin.white_box.cohort_checks import cohort_size_checks, loss_checks
 from heldin.white_box.coins import Observation, auroc_with_error, coin_checks, observe, pooled
 from heldin.white_box.coordinate_checks import crowded_checks, empty_checks
 from heldin.white_box.draw_checks import draw_checks, odd_draw_checks
@@ -43,6 +44,7 @@ from heldin.white_box.stage import Stage, set_stage
 from heldin.white_box.stage_model import TIED_GPT_NEO, StageModel
 from heldin.white_box.step_checks import canary_checks, norms_of_units, text_checks, unlike_checks
 from heldin.white_box.trainers import Trainer, loop_trainer
+from heldin.white_box.weight_checks import given_checks, recomputed_check
 
 # (stage, trainer, the section's own key, number of steps as a multiple of a short audit's)
 Section = Callable[[Stage, Trainer, bytes, int], tuple[Check, ...]]
@@ -78,6 +80,18 @@ def _odd_draws(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple
     return odd_draw_checks(stage, trainer, key, *clip_norms(stage, key))
 
 
+def _cohort_sizes(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
+    return cohort_size_checks(stage, trainer, key)
+
+
+def _losses(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
+    return loss_checks(stage, trainer, key, clip_norms(stage, key)[1])
+
+
+def _weights(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
+    return given_checks(stage, trainer, key)
+
+
 def clip_norms(stage: Stage, key: bytes) -> tuple[float, float]:
     """A clip norm far below every unit's gradient, and one far above."""
     norms = norms_of_units(stage, key)
@@ -92,6 +106,9 @@ SECTIONS: Mapping[str, Section] = {
     "unlike units": _unlike,
     "draws": _draws,
     "odd draws": _odd_draws,
+    "cohort sizes": _cohort_sizes,
+    "losses": _losses,
+    "weights": _weights,
 }
 
 
@@ -138,7 +155,10 @@ class TrainerAudit(Tabular):
             return TrainerOutcome.MECHANISM_CONTRADICTED
         if self.alarms:
             return TrainerOutcome.UNSAFE
-        return TrainerOutcome.CONSISTENT if of_curve is Outcome.CONSISTENT else TrainerOutcome.INCONCLUSIVE
+        # A guarantee of releases says nothing about weights that nobody compared with them.
+        compared = any(check.subject == "weights" and not check.untested for check in self.checks)
+        consistent = of_curve is Outcome.CONSISTENT and compared
+        return TrainerOutcome.CONSISTENT if consistent else TrainerOutcome.INCONCLUSIVE
 
     @property
     def exit_code(self) -> int:
@@ -215,7 +235,8 @@ def audit_trainer(
         keys: a fresh secret key for each training, never used before.
         canaries: canary users per training, each included by a fair coin.
         directions: "coordinate": tight against the accountant; "random": over all parameters.
-        trainer: heldin's own loop, or ``stepwise(step)`` for a foreign step function.
+        trainer: heldin's own loop, ``stepwise(step)`` for a foreign step function, or a whole trainer, which states its
+            optimizer by a method ``optimizer`` (``white_box.trainers.StatedOptimizer``).
         effort: number of steps watched for sampling and for carried-over state, as a multiple of a short audit's.
         processes: also run in two processes, for which the trainer must be importable; takes about 20 seconds.
         alpha: error probability of bounds and verdict.
@@ -273,8 +294,11 @@ def audit_trainer(
 
 
 def training_checks(seen: Sequence[Observation], ceiling: float) -> list[Check]:
-    """Checks of whole trainings: AUROCs against the accountant's ceiling, and noise."""
-    return [*coin_checks(seen, ceiling), *noise_checks(np.concatenate([s.noise for s in seen]), len(seen))]
+    """Checks of whole trainings: AUROCs against the accountant's ceiling, noise, and weights."""
+    noise, furthest = np.concatenate([s.noise for s in seen]), [s.recomputed for s in seen]
+    stated = [value for value in furthest if value is not None]
+    weights = recomputed_check(max(stated) if stated else None, len(noise))
+    return [*coin_checks(seen, ceiling), *noise_checks(noise, len(seen)), weights]
 
 
 def parts(trainings: int, *, processes: bool) -> int:

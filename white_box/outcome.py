@@ -28,7 +28,8 @@ class TrainerOutcome(StrEnum):
     CURVE_CONTRADICTED = "curve contradicted"  # the coins of canaries reject the accountant's curve
     MECHANISM_CONTRADICTED = "mechanism contradicted"  # a check rejects the stated mechanism on finite input
     UNSAFE = "unsafe on non-finite input"  # all alarms are of the kind NON_FINITE
-    INCONCLUSIVE = "inconclusive"  # no alarm, and perfect guessing would not have rejected the curve either
+    # no alarm, and perfect guessing would not have rejected the curve either, or no weights could be compared
+    INCONCLUSIVE = "inconclusive"
     CONSISTENT = "consistent"  # no alarm, and perfect guessing would have rejected the curve
 
 

@@ -47,8 +47,9 @@ _CANARY_TOKENS = 6  # how often a record of a text canary repeats its token
 _MAILS = (1, 2, 3, 6, 2)  # of the writers of ordinary mail
 _LENGTHS = (24, 9, 15, 5, 20, 12)  # of their records, in turn
 _LOUD_TOKENS = 12  # tokens of one writer that nobody else uses
-# of the model before training: as made; with a gradient that overflows for one text; with one text that is predicted
-Weights = Literal["as made", "sick", "sure"]
+# of the model before training: as made; with a gradient that overflows for one text; with one text that is as likely as
+# this number says (``Stage.model``)
+Weights = Literal["as made", "sick"] | float
 
 TEXT_CANARIES = 100  # maximum per training
 EMBEDDING = "transformer.wte.weight"  # of GPT-Neo and of GPT-2
@@ -57,7 +58,7 @@ _ROOM = 50  # coordinates for each random direction, half of which are in: docs/
 _LARGEST_CONTEXT = 8_192  # GPT-Neo keeps a mask of context x context
 _PRIOR, _SHIFT = 10.0, 1.0  # a rare token's logit is lower by their product
 _OVERFLOWING = 3e38  # finite in float32, and its sum over a row is not
-_SURE = 3.0  # a rare token's logit is higher by this times the prior, and so above all others
+SURE = 3.0  # weights under which the first text canary's texts have a loss near 0
 
 
 @dataclass(frozen=True)
@@ -188,8 +189,8 @@ class Stage:
 
         Args:
             weights: "sick": with a head of its own and an embedding row that overflows, so that only the sick person's
-                text has a gradient that is not finite; "sure": the first text canary's token is e^20 times as likely
-                as others, so that its texts have a loss and a gradient near 0.
+                text has a gradient that is not finite; a number: the logit of the first text canary's token is higher
+                by this number times 10: 0 leaves its texts a high loss, and 3 (``SURE``) hardly any.
         """
         sick = weights == "sick"
         model = self.kind.new(self.shape, self.people.tokenizer)
@@ -198,8 +199,8 @@ class Stage:
         with torch.no_grad():
             model.transformer.ln_f.bias += _PRIOR * along
             model.transformer.wte.weight[list(self.people.rare)] -= _SHIFT * along
-            if weights == "sure":
-                model.transformer.wte.weight[self.people.own_tokens[0]] += _SURE * along
+            if isinstance(weights, float):
+                model.transformer.wte.weight[self.people.own_tokens[0]] += weights * along
             if sick or not self.kind.tied:
                 # Tied, a sick row would also be the token's output weight, and everybody's logits would overflow.
                 untie(model)

@@ -11,9 +11,10 @@ model, the training (mechanism, key, units, canaries), the number of the step an
   multiplier (which may be zero) and number of steps differ between the runs of an audit.
 
 A trainer as a whole is a ``Trainer``: it trains ``base.model`` in place and calls ``training.watch`` with each step's
-gradients before its optimizer changes the weights. A step that leaves no gradient has released zeros. Under
-torch.distributed (``white_box.processes``) every process is called in the same way, and each shows what its optimizer
-sees.
+gradients before its optimizer changes the weights. They are best the tensors that its optimizer reads, not copies:
+``white_box.weight_checks`` puts other numbers into them. A trainer states its optimizer by a method ``optimizer``, a
+``StatedOptimizer``. A step that leaves no gradient has released zeros. Under torch.distributed
+(``white_box.processes``) every process is called in the same way, and each shows what its optimizer sees.
 """
 
 import importlib
@@ -46,22 +47,53 @@ from heldin.white_box.stage import Stage, Weights, clip_norm_of
 PrivateStep = Callable[[PreTrainedModel, PrivateTraining, int, Sequence[Sequence[int]]], float | None]
 Trainer = Callable[[LanguageModel, PrivateTraining, Sequence[Sequence[int]]], object]
 See = Callable[[int, NDArray[np.float32]], None]
+# (trainable parameters by name, number of steps) -> a new optimizer of them, and its schedule if it has one
+StatedOptimizer = Callable[
+    [Mapping[str, torch.nn.Parameter], int], tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler | None]
+]
 
 _RATE = 1e-3  # learning rate of Adam
 _READABLE = 0.25  # of a contribution: so close to whole numbers, contributions at slightly other weights are accepted
 
 
-def loop_trainer(base: LanguageModel, training: PrivateTraining, sequences: Sequence[Sequence[int]]) -> None:
+@dataclass(frozen=True)
+class LoopTrainer:
     """heldin's own trainer: ``finetune.loop.train`` unchanged, in a temporary folder."""
-    recipe = Recipe(
-        optimizer=Optimizer.ADAM,
-        learning_rate=_RATE,
-        checkpoint_every=training.mechanism.steps,
-        select=Select.LAST,
-        precision=Precision.FP32,
-    )
-    with tempfile.TemporaryDirectory(prefix="heldin-white-box-") as folder:
-        train(base, sequences, recipe, Path(folder), private=training)
+
+    def __call__(self, base: LanguageModel, training: PrivateTraining, sequences: Sequence[Sequence[int]]) -> None:
+        """Train ``base.model`` in place."""
+        with tempfile.TemporaryDirectory(prefix="heldin-white-box-") as folder:
+            train(base, sequences, self._recipe(training.mechanism.steps), Path(folder), private=training)
+
+    def optimizer(
+        self, parameters: Mapping[str, torch.nn.Parameter], steps: int
+    ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+        """The optimizer and the schedule of its recipe, made without the loop."""
+        recipe = self._recipe(steps)
+        optimizer = torch.optim.Adam(parameters.values(), _RATE)
+
+        def share(step: int) -> float:
+            return recipe.learning_rate_at(step, steps) / _RATE
+
+        return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, share)
+
+    def _recipe(self, steps: int) -> Recipe:
+        return Recipe(
+            optimizer=Optimizer.ADAM,
+            learning_rate=_RATE,
+            checkpoint_every=steps,
+            select=Select.LAST,
+            precision=Precision.FP32,
+        )
+
+
+loop_trainer = LoopTrainer()
+
+
+def stated_optimizer(trainer: Trainer) -> StatedOptimizer | None:
+    """The optimizer that a trainer states by its method ``optimizer``; None if it states none."""
+    stated: StatedOptimizer | None = getattr(trainer, "optimizer", None)
+    return stated
 
 
 @dataclass(frozen=True)
@@ -74,7 +106,7 @@ class Stepwise:
         """Train ``base.model`` in place."""
         model = base.model.train()
         trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        optimizer = torch.optim.Adam(trainable.values(), _RATE)
+        optimizer, _ = self.optimizer(trainable, training.mechanism.steps)
         # Each step is shown once, here, whatever the step function itself would show.
         unwatched = replace(training, watch=None)
         for number in range(training.mechanism.steps):
@@ -89,6 +121,10 @@ class Stepwise:
             if training.watch:
                 training.watch(number, {name: p.grad for name, p in trainable.items() if p.grad is not None})
             optimizer.step()
+
+    def optimizer(self, parameters: Mapping[str, torch.nn.Parameter], steps: int) -> tuple[torch.optim.Optimizer, None]:
+        """Adam at a constant rate."""
+        return torch.optim.Adam(parameters.values(), _RATE), None
 
 
 def _raised(error: Exception, number: int) -> str:

@@ -236,6 +236,11 @@ def test_a_step_is_audited_under_a_plan(monkeypatch, tmp_path):
     assert handed["accepted"] == ("non-finite",)
     heldin.audit_trainer(None, mechanism, quiet=True)
     assert handed["trainer"] is engine.loop_trainer
+    whole = object()
+    heldin.audit_trainer(None, mechanism, trainer=whole, quiet=True)
+    assert handed["trainer"] is whole
+    with pytest.raises(heldin.InputError, match="step and trainer"):
+        heldin.audit_trainer(step, mechanism, trainer=whole, quiet=True)
     with pytest.raises(heldin.InputError, match="plan.json"):
         heldin.audit_trainer(None, tmp_path / "plan.json")
 

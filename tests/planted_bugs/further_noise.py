@@ -1,5 +1,7 @@
 """Planted bugs of noise: somewhere, between coordinates, between steps."""
 
+from functools import partial
+
 from tests.planted_bugs import regular_noise, wrong_data_noise, wrong_noise
 from tests.planted_bugs.bugs import Bug
 
@@ -227,6 +229,7 @@ REGULAR = (
 
 
 _SMALL, _ALONE = "noise of small contributions: the most deviant step", "noise of one unit: the most deviant step"
+_SIZES, _LOSS = "noise by size of cohorts: the most deviant step", "noise by loss: the most deviant step"
 
 
 def _of_data(name, mistake, effect, caught_by, plant, *also, slow=True):
@@ -280,6 +283,51 @@ DATA = (
         "no bound: the noise tells the loss without noise",
         _ALONE,
         wrong_data_noise.by_the_loss,
+    ),
+    _of_data(
+        "half the noise at a low loss",
+        "noise is halved once the batch's loss is below 4, to end with a clean model",
+        "no bound: the noise tells the loss without noise",
+        _LOSS,
+        partial(wrong_data_noise.half_between_losses, 0.0, 4.0),
+    ),
+    _of_data(
+        "half the noise at a middle loss",
+        "noise has a schedule over the loss, with a dip between 2 and 4",
+        "no bound: the noise tells the loss without noise",
+        _LOSS,
+        partial(wrong_data_noise.half_between_losses, 2.0, 4.0),
+        slow=False,
+    ),
+    _of_data(
+        "no noise above 1.25 times the mean",
+        "a cohort that does not fit is split, and the second half takes the path without noise",
+        "infinite for whoever is drawn in a large cohort",
+        _SIZES,
+        partial(wrong_data_noise.less_above_the_rate, 1.25),
+    ),
+    _of_data(
+        "no noise above twice the mean",
+        "the same, where the device holds twice the mean",
+        "infinite for whoever is drawn in a large cohort",
+        _SIZES,
+        partial(wrong_data_noise.less_above_the_rate, 2.0),
+    ),
+    _of_data(
+        "no noise above twice the divisor",
+        "the same, where the batch size of the config is taken for the mean",
+        "infinite for whoever is drawn in a large cohort",
+        _SIZES,
+        partial(wrong_data_noise.less_above_the_divisor, 2.0),
+        slow=False,
+    ),
+    _of_data(
+        "noise 0.9 for two",
+        "noise is made for the mean over ranks, of which one has nobody where two units are drawn",
+        "a tenth less noise where two are drawn, and the noise tells that two were",
+        _SIZES,
+        wrong_data_noise.less_for_two,
+        slow=False,
     ),
     _of_data(
         "noise by the tokens",

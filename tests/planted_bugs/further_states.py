@@ -3,8 +3,10 @@
 from functools import partial
 
 from heldin.white_box.trainers import Trainer, stepwise
+from heldin.white_box.weight_checks import GIVEN, RECOMPUTED
 from tests.planted_bugs import wrong_states
 from tests.planted_bugs.bugs import Bug
+from tests.planted_bugs.optimizers import wrong
 from tests.planted_bugs.wrong_ranks import Mistake, Ranked
 
 CARRIED = "texts: what earlier steps leave"
@@ -149,4 +151,45 @@ RANKS = tuple(
         slow=kind not in _QUICK,
     )
     for kind, name, mistake, effect, check in _RANKS
+)
+
+
+def _of_weights(name, mistake, effect, slow=True):
+    plant = partial(wrong, name, stated=True)
+    return Bug(name, "weights", mistake, effect, GIVEN, "white-box", plant, (RECOMPUTED,), "written later", slow)
+
+
+WEIGHTS = (
+    _of_weights(
+        "momentum before the noise",
+        "an optimizer's hook keeps a moving average of gradients and runs before the hook that adds noise",
+        "no bound: a tenth of the average without noise moves every coordinate",
+        slow=False,
+    ),
+    _of_weights(
+        "weights without noise mixed in",
+        "a model that was trained without noise, for comparison, is averaged into the released one",
+        "infinite: a tenth of the released weights has no noise",
+        slow=False,
+    ),
+    _of_weights(
+        "slower when the loss rises",
+        "ReduceLROnPlateau on the training loss",
+        "no bound: each halving tells the loss without noise",
+    ),
+    _of_weights(
+        "stopped when the loss rises",
+        "early stopping by the training loss, while the ledger counts all steps",
+        "no bound: the step at which the weights stop tells the loss without noise",
+    ),
+    _of_weights(
+        "weight decay by the loss",
+        "regularisation that follows the training loss",
+        "no bound: the decay tells the loss without noise",
+    ),
+    _of_weights(
+        "a step without noise first",
+        "a look ahead along the batch's own gradient, which is never undone",
+        "infinite: every step adds the sum without noise",
+    ),
 )

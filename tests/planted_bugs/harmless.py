@@ -11,6 +11,7 @@ from heldin.base.coins import keyed_digest, keyed_uniform, seed_key
 from heldin.finetune.private import private_gradient
 from heldin.finetune.units import PrivateTraining, SampledUnit
 from heldin.white_box.trainers import PrivateStep, Trainer, stepwise
+from tests.planted_bugs.optimizers import AdamByHand, Stating, WholeTrainer, decayed
 from tests.planted_bugs.plain import Plain, keyed, raw_gradient, to_norm
 
 
@@ -104,4 +105,7 @@ HARMLESS: dict[str, Callable[[], PrivateStep | Trainer]] = {
     "names hashed": hashed_names,
     "coins of one stream under the key": coins_of_a_stream,
     "double precision": double_precision,
+    "an optimizer written by hand, which states torch's": AdamByHand,
+    "decay and a schedule, stated": lambda: Stating(decayed),
+    "decay and a schedule, not stated": lambda: WholeTrainer(decayed),
 }

@@ -85,10 +85,8 @@ def by_the_median() -> NoiseTimes:
 
 def by_the_loss() -> NoiseTimes:
     def factor(drawn: Drawn) -> float:
-        with torch.no_grad():
-            ids = [torch.tensor([list(text)]) for text in drawn.records()]
-            losses = [float(drawn.model(input_ids=its, labels=its).loss) for its in ids]
-        return min(1.0, fmean(losses) / _ENOUGH_LOSS) if losses else 1.0
+        loss = mean_loss(drawn.model, drawn.records())
+        return 1.0 if math.isnan(loss) else min(1.0, loss / _ENOUGH_LOSS)
 
     return NoiseTimes(factor)
 
@@ -111,3 +109,39 @@ def none_for_a_lone_unit() -> NoiseTimes:
 
 def none_without_records() -> NoiseTimes:
     return NoiseTimes(lambda drawn: 1.0 if drawn.records() else 0.0)
+
+
+def less_above_the_rate(times: float) -> NoiseTimes:
+    """None in cohorts that are larger than the rate leads one to expect."""
+
+    def factor(drawn: Drawn) -> float:
+        mean = drawn.training.mechanism.sampler.rate * len(drawn.training.units)
+        return 0.0 if len(drawn.units) > times * mean else 1.0
+
+    return NoiseTimes(factor)
+
+
+def less_above_the_divisor(times: float) -> NoiseTimes:
+    """None in cohorts that are larger than what the sum is divided by."""
+    return NoiseTimes(lambda drawn: 0.0 if len(drawn.units) > times * drawn.training.mechanism.divisor.value else 1.0)
+
+
+def less_for_two() -> NoiseTimes:
+    return NoiseTimes(lambda drawn: 0.9 if len(drawn.units) == 2 else 1.0)
+
+
+def half_between_losses(low: float, high: float) -> NoiseTimes:
+    """Half of the noise where the mean loss of the batch is between two numbers."""
+
+    def factor(drawn: Drawn) -> float:
+        return 0.5 if low <= mean_loss(drawn.model, drawn.records()) < high else 1.0
+
+    return NoiseTimes(factor)
+
+
+def mean_loss(model: PreTrainedModel, texts: Records) -> float:
+    """The mean over texts of the mean token loss; NaN without texts."""
+    with torch.no_grad():
+        ids = [torch.tensor([list(text)]) for text in texts]
+        losses = [float(model(input_ids=its, labels=its).loss) for its in ids]
+    return fmean(losses) if losses else math.nan

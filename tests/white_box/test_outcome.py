@@ -11,12 +11,12 @@ from heldin.bounds.judgement import evaluate
 from heldin.bounds.scores import LabelledScores
 from heldin.defenses.choices import PoissonSampler
 from heldin.white_box import engine
-from heldin.white_box.check import exact
+from heldin.white_box.check import exact, silent
 from heldin.white_box.outcome import AlarmKind, TrainerOutcome
 from heldin.white_box.power import claim_of, coin_design, trainer_mechanism, trainer_power
 from heldin.white_box.stage_model import TIED_GPT_NEO
 
-RIGHT = exact("a check that passes", "keys", 0.0, 0.0, "anything")
+RIGHT = exact("a check that passes", "weights", 0.0, 0.0, "anything")
 WRONG = exact("a check of the mechanism", "texts", 2.0, 0.0, "anything")
 NOT_FINITE = exact("a check of the input", "unlike units", np.inf, 0.0, "anything", kind=AlarmKind.NON_FINITE)
 ACCEPTED = (AlarmKind.NON_FINITE,)
@@ -83,6 +83,14 @@ def test_the_gravest_finding_is_the_outcome_and_accepting_hides_no_violation(
 
 def test_too_few_canaries_to_reject_the_curve_are_inconclusive():
     assert audit(canaries=5).outcome is TrainerOutcome.INCONCLUSIVE
+
+
+def test_weights_that_nobody_compared_are_inconclusive_whatever_else_passes():
+    other = exact("another check that passes", "keys", 0.0, 0.0, "anything")
+    for checks in ((other,), (other, silent("weights", "weights", "because"))):
+        found = replace(audit(), checks=checks)
+        assert (found.outcome, found.exit_code) == (TrainerOutcome.INCONCLUSIVE, 0)
+    assert "not tested: because" in engine.table(found)
 
 
 def test_json_has_the_kind_of_each_alarm():

@@ -21,12 +21,12 @@ from heldin.white_box.coins import coin_checks, observe
 from heldin.white_box.coordinate_checks import (
     EMPTY_STEPS,
     SMALL_STEPS,
-    _most_deviant_part,
-    _most_deviant_step,
     checks_of_empty_steps,
     empty_runs,
     lone_canary,
     lone_units,
+    most_deviant_part,
+    most_deviant_step,
     small_cohorts,
 )
 from heldin.white_box.draw_checks import checks_of_draws, drawing, steps_to_see_one_coin
@@ -35,7 +35,7 @@ from heldin.white_box.laws import SEEN
 from heldin.white_box.outcome import AlarmKind, TrainerOutcome
 from heldin.white_box.power import claim_of, trainer_mechanism
 from heldin.white_box.processes import Job, NotRun, together
-from heldin.white_box.stage import set_stage
+from heldin.white_box.stage import SURE, set_stage
 from heldin.white_box.step_checks import norms_of_units, unlike_checks
 from heldin.white_box.trainers import (
     ObservedDraws,
@@ -188,7 +188,7 @@ def test_the_cohorts_hold_nobody_one_unit_and_contributions_far_below_the_clip_n
 def test_a_text_that_the_model_is_sure_of_has_a_loss_and_a_gradient_near_zero(stage):
     (text, *_) = stage.people.canaries[0].records
     ids = torch.tensor([list(text)])
-    sure, plain = stage.model("sure"), stage.model()
+    sure, plain = stage.model(SURE), stage.model()
     losses = [lm.model(input_ids=ids, labels=ids).loss.item() for lm in (sure, plain)]
     assert losses[0] < 1e-3 < 5.0 < losses[1]
     assert np.linalg.norm(oracle.gradient(sure, (text,))) < 0.01
@@ -281,7 +281,7 @@ def test_deviant_noise_of_one_cohort_is_seen_as_stated():
     rng, trials = np.random.default_rng(13), 200
 
     def check(z):
-        return _most_deviant_step(z, "x", "that draws")
+        return most_deviant_step(z, "x", "that draws")
 
     quiet = [check(rng.standard_normal((SMALL_STEPS, 2000))) for _ in range(trials)]
     assert sum(its.p_value <= 0.05 for its in quiet) <= stats.binom.ppf(1 - 1e-6, trials, 0.05)
@@ -298,9 +298,9 @@ def test_deviant_noise_of_one_cohort_is_seen_as_stated():
 def test_a_part_without_noise_in_one_step_is_seen(stage, place):
     rng = np.random.default_rng(14)
     z = {name: rng.standard_normal((1, 28, *shape)) for name, shape in stage.canaries.shapes.items()}
-    assert not _most_deviant_part(z).alarm
+    assert not most_deviant_part(z, "x").alarm
     z[place[0]][0, 5, place[1]] = 0.0
-    assert _most_deviant_part(z).alarm
+    assert most_deviant_part(z, "x").alarm
 
 
 @pytest.mark.parametrize(

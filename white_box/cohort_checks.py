@@ -1,0 +1,143 @@
+"""The noise in cohorts of two, of more units than the mean, and in batches of low, middle and high loss.
+
+Noise that is left out where many are drawn, or turned down where the loss is low, is as stated in nearly every step of
+a training. Here such steps are made: by how many units there are, by a small mean, and by how likely a text is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from scipy import stats
+
+from heldin.base.coins import keyed_digest
+from heldin.defenses.choices import ConstantDivisor
+from heldin.finetune.sampled_units import SampledUnit
+from heldin.finetune.units import PrivateTraining
+from heldin.white_box.check import Check, silent
+from heldin.white_box.coordinate_checks import (
+    by_tensor,
+    far_above,
+    most_deviant_part,
+    most_deviant_step,
+    noise_and_sum,
+)
+from heldin.white_box.stage import Stage
+from heldin.white_box.trainers import Run, Trainer, changed, releases
+
+TIMES = (1.25, 1.5, 2.0)  # cohorts above so many times the mean
+_SAMPLED, _SAMPLED_MEAN, _SAMPLED_STEPS = 12, 1.25, 64  # of a run with a small mean, of which 3 units are 2.4 times
+_SMALL = 1e-4  # norm of a contribution there, in clip norms
+_MOST_UNITS, _TEXTS = 400, 2  # of a cohort that is made, and of those the units with texts
+# How much likelier the token of a text is made, in steps of ten nats: mean losses from near 0 to more than 10.
+LIKELY = (2.0, 1.4, 1.3, 1.2, 1.1, 1.0, 0.9, 0.8, 0.6, 0.0)
+_LOSS_UNITS, _LOSS_STEPS = 3, 2  # of a run in which all texts have one loss
+
+
+def cohort_size_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ...]:
+    """Check the noise of cohorts of two units, and of cohorts above 1.25, 1.5 and 2 times the mean.
+
+    A trainer may take for the mean what its rate says or what it divides by. Cohorts above the divisor are made at rate
+    1 by as many units. Cohorts above the rate's mean come up in a run with a mean of 1.25 units.
+    """
+    exactly = [noise_and_sum(stage, trainer, cohort)[0] for cohort in made_cohorts(stage, key)]
+    drawn = releases(stage, trainer, sampled_cohorts(stage, key)).astype(np.float64)
+    z = np.concatenate([*exactly, drawn / stage.mechanism.noise_multiplier])
+    rare = 1.0 - float(stats.binom.cdf(2, _SAMPLED, _SAMPLED_MEAN / _SAMPLED)) ** _SAMPLED_STEPS
+    sizes = sizes_above(stage)
+    above = f"of {_words(sizes)} units, {_words(TIMES[: len(sizes)])} times the divisor, " if sizes else ""
+    name = "noise by size of cohorts"
+    cohorts = (
+        f"that draws two units, {above}or of a run with a mean of {_SAMPLED_MEAN} units (with probability {rare:.4f}"
+        f" one step draws {3 / _SAMPLED_MEAN:g} times as many)"
+    )
+    checks = (most_deviant_step(z, name, cohorts), most_deviant_part(by_tensor(stage, z[None]), name))
+    if len(sizes) == len(TIMES):
+        return checks
+    why = f"noise in cohorts of more than {_most_units(stage)} units, which {TIMES[-1]:g} times the divisor would be"
+    return (*checks, silent(f"{name}, large", "coordinates", why))
+
+
+def loss_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> tuple[Check, ...]:
+    """Check the noise of steps in which every text has one loss, from near 0 nats to more than 10.
+
+    Args:
+        high: a clip norm above every unit's gradient.
+    """
+    runs = [batch_of_loss(stage, key, high, likely) for likely in LIKELY]
+    z = np.concatenate([releases(stage, trainer, run).astype(np.float64) for run in runs])
+    z /= stage.mechanism.noise_multiplier
+    losses = [round(loss_at(stage, likely), 2) for likely in LIKELY]
+    return (
+        most_deviant_step(z, "noise by loss", f"with mean losses of {_words(losses)} nats"),
+        most_deviant_part(by_tensor(stage, z[None]), "noise by loss"),
+    )
+
+
+def sizes_above(stage: Stage) -> list[int]:
+    """The smallest sizes of cohorts above 1.25, 1.5 and 2 times the divisor; without those that are too large."""
+    divisor = stage.mechanism.divisor
+    assert isinstance(divisor, ConstantDivisor)
+    return [size for times in TIMES if (size := int(times * divisor.value) + 1) <= _most_units(stage)]
+
+
+def made_cohorts(stage: Stage, key: bytes) -> list[PrivateTraining]:
+    """Runs of one step that draws every unit: three pairs, then as many units as make a cohort above the divisor."""
+    there = stage.with_places(_MOST_UNITS)
+    planned = there.planned(key, stage.names_of_writers)
+    members = stage.mechanism.members
+    # One member of each canary, so that each adds 1 also under ELS.
+    canaries = there.gradient_units(range(there.canaries.count))[::members]
+    cohorts = [planned.units[:2], tuple(canaries[:2]), (planned.units[-1], canaries[0])]
+    cohorts += [(*planned.units[:_TEXTS], *canaries)[:size] for size in sizes_above(stage)]
+    return [
+        replace(
+            planned,
+            key=keyed_digest(key, "white-box size", str(i)),
+            mechanism=changed(stage.all_records, rate=1.0, steps=1),
+            units=cohort,
+            canaries=there.canaries,
+        )
+        for i, cohort in enumerate(cohorts)
+    ]
+
+
+def sampled_cohorts(stage: Stage, key: bytes) -> Run:
+    """A run that draws 1.25 units in the mean, canaries whose gradients are far below the clip norm."""
+    there = stage.with_places(_SAMPLED)
+    planned = there.planned(keyed_digest(key, "white-box size", "sampled"), ())
+    mechanism = changed(stage.all_records, rate=_SAMPLED_MEAN / _SAMPLED, steps=_SAMPLED_STEPS)
+    units = there.gradient_units(range(there.canaries.count))[:: stage.mechanism.members]
+    small = replace(there.canaries, norm=_SMALL * stage.clip_norm)
+    return Run(replace(planned, mechanism=mechanism, units=units, canaries=small))
+
+
+def batch_of_loss(stage: Stage, key: bytes, high: float, likely: float) -> Run:
+    """A run of units with the texts of one text canary, whose token is as likely as ``likely`` says.
+
+    Args:
+        high: a clip norm above every unit's gradient.
+    """
+    planned = stage.planned(keyed_digest(key, "white-box loss", str(likely)), (stage.people.canaries[0].name,))
+    mechanism = far_above(stage, high, rate=1.0, steps=_LOSS_STEPS)
+    # The same rows under several names: a cohort in which everybody has this loss.
+    units = tuple(SampledUnit(f"copy {i}", planned.units[0].rows) for i in range(_LOSS_UNITS))
+    return Run(replace(planned, mechanism=mechanism, units=units), likely)
+
+
+def loss_at(stage: Stage, likely: float) -> float:
+    """The mean token loss of the first text canary before training, in nats."""
+    ids = torch.tensor([list(stage.people.canaries[0].records[0])])
+    with torch.no_grad():
+        return float(stage.model(likely).model(input_ids=ids, labels=ids, use_cache=False).loss)
+
+
+def _most_units(stage: Stage) -> int:
+    """The most units of a cohort that can be made: some with texts, and a canary on each of the quiet coordinates."""
+    return min(_MOST_UNITS, _TEXTS + stage.canaries.quiet.size)
+
+
+def _words(numbers: Sequence[float]) -> str:
+    *most, last = (f"{number:g}" for number in numbers)
+    return f"{', '.join(most)} and {last}" if most else last
