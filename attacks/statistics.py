@@ -8,7 +8,7 @@ from enum import StrEnum
 import numpy as np
 
 from heldin.attacks.joint import AnyAttack, JointAttack
-from heldin.attacks.protocol import Uses
+from heldin.attacks.protocol import Dial, Uses
 from heldin.base.errors import InputError
 from heldin.models.token_scores import TokenScores
 
@@ -165,6 +165,12 @@ def is_of_users(name: str) -> bool:
 def how_aggregated(name: str, aggregation: str) -> str:
     """Name the rule that makes one score of the values of a user's texts, for a sentence."""
     return "all texts together" if is_of_users(name) else f"{aggregation} over texts"
+
+
+def label_of(attack: str, aggregation: str, dial: Dial | None) -> str:
+    """Return the name of a score for readers: attack, aggregation, and the dial that was changed."""
+    turned = "" if dial is None else f"; {dial.name}: {dial.setting}"
+    return f"{attack} ({how_aggregated(attack, aggregation)}{turned})"
 
 
 def needs_vocabulary(attack: AnyAttack) -> bool:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from heldin.audit.coarse import brief
-from heldin.audit.decision import AnswerEvidence, Decision, DecisionConfig, decide
+from heldin.audit.decision import Answer, AnswerEvidence, Decision, DecisionConfig, decide
 from heldin.audit.family import Family
-from heldin.audit.flagged import Flagged, flagged_of
+from heldin.audit.flagged import Choice, CountedAttack, Flagged, best_of, flagged_by
 from heldin.audit.headline import headline, notes
 from heldin.audit.limits import AurocDifference
 from heldin.audit.preregistration import Preregistration
@@ -122,7 +122,7 @@ def decision_facts(
         largest_tpr=None if decided.largest_tpr is None else brief(decided.largest_tpr),
         excluded_tpr=None if decided.excluded_tpr is None else brief(decided.excluded_tpr),
     )
-    flagged, best = flagged_of(family, decided, by.fpr)
+    flagged, best = _people(family, decided, by.fpr)
     lengths = [score.length_correlation for score in family.scores]
     return DecisionFacts(
         statement=headline(evidence, decided, by, wording),
@@ -137,6 +137,22 @@ def decision_facts(
         tpr_p=test.tpr_p,
         reversed_p=test.reversed_p,
     )
+
+
+def _people(family: Family, decision: Decision, fpr: float) -> tuple[Flagged | None, Flagged | None]:
+    """Return the people whom page one counts, and those of the best attack where chance explains it.
+
+    The first are those of the deciding attack, or of the primary one if no attack passes the test of all. The second is
+    None if one passes. Both are None if the comparison is not valid.
+    """
+    if decision.answer is Answer.NOT_VALID:
+        return None, None
+    variants = [(score.variant, score.groups) for score in family.scores]
+    attacks = [CountedAttack(its.attack, its.aggregation, its.dial, groups) for its, groups in variants]
+    if decision.separates and decision.strongest is not None:
+        return flagged_by(attacks[decision.strongest], fpr, Choice.DECIDING, len(attacks)), None
+    best = best_of(attacks, fpr) if len(attacks) > 1 else None
+    return flagged_by(attacks[0], fpr, Choice.PRIMARY), best
 
 
 def shown_of(facts: DecisionFacts) -> set[int]:

@@ -12,7 +12,7 @@ from scipy import stats
 
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.protocol import AGGREGATIONS, NO_ATTACKS, Dial
-from heldin.attacks.statistics import how_aggregated, is_of_users
+from heldin.attacks.statistics import is_of_users, label_of
 from heldin.audit.bootstrap import BootstrapResult, bootstrap_each
 from heldin.audit.coarse import LEAST_IN_GROUP, ScoreGroups, brief, grouped
 from heldin.audit.decision import RateEvidence, ScoreEvidence
@@ -42,9 +42,7 @@ class ScoreVariant:
     @property
     def label(self) -> str:
         """The name shown to readers."""
-        turned = "" if self.dial is None else f"; {self.dial.name}: {self.dial.setting}"
-        how = how_aggregated(self.attack, self.aggregation)
-        return f"{self.attack} ({how}{turned})"
+        return label_of(self.attack, self.aggregation, self.dial)
 
 
 @dataclass(frozen=True, eq=False)

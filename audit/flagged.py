@@ -6,16 +6,25 @@ the thresholds of the audit state.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 
+from heldin.attacks.protocol import Dial
+from heldin.attacks.statistics import label_of
 from heldin.audit.coarse import ScoreGroups, share_limits
-from heldin.audit.decision import Answer, Decision
-from heldin.audit.family import Family
 from heldin.base.section import Facts
 
-Groups = tuple[str, ScoreGroups]  # name of an attack, and the users in groups by its score
+
+@dataclass(frozen=True)
+class CountedAttack:
+    """An attack under one aggregation, perhaps with one dial changed, and the users in groups by its score."""
+
+    attack: str
+    aggregation: str
+    dial: Dial | None
+    groups: ScoreGroups
 
 
 class Choice(StrEnum):
@@ -33,7 +42,10 @@ class Flagged(Facts):
     in the order of scores hardly depends on who is a member (tests/coverage/test_flagged.py).
 
     Attributes:
-        attack: name of the attack, its settings and how a user's texts become one score.
+        attack: name of the attack.
+        aggregation: how the scores of a user's texts become one score.
+        dial: the dial that was changed; null for the leading settings.
+        setting: its setting; null likewise.
         choice: how it was chosen.
         among: number of attacks that it was chosen among; 1 for the primary attack.
         members: flagged members.
@@ -45,6 +57,9 @@ class Flagged(Facts):
     """
 
     attack: str
+    aggregation: str
+    dial: str | None
+    setting: str | None
     choice: Choice
     among: int
     members: int
@@ -53,6 +68,12 @@ class Flagged(Facts):
     others: int
     of_others: int
     others_limits: tuple[float, float]
+
+    @property
+    def label(self) -> str:
+        """Name of the attack with its settings, as the answer names it."""
+        dial = None if self.dial is None or self.setting is None else Dial(self.dial, self.setting)
+        return label_of(self.attack, self.aggregation, dial)
 
     @property
     def members_share(self) -> float:
@@ -65,14 +86,14 @@ class Flagged(Facts):
         return self.others / self.of_others
 
 
-def flagged_by(attack: str, groups: ScoreGroups, fpr: float, choice: Choice, among: int = 1) -> Flagged | None:
+def flagged_by(attack: CountedAttack, fpr: float, choice: Choice, among: int = 1) -> Flagged | None:
     """Return the people whom an attack flags; None for fewer users than two groups have.
 
     Args:
         fpr: the false-positive rate that the threshold should come near to.
         among: number of attacks among which this one was chosen.
     """
-    members, others = groups.held_in, groups.held_out
+    members, others = attack.groups.held_in, attack.groups.held_out
     if members.size < 2:
         return None
     wrong = np.cumsum(others)[:-1]
@@ -81,7 +102,10 @@ def flagged_by(attack: str, groups: ScoreGroups, fpr: float, choice: Choice, amo
     flagged, of_members, of_others = int(members[: end + 1].sum()), int(members.sum()), int(others.sum())
     level = 1 - 0.05 / among
     return Flagged(
-        attack=attack,
+        attack=attack.attack,
+        aggregation=attack.aggregation,
+        dial=None if attack.dial is None else attack.dial.name,
+        setting=None if attack.dial is None else attack.dial.setting,
         choice=choice,
         among=among,
         members=flagged,
@@ -93,23 +117,8 @@ def flagged_by(attack: str, groups: ScoreGroups, fpr: float, choice: Choice, amo
     )
 
 
-def best_of(attacks: Sequence[Groups], fpr: float) -> Flagged | None:
+def best_of(attacks: Sequence[CountedAttack], fpr: float) -> Flagged | None:
     """Return the people of the attack that flags most members beyond its share of non-members."""
-    counted = [flagged_by(name, groups, fpr, Choice.BEST, len(attacks)) for name, groups in attacks]
+    counted = [flagged_by(attack, fpr, Choice.BEST, len(attacks)) for attack in attacks]
     known = [flagged for flagged in counted if flagged is not None]
     return max(known, key=lambda flagged: flagged.members_share - flagged.others_share, default=None)
-
-
-def flagged_of(family: Family, decision: Decision, fpr: float) -> tuple[Flagged | None, Flagged | None]:
-    """Return the people whom page one counts, and those of the best attack where chance explains it.
-
-    The first are those of the deciding attack, or of the primary one if no attack passes the test of all. The second is
-    None if one passes. Both are None if the comparison is not valid.
-    """
-    if decision.answer is Answer.NOT_VALID:
-        return None, None
-    attacks = [(score.variant.label, score.groups) for score in family.scores]
-    if decision.separates and decision.strongest is not None:
-        return flagged_by(*attacks[decision.strongest], fpr, Choice.DECIDING, len(attacks)), None
-    best = best_of(attacks, fpr) if len(attacks) > 1 else None
-    return flagged_by(*attacks[0], fpr, Choice.PRIMARY), best

@@ -155,7 +155,7 @@ def _people(flagged: Flagged | None) -> str:
     if flagged is None:
         return "-"
     shares = f"{100 * flagged.members_share:.0f} / {100 * flagged.others_share:.0f}"
-    return f"{shares}, {flagged.choice.value}: {flagged.attack}"
+    return f"{shares}, {flagged.choice.value}: {flagged.label}"
 
 
 def _row(folder: Path, record: Record, first: Record, over: str | None) -> Row:

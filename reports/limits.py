@@ -8,8 +8,7 @@ from heldin.audit.requirement import Requirement
 from heldin.record.document import Record
 from heldin.record.requirements import Held, LimitStatus, held_against, held_for_no_leak
 from heldin.reports.blocks import Table
-from heldin.reports.recommendation import name_limit
-from heldin.reports.wording import name_measure, sentence
+from heldin.reports.wording import name_limit, name_measure, sentence
 from heldin.words.page_one import Limit, LimitOutcome, Measured
 from heldin.words.statement import Statement
 

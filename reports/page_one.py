@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from heldin.attacks.statistics import asks_for_vocabulary
+from heldin.attacks.statistics import ATTACKS, asks_for_vocabulary
 from heldin.audit.decision import Answer, Decision
 from heldin.audit.flagged import Flagged
 from heldin.base.files import text_sha256
@@ -20,10 +20,10 @@ from heldin.record.planted_facts import ControlOutcome, Known, Reason, deciding
 from heldin.record.release import Release, release_of
 from heldin.reports.blocks import Banner, Block, FactList, Paragraph, Signature
 from heldin.reports.limits import limit_facts, limit_rows
-from heldin.reports.people import attacker_asks
 from heldin.reports.recommendation import canaries_leak, grade_of, learned, recommend
 from heldin.words.evidence import ClaimLabel
 from heldin.words.page_one import (
+    Asked,
     Attacker,
     Attacking,
     AuditedPeople,
@@ -136,8 +136,8 @@ def _counts(flagged: Flagged) -> dict[str, Any]:
     """Return numbers and names of flagged people for a sentence."""
     (lower, upper), (wrong_lower, wrong_upper) = flagged.members_limits, flagged.others_limits
     return {
-        "attack": flagged.attack,
-        "which": Attacking[flagged.choice.name](attack=flagged.attack, among=flagged.among),
+        "attack": flagged.label,
+        "which": Attacking[flagged.choice.name](attack=flagged.label, among=flagged.among),
         "count": flagged.members,
         "of": flagged.of_members,
         "rate": 100 * flagged.members_share,
@@ -164,6 +164,14 @@ def state_attack(record: Record) -> list[Statement]:
         return [Attacker.OF_TRAININGS(held=held)]
     texts = max(1, round(record.attacker_texts / max(1, record.split.held_in + record.split.held_out)))
     return [Attacker.NEEDS(asked=attacker_asks(attack), texts=counted(texts, "text"), held=held)]
+
+
+def attacker_asks(attack: str) -> Statement:
+    """Return what an attack asks of which models."""
+    statistic = ATTACKS.get(attack)
+    alone = statistic is not None and not statistic.needs_reference
+    models = (Asked.THIS_MODEL if alone else Asked.AND_REFERENCE)()
+    return (Asked.OF_VOCABULARY if asks_for_vocabulary(attack) else Asked.OF_TEXT)(models=models)
 
 
 def suffices(release: Release, attack: str) -> bool:

@@ -11,10 +11,9 @@ from heldin.record.release import release_of
 from heldin.record.requirements import epsilon_per_entity, epsilon_per_user
 from heldin.reports.blocks import Block, Paragraph
 from heldin.reports.extraction import written_out
+from heldin.reports.page_one import attacker_asks
 from heldin.reports.wording import audited_by, of_real_rows, percent, texts_of
 from heldin.words.guarantee import GuaranteeText
-from heldin.words.page_one import Asked
-from heldin.words.statement import Statement
 
 LARGEST_ODDS = 1e6  # above which odds say nothing that a reader could use
 _FURTHER = {
@@ -175,14 +174,6 @@ def _uses(attack: str) -> str:
         return "its name says what it uses"
     uses = ATTACKS[attack].uses
     return "it needs no other user's texts" if uses is Uses.MODEL else f"it uses {uses.value}"
-
-
-def attacker_asks(attack: str) -> Statement:
-    """Return what an attack asks of which models."""
-    statistic = ATTACKS.get(attack)
-    alone = statistic is not None and not statistic.needs_reference
-    models = (Asked.THIS_MODEL if alone else Asked.AND_REFERENCE)()
-    return (Asked.OF_VOCABULARY if asks_for_vocabulary(attack) else Asked.OF_TEXT)(models=models)
 
 
 def describe_attacker(record: Record) -> str:

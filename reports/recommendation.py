@@ -10,13 +10,12 @@ from enum import IntEnum
 from heldin.audit.answer import DecisionFacts
 from heldin.audit.blind import REFERENCE
 from heldin.audit.decision import Answer, Promise
-from heldin.audit.requirement import Requirement
 from heldin.bounds.verdict import NO_CLAIM, Outcome
 from heldin.record.document import Record
 from heldin.record.requirements import Held, LimitStatus, held_against
-from heldin.reports.wording import MEASURES
+from heldin.reports.wording import name_limit
 from heldin.words.answer import ComparisonFlaw
-from heldin.words.page_one import Advice, Limit, Next, Secret, Subject
+from heldin.words.page_one import Advice, Next, Secret, Subject
 from heldin.words.statement import Statement
 
 _OF_TRAINING_FILE = (
@@ -163,11 +162,3 @@ def _after_broken_limit(broken: list[Held]) -> Statement:
 
 def _limits(held: list[Held]) -> list[Statement]:
     return [name_limit(limit.requirement) for limit in held]
-
-
-def name_limit(requirement: Requirement) -> Statement:
-    """Return a limit of the organisation's."""
-    measure = MEASURES[requirement.measure]
-    if requirement.at_most is None:
-        return Limit.AT_LEAST(measure=measure, value=requirement.at_least)
-    return Limit.AT_MOST(measure=measure, value=requirement.at_most)

@@ -14,8 +14,7 @@ from heldin.bounds.verdict import describe_outcome
 from heldin.record.release import release_of
 from heldin.record.sweep import Rule, SweepResult, VariantResult
 from heldin.reports.blocks import Banner, Block, FactList, FramedNote, Paragraph, Signature, Table
-from heldin.reports.page_one import describe_auditor, state_release, written, written_date
-from heldin.reports.people import attacker_asks
+from heldin.reports.page_one import attacker_asks, describe_auditor, state_release, written, written_date
 from heldin.reports.wording import (
     MEASURES,
     SHORT,

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 from heldin.attacks.statistics import how_aggregated, is_of_users
 from heldin.audit.bootstrap import Estimate
+from heldin.audit.requirement import Requirement
 from heldin.audit.results import CanaryGroup
 from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.reports.blocks import FactList, Place, ReportSection, texts
 from heldin.words.glossary import TERMS
+from heldin.words.page_one import Limit
 from heldin.words.people import AUDITED, Wording
+from heldin.words.statement import Statement
 
 if TYPE_CHECKING:
     from heldin.audit.blocks import Summary
@@ -102,6 +105,14 @@ def name_measure(words: str) -> str:
     """Return a requirement whose key of a measure is replaced by the name of the measure."""
     measure, _, rest = words.partition(" ")
     return f"{MEASURES.get(measure, measure)} {rest}"
+
+
+def name_limit(requirement: Requirement) -> Statement:
+    """Return a limit of the organisation's."""
+    measure = MEASURES[requirement.measure]
+    if requirement.at_most is None:
+        return Limit.AT_LEAST(measure=measure, value=requirement.at_least)
+    return Limit.AT_MOST(measure=measure, value=requirement.at_most)
 
 
 def assign_letters(variants: "Sequence[VariantResult]") -> dict[str, str]:

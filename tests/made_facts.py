@@ -2,12 +2,13 @@
 
 import numpy as np
 
+from heldin.attacks.protocol import Dial
 from heldin.audit.answer import DecisionFacts
 from heldin.audit.attack_results import AttackResult, Curve, Histogram, TprAt
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.coarse import ScoreGroups
 from heldin.audit.decision import Answer, AnswerEvidence, DecisionConfig, RateEvidence, ScoreEvidence, decide
-from heldin.audit.flagged import Choice, flagged_by
+from heldin.audit.flagged import Choice, CountedAttack, flagged_by
 from heldin.audit.headline import headline, notes
 from heldin.audit.randomisation import Law
 from heldin.audit.results import CanaryFacts
@@ -115,13 +116,21 @@ def flagged_in(its, decided, by):
         rate = score.at(by.fpr)
         members, others = round(inside * rate.value), round(outside * rate.fpr)
         sides = np.array([members, inside - members]), np.array([others, outside - others])
-        return flagged_by(score.name, ScoreGroups(*sides, (0.0, 1.0, 2.0)), by.fpr, choice, among)
+        return flagged_by(counted_attack(score.name, *sides), by.fpr, choice, among)
 
     if decided.separates:
         return counted(its.scores[decided.strongest], Choice.DECIDING, len(its.scores)), None
     primary = counted(its.scores[0], Choice.PRIMARY, 1)
     highest = max(its.scores, key=lambda score: score.at(by.fpr).value)
     return primary, counted(highest, Choice.BEST, len(its.scores)) if len(its.scores) > 1 else None
+
+
+def counted_attack(label, members, others):
+    """An attack by its label, such as "loss (mean over texts; documents: 4)", with members and non-members by group."""
+    attack, _, rest = label.partition(" (")
+    how, _, turned = rest.rstrip(")").partition("; ")
+    dial = Dial(*turned.split(": ")) if turned else None
+    return CountedAttack(attack, how.split(" ")[0] or "mean", dial, ScoreGroups(members, others, (0.0, 1.0, 2.0)))
 
 
 def private_plan(**changes):

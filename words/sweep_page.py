@@ -17,8 +17,8 @@ class Chosen(Code):
     OTHER_INCONCLUSIVE = ("{variants} (inconclusive)", ", ")
     OTHER_NOT_VALID = ("{variants} (not valid)", ", ")
     KEEPS = "It keeps {percent:.0f} % of plain training's gain."
-    DELTA = "Its delta times its users is {product:.2g} (it should be far below 1)."
-    LARGE_DELTA = "Its delta times its users is {product:.2g}, which should be far below 1."
+    DELTA = "Delta times users: {product:.2g} (should be far below 1)."
+    LARGE_DELTA = "Delta times users is {product:.2g}, and should be far below 1."
     ALTHOUGH = ", although {against}"
     LEAKS = ("its models leak", " and ")
     CANARIES_LEAK = ("its canary users leak", " and ")

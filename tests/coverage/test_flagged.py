@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from heldin.audit.coarse import grouped
-from heldin.audit.flagged import Choice, best_of, flagged_by
+from heldin.audit.flagged import Choice, CountedAttack, best_of, flagged_by
 
 FPR = 0.05
 SHARED = 0.7  # of the variance of a score, with the other attacks
@@ -33,18 +33,18 @@ def _threshold(groups, flagged):
 
 
 def _primary(attacks):
-    return flagged_by(*attacks[0], FPR, Choice.PRIMARY)
+    return flagged_by(attacks[0], FPR, Choice.PRIMARY)
 
 
 def _deciding(attacks):
     """The attack with the most members beyond its non-members, as if it had passed the test of all attacks."""
     best = best_of(attacks, FPR)
-    return flagged_by(*attacks[int(best.attack)], FPR, Choice.DECIDING, len(attacks))
+    return flagged_by(attacks[int(best.attack)], FPR, Choice.DECIDING, len(attacks))
 
 
 def _unpaid(attacks):
     """The same attack with limits that forget that it was chosen."""
-    return flagged_by(*attacks[int(best_of(attacks, FPR).attack)], FPR, Choice.PRIMARY)
+    return flagged_by(attacks[int(best_of(attacks, FPR).attack)], FPR, Choice.PRIMARY)
 
 
 def misses(choose, members, auroc, attacks, games, *, step=None, seed=0, shared=SHARED):
@@ -66,9 +66,11 @@ def misses(choose, members, auroc, attacks, games, *, step=None, seed=0, shared=
         ]
         if step is not None:
             sides = [step * np.round(side / step) for side in sides]
-        groups = [(str(k), grouped(*pair)) for k, pair in enumerate(zip(*sides, strict=True))]
-        flagged = choose(groups)
-        threshold = _threshold(groups[int(flagged.attack)][1], flagged)
+        counted = [
+            CountedAttack(str(k), "mean", None, grouped(*pair)) for k, pair in enumerate(zip(*sides, strict=True))
+        ]
+        flagged = choose(counted)
+        threshold = _threshold(counted[int(flagged.attack)].groups, flagged)
         if step is not None:
             # A rounded score is above the threshold if the score itself is above the middle of the step below.
             threshold = step * (np.floor(threshold / step) + 0.5)
@@ -103,6 +105,6 @@ def test_limits_that_forget_the_choice_among_attacks_would_be_noticed():
 @pytest.mark.parametrize("auroc", AUROCS)
 @pytest.mark.parametrize("members", MEMBERS)
 def test_the_whole_procedure_covers_95_percent(members, auroc, choose, attacks, step):
-    games = 4000 if attacks == 1 else 800
+    games = 2000 if attacks == 1 else 400
     measure = partial(misses, choose, members, auroc, attacks, games, step=step, seed=1)
     assert max(measure()) <= _most(games)

@@ -91,7 +91,7 @@ def test_page_one_of_a_command_has_people_limits_advice_and_what_the_attack_need
     people = record.flagged()
     assert f"flags {people.members} of {people.of_members} members" in said
     assert f"wrongly {people.others} of {people.of_others} non-members" in said
-    assert people.attack in said
+    assert people.label in said
     assert str(Attacker.MORE_THAN_RELEASED(released=Released.TEXT())).strip() in said
     for row in limit_rows(record):
         assert f"{row[3]}; {row[0]}" in said

@@ -42,7 +42,7 @@ def test_the_people_of_page_one_are_those_above_one_threshold_of_the_attack(call
     call("report", finished, "--scores", path)
     rows, record = _rows(path), read_record(finished / "record.json")
     people = record.flagged().model_dump(mode="json")
-    assert (people["choice"], people["attack"].split(" ")[0]) == ("primary", record.primary_attack)
+    assert (people["choice"], people["attack"]) == ("primary", record.primary_attack)
     ordered = sorted(rows, key=lambda row: -float(row["score"]))
     above = ordered[: people["members"] + people["others"]]
     assert len(above) >= 10

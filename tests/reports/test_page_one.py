@@ -8,7 +8,7 @@ from string import Formatter
 import numpy as np
 import pytest
 
-from heldin.audit.coarse import ScoreGroups, share_limits
+from heldin.audit.coarse import share_limits
 from heldin.audit.decision import Answer
 from heldin.audit.flagged import Choice, flagged_by
 from heldin.audit.results import TrainingsFacts
@@ -48,6 +48,7 @@ from tests.made_facts import (
     attack_result,
     canary_facts,
     changed_record,
+    counted_attack,
     decided_record,
     decision_of,
     evidence,
@@ -116,9 +117,7 @@ def _with_canaries(record, its):
 def _flagging(record, members, others=10, of=200):
     """The record in which the primary attack flags so many of 200 members and 200 non-members."""
     sides = np.array([members, of - members]), np.array([others, of - others])
-    people = flagged_by(
-        "likelihood-ratio (mean over texts)", ScoreGroups(*sides, (0.0, 1.0, 2.0)), 0.05, Choice.PRIMARY
-    )
+    people = flagged_by(counted_attack("likelihood-ratio (mean over texts)", *sides), 0.05, Choice.PRIMARY)
     return changed_record(record, decision=record.decision.model_copy(update={"flagged": people}).model_dump())
 
 
@@ -241,7 +240,7 @@ def test_people_are_counted_and_the_attack_is_named(record):
     values = values_of(_line(record, Label.PEOPLE), People.COUNTED)
     assert (values["rate"], values["wrong"], values["audited"]) == (25, 5, "users")
     assert values["which"].states(Attacking.DECIDING)
-    assert values["which"].values["attack"] == people.attack == LEAK.name
+    assert values["which"].values["attack"] == people.label == LEAK.name
     assert record.allowed_share(0.05) is None
     assert _private(record).allowed_share(0.05) == 0.4
     assert states(_line(_private(record), Label.PEOPLE), People.ALLOWED)
@@ -257,7 +256,7 @@ def test_where_no_leak_is_found_the_best_attack_is_named_too_and_chance_explains
     assert values["rate"] == 5
     best = values_of(_line(made, Label.PEOPLE), People.BEST)
     assert (best["among"], best["rate"], best["wrong"]) == (2, 11, 5)
-    assert summary_facts(made)["best_attack"]["attack"] == other.name
+    assert summary_facts(made)["best_attack"]["attack"] == "zlib"
     # Chance does not explain an attack that passes the test of all of them.
     strong = replace(other, adjusted_p=0.001)
     leak = decided_record(record, evidence(primary, strong))
@@ -302,7 +301,7 @@ def test_people_of_a_dial_are_counted_like_those_of_an_attack(record):
     dial = score(0.71, name="likelihood-ratio (mean over texts; documents: 4)", adjusted_p=0.001, tpr=0.61)
     made = decided_record(record, evidence(score(0.55), dial))
     assert made.decides_by_a_dial()
-    assert (made.flagged().members, made.flagged().attack) == (122, dial.name)
+    assert (made.flagged().members, made.flagged().label) == (122, dial.name)
     assert values_of(state_answer(made)[0], Found.USERS)["how_often"].states(HowOften.USUALLY)
 
 

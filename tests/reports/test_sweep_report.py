@@ -173,7 +173,7 @@ def test_a_selected_defense_whose_canary_users_leak_is_said_so_in_the_same_sente
 def test_the_banner_names_the_model_to_release_and_what_the_others_do():
     """A green banner over models that leak names the one model that it is about."""
     banner = report_sweep(CASES["rule"]).section("answer").first(Banner)
-    assert (banner.answer, banner.title) == ("no leak found", "Release uls")
+    assert (banner.answer, banner.title) == (Answer.NO_LEAK, "Release uls")
     stated = sweep_findings.state_answer(CASES["rule"])
     others = values_of(stated, Chosen.OTHERS)["answers"]
     assert [(each.values["variants"], each.code) for each in others] == [
