@@ -14,8 +14,7 @@ from heldin.reports.annex_parts import Scenario
 from heldin.reports.attacks import marks_line
 from heldin.reports.blocks import Block, FactList, Remarks, Table
 from heldin.reports.extraction import extraction_line, most_left
-from heldin.reports.page_one import attacker_asks
-from heldin.reports.wording import audited_by, texts_of
+from heldin.reports.wording import attacker_asks, audited_by, texts_of
 from heldin.words.evidence import delta_of
 from heldin.words.people import TRAININGS
 

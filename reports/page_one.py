@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from heldin.attacks.statistics import ATTACKS, asks_for_vocabulary
+from heldin.attacks.statistics import asks_for_vocabulary
 from heldin.audit.decision import Answer, Decision
 from heldin.audit.flagged import Flagged
 from heldin.base.files import text_sha256
@@ -21,9 +21,9 @@ from heldin.record.release import Release, release_of
 from heldin.reports.blocks import Banner, Block, FactList, Paragraph, Signature
 from heldin.reports.limits import limit_facts, limit_rows
 from heldin.reports.recommendation import canaries_leak, grade_of, learned, recommend
+from heldin.reports.wording import attacker_asks
 from heldin.words.evidence import ClaimLabel
 from heldin.words.page_one import (
-    Asked,
     Attacker,
     Attacking,
     AuditedPeople,
@@ -164,14 +164,6 @@ def state_attack(record: Record) -> list[Statement]:
         return [Attacker.OF_TRAININGS(held=held)]
     texts = max(1, round(record.attacker_texts / max(1, record.split.held_in + record.split.held_out)))
     return [Attacker.NEEDS(asked=attacker_asks(attack), texts=counted(texts, "text"), held=held)]
-
-
-def attacker_asks(attack: str) -> Statement:
-    """Return what an attack asks of which models."""
-    statistic = ATTACKS.get(attack)
-    alone = statistic is not None and not statistic.needs_reference
-    models = (Asked.THIS_MODEL if alone else Asked.AND_REFERENCE)()
-    return (Asked.OF_VOCABULARY if asks_for_vocabulary(attack) else Asked.OF_TEXT)(models=models)
 
 
 def suffices(release: Release, attack: str) -> bool:

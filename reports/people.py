@@ -11,8 +11,7 @@ from heldin.record.release import release_of
 from heldin.record.requirements import epsilon_per_entity, epsilon_per_user
 from heldin.reports.blocks import Block, Paragraph
 from heldin.reports.extraction import written_out
-from heldin.reports.page_one import attacker_asks
-from heldin.reports.wording import audited_by, of_real_rows, percent, texts_of
+from heldin.reports.wording import attacker_asks, audited_by, of_real_rows, percent, texts_of
 from heldin.words.guarantee import GuaranteeText
 
 LARGEST_ODDS = 1e6  # above which odds say nothing that a reader could use

@@ -14,11 +14,12 @@ from heldin.bounds.verdict import describe_outcome
 from heldin.record.release import release_of
 from heldin.record.sweep import Rule, SweepResult, VariantResult
 from heldin.reports.blocks import Banner, Block, FactList, FramedNote, Paragraph, Signature, Table
-from heldin.reports.page_one import attacker_asks, describe_auditor, state_release, written, written_date
+from heldin.reports.page_one import describe_auditor, state_release, written, written_date
 from heldin.reports.wording import (
     MEASURES,
     SHORT,
     assign_letters,
+    attacker_asks,
     describe_intervals,
     format_fit,
     format_promise,

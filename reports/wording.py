@@ -5,7 +5,7 @@ import string
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from heldin.attacks.statistics import how_aggregated, is_of_users
+from heldin.attacks.statistics import ATTACKS, asks_for_vocabulary, how_aggregated, is_of_users
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.requirement import Requirement
 from heldin.audit.results import CanaryGroup
@@ -13,7 +13,7 @@ from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.reports.blocks import FactList, Place, ReportSection, texts
 from heldin.words.glossary import TERMS
-from heldin.words.page_one import Limit
+from heldin.words.page_one import Asked, Limit
 from heldin.words.people import AUDITED, Wording
 from heldin.words.statement import Statement
 
@@ -74,6 +74,14 @@ def texts_of(kind: str) -> str:
         "mixed": "some of which were trained on if the user is a member",
         "not known": "of which nobody stated whether they were trained on",
     }[kind]
+
+
+def attacker_asks(attack: str) -> Statement:
+    """Return what an attack asks of which models."""
+    statistic = ATTACKS.get(attack)
+    alone = statistic is not None and not statistic.needs_reference
+    models = (Asked.THIS_MODEL if alone else Asked.AND_REFERENCE)()
+    return (Asked.OF_VOCABULARY if asks_for_vocabulary(attack) else Asked.OF_TEXT)(models=models)
 
 
 def over_texts(attack: str, aggregation: str) -> str:
