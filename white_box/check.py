@@ -12,7 +12,7 @@ Subject = Literal["canaries", "keys", "rates", "texts", "coordinates", "state", 
 SUBJECTS: tuple[Subject, ...] = get_args(Subject)
 
 TOTAL_LEVEL = 0.01  # chance that a correct trainer raises any alarm, at most
-LEVEL = 1e-4  # of each check in which something is random; the others have level 0
+LEVEL = 1e-4  # of a check in which something is random, at most; the others have level 0
 ROUNDING = 1e-3  # tolerance for a float32 sum of units, relative to the sensitivity
 
 

@@ -16,13 +16,7 @@ from heldin.defenses.choices import ConstantDivisor
 from heldin.finetune.sampled_units import SampledUnit
 from heldin.finetune.units import PrivateTraining
 from heldin.white_box.check import Check, silent
-from heldin.white_box.coordinate_checks import (
-    by_tensor,
-    far_above,
-    most_deviant_part,
-    most_deviant_step,
-    noise_and_sum,
-)
+from heldin.white_box.coordinate_checks import far_above, noise_and_sum, steps_check
 from heldin.white_box.stage import Stage
 from heldin.white_box.trainers import Run, Trainer, changed, releases
 
@@ -52,11 +46,11 @@ def cohort_size_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Chec
         f"that draws two units, {above}or of a run with a mean of {_SAMPLED_MEAN} units (with probability {rare:.4f}"
         f" one step draws {3 / _SAMPLED_MEAN:g} times as many)"
     )
-    checks = (most_deviant_step(z, name, cohorts), most_deviant_part(by_tensor(stage, z[None]), name))
+    check = steps_check(stage, z, name, cohorts)
     if len(sizes) == len(TIMES):
-        return checks
+        return (check,)
     why = f"noise in cohorts of more than {_most_units(stage)} units, which {TIMES[-1]:g} times the divisor would be"
-    return (*checks, silent(f"{name}, large", "coordinates", why))
+    return (check, silent(f"{name}, large", "coordinates", why))
 
 
 def loss_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> tuple[Check, ...]:
@@ -69,10 +63,7 @@ def loss_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> tupl
     z = np.concatenate([releases(stage, trainer, run).astype(np.float64) for run in runs])
     z /= stage.mechanism.noise_multiplier
     losses = [round(loss_at(stage, likely), 2) for likely in LIKELY]
-    return (
-        most_deviant_step(z, "noise by loss", f"with mean losses of {_words(losses)} nats"),
-        most_deviant_part(by_tensor(stage, z[None]), "noise by loss"),
-    )
+    return (steps_check(stage, z, "noise by loss", f"with mean losses of {_words(losses)} nats"),)
 
 
 def sizes_above(stage: Stage) -> list[int]:

@@ -38,6 +38,7 @@ _MOST_KS = 200_000  # numbers of a tensor whose law is tested
 _GRID = 2e-6  # deviations of the noise within which two numbers count as one
 _GRID_NUMBERS = 20_000
 _BEYOND = (2.0, 3.0, 4.0)  # deviations
+SHARED = LEVEL / 4  # level of checks of which there is one for each kind of cohort
 _DENSE = 1e-4  # of the sensitivity: a sum that is no multiple of a grid's width
 
 
@@ -182,9 +183,9 @@ def crowded_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> t
     u = z / (math.sqrt(float(np.square(z).mean())) or 1.0)
     return (
         *_granular(by_tensor(stage, z), "noise amid people"),
-        most_deviant_step(small, "noise of small contributions", "that draws contributions far below the clip norm"),
-        most_deviant_step(np.concatenate(alone), "noise of one unit", "that draws exactly one unit"),
-        most_deviant_part(by_tensor(stage, z), "noise amid people"),
+        _most_deviant_step(small, "small contributions", "that draws contributions far below the clip norm"),
+        _most_deviant_step(np.concatenate(alone), "one unit", "that draws exactly one unit"),
+        _most_deviant_part(by_tensor(stage, z)),
         _repeated(by_tensor(stage, u), "noise amid people shared by two steps", "any two"),
         *regular_checks(by_tensor(stage, u), "noise amid people"),
         *_against_the_sum(stage, crowded, still),
@@ -249,31 +250,44 @@ def _granular(tensors: Tensors, name: str) -> list[Check]:
     return checks
 
 
-def most_deviant_step(z: Array, name: str, cohort: str) -> Check:
-    """Check the deviation of each step's noise, shape (steps, d).
+def steps_check(stage: Stage, z: Array, name: str, cohort: str) -> Check:
+    """Check the noise of steps, shape (steps, d): that of each as a whole, and of its tensors and rows, at one level.
 
     Args:
         name: begins the check's name.
         cohort: what the steps have in common, in words.
     """
     steps, size = z.shape
+    whole = laws.deviations(np.square(z).sum(axis=1), size, SHARED / 2)
+    part = _of_parts(by_tensor(stage, z[None]), SHARED / 2)
+    detects = f"one of {steps} steps {cohort}, of {whole.times} the stated deviation (a tensor or row of {part.times})"
+    worst = laws.either([whole, part])
+    return replace(tested(f"{name}: the most deviant step", "coordinates", worst, 1.0, detects), level=SHARED)
+
+
+def _most_deviant_step(z: Array, name: str, cohort: str) -> Check:
+    """Check the deviation of each step's noise, shape (steps, d)."""
+    steps, size = z.shape
     finding = laws.deviations(np.square(z).sum(axis=1), size, LEVEL)
     detects = f"one of {steps} steps {cohort}, of {finding.times} the stated deviation"
-    return tested(f"{name}: the most deviant step", "coordinates", finding, 1.0, detects)
+    return tested(f"noise of {name}: the most deviant step", "coordinates", finding, 1.0, detects)
 
 
-def most_deviant_part(tensors: Tensors, name: str) -> Check:
+def _most_deviant_part(tensors: Tensors) -> Check:
     """Check the deviation of the noise of each tensor, and of each row of a matrix, in each step."""
+    worst, steps = _of_parts(tensors, LEVEL), len(next(iter(tensors.values()))[0])
+    detects = f"a tensor or row of {worst.times} the stated deviation in one of {steps} steps that draw somebody"
+    return tested("noise amid people: the most deviant part of a step", "coordinates", worst, 1.0, detects)
+
+
+def _of_parts(tensors: Tensors, level: float) -> LawResult:
     squares = [np.square(z[0]) for z in tensors.values()]
     sums = [(math.prod(z.shape[1:]), z.reshape(len(z), -1).sum(axis=1)) for z in squares]
     sums += [(z.shape[-1], z.sum(axis=-1).ravel()) for z in squares if z.ndim > 2]
-    worst = _most_deviant(sums)
-    steps = len(squares[0])
-    detects = f"a tensor or row of {worst.times} the stated deviation in one of {steps} steps ({name})"
-    return tested(f"{name}: the most deviant part of a step", "coordinates", worst, 1.0, detects)
+    return _most_deviant(sums, level)
 
 
-def _most_deviant(sums: list[tuple[int, Array]]) -> LawResult:
+def _most_deviant(sums: list[tuple[int, Array]], level: float = LEVEL) -> LawResult:
     """The most deviant of sums of squares, tested together by number of squares.
 
     ``smallest`` and ``below`` are those of the group in which deviations are hardest to see.
@@ -281,7 +295,7 @@ def _most_deviant(sums: list[tuple[int, Array]]) -> LawResult:
     by_size: dict[int, list[Array]] = {}
     for size, values in sums:
         by_size.setdefault(size, []).append(values)
-    findings = [laws.deviations(np.concatenate(groups), size, LEVEL / len(by_size)) for size, groups in by_size.items()]
+    findings = [laws.deviations(np.concatenate(groups), size, level / len(by_size)) for size, groups in by_size.items()]
     # Each group of equal sizes has its share of the level, and the smallest p-value is corrected for their number.
     worst = min(findings, key=lambda f: f.p_value)
     largest, least = max(f.smallest for f in findings), min(f.below for f in findings)

@@ -5,7 +5,6 @@ import pytest
 
 from heldin.base.coins import keyed_digest, seed_key
 from heldin.defenses.choices import ConstantDivisor
-from heldin.white_box.check import LEVEL
 from heldin.white_box.cohort_checks import (
     LIKELY,
     batch_of_loss,
@@ -16,6 +15,7 @@ from heldin.white_box.cohort_checks import (
     sampled_cohorts,
     sizes_above,
 )
+from heldin.white_box.coordinate_checks import SHARED
 from heldin.white_box.engine import clip_norms
 from heldin.white_box.stage import set_stage
 from heldin.white_box.trainers import stepwise
@@ -78,8 +78,8 @@ def test_correct_noise_raises_no_alarm_and_a_tenth_less_always_does_under_many_k
         key = keyed_digest(KEY, "many", str(i))
         its = (*cohort_size_checks(stage, right, key), *loss_checks(stage, right, key, high))
         values += [check.p_value for check in its]
-        assert cohort_size_checks(stage, stepwise(two), key)[0].p_value < LEVEL
-        assert loss_checks(stage, stepwise(loss), key, high)[0].p_value < LEVEL
+        assert cohort_size_checks(stage, stepwise(two), key)[0].p_value < SHARED
+        assert loss_checks(stage, stepwise(loss), key, high)[0].p_value < SHARED
     print(f"{len(values)} p-values, smallest {min(values):.2g}, below a tenth: {np.mean(np.array(values) < 0.1):.2f}")
-    assert min(values) > LEVEL
+    assert min(values) > SHARED
     assert np.mean(np.array(values) < 0.1) < 0.3

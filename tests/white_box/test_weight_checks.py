@@ -66,7 +66,7 @@ def test_optimizers_that_are_as_stated_are_not_accused(stage, name):
     assert bool(recomputed.untested) == ("not stated" in name)
     assert bool(given.untested) == ("copies" in name)
     # Far from the tolerance, of which other forms of the same optimizer need little.
-    assert recomputed.untested or recomputed.measured < 0.3
+    assert recomputed.untested or recomputed.measured < 0.5
 
 
 @pytest.mark.parametrize("trainer", [loop_trainer, stepwise(Plain())], ids=["loop", "plain"])
@@ -162,7 +162,7 @@ def test_the_audit_contradicts_at_60_canaries_and_does_not_call_unseen_weights_c
 
 @pytest.mark.slow
 def test_rounding_stays_far_from_the_tolerance_in_long_trainings_and_under_many_keys():
-    """100 steps of each correct trainer under each of three keys: at most 30 % of the tolerance."""
+    """100 steps of each correct trainer under each of three keys: at most half of the tolerance."""
     stage = set_stage(_mechanism(100), 10, quiet=64)
     worst = {
         name: max(_recomputed(stage, trainer, seed_key(20 + i)).measured for i in range(3))
@@ -170,4 +170,4 @@ def test_rounding_stays_far_from_the_tolerance_in_long_trainings_and_under_many_
         if "not stated" not in name
     }
     print({name: f"{value:.2g}" for name, value in worst.items()})
-    assert max(worst.values()) < 0.3
+    assert max(worst.values()) < 0.5
