@@ -6,7 +6,7 @@ from dataclasses import replace
 from heldin.audit.coarse import brief
 from heldin.audit.decision import Answer, AnswerEvidence, Decision, DecisionConfig, decide
 from heldin.audit.family import Family
-from heldin.audit.flagged import Choice, CountedAttack, Flagged, best_of, flagged_by
+from heldin.audit.flagged import AttackChoice, CountedAttack, Flagged, best_of, flagged_by
 from heldin.audit.headline import headline, notes
 from heldin.audit.limits import AurocDifference
 from heldin.audit.preregistration import Preregistration
@@ -148,11 +148,11 @@ def _people(family: Family, decision: Decision, fpr: float) -> tuple[Flagged | N
     if decision.answer is Answer.NOT_VALID:
         return None, None
     variants = [(score.variant, score.groups) for score in family.scores]
-    attacks = [CountedAttack(its.attack, its.aggregation, its.dial, groups) for its, groups in variants]
+    attacks = [CountedAttack(by.attack, by.aggregation, by.dial, groups) for by, groups in variants]
     if decision.separates and decision.strongest is not None:
-        return flagged_by(attacks[decision.strongest], fpr, Choice.DECIDING, len(attacks)), None
+        return flagged_by(attacks[decision.strongest], fpr, AttackChoice.DECIDING, len(attacks)), None
     best = best_of(attacks, fpr) if len(attacks) > 1 else None
-    return flagged_by(attacks[0], fpr, Choice.PRIMARY), best
+    return flagged_by(attacks[0], fpr, AttackChoice.PRIMARY), best
 
 
 def shown_of(facts: DecisionFacts) -> set[int]:

@@ -27,7 +27,7 @@ class CountedAttack:
     groups: ScoreGroups
 
 
-class Choice(StrEnum):
+class AttackChoice(StrEnum):
     """How an attack was chosen whose flagged people are counted."""
 
     PRIMARY = "primary"  # before any score was seen
@@ -60,7 +60,7 @@ class Flagged(Facts):
     aggregation: str
     dial: str | None
     setting: str | None
-    choice: Choice
+    choice: AttackChoice
     among: int
     members: int
     of_members: int
@@ -86,7 +86,7 @@ class Flagged(Facts):
         return self.others / self.of_others
 
 
-def flagged_by(attack: CountedAttack, fpr: float, choice: Choice, among: int = 1) -> Flagged | None:
+def flagged_by(attack: CountedAttack, fpr: float, choice: AttackChoice, among: int = 1) -> Flagged | None:
     """Return the people whom an attack flags; None for fewer users than two groups have.
 
     Args:
@@ -119,6 +119,6 @@ def flagged_by(attack: CountedAttack, fpr: float, choice: Choice, among: int = 1
 
 def best_of(attacks: Sequence[CountedAttack], fpr: float) -> Flagged | None:
     """Return the people of the attack that flags most members beyond its share of non-members."""
-    counted = [flagged_by(attack, fpr, Choice.BEST, len(attacks)) for attack in attacks]
+    counted = [flagged_by(attack, fpr, AttackChoice.BEST, len(attacks)) for attack in attacks]
     known = [flagged for flagged in counted if flagged is not None]
     return max(known, key=lambda flagged: flagged.members_share - flagged.others_share, default=None)

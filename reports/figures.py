@@ -130,9 +130,9 @@ _MOST_DOTS = 100
 _ENOUGH = 50  # people, from which a hundred stand for them
 
 
-def _dots_of(flagged: int, of: int) -> tuple[int, int]:
+def _dots_of(flagged: int, total: int) -> tuple[int, int]:
     """Return how many dots are filled, and how many there are: the people themselves, or 100 for 50 or more."""
-    return (flagged, of) if of < _ENOUGH else (round(_MOST_DOTS * flagged / of), _MOST_DOTS)
+    return (flagged, total) if total < _ENOUGH else (round(_MOST_DOTS * flagged / total), _MOST_DOTS)
 
 
 def _draw_scores(record: Record, curve: Curve, attack: str) -> str:
@@ -155,12 +155,12 @@ def _draw_people(blocks: Sequence[tuple[int, int]]) -> str:
     return saved[0]
 
 
-def _draw_dots(axes: Axes, flagged: int, of: int, colour: str, title: str) -> None:
-    x, y = np.arange(of) % _ROW, -(np.arange(of) // _ROW)
-    filled = np.arange(of) < flagged
+def _draw_dots(axes: Axes, flagged: int, total: int, colour: str, title: str) -> None:
+    x, y = np.arange(total) % _ROW, -(np.arange(total) // _ROW)
+    filled = np.arange(total) < flagged
     axes.scatter(x[filled], y[filled], s=14, color=colour, linewidths=0.6)
     axes.scatter(x[~filled], y[~filled], s=14, facecolors="none", edgecolors=GREY, linewidths=0.5)
-    axes.set_title(f"{flagged} of {of} {title}", fontsize=8)
+    axes.set_title(f"{flagged} of {total} {title}", fontsize=8)
     # Few people have dots of the same size as a hundred.
     axes.set(xlim=(-0.7, _ROW - 0.3), ylim=(0.3 - _ROW, 0.7))
     axes.set_aspect("equal")

@@ -24,8 +24,8 @@ from heldin.reports.recommendation import canaries_leak, grade_of, learned, reco
 from heldin.reports.wording import attacker_asks
 from heldin.words.evidence import ClaimLabel
 from heldin.words.page_one import (
-    Attacker,
     Attacking,
+    AttackNeeds,
     AuditedPeople,
     Change,
     Evidence,
@@ -158,12 +158,12 @@ def state_attack(record: Record) -> list[Statement]:
     release, attack = release_of(record.config), record.counted_attack().attack
     held = None
     if release is not None:
-        code = Attacker.AS_RELEASED if suffices(release, attack) else Attacker.MORE_THAN_RELEASED
+        code = AttackNeeds.AS_RELEASED if suffices(release, attack) else AttackNeeds.MORE_THAN_RELEASED
         held = code(released=_released(release))
     if record.trainings is not None:
-        return [Attacker.OF_TRAININGS(held=held)]
+        return [AttackNeeds.OF_TRAININGS(held=held)]
     texts = max(1, round(record.attacker_texts / max(1, record.split.held_in + record.split.held_out)))
-    return [Attacker.NEEDS(asked=attacker_asks(attack), texts=counted(texts, "text"), held=held)]
+    return [AttackNeeds.NEEDS(asked=attacker_asks(attack), texts=counted(texts, "text"), held=held)]
 
 
 def suffices(release: Release, attack: str) -> bool:

@@ -13,7 +13,7 @@ from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.reports.blocks import FactList, Place, ReportSection, texts
 from heldin.words.glossary import TERMS
-from heldin.words.page_one import Asked, Limit
+from heldin.words.page_one import AskedOfModels, Limit
 from heldin.words.people import AUDITED, Wording
 from heldin.words.statement import Statement
 
@@ -80,8 +80,8 @@ def attacker_asks(attack: str) -> Statement:
     """Return what an attack asks of which models."""
     statistic = ATTACKS.get(attack)
     alone = statistic is not None and not statistic.needs_reference
-    models = (Asked.THIS_MODEL if alone else Asked.AND_REFERENCE)()
-    return (Asked.OF_VOCABULARY if asks_for_vocabulary(attack) else Asked.OF_TEXT)(models=models)
+    models = (AskedOfModels.THIS_MODEL if alone else AskedOfModels.AND_REFERENCE)()
+    return (AskedOfModels.OF_VOCABULARY if asks_for_vocabulary(attack) else AskedOfModels.OF_TEXT)(models=models)
 
 
 def over_texts(attack: str, aggregation: str) -> str:

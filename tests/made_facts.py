@@ -8,7 +8,7 @@ from heldin.audit.attack_results import AttackResult, Curve, Histogram, TprAt
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.coarse import ScoreGroups
 from heldin.audit.decision import Answer, AnswerEvidence, DecisionConfig, RateEvidence, ScoreEvidence, decide
-from heldin.audit.flagged import Choice, CountedAttack, flagged_by
+from heldin.audit.flagged import AttackChoice, CountedAttack, flagged_by
 from heldin.audit.headline import headline, notes
 from heldin.audit.randomisation import Law
 from heldin.audit.results import CanaryFacts
@@ -119,10 +119,10 @@ def flagged_in(its, decided, by):
         return flagged_by(counted_attack(score.name, *sides), by.fpr, choice, among)
 
     if decided.separates:
-        return counted(its.scores[decided.strongest], Choice.DECIDING, len(its.scores)), None
-    primary = counted(its.scores[0], Choice.PRIMARY, 1)
+        return counted(its.scores[decided.strongest], AttackChoice.DECIDING, len(its.scores)), None
+    primary = counted(its.scores[0], AttackChoice.PRIMARY, 1)
     highest = max(its.scores, key=lambda score: score.at(by.fpr).value)
-    return primary, counted(highest, Choice.BEST, len(its.scores)) if len(its.scores) > 1 else None
+    return primary, counted(highest, AttackChoice.BEST, len(its.scores)) if len(its.scores) > 1 else None
 
 
 def counted_attack(label, members, others):

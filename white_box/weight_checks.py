@@ -86,10 +86,10 @@ class Replay:
 def _roundings(before: torch.Tensor, expected: torch.Tensor, seen: torch.Tensor) -> float:
     """The largest distance of a weight from the expected one, over what rounding may do to it."""
     unit = torch.finfo(expected.dtype).eps
-    old, new, its = (tensor.double() for tensor in (before, expected, seen.to(expected)))
+    old, new, shown = (tensor.double() for tensor in (before, expected, seen.to(expected)))
     size = torch.maximum(old.abs(), new.abs())
     allowed = unit * (_OF_WEIGHT * size + _OF_MOVE * (new - old).abs().max())
-    apart = (its - new).abs()
+    apart = (shown - new).abs()
     worst = float(torch.where(apart > 0.0, apart / allowed, apart).max())
     return math.inf if math.isnan(worst) else worst
 

@@ -105,7 +105,7 @@ class PlainFlaw(Code):
 
 
 class Attacking(Code):
-    """How the attack was chosen whose flagged people are counted; named like ``audit.flagged.Choice``."""
+    """How the attack was chosen whose flagged people are counted; named like ``audit.flagged.AttackChoice``."""
 
     PRIMARY = "The primary attack (chosen in advance), {attack},"
     DECIDING = "The deciding attack (strongest of {among}), {attack},"
@@ -138,7 +138,7 @@ class People(Code):
     OF_TRAININGS = "This audit counts trainings, not people: one planted user was in {with_user} of {runs} trainings."
 
 
-class Attacker(Code):
+class AttackNeeds(Code):
     """What the attack needs whose people are counted, and whether those who get the model will have it."""
 
     NEEDS = "It needs {asked}, and about {texts} a person.{held}"
@@ -147,7 +147,7 @@ class Attacker(Code):
     AS_RELEASED = " Released as {released}: this is enough."
 
 
-class Asked(Code):
+class AskedOfModels(Code):
     """What an attack asks of which models."""
 
     OF_TEXT = "text probabilities under {models}"

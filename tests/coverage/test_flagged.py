@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from heldin.audit.coarse import grouped
-from heldin.audit.flagged import Choice, CountedAttack, best_of, flagged_by
+from heldin.audit.flagged import AttackChoice, CountedAttack, best_of, flagged_by
 
 FPR = 0.05
 SHARED = 0.7  # of the variance of a score, with the other attacks
@@ -33,18 +33,18 @@ def _threshold(groups, flagged):
 
 
 def _primary(attacks):
-    return flagged_by(attacks[0], FPR, Choice.PRIMARY)
+    return flagged_by(attacks[0], FPR, AttackChoice.PRIMARY)
 
 
 def _deciding(attacks):
     """The attack with the most members beyond its non-members, as if it had passed the test of all attacks."""
     best = best_of(attacks, FPR)
-    return flagged_by(attacks[int(best.attack)], FPR, Choice.DECIDING, len(attacks))
+    return flagged_by(attacks[int(best.attack)], FPR, AttackChoice.DECIDING, len(attacks))
 
 
 def _unpaid(attacks):
     """The same attack with limits that forget that it was chosen."""
-    return flagged_by(attacks[int(best_of(attacks, FPR).attack)], FPR, Choice.PRIMARY)
+    return flagged_by(attacks[int(best_of(attacks, FPR).attack)], FPR, AttackChoice.PRIMARY)
 
 
 def misses(choose, members, auroc, attacks, games, *, step=None, seed=0, shared=SHARED):

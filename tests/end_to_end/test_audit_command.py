@@ -21,7 +21,7 @@ from heldin.reports.record_report import list_facts
 from heldin.stages.sides.ledger import load_ledger
 from heldin.words.answer import ComparisonFlaw, Headline
 from heldin.words.evidence import ClaimLabel
-from heldin.words.page_one import Advice, Attacker, Evidence, Released
+from heldin.words.page_one import Advice, AttackNeeds, Evidence, Released
 from heldin.words.split import SplitReason
 from tests.refusals import names, refused
 from tests.relisted import relist
@@ -92,7 +92,7 @@ def test_page_one_of_a_command_has_people_limits_advice_and_what_the_attack_need
     assert f"flags {people.members} of {people.of_members} members" in said
     assert f"wrongly {people.others} of {people.of_others} non-members" in said
     assert people.label in said
-    assert str(Attacker.MORE_THAN_RELEASED(released=Released.TEXT())).strip() in said
+    assert str(AttackNeeds.MORE_THAN_RELEASED(released=Released.TEXT())).strip() in said
     for row in limit_rows(record):
         assert f"{row[3]}; {row[0]}" in said
     assert recommend(record).states(Advice.NOT_SHOWN)

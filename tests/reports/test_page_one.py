@@ -10,7 +10,7 @@ import pytest
 
 from heldin.audit.coarse import share_limits
 from heldin.audit.decision import Answer
-from heldin.audit.flagged import Choice, flagged_by
+from heldin.audit.flagged import AttackChoice, flagged_by
 from heldin.audit.results import TrainingsFacts
 from heldin.commands.finish import labelled
 from heldin.record.facts import Ceiling
@@ -27,9 +27,9 @@ from heldin.words.evidence import ClaimLabel
 from heldin.words.guarantee import GuaranteeText, Relation
 from heldin.words.page_one import (
     Advice,
-    Asked,
-    Attacker,
+    AskedOfModels,
     Attacking,
+    AttackNeeds,
     Evidence,
     Found,
     Guaranteed,
@@ -117,7 +117,7 @@ def _with_canaries(record, its):
 def _flagging(record, members, others=10, of=200):
     """The record in which the primary attack flags so many of 200 members and 200 non-members."""
     sides = np.array([members, of - members]), np.array([others, of - others])
-    people = flagged_by(counted_attack("likelihood-ratio (mean over texts)", *sides), 0.05, Choice.PRIMARY)
+    people = flagged_by(counted_attack("likelihood-ratio (mean over texts)", *sides), 0.05, AttackChoice.PRIMARY)
     return changed_record(record, decision=record.decision.model_copy(update={"flagged": people}).model_dump())
 
 
@@ -279,10 +279,10 @@ def test_fewer_than_fifty_people_are_counted_themselves(record):
 @pytest.mark.parametrize(
     ("access", "attack", "code"),
     [
-        ("text", "likelihood-ratio", Attacker.MORE_THAN_RELEASED),
-        ("log-probabilities", "likelihood-ratio", Attacker.AS_RELEASED),
-        ("log-probabilities", "min-k++", Attacker.MORE_THAN_RELEASED),
-        ("weights", "min-k++", Attacker.AS_RELEASED),
+        ("text", "likelihood-ratio", AttackNeeds.MORE_THAN_RELEASED),
+        ("log-probabilities", "likelihood-ratio", AttackNeeds.AS_RELEASED),
+        ("log-probabilities", "min-k++", AttackNeeds.MORE_THAN_RELEASED),
+        ("weights", "min-k++", AttackNeeds.AS_RELEASED),
     ],
 )
 def test_what_the_attack_needs_is_held_against_what_is_released(record, access, attack, code):
@@ -291,8 +291,10 @@ def test_what_the_attack_needs_is_held_against_what_is_released(record, access, 
         record, attacks=attacks, primary_attack=attack, config={**record.config, "release": {"access": access}}
     )
     assert states(_line(made, Label.ATTACK), code)
-    assert states(_line(made, Label.ATTACK), Asked.OF_VOCABULARY if attack == "min-k++" else Asked.OF_TEXT)
-    for without in (Attacker.AS_RELEASED, Attacker.MORE_THAN_RELEASED):
+    assert states(
+        _line(made, Label.ATTACK), AskedOfModels.OF_VOCABULARY if attack == "min-k++" else AskedOfModels.OF_TEXT
+    )
+    for without in (AttackNeeds.AS_RELEASED, AttackNeeds.MORE_THAN_RELEASED):
         assert not states(_line(record, Label.ATTACK), without)
 
 
