@@ -18,7 +18,8 @@ def report_record(record: Record) -> Report:
     front, body, closing = (assemble(record, entries) for entries in (FRONT, SECTIONS, CLOSING))
     terms, glossary = explain_terms(front, (*body, *closing))
     return Report(
-        title=f"User-inference audit: {record.name}",
+        # The folder of an audit is called audit unless somebody names it.
+        title="User-inference audit" + ("" if record.name == "audit" else f": {record.name}"),
         version=record.environment.heldin,
         notice=str(Handling.TRAINED() if record.kind == "run" else Handling.AUDITED()),
         sections=(*front, terms, *body, glossary, *closing),
