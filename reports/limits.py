@@ -41,10 +41,12 @@ def limit_rows(record: Record) -> list[list[str]]:
 
 
 def _of_baselines(record: Record) -> list[str]:
-    separating = sum(baseline.separates for baseline in record.blind)
+    separating = [baseline.name for baseline in record.blind if baseline.separates]
     status = LimitStatus.BROKEN if separating else LimitStatus.MET if record.blind else LimitStatus.NOT_MEASURED
-    measured = str(Measured.SEPARATING(count=separating, of=len(record.blind))) if record.blind else ""
-    return [str(Limit.BASELINES()), measured, "", _outcome(status)]
+    measured = Measured.NONE_SEPARATES(of=len(record.blind)) if record.blind else None
+    if separating:
+        measured = Measured.SEPARATING(count=len(separating), of=len(record.blind), names=", ".join(separating))
+    return [str(Limit.BASELINES()), "" if measured is None else str(measured), "", _outcome(status)]
 
 
 def _of_learning(record: Record) -> Iterator[list[str]]:

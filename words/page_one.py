@@ -251,7 +251,8 @@ class Limit(Code):
 class Measured(Code):
     """What was measured for a limit that is no number."""
 
-    SEPARATING = "{count} of {of}"
+    NONE_SEPARATES = "0 of {of}"
+    SEPARATING = "{count} of {of}: {names}"
 
 
 class LimitOutcome(Code):

@@ -452,7 +452,9 @@ def test_the_table_of_limits_has_those_of_the_answer_and_of_the_organisation(rec
     facts = summary_facts(calm)["limits"]
     assert [(each["status"], each["confidence_limit"]) for each in facts] == [("met", 0.55), ("met", 0.11)]
     separating = [record.blind[0].model_copy(update={"separates": True}).model_dump()]
-    assert limit_rows(changed_record(record, blind=separating))[0][1:] == ["1 of 1", "", "broken"]
+    assert limit_rows(changed_record(record, blind=separating))[0][1:] == [
+        f"1 of 1: {record.blind[0].name}", "", "broken",
+    ]  # fmt: skip
     assert limit_rows(changed_record(record, blind=[]))[0][1:] == ["", "", "not measured"]
 
 
