@@ -39,7 +39,7 @@ def _primary(attacks):
 def _deciding(attacks):
     """The attack with the most members beyond its non-members, as if it had passed the test of all attacks."""
     best = best_of(attacks, FPR)
-    return flagged_by(attacks[int(best.attack)], FPR, AttackChoice.DECIDING, len(attacks))
+    return best and flagged_by(attacks[int(best.attack)], FPR, AttackChoice.DECIDING, len(attacks))
 
 
 def _unpaid(attacks):
@@ -70,6 +70,8 @@ def misses(choose, members, auroc, attacks, games, *, step=None, seed=0, shared=
             CountedAttack(str(k), "mean", None, grouped(*pair)) for k, pair in enumerate(zip(*sides, strict=True))
         ]
         flagged = choose(counted)
+        if flagged is None:
+            continue  # so few people, and so many equal scores, that nobody is counted
         threshold = _threshold(counted[int(flagged.attack)].groups, flagged)
         if step is not None:
             # A rounded score is above the threshold if the score itself is above the middle of the step below.
