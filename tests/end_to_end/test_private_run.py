@@ -20,6 +20,7 @@ from heldin.reports.page_one import state_guarantee
 from heldin.stages.run_config import load_config
 from heldin.stages.train.plan import configured_mechanism, mechanism_of
 from heldin.stages.train.training_facts import promise_facts
+from heldin.words.data_steps import DataStepText
 from heldin.words.guarantee import Assumption, GuaranteeCondition, GuaranteeText, NoGuaranteeReason
 from heldin.words.page_one import Guaranteed
 from tests.conftest import SMALL
@@ -204,7 +205,8 @@ def test_users_audited_by_public_coins_leave_the_guarantee_as_it_is(call, config
     record = read_record(tmp_path / "run" / "record.json")
     assert record.training.epsilon == pytest.approx(6, abs=0.01)
     assert record.split.always_in > 0
-    (step,) = [s for s in read_plan(tmp_path / "run" / "plan.json").data_steps if s.name == "audited by public coins"]
+    steps = read_plan(tmp_path / "run" / "plan.json").data_steps
+    (step,) = [each for each in steps if each.name.states(DataStepText.PUBLIC_COINS)]
     assert step.user_local
     code, printed, _ = call("verify", tmp_path / "run")
     assert code == 0, printed
