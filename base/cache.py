@@ -65,7 +65,7 @@ def clear(chosen: Sequence[CachePart]) -> int:
     with ExitStack() as locks:
         # Every part is locked before the first is removed: all, or none.
         for part in present:
-            stop_using(part.path)  # else this process would stand in its own way
+            stop_using(part.path)  # its own lock would refuse the removal
             try:
                 locks.enter_context(one_process_at_a_time(part.path))
             except InputError as error:

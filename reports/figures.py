@@ -127,7 +127,7 @@ def plot_people(record: Record) -> Beside | None:
 
 _ROW = 10  # dots
 _MOST_DOTS = 100
-_ENOUGH = 50  # people, from which a hundred stand for them
+_ENOUGH = 50  # people in a group, from which 100 dots show the share
 
 
 def _dots_of(flagged: int, total: int) -> tuple[int, int]:

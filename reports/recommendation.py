@@ -128,7 +128,7 @@ def _repair(record: Record) -> Statement:
 
 
 def _more(record: Record) -> list[Statement]:
-    """Return how to get an audit that decides: what stands in the way most comes first."""
+    """Return how to get an audit that decides, the strongest reason first."""
     decision, users = record.decision.decision, record.split.held_in + record.split.held_out
     if record.trainings is not None:
         return [Next.MORE_TRAININGS()]
