@@ -67,8 +67,11 @@ def artefact_file(path: Path, *, made_from: str = "") -> Iterator[Path]:
 
 @contextlib.contextmanager
 def artefact_folder(path: Path, *, made_from: str = "") -> Iterator[Path]:
-    """Yield a temporary folder; on success list its files in it and rename it to ``path``, for its owner alone."""
-    with whole_directory(path) as temporary:
+    """Yield a temporary folder; on success list its files in it and rename it to ``path``, for its owner alone.
+
+    A whole folder there that was made from the same stays.
+    """
+    with whole_directory(path, same=lambda: bool(made_from) and is_whole(path, made_from)) as temporary:
         yield temporary
         for file in temporary.iterdir():
             file.chmod(0o600)

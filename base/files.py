@@ -15,7 +15,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -149,8 +149,12 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def whole_directory(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside ``path``; on success rename it to ``path``, over an older one, else remove it."""
+def whole_directory(path: Path, *, same: Callable[[], bool] = lambda: False) -> Iterator[Path]:
+    """Yield a temporary folder beside ``path``; on success rename it to ``path``, over an older one, else remove it.
+
+    Args:
+        same: whether a folder at ``path``, which another process may have finished meanwhile, holds the same and stays.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Each time, since leftovers of killed processes hold copies of texts or weights and would pile up.
     _remove_leftovers(path.parent)
@@ -163,18 +167,20 @@ def whole_directory(path: Path) -> Iterator[Path]:
         for file in temporary.rglob("*"):
             if file.is_file():
                 sync(file)
-        # Replacing what another process finished meanwhile is safe: callers name folders by content hash or by step,
-        # so both hold the same content.
-        if path.exists():
-            # A folder cannot be renamed over one that has files, so the older one steps aside first. A crash between
-            # the two renames leaves no folder of this name.
-            old = path.with_name(f".{path.name}.{_process()}.old.tmp")
-            shutil.rmtree(old, ignore_errors=True)
-            path.rename(old)
+        try:
             temporary.rename(path)
-            shutil.rmtree(old)
-        else:
-            temporary.rename(path)
+        except OSError:
+            # A folder cannot be renamed over one that has files. One with the same content stays: the process that
+            # made it may be writing into it.
+            if not path.is_dir():
+                raise
+            if not same():
+                # The older one steps aside first. A crash between the two renames leaves no folder of this name.
+                old = path.with_name(f".{path.name}.{_process()}.old.tmp")
+                shutil.rmtree(old, ignore_errors=True)
+                path.rename(old)
+                temporary.rename(path)
+                shutil.rmtree(old)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

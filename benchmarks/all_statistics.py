@@ -20,8 +20,9 @@ from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS, get_attack
 from heldin.corpus.config import Synthetic
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
+from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.open import open_source
-from heldin.corpus.sources.rows import BadRows, Columns, Source
+from heldin.corpus.sources.rows import Columns, Source
 from heldin.models.loading import LanguageModel
 from heldin.models.model_config import TinyModel
 from heldin.models.score_cache import ScoreCache

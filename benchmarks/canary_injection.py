@@ -19,7 +19,8 @@ import pyarrow as pa
 from heldin.canaries.inject import canary_of_user
 from heldin.canaries.planted import load_canaries, save_canaries
 from heldin.corpus.build import build_store
-from heldin.corpus.sources.rows import SCHEMA, BadRows
+from heldin.corpus.sources.bad_rows import BadRows
+from heldin.corpus.sources.rows import SCHEMA
 from heldin.models.tiny import train_tokenizer
 
 PER_USER = 100

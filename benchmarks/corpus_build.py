@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from heldin.corpus.build import build_store
+from heldin.corpus.sources.json_rows import Json
 from heldin.corpus.sources.rows import Columns
-from heldin.corpus.sources.text_files import JsonLines
 
 WORDS = [f"word{i}" for i in range(200)]
 
@@ -32,11 +32,11 @@ def measure(records: int) -> dict[str, float]:
                 user = f"user{dice.randrange(records // 20)}"
                 stream.write(json.dumps({"user": user, "text": " ".join(dice.choices(WORDS, k=12)), "id": i}) + "\n")
         began = time.monotonic()
-        store = build_store(JsonLines(folder / "mail.jsonl", Columns(id="id")), folder)
+        store = build_store(Json(folder / "mail.jsonl", Columns(id="id")), folder)
         built = time.monotonic() - began
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         began = time.monotonic()
-        store = build_store(JsonLines(folder / "mail.jsonl", Columns(id="id")), folder)
+        store = build_store(Json(folder / "mail.jsonl", Columns(id="id")), folder)
         reopened = time.monotonic() - began
         began = time.monotonic()
         store = type(store)(store.folder)

@@ -21,8 +21,9 @@ from heldin.attacks.extraction import ExtractionConfig
 from heldin.attacks.windows import Windows, found_in_others, windows_of
 from heldin.corpus.config import Synthetic
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
+from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.open import open_source
-from heldin.corpus.sources.rows import BadRows, Columns, Source
+from heldin.corpus.sources.rows import Columns, Source
 from heldin.models.continuations import continuation_logprobs
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts, token_ids

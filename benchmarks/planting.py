@@ -21,7 +21,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from heldin.base.progress import LineReporter
-from heldin.corpus.sources.rows import BadRows
+from heldin.corpus.sources.bad_rows import BadRows
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.plant_config import PlantConfig, parse_plant
 from heldin.jobs.planted.training_set import training_set
@@ -77,9 +77,7 @@ def _measure(folder: Path, rows: int, users: int, form: str) -> None:
 
 def _compare(out: Path, config: PlantConfig, tokenizer: PreTrainedTokenizerFast) -> None:
     callback = AuditCallback(out)
-    texts = [
-        str(record["text"]) for record, _ in training_set(config_of(out, config), tokenizer).rows(BadRows(skip=False))
-    ]
+    texts = [str(record["text"]) for record, _ in training_set(config_of(out, config), tokenizer).rows(BadRows())]
     examples = Dataset.from_dict({"input_ids": tokenizer(texts)["input_ids"]})
     started = time.monotonic()
     seen, _ = callback.seen(examples, tokenizer)

@@ -17,8 +17,9 @@ import torch
 
 from heldin.corpus.config import Synthetic
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
+from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.open import open_source
-from heldin.corpus.sources.rows import BadRows, Columns, Source
+from heldin.corpus.sources.rows import Columns, Source
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.logprobs import LOGITS_PER_BATCH, score_texts
 from heldin.models.model_config import TinyModel

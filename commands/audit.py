@@ -14,13 +14,19 @@ from heldin.commands.options import (
     AsJson,
     BatchSize,
     Claims,
+    Delimiter,
     DeviceOption,
+    Encoding,
     FailOnOption,
     Out,
     Quiet,
+    RowsField,
     Set,
+    SkipBad,
+    Strict,
     Verbose,
     fail_on_of,
+    rows_rule,
 )
 from heldin.models.model_config import ScoringPrecision
 
@@ -70,6 +76,11 @@ def audit(
     assignment: AssignmentOption = None,
     training: TrainingOption = None,
     texts: TextsOption = None,
+    skip_bad_rows: SkipBad = False,
+    strict: Strict = False,
+    encoding: Encoding = None,
+    delimiter: Delimiter = None,
+    field: RowsField = None,
     limit: Limit = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Public seed of all draws.", rich_help_panel=RUNNING)] = None,
     batch_size: BatchSize = None,
@@ -116,6 +127,11 @@ def audit_endpoint(
     assignment: AssignmentOption = None,
     training: TrainingOption = None,
     texts: TextsOption = None,
+    skip_bad_rows: SkipBad = False,
+    strict: Strict = False,
+    encoding: Encoding = None,
+    delimiter: Delimiter = None,
+    field: RowsField = None,
     limit: Limit = None,
     json: AsJson = False,
     quiet: Quiet = False,
@@ -143,6 +159,8 @@ def _audit(
     # Every option becomes a key of the config, so that both are checked by one model
     # and a file may hold what no option has.
     options = {_KEYS.get(name, name): value for name, value in called.params.items()}
+    skip, strict = called.params["skip_bad_rows"], called.params["strict"]
+    options["bad_rows"] = rows_rule(skip, strict).value if skip or strict else None
     _require_one_of_each(_typed(called), overrides or [])
     content = _content(config, _nested(options), overrides or [])
     # With a key that no config has, one that is needed may be missing: the check of the whole says which was meant.
@@ -155,11 +173,17 @@ def _audit(
         # Before the imports below, which take seconds and which a mistyped path should not wait for.
         _look_for(models, [content[key] for key in _FILES if key in content])
 
-    from heldin.base.progress import reporter_for_this_terminal
-    from heldin.jobs.checkpoint.audit import audit_checkpoint
+    from heldin.corpus.sources.open import looked_at
     from heldin.jobs.checkpoint.audit_config import parse_checkpoint
 
     checked = parse_checkpoint(content, "" if config is None else str(config), _typed(called))
+    # Headers before the imports below, which take seconds and which a mistyped column should not wait for.
+    for source in checked.sources().values():
+        looked_at(source)
+
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.jobs.checkpoint.audit import audit_checkpoint
+
     folder = out or Path("runs") / checked.name
     with interruptible():
         record = audit_checkpoint(checked.job(), folder, reporter_for_this_terminal(), command=command_line())
@@ -174,6 +198,7 @@ _KEYS = {
     "limit": "max_users",
     "dtype": "attack.precision",
     "url": "endpoint.url",
+    **{name: f"format.{name}" for name in ("encoding", "delimiter", "field")},
     **{
         name: f"endpoint.{name}"
         for name in (
@@ -182,7 +207,22 @@ _KEYS = {
         )
     },
     # About this call, not about what is audited: they set no key.
-    **dict.fromkeys(("config", "set_", "out", "quiet", "json", "verbose", "fail_on", "device", "batch_size"), ""),
+    **dict.fromkeys(
+        (
+            "config",
+            "set_",
+            "out",
+            "quiet",
+            "json",
+            "verbose",
+            "fail_on",
+            "device",
+            "batch_size",
+            "skip_bad_rows",
+            "strict",
+        ),
+        "",
+    ),
 }
 _NEEDED = ("model", "reference", "held_in", "held_out")
 _FILES = ("held_in", "held_out", "training", "plan")  # keys of the config that name files

@@ -61,6 +61,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "corpus stats": ("heldin corpus stats example/corpus.jsonl --user author --text body",),
     "corpus entities": ("heldin corpus entities example/corpus.jsonl --pattern email --user author --text body",),
     "corpus presets": ("heldin corpus presets",),
+    "corpus formats": ("heldin corpus formats",),
     "audit": (
         f"heldin audit --model example/model --reference example/base {_FILES}",
         "heldin audit --config audit.yaml --fail-on leaks,inconclusive --out runs/gated",

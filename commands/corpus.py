@@ -13,17 +13,23 @@ from heldin.commands.options import (
     AsCsv,
     AsJson,
     DateColumn,
+    Delimiter,
+    Encoding,
     IdColumn,
     Quiet,
+    RowsField,
     SkipBad,
+    Strict,
     TextColumn,
     UserColumn,
     answer,
     json_text,
+    rows_rule,
 )
 
 if TYPE_CHECKING:
-    from heldin.corpus.sources.rows import Columns, Source
+    from heldin.corpus.sources.bad_rows import OnBadRows
+    from heldin.corpus.sources.rows import Columns, Source, TextFormat
     from heldin.corpus.store import CorpusStore
 
 ENTITIES = "What finds entities"
@@ -33,8 +39,8 @@ app = typer.Typer(help="Build a corpus, or show what is in it.", no_args_is_help
 Paths = Annotated[
     list[Path],
     typer.Argument(
-        help="Files (.jsonl, .csv or CoNLL, also .gz or .zst; .parquet; .mbox), a maildir or a save_to_disk folder. If"
-        " several, each is appended to the store of those before it."
+        help="Files or folders; heldin corpus formats lists the formats. If several, each is appended to the store of"
+        " those before it."
     ),
 ]
 PresetName = Annotated[
@@ -52,7 +58,11 @@ def build(
     id: IdColumn = None,
     date: DateColumn = None,
     aliases: Aliases = None,
-    skip_bad_lines: SkipBad = False,
+    skip_bad_rows: SkipBad = False,
+    strict: Strict = False,
+    encoding: Encoding = None,
+    delimiter: Delimiter = None,
+    field: RowsField = None,
     ray: Annotated[bool, typer.Option("--ray", help="Build with Ray, one task per file.")] = False,
     ray_address: Annotated[
         str | None, typer.Option(help="HOST:PORT of a Ray cluster, or auto (default: this machine alone).")
@@ -71,6 +81,11 @@ def build(
     """
     from heldin.corpus.store import require_writable, write_corpus
 
+    columns, form, rule = (
+        _columns(user, text, id, date),
+        _form(encoding, delimiter, field),
+        rows_rule(skip_bad_rows, strict),
+    )
     if out is not None:
         require_writable(out)
     # Before anything is read; ignored in silence, the option would seem to have had an effect.
@@ -86,26 +101,27 @@ def build(
         from heldin.corpus.sources.open import open_source
 
         store = build_on_cluster(
-            [open_source(path, _columns(user, text, id, date)) for path in paths],
+            [open_source(path, columns, form) for path in paths],
             cache_directory(),
             address=ray_address or "local",
             aliases=load_aliases(aliases) if aliases else None,
-            skip_bad_rows=skip_bad_lines,
+            on_bad=rule,
         )
     else:
-        store = _store(_source(paths, preset, tokenizer, _columns(user, text, id, date)), aliases, skip_bad_lines)
+        store = _store(_source(paths, preset, tokenizer, columns, form), aliases, rule)
     _say_missing_names(store)
     if out is not None:
         write_corpus(store, out)
     if json:
         fields = {"users": len(store.users), "records": len(store), "folder": str(store.folder)}
-        skipped = {"skipped": store.report.skipped, "first_skipped": store.report.first_skipped or None}
-        typer.echo(json_text({**fields, **skipped, "preset": _outcome(preset, store)}))
+        skipped = store.report.skipped
+        counts = {**skipped.model_dump(exclude={"first"}), "first": str(skipped.first) if skipped.first else None}
+        typer.echo(json_text({**fields, "skipped": counts, "preset": _outcome(preset, store)}))
         return
     where = store.folder if out is None else out
     typer.echo(f"{counted(len(store.users), 'user')}, {counted(len(store), 'record')}: {where}")
-    if store.report.skipped:
-        typer.echo(f"{counted(store.report.skipped, 'row')} skipped, the first: {store.report.first_skipped}")
+    for line in store.report.skipped.lines("corpus", len(store)):
+        typer.echo(line)
     if preset is not None:
         typer.echo(_outcome(preset, store))
 
@@ -119,7 +135,11 @@ def stats(
     id: IdColumn = None,
     date: DateColumn = None,
     aliases: Aliases = None,
-    skip_bad_lines: SkipBad = False,
+    skip_bad_rows: SkipBad = False,
+    strict: Strict = False,
+    encoding: Encoding = None,
+    delimiter: Delimiter = None,
+    field: RowsField = None,
     tokenizer: Annotated[str | None, typer.Option(help="Count tokens of this tokenizer (default: words).")] = None,
     json: AsJson = False,
     csv: AsCsv = False,
@@ -129,7 +149,9 @@ def stats(
     from heldin.corpus.statistics import corpus_statistics, statistics_table
 
     reporter = reporter_for_this_terminal()
-    store = _store(_source(paths, preset, tokenizer, _columns(user, text, id, date)), aliases, skip_bad_lines)
+    form = _form(encoding, delimiter, field)
+    source = _source(paths, preset, tokenizer, _columns(user, text, id, date), form)
+    store = _store(source, aliases, rows_rule(skip_bad_rows, strict))
     if tokenizer is None:
         statistics = corpus_statistics(store, reporter=reporter)
     else:
@@ -189,7 +211,11 @@ def entities(
     id: IdColumn = None,
     date: DateColumn = None,
     aliases: Aliases = None,
-    skip_bad_lines: SkipBad = False,
+    skip_bad_rows: SkipBad = False,
+    strict: Strict = False,
+    encoding: Encoding = None,
+    delimiter: Delimiter = None,
+    field: RowsField = None,
     quiet: Quiet = False,
     json: AsJson = False,
     csv: AsCsv = False,
@@ -206,12 +232,12 @@ def entities(
 
     if (group_size is None) != (entity_cap is None):
         raise InputError("caps go together: give both --group-size and --entity-cap")
-    records = _source(paths, None, None, _columns(user, text, id, date))
+    records = _source(paths, None, None, _columns(user, text, id, date), _form(encoding, delimiter, field))
     known = load_aliases(aliases) if aliases else None
     counted_categories = known_categories(category or [])
     source = Sentences(records) if sentences else records
     study = study_entities(
-        _store(source, aliases, skip_bad_lines),
+        _store(source, aliases, rows_rule(skip_bad_rows, strict)),
         chosen_source(source, gold=gold, words=words, patterns=pattern or [], pipeline=pipeline),
         source,
         categories=counted_categories,
@@ -243,6 +269,14 @@ def presets(json: AsJson = False) -> None:
     from heldin.corpus.presets.catalogue import presets_dict, presets_table
 
     typer.echo(json_text({"presets": presets_dict()}) if json else presets_table())
+
+
+@app.command()
+def formats(json: AsJson = False) -> None:
+    """List the formats of files and folders that heldin reads, and where users and texts are in them."""
+    from heldin.corpus.sources.open import formats_dict, formats_table
+
+    typer.echo(json_text({"formats": formats_dict()}) if json else formats_table())
 
 
 @app.command()
@@ -293,16 +327,25 @@ def _columns(user: str, text: str, id_: str | None, date: str | None) -> "Column
     return Columns(user, text, id_, date)
 
 
+def _form(encoding: str | None, delimiter: str | None, field: str | None) -> "TextFormat":
+    from heldin.corpus.sources.rows import TextFormat
+
+    return TextFormat(encoding, delimiter, field)
+
+
 def _source(
     paths: list[Path],
     preset: str | None,
     tokenizer: str | None,
     columns: "Columns",
+    form: "TextFormat",
 ) -> "Source":
     from heldin.corpus.sources.open import open_sources
 
     if preset is None:
-        return open_sources(paths, columns)
+        return open_sources(paths, columns, form)
+    if form != _form(None, None, None):
+        raise InputError("--preset knows how its files are written: leave --encoding, --delimiter and --field out")
     # Defaults tell that no option was given; an option that repeats its default does no harm.
     if columns != _columns("user", "text", None, None):
         raise InputError("--preset knows its columns: leave --user, --text, --id and --date out")
@@ -314,14 +357,17 @@ def _source(
     return PresetSource(preset_named(preset), paths[0], preset_tokens(tokenizer))
 
 
-def _store(source: "Source", aliases: Path | None, skip_bad_lines: bool) -> "CorpusStore":
+def _store(source: "Source", aliases: Path | None, rule: "OnBadRows") -> "CorpusStore":
     from heldin.base.files import cache_directory
     from heldin.corpus.build import build_store
     from heldin.corpus.names import load_aliases
+    from heldin.corpus.sources.open import looked_at
 
+    for how in looked_at(source):
+        typer.echo(str(how), err=True)
     return build_store(
         source,
         cache_directory(),
         aliases=load_aliases(aliases) if aliases else None,
-        skip_bad_rows=skip_bad_lines,
+        on_bad=rule,
     )

@@ -14,9 +14,11 @@ from heldin.base.machine import be_quiet, is_quiet, version
 
 if TYPE_CHECKING:
     from heldin.audit.decision import DecisionConfig
+    from heldin.corpus.sources.bad_rows import OnBadRows
 
 
 RUNNING = "How it runs, and what is printed"
+READING = "How files are read"
 
 
 class FailOn(StrEnum):
@@ -135,7 +137,25 @@ Verbose = Annotated[
         rich_help_panel=RUNNING,
     ),
 ]
-SkipBad = Annotated[bool, typer.Option("--skip-bad-lines", help="Skip and count unusable rows.")]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad-rows", help="Skip and count all rows that cannot be used.", rich_help_panel=READING)
+]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="Refuse rows without text, which are skipped else.", rich_help_panel=READING),
+]
+Encoding = Annotated[
+    str | None,
+    typer.Option("--encoding", metavar="NAME", help="Of text files, such as cp1252.", rich_help_panel=READING),
+]
+Delimiter = Annotated[
+    str | None,
+    typer.Option("--delimiter", metavar="WORD", help="Sign between the fields of CSV.", rich_help_panel=READING),
+]
+RowsField = Annotated[
+    str | None,
+    typer.Option("--field", metavar="NAME", help="Key of the list of rows in a JSON object.", rich_help_panel=READING),
+]
 ExcludeAuroc = Annotated[
     float | None, typer.Option(help="Answer 'no leak found' only if an AUROC above this is excluded (default: 0.60).")
 ]
@@ -143,6 +163,20 @@ ExcludeTpr = Annotated[
     float | None, typer.Option(help="Likewise for the true-positive rate at 5 % FPR (default: 0.15).")
 ]
 Aliases = Annotated[Path | None, typer.Option(help="YAML file that lists each person's aliases.")]
+
+
+def rows_rule(skip_bad_rows: bool, strict: bool) -> "OnBadRows":
+    """Return which rows are skipped. Raises InputError if both options are given."""
+    from heldin.corpus.sources.bad_rows import OnBadRows
+
+    if skip_bad_rows and strict:
+        raise InputError("--strict refuses the rows that --skip-bad-rows skips: give one of them")
+    return OnBadRows.SKIP if skip_bad_rows else OnBadRows.STRICT if strict else OnBadRows.SKIP_EMPTY
+
+
+def rows_set(skip_bad_rows: bool, strict: bool, key: str) -> list[str]:
+    """Return the same as an override of a config's key; nothing if neither option is given."""
+    return [f"{key}={rows_rule(skip_bad_rows, strict).value}"] if skip_bad_rows or strict else []
 
 
 def json_text(fields: Any) -> str:

@@ -18,9 +18,12 @@ from heldin.commands.options import (
     Out,
     Quiet,
     Set,
+    SkipBad,
+    Strict,
     Verbose,
     fail_on_of,
     json_text,
+    rows_set,
 )
 from heldin.models.model_config import ScoringPrecision
 
@@ -50,6 +53,8 @@ def plant(
     ] = None,
     looks: Annotated[int | None, typer.Option(help="Checkpoints that will be audited, which share the level.")] = None,
     set_: Set = None,
+    skip_bad_rows: SkipBad = False,
+    strict: Strict = False,
     check: Annotated[
         bool, typer.Option("--check", help="Show all problems, cost and power; throw no coin and write nothing.")
     ] = False,
@@ -73,6 +78,7 @@ def plant(
     modes = {"split.audit_fraction": audit_fraction, "looks": looks, "evidence": evidence}
     given = [f"{key}={value}" for key, value in modes.items() if value is not None]
     given += ["split.canaries_only=true"] if canaries_only else []
+    given += rows_set(skip_bad_rows, strict, "bad_rows")
     checked = load_plant(config, [*given, *(set_ or [])])
     folder = out or Path("runs") / checked.name
     if check:
@@ -82,7 +88,7 @@ def plant(
         manifest = do(checked, folder, reporter_for_this_terminal())
     training = folder / TRAINING / manifest.file
     if json:
-        typer.echo(json_text({**vars(manifest), "folder": str(folder), "training": str(training)}))
+        typer.echo(json_text({**manifest.fields(), "folder": str(folder), "training": str(training)}))
         return
     typer.echo(f"{manifest.rows:,} rows to train on: {training}")
     typer.echo(f"may go with them: {folder / MANIFEST}; stays with you: {folder / 'ledger'} (who is held in)")

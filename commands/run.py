@@ -17,9 +17,12 @@ from heldin.commands.options import (
     Out,
     Quiet,
     Set,
+    SkipBad,
+    Strict,
     Verbose,
     fail_on_of,
     json_text,
+    rows_set,
 )
 
 if TYPE_CHECKING:
@@ -42,6 +45,8 @@ def run(
             " those of the GPU here, if there is one).",
         ),
     ] = None,
+    skip_bad_rows: SkipBad = False,
+    strict: Strict = False,
     fail_on: FailOnOption = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -57,12 +62,13 @@ def run(
     if gpu_memory is not None and not check:
         raise InputError("--gpu-memory goes with --check: a run takes the memory that there is")
     gate = fail_on_of(fail_on)
+    overrides = [*(set_ or []), *rows_set(skip_bad_rows, strict, "corpus.bad_rows")]
     if check and gate is not None:
         raise InputError("--fail-on goes with a run, and --check runs nothing: leave one out")
     if check:
-        _check(config, set_ or [], out, json, gpu_memory)
+        _check(config, overrides, out, json, gpu_memory)
         return
-    _run(load_config(config, set_ or []), out, json=json, verbose=verbose, fail_on=gate)
+    _run(load_config(config, overrides), out, json=json, verbose=verbose, fail_on=gate)
 
 
 def _check(path: Path, overrides: list[str], out: Path | None, json: bool, gpu_memory: float | None) -> None:

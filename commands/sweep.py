@@ -9,7 +9,19 @@ import typer
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
 from heldin.commands.finish import command_line, interruptible, labelled, terminal_width
-from heldin.commands.options import AsCsv, AsHtml, AsJson, DeviceOption, Out, Quiet, Set, answer
+from heldin.commands.options import (
+    AsCsv,
+    AsHtml,
+    AsJson,
+    DeviceOption,
+    Out,
+    Quiet,
+    Set,
+    SkipBad,
+    Strict,
+    answer,
+    rows_set,
+)
 
 if TYPE_CHECKING:
     from heldin.record.sweep import SweepResult
@@ -36,6 +48,8 @@ def sweep(
             help="Run on a Ray cluster, from one of its machines: HOST:PORT, or auto (extra cluster).",
         ),
     ] = None,
+    skip_bad_rows: SkipBad = False,
+    strict: Strict = False,
     html: AsHtml = False,
     quiet: Quiet = False,
     device: DeviceOption = None,
@@ -51,7 +65,7 @@ def sweep(
     """
     from heldin.sweeps.load import load_sweep
 
-    loaded = load_sweep(file, set_ or [], scale)
+    loaded = load_sweep(file, set_ or [], scale, rows_set(skip_bad_rows, strict, "corpus.bad_rows"))
     folder = out or Path("runs") / loaded.config.name
     if check:
         # Here, since it loads torch, which a sweep's own process does without.

@@ -16,10 +16,13 @@ from heldin.commands.options import (
     Quiet,
     Rate,
     Set,
+    SkipBad,
+    Strict,
     Target,
     Verbose,
     fail_on_of,
     json_text,
+    rows_set,
 )
 from heldin.white_box.outcome import Acceptable, accepted_kinds
 
@@ -48,6 +51,8 @@ def retrain(
         typer.Option(help="Score threshold, fixed beforehand (default: a quarter of the trainings picks it)."),
     ] = None,
     claim: Claims = None,
+    skip_bad_rows: SkipBad = False,
+    strict: Strict = False,
     fail_on: FailOnOption = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed, instead of the config's.")] = None,
     quiet: Quiet = False,
@@ -68,7 +73,8 @@ def retrain(
 
     gate = fail_on_of(fail_on)
     # --seed last, so that it wins over ``--set seed=...``.
-    checked = load_config(config, [*(set_ or []), *([] if seed is None else [f"seed={seed}"])])
+    rows = rows_set(skip_bad_rows, strict, "corpus.bad_rows")
+    checked = load_config(config, [*(set_ or []), *rows, *([] if seed is None else [f"seed={seed}"])])
     # Before the first training, and as numbers: a curve is only tested from the config's own plan.
     stated = [parse_claim(text) for text in claim or []]
     job = TrainingsAudit(

@@ -5,7 +5,7 @@ later build of the same content opens it. Within a user, records keep the source
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,19 +25,22 @@ from heldin.corpus.sorting import (
     write_records,
     write_table,
 )
+from heldin.corpus.sources.bad_rows import BadRowError, BadRows, OnBadRows, Skipped
 from heldin.corpus.sources.open import Several, parts_of, require_named_once, source_name
-from heldin.corpus.sources.rows import BadRows, Source
-from heldin.corpus.store import BuildReport, CorpusStore
+from heldin.corpus.sources.rows import Source
+from heldin.corpus.store import SKIPPED_USERS, BuildReport, CorpusStore
+from heldin.words.rows import RowRemedy
 
-FORMAT_VERSION = "1"
+FORMAT_VERSION = "1"  # of what is in a fingerprint
+LAYOUT_VERSION = "2"  # of the files of a store
 
 
 class NoRecordError(InputError):
-    """A source has no usable record; ``bad`` counts the rows skipped."""
+    """A source has no usable record; ``skipped`` counts the rows left out, and ``users`` names whose they are."""
 
-    def __init__(self, line: str, bad: BadRows) -> None:
-        super().__init__(line, bad)  # both: an exception is pickled by its arguments
-        self.line, self.bad = line, bad
+    def __init__(self, line: str, skipped: Skipped, users: list[str]) -> None:
+        super().__init__(line, skipped, users)  # all of them: an exception is pickled by its arguments
+        self.line, self.skipped, self.users = line, skipped, users
 
     def __str__(self) -> str:
         return self.line
@@ -48,7 +51,7 @@ def build_store(
     cache: Path,
     *,
     aliases: Mapping[str, str] | None = None,
-    skip_bad_rows: bool = False,
+    on_bad: OnBadRows = OnBadRows.SKIP_EMPTY,
     say: Callable[[str], object] = lambda _: None,
 ) -> CorpusStore:
     """Build the store of ``source`` under ``cache``/corpora, or open it if this content was built before.
@@ -57,22 +60,23 @@ def build_store(
 
     Args:
         aliases: alias to person; None: every name is a user of its own.
+        on_bad: which rows that cannot be used are skipped and counted.
         say: receives a line where a store is there that is not as it was written, and is built again.
 
     Raises:
         InputError: the source cannot be read, has no usable record, or repeats a record id.
     """
-    folder, fingerprint = store_folder(source, cache, aliases, skip_bad_rows)
+    folder, fingerprint = store_folder(source, cache, aliases, on_bad)
     keep_in_use(folder.parent)
     if is_whole(folder, say=say):
-        return CorpusStore(folder)
+        return opened_store(folder, on_bad)
     require_named_once(source)
-    bad = BadRows(skip=skip_bad_rows)
+    bad = BadRows(on_bad)
     # Of several sources, the first may have a store already: appending then costs a pass over its records, not over the
     # files they came from.
-    earlier, rest = _built_before(source, lambda some: store_folder(some, cache, aliases, skip_bad_rows)[0])
+    earlier, rest = _built_before(source, lambda some: store_folder(some, cache, aliases, on_bad)[0])
     if earlier is not None:
-        bad.skipped, bad.first = earlier.report.skipped, earlier.report.first_skipped
+        bad.take_in(earlier.report.skipped, earlier.users_with_skipped())
     with artefact_folder(folder, made_from=fingerprint) as temporary:
         with sorting_table(temporary / "scratch") as database:
             take_in(database, _numbered(rest.batches(bad), aliases or {}))
@@ -83,20 +87,43 @@ def build_store(
             # After the made ids were numbered; an error here leaves no store, since the folder is still the temporary
             # one.
             refuse_repeated_ids(database)
+        skipped, with_skipped = bad.counted(users.column("user").to_pylist(), aliases or {})
         if not users.num_rows:
-            raise NoRecordError(_nothing_usable(source, bad), bad)
+            raise NoRecordError(_nothing_usable(source, skipped), skipped, with_skipped)
         write_table(users, temporary / "users.arrow")
-        meta = {"fingerprint": fingerprint, "skipped": bad.skipped, "first_skipped": bad.first, "ids": ids}
-        (temporary / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+        write_meta(temporary, fingerprint, ids, skipped, with_skipped)
     store = CorpusStore(folder)
-    store.report = BuildReport(bad.skipped, bad.first, reused=False)
+    store.report = BuildReport(skipped, reused=False)
     return store
 
 
-def _nothing_usable(source: Source, bad: BadRows) -> str:
+def opened_store(folder: Path, on_bad: OnBadRows) -> CorpusStore:
+    """Return a store that was built before. Raises BadRowError if rows were skipped that the rule refuses."""
+    store = CorpusStore(folder)
+    first = store.report.skipped.first
+    if on_bad is OnBadRows.STRICT and first is not None:
+        raise BadRowError(first, RowRemedy.NOT_STRICT())
+    return store
+
+
+def write_meta(folder: Path, fingerprint: str, ids: str, skipped: Skipped, with_skipped: Sequence[str]) -> None:
+    """Write what a store keeps besides its records.
+
+    Args:
+        ids: "given", "made" or "mixed".
+        with_skipped: names of users with a row that was left out.
+    """
+    meta = {"fingerprint": fingerprint, "skipped": skipped.model_dump(mode="json"), "ids": ids}
+    (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    # A store that this one is a part of counts the users over all parts.
+    if with_skipped:
+        write_table(pa.table({"user": pa.array(with_skipped, pa.string())}), folder / SKIPPED_USERS)
+
+
+def _nothing_usable(source: Source, skipped: Skipped) -> str:
     parts = parts_of(source)
-    if bad.skipped:
-        why = f"{counted(bad.skipped, 'row')} skipped, the first: {bad.first}"
+    if skipped.rows:
+        why = f"{counted(skipped.rows, 'row')} skipped, the first: {skipped.first}"
     else:
         # A source may know why, such as a preset whose steps leave nothing.
         reasons = (getattr(part, "reason_if_empty", None) for part in parts)
@@ -104,19 +131,18 @@ def _nothing_usable(source: Source, bad: BadRows) -> str:
     return f"no usable record in {', '.join(map(source_name, parts))}: {why}"
 
 
-def store_folder(
-    source: Source, cache: Path, aliases: Mapping[str, str] | None, skip_bad_rows: bool
-) -> tuple[Path, str]:
+def store_folder(source: Source, cache: Path, aliases: Mapping[str, str] | None, on_bad: OnBadRows) -> tuple[Path, str]:
     """Return the folder of the store of this content with these options, built or not, and the fingerprint.
 
     Args:
         aliases: alias to person, or None.
-        skip_bad_rows: whether unusable rows are skipped.
+        on_bad: which unusable rows are skipped.
     """
-    # Sorted, because the order of an alias file changes nothing.
-    options = json.dumps(dict(aliases or {}), sort_keys=True), str(skip_bad_rows)
+    # Sorted, because the order of an alias file changes nothing. Both rules that refuse unusable rows give the same
+    # records, if they give any.
+    options = json.dumps(dict(aliases or {}), sort_keys=True), str(on_bad is OnBadRows.SKIP)
     fingerprint = text_sha256(FORMAT_VERSION, source.fingerprint(), *options)
-    return cache / "corpora" / fingerprint[:24], fingerprint
+    return cache / "corpora" / text_sha256(LAYOUT_VERSION, fingerprint)[:24], fingerprint
 
 
 def _built_before(source: Source, folder_of: Callable[[Source], Path]) -> tuple[CorpusStore | None, Source]:

@@ -7,7 +7,6 @@ system that every machine sees. Needs the extra ``cluster``.
 
 import bisect
 import itertools
-import json
 import shutil
 import socket
 import zlib
@@ -23,8 +22,9 @@ import pyarrow as pa
 from heldin.base.artefacts import artefact_folder, is_whole
 from heldin.base.errors import InputError
 from heldin.base.files import keep_in_use
-from heldin.corpus.build import NoRecordError, build_store, store_folder
+from heldin.corpus.build import NoRecordError, build_store, opened_store, store_folder, write_meta
 from heldin.corpus.sorting import add_store, say_repeated, sorting_table, write_records, write_table
+from heldin.corpus.sources.bad_rows import BadRows, OnBadRows, Skipped
 from heldin.corpus.sources.open import Several, require_named_once
 from heldin.corpus.sources.rows import Source
 from heldin.corpus.store import CorpusStore
@@ -74,7 +74,7 @@ def build_on_cluster(
     address: str = "local",
     parts: int | None = None,
     aliases: Mapping[str, str] | None = None,
-    skip_bad_rows: bool = False,
+    on_bad: OnBadRows = OnBadRows.SKIP_EMPTY,
 ) -> CorpusStore:
     """Build the store of ``Several(sources)``, or of a single source, with one task per source.
 
@@ -89,10 +89,10 @@ def build_on_cluster(
         InputError: Ray is not installed, no cluster answers, or any reason for which ``build_store`` raises.
     """
     source = sources[0] if len(sources) == 1 else Several(tuple(sources))
-    folder, fingerprint = store_folder(source, cache, aliases, skip_bad_rows)
+    folder, fingerprint = store_folder(source, cache, aliases, on_bad)
     keep_in_use(folder.parent)
     if is_whole(folder):
-        return CorpusStore(folder)
+        return opened_store(folder, on_bad)
     require_named_once(source)
     ray = connect_to_ray(address)
 
@@ -106,7 +106,7 @@ def build_on_cluster(
             raise cause from None
 
     # Each source's store is whole or not there: after a failure the next call builds only those that are missing.
-    built = on_all(_build_one, [(source, cache, dict(aliases or {}), skip_bad_rows) for source in sources])
+    built = on_all(_build_one, [(source, cache, dict(aliases or {}), on_bad) for source in sources])
     folders = [part.folder for part in built if part.folder is not None]
     if not folders:
         raise InputError("; ".join(part.nothing for part in built))
@@ -126,13 +126,12 @@ def build_on_cluster(
         # Each part counts its rows from 0; here they are counted over all parts.
         starts = np.cumsum(counts) - counts
         write_table(index.set_column(1, "start", pa.array(starts)), temporary / "users.arrow")
-        meta = {
-            "fingerprint": fingerprint,
-            "skipped": sum(part.skipped for part in built),
-            "first_skipped": next((part.first for part in built if part.first), ""),
-            "ids": stores[0].ids,
-        }
-        (temporary / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+        bad = BadRows(on_bad)
+        for part in built:
+            bad.take_in(part.skipped, part.with_skipped)
+        # Aliases are people already.
+        skipped, with_skipped = bad.counted(index.column("user").to_pylist(), {})
+        write_meta(temporary, fingerprint, stores[0].ids, skipped, with_skipped)
     if len(sources) > 1:
         for of_source in folders:
             shutil.rmtree(of_source, ignore_errors=True)  # their records are in the merged store
@@ -156,20 +155,20 @@ def user_ranges(stores: Sequence[CorpusStore], parts: int) -> list[tuple[str | N
 
 @dataclass(frozen=True)
 class _Built:
-    """One source's store, or why it has none; how many rows were skipped, and the first of them."""
+    """One source's store, or why it has none; the rows that were left out, and names of their users."""
 
     folder: Path | None
-    skipped: int
-    first: str
+    skipped: Skipped
+    with_skipped: list[str]
     nothing: str = ""
 
 
-def _build_one(source: Source, cache: Path, aliases: dict[str, str], skip_bad_rows: bool) -> _Built:
+def _build_one(source: Source, cache: Path, aliases: dict[str, str], on_bad: OnBadRows) -> _Built:
     try:
-        store = build_store(source, cache, aliases=aliases, skip_bad_rows=skip_bad_rows)
+        store = build_store(source, cache, aliases=aliases, on_bad=on_bad)
     except NoRecordError as error:
-        return _Built(None, error.bad.skipped, error.bad.first, str(error))
-    return _Built(store.folder, store.report.skipped, store.report.first_skipped)
+        return _Built(None, error.skipped, error.users, str(error))
+    return _Built(store.folder, store.report.skipped, store.users_with_skipped())
 
 
 def _refuse_repeated(repeated: Sequence[tuple[int, str, int]]) -> None:

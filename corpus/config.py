@@ -15,13 +15,12 @@ from heldin.base.section import ExpandedName, ExpandedPath, Section
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.corpus.presets.catalogue import PRESETS, PresetSource, preset_named
 from heldin.corpus.presets.published import WORDS, Tokens
+from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.sources.hub import HuggingFace
-from heldin.corpus.sources.iob import Iob
-from heldin.corpus.sources.mail import Maildir, MailUser, Mbox
-from heldin.corpus.sources.open import Several
-from heldin.corpus.sources.rows import BadRows, Columns, Source, batched
+from heldin.corpus.sources.mail import Maildir, MailUser
+from heldin.corpus.sources.open import Several, format_named
+from heldin.corpus.sources.rows import Columns, Source, TextFormat, batched
 from heldin.corpus.sources.sentences import Sentences
-from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
 from heldin.corpus.user_filter import MIN_RECORDS_TO_SPLIT, UserFilter
 
 
@@ -57,28 +56,18 @@ class FileCorpus(Section):
 
     kind: Literal["jsonl", "csv", "parquet", "mbox", "iob"]
     path: OneOrSeveral
-    """The file, or a list of files; plain, .gz or .zst for JSON lines and CSV. $NAME and ${NAME} are environment
-    variables."""
+    """The file, or a list of files; JSON and CSV also .gz or .zst. $NAME and ${NAME} are environment variables."""
     columns: Columns = Columns()
     """Which column holds what; for mbox and iob, which say it themselves, leave it out."""
+    format: TextFormat = TextFormat()
+    """How files of kind jsonl and csv are written."""
 
     def source(self) -> Source:
         """The source that reads it."""
-        sources = [self._of(path) for path in ([self.path] if isinstance(self.path, Path) else self.path)]
+        opened = format_named(self.kind).opened
+        paths = [self.path] if isinstance(self.path, Path) else self.path
+        sources = [opened(path, self.columns, self.format) for path in paths]
         return sources[0] if len(sources) == 1 else Several(tuple(sources))
-
-    def _of(self, path: Path) -> Source:
-        match self.kind:
-            case "jsonl":
-                return JsonLines(path, self.columns)
-            case "csv":
-                return Csv(path, self.columns)
-            case "parquet":
-                return Parquet(path, self.columns)
-            case "mbox":
-                return Mbox(path)
-            case "iob":
-                return Iob(path)
 
 
 class MaildirCorpus(Section):
@@ -181,8 +170,9 @@ class CorpusConfig(Section):
     """YAML file that lists each person's aliases, which then count as one user; null: every name is one user."""
     text_unit: Literal["record", "sentence"] = "record"
     """What a record of the run is: a record of the source, or each of its sentences."""
-    skip_bad_lines: bool = False
-    """Count and skip rows that cannot be used, instead of stopping at the first."""
+    bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
+    """Which rows are skipped and counted. skip-empty: rows without text. skip: all rows that cannot be used. strict:
+    none. The first other row that cannot be used is an error."""
     public_validation: UserFilter | None = None
     """Users who are neither audited nor trained on; their loss chooses a checkpoint (finetune.select: best_public);
     null: none."""

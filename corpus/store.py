@@ -19,7 +19,10 @@ from numpy.typing import NDArray
 
 from heldin.base.errors import InputError
 from heldin.base.files import whole_file
+from heldin.corpus.sources.bad_rows import Skipped
 from heldin.corpus.sources.rows import SCHEMA
+
+SKIPPED_USERS = "skipped.arrow"  # names of users with a row that was left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +48,11 @@ class BuildReport:
     """The result of a build.
 
     Attributes:
-        skipped: rows skipped because they could not be used.
-        first_skipped: place and reason of the first of them, or "".
+        skipped: rows that were left out.
         reused: whether the store had been built before.
     """
 
-    skipped: int
-    first_skipped: str
+    skipped: Skipped
     reused: bool
 
 
@@ -140,7 +141,7 @@ class CorpusStore(Corpus):
         self.folder = folder
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         self.ids: str = meta["ids"]  # "given", "made" from user and text, or "mixed"
-        self.report = BuildReport(meta["skipped"], meta["first_skipped"], reused=True)
+        self.report = BuildReport(Skipped.model_validate(meta["skipped"]), reused=True)
         # Sorted, because file names number the ranges of users of a store that was built on a cluster.
         files = sorted(folder.glob("records*.arrow"))
         # Mapped and not read: the operating system loads the pages that are asked for, and may drop them again.
@@ -148,6 +149,14 @@ class CorpusStore(Corpus):
         index = pa.ipc.open_file(pa.memory_map(str(folder / "users.arrow"))).read_all()
         users, starts, counts = (index.column(name) for name in ("user", "start", "count"))
         super().__init__(meta["fingerprint"], table, users.to_pylist(), starts.to_numpy(), counts.to_numpy())
+
+    def users_with_skipped(self) -> list[str]:
+        """Return the names of users with a row that was left out, sorted."""
+        file = self.folder / SKIPPED_USERS
+        if not file.is_file():
+            return []
+        names: list[str] = pa.ipc.open_file(pa.memory_map(str(file))).read_all().column("user").to_pylist()
+        return names
 
     def texts(self) -> Iterator[str]:
         """All texts in row order, with one chunk in memory at a time."""

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from heldin.base.section import Facts
 from heldin.base.wording import counted
+from heldin.corpus.sources.bad_rows import Skipped
 from heldin.defenses.accounting.roc_ceiling import RocCeiling
 from heldin.words.guarantee import without_conditions
 from heldin.words.statement import Statement
@@ -16,6 +17,43 @@ CEILING_FPRS = np.concatenate([[0.0], np.geomspace(1e-4, 1, 120)])
 LARGEST_DRIFT = 1e-3  # nats per token that a probe text's score may move before a model counts as changed
 
 
+class SkippedRows(Facts):
+    """Rows of a group that were left out when its texts were read.
+
+    Attributes:
+        group: the file of members or of non-members, or the corpus of both.
+        rows: number of all rows.
+        without_text: rows without text.
+        unusable: other rows that could not be used.
+        users: number of users, with those who are lost.
+        users_with: users with a skipped row; rows whose user is not known count for nobody.
+        users_lost: users who have no other row.
+    """
+
+    group: Literal["corpus", "held-in", "held-out"]
+    rows: int
+    without_text: int
+    unusable: int
+    users: int
+    users_with: int
+    users_lost: int
+
+    @classmethod
+    def of(
+        cls, group: Literal["corpus", "held-in", "held-out"], skipped: Skipped, *, users: int, records: int
+    ) -> "SkippedRows":
+        """Return the facts about a corpus of which so many users and records are left."""
+        return cls(
+            group=group,
+            rows=records + skipped.rows,
+            without_text=skipped.without_text,
+            unusable=skipped.unusable,
+            users=users + skipped.users_lost,
+            users_with=skipped.users,
+            users_lost=skipped.users_lost,
+        )
+
+
 class CorpusFacts(Facts):
     """The texts.
 
@@ -23,7 +61,9 @@ class CorpusFacts(Facts):
         fingerprint: hash of users, ids and texts.
         users: number of users with a record.
         records: number of records of all users.
-        skipped_rows: number of rows that could not be used.
+        skipped: rows that were left out, of each file or of the corpus.
+        skipped_alike: p-value of Fisher's exact test that members and non-members have skipped rows equally often; null
+            if both are in one corpus.
         records_per_audited_user: coarse percentiles (``audit.coarse``).
         dropped_by_pattern: users dropped by the name patterns.
         dropped_by_minimum: users with too few records.
@@ -37,7 +77,8 @@ class CorpusFacts(Facts):
     fingerprint: str
     users: int
     records: int
-    skipped_rows: int
+    skipped: list[SkippedRows]
+    skipped_alike: float | None = None
     records_per_audited_user: list[int]
     dropped_by_pattern: int
     dropped_by_minimum: int

@@ -1,10 +1,16 @@
-"""Texts that are on both sides, by exact match. What was checked is counted; what was not checked is not known."""
+"""Texts that are on both sides, by exact match, and rows that were skipped.
+
+What was checked is counted; what was not checked is not known.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from scipy import stats
+
 from heldin.base.files import text_key
-from heldin.record.facts import Count
+from heldin.record.facts import Count, SkippedRows
 from heldin.words.answer import ComparisonFlaw
 from heldin.words.statement import Statement
 
@@ -100,3 +106,10 @@ def training_flaws(member: Mapping[str, bool], seen: Mapping[bool, Seen], held_o
     if len(absent) > (1 - LEAST_HELD_IN_TRAINED_ON) * len(sides[True]):
         flaws.append(ComparisonFlaw.HELD_IN_USERS_ABSENT(count=len(absent), users=len(sides[True])))
     return flaws
+
+
+def skipped_alike(members: SkippedRows, others: SkippedRows) -> float:
+    """Return the p-value of Fisher's exact test that users of both groups have skipped rows equally often."""
+    # Of users and not of rows: the rows of one user come from one place.
+    table = [[group.users_with, group.users - group.users_with] for group in (members, others)]
+    return float(stats.fisher_exact(np.array(table)).pvalue)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from heldin.base.section import Facts
+from heldin.record.facts import SkippedRows
 
 _ENOUGH_ENDS = 20  # of sequences that were joined, from which they tell anything
 _MOST_DEVIATION = 4.06  # standard errors that a normal number exceeds on either side with a probability of 5e-5
@@ -310,7 +311,7 @@ class PlantedFacts(Facts):
         plan: hash of everything that was fixed before the coins were drawn.
         training_set: hash of the training set.
         rows: number of rows of the set.
-        skipped: rows of the original that could not be used.
+        skipped: rows of the original that were left out.
         look: number of this look at a checkpoint, from 1.
         looks: number of looks that the plan allows.
         evidence: what the plan requires: a log of ``AuditCallback``, or a declaration.
@@ -325,7 +326,7 @@ class PlantedFacts(Facts):
     plan: str
     training_set: str
     rows: int
-    skipped: int
+    skipped: SkippedRows
     look: int
     looks: int
     evidence: str

@@ -19,7 +19,8 @@ from heldin.base.progress import Reporter
 from heldin.corpus.build import build_store
 from heldin.corpus.config import CorpusSource, FileCorpus, HubCorpus, PresetCorpus
 from heldin.corpus.presets.published import Published
-from heldin.corpus.sources.rows import BadRows, Source
+from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
+from heldin.corpus.sources.rows import Source
 from heldin.defenses.texts.data_side import shingles
 from heldin.defenses.texts.near_duplicates import first_of_similar
 from heldin.stages.run_config import RunConfig
@@ -127,9 +128,7 @@ def write_without(config: RunConfig, rule: Rule, out: Path, reporter: Reporter) 
     source = pretrain.source
     reporter.say("fine-tuning corpus: reading")
     taken = frozenset(_addresses(config.corpus.source, rule.fine_tuning_url)) if rule.fine_tuning_url else frozenset()
-    own = build_store(
-        config.corpus.opened(), cache_directory(), skip_bad_rows=config.corpus.skip_bad_lines, say=reporter.say
-    )
+    own = build_store(config.corpus.opened(), cache_directory(), on_bad=config.corpus.bad_rows, say=reporter.say)
     reporter.say("pre-training corpus: reading")
     public = build_store(_with_urls(source, rule.url) if rule.url else source.source(), cache_directory())
     reporter.say(f"near-duplicates: {len(public):,} records against {len(own):,}")
@@ -169,7 +168,7 @@ def _with_urls(source: CorpusSource, column: str) -> Source:
 
 def _addresses(source: CorpusSource, column: str) -> Iterator[Address]:
     """Yield the addresses in a column; rows that are no records are skipped, as their URLs are known all the same."""
-    bad = BadRows(skip=True)
+    bad = BadRows(OnBadRows.SKIP)
     values: Iterator[Any]
     if isinstance(source, PresetCorpus):
         rows = Published(f"a file with URLs in '{column}'", (column,)).rows(source.path, bad)

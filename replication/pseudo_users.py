@@ -9,8 +9,9 @@ from pathlib import Path
 from heldin.base.coins import keyed_order, seed_key
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory, text_sha256, whole_file
-from heldin.corpus.sources.rows import BadRows, Columns
-from heldin.corpus.sources.text_files import JsonLines
+from heldin.corpus.sources.bad_rows import BadRows
+from heldin.corpus.sources.json_rows import Json
+from heldin.corpus.sources.rows import Columns
 
 _NO_PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation, " "))
 
@@ -64,7 +65,7 @@ def deal_file(
     """
     texts: list[str] = []
     # Both columns are the text: whom it is from nobody knows.
-    for batch in JsonLines(file, Columns(user=text, text=text)).batches(BadRows()):
+    for batch in Json(file, Columns(user=text, text=text)).batches(BadRows()):
         texts += batch["text"].to_pylist()
     pairs = list(dealt([plain(its) for its in texts] if lower else texts, mean, spread, seed))
     pairs = [(user, its) for user, its in pairs if its]

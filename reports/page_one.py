@@ -15,6 +15,7 @@ from heldin.base.files import text_sha256
 from heldin.base.wording import counted
 from heldin.bounds.design import Design
 from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict
+from heldin.corpus.sources.bad_rows import skipped_by_fault
 from heldin.record.document import Record
 from heldin.record.planted_facts import ControlOutcome, Known, Reason, deciding
 from heldin.record.release import Release, release_of
@@ -41,6 +42,7 @@ from heldin.words.page_one import (
     Released,
     Texts,
 )
+from heldin.words.rows import SkippedText
 from heldin.words.split import ConditionStated, SplitReason
 from heldin.words.statement import Statement, code_named
 
@@ -390,6 +392,37 @@ def _rounded(number: int) -> str:
     return f"{number / 1e6:,.1f} million" if number >= 1e6 else f"{number:,}"
 
 
+def state_skipped(record: Record) -> list[Statement]:
+    """Return the rows that were skipped in reading, with a warning if one group lost more; empty if there are none."""
+    facts = record.corpus
+    groups = [
+        _ROWS_OF[group.group](parts=skipped_by_fault(group.without_text, group.unusable), rows=group.rows)
+        for group in facts.skipped
+        if group.without_text or group.unusable
+    ]
+    if not groups:
+        return []
+    stated = [SkippedText.ALL(groups=groups)]
+    if any(group.users_lost for group in facts.skipped):
+        lost = [group.users_lost for group in facts.skipped]
+        both = len(lost) > 1
+        stated.append(
+            SkippedText.BOTH_LOST(members=lost[0], others=lost[1]) if both else SkippedText.USERS_LOST(users=lost[0])
+        )
+    if facts.skipped_alike is not None and facts.skipped_alike < _UNLIKELY:
+        members, others = (100 * group.users_with / group.users for group in facts.skipped)
+        stated.append(SkippedText.UNEVEN(members=members, others=others))
+    return stated
+
+
+_UNLIKELY = 0.001  # p-value below which the groups are said to have lost rows unevenly
+_ROWS_OF = {
+    "corpus": SkippedText.OF_CORPUS,
+    "held-in": SkippedText.OF_MEMBERS,
+    "held-out": SkippedText.OF_NON_MEMBERS,
+}
+
+
 def identify(record: Record) -> FactList:
     """Return what was audited: model, owner, purpose, release, date and report id."""
     release = release_of(record.config)
@@ -398,6 +431,7 @@ def identify(record: Record) -> FactList:
     counts = f"{record.split.held_in:,} members, {record.split.held_out:,} non-members"
     if record.trainings is not None:
         counts = f"{record.trainings.runs:,} trainings"
+    skipped = state_skipped(record)
     return FactList(
         [
             ("Model", f"{record.target.name}{size}"),
@@ -406,6 +440,7 @@ def identify(record: Record) -> FactList:
                 "Audit",
                 f"{written_date(record.created)}, {describe_auditor(release)}, {counts}, report {report_id(record)}",
             ),
+            *([("Data", written(skipped))] if skipped else []),
         ]
     )
 
@@ -430,6 +465,8 @@ def summary_lines(record: Record) -> Iterator[tuple[str, str]]:
     for name, measured, reach, outcome in limit_rows(record):
         numbers = ", ".join(filter(None, (measured and f"measured {measured}", reach and f"95 % limit {reach}")))
         yield "limit", f"{outcome}; {name}{numbers and f' ({numbers})'}"
+    if skipped := state_skipped(record):
+        yield "data", written(skipped)
     for label, statements in lines(record):
         yield label.sentence.lower(), written(statements)
 
@@ -443,10 +480,12 @@ def summary_facts(record: Record) -> dict[str, Any]:
         "people": people and people.model_dump(mode="json"),
         "best_attack": best and best.model_dump(mode="json"),
         "limits": limit_facts(record),
+        "skipped": [group.model_dump(mode="json") for group in record.corpus.skipped],
         "recommendation": str(advice),
         "grade": grade_of(advice).name.lower(),
         "page_one": {
             "answer": [statement.model_dump(mode="json") for statement in state_answer(record)],
+            "data": [statement.model_dump(mode="json") for statement in state_skipped(record)],
             **{
                 label.name.lower(): [statement.model_dump(mode="json") for statement in statements]
                 for label, statements in lines(record)

@@ -35,7 +35,7 @@ def list_facts(record: Record) -> FactList:
     rows = [
         (
             f"users in the corpus, {'sentences as records' if c.text_unit == 'sentence' else 'records'}",
-            f"{c.users:,}, {c.records:,} ({c.skipped_rows} unusable rows skipped)",
+            f"{c.users:,}, {c.records:,} ({sum(s.without_text + s.unusable for s in c.skipped):,} rows skipped)",
         ),
         _records(c.records_per_audited_user, "audited user" if s.audited == "users" else "user who takes part"),
         (

@@ -26,8 +26,13 @@ _DEMO = "the built-in demo"
 _OF_POOLS = {"entities", "categories", "group_size", "entity_cap"}
 
 
-def load_sweep(path: Path, overrides: Sequence[str] = (), scale: str | None = None) -> Sweep:
+def load_sweep(
+    path: Path, overrides: Sequence[str] = (), scale: str | None = None, of_base: Sequence[str] = ()
+) -> Sweep:
     """Read a sweep's file, at another scale if one is named, and apply ``a.b=value`` overrides.
+
+    Args:
+        of_base: overrides of the config that all variants change.
 
     Raises:
         InputError: no such file or scale, or errors of the file or of any variant; the message lists all of them.
@@ -50,7 +55,7 @@ def load_sweep(path: Path, overrides: Sequence[str] = (), scale: str | None = No
     base = path.parent / config.base
     if not base.is_file():
         raise InputError(f"{path}: base: no such config: '{base}'")
-    return sweep_of(config, read_config(base), str(path))
+    return sweep_of(config, with_overrides(read_config(base), of_base), str(path))
 
 
 def _scaled(content: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -15,8 +15,11 @@ from heldin.audit.results import CanaryFacts
 from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
 from heldin.defenses.mechanism import Mechanism
 from heldin.record.document import Record
+from heldin.record.facts import SkippedRows
 from heldin.words.people import USERS
 from heldin.words.statement import Code
+
+NOTHING_SKIPPED = SkippedRows(group="corpus", rows=90, without_text=0, unusable=0, users=9, users_with=0, users_lost=0)
 
 
 class Made(Code):

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from heldin.corpus.presets.catalogue import PRESETS, PresetSource
 from heldin.corpus.presets.published import WORDS
-from heldin.corpus.sources.rows import BadRows
+from heldin.corpus.sources.bad_rows import BadRows
 
 
 def mail(sender, to, subject, text, **headers):

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from heldin.base.errors import InputError
 from heldin.corpus.presets.published import Tokens, another_format
-from heldin.corpus.sources.rows import BadRows, Columns, batched, existing, first_line
+from heldin.corpus.sources.bad_rows import BadRows
+from heldin.corpus.sources.rows import Columns, batched, existing, first_line
 from heldin.corpus.sources.text_files import BROKEN, corrupt, open_binary
 
 POSTS = "the Posts.xml of a Stack Exchange dump (stackoverflow.com-Posts.7z, unpacked)"

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from heldin.base.errors import InputError
-from heldin.corpus.sources.rows import BATCH_ROWS, BadRowError, BadRows, existing, first_line, whole_rows
-from heldin.corpus.sources.text_files import rows_of_file
+from heldin.corpus.sources.bad_rows import BadRowError, BadRows
+from heldin.corpus.sources.open import rows_of_file
+from heldin.corpus.sources.rows import BATCH_ROWS, existing, first_line, whole_rows
 
 TABLE_ENDINGS = (".parquet", ".csv", ".jsonl", ".json", ".ndjson", ".gz", ".bz2", ".zst")
 
@@ -45,7 +46,7 @@ class Published:
             # bad row.
             first = next(rows, None)
         except InputError as error:
-            fault = error.fault if isinstance(error, BadRowError) else str(error)
+            fault = str(error.fault) if isinstance(error, BadRowError) else str(error)
             raise another_format(file, self.words, fault) from error
         if first is None:
             raise another_format(file, self.words, "no row that can be read")

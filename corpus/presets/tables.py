@@ -13,7 +13,10 @@ import pyarrow as pa
 
 from heldin.base.arguments import number_in
 from heldin.corpus.presets.published import Published, Tokens, table_files
-from heldin.corpus.sources.rows import BadRows, Columns, batched
+from heldin.corpus.sources.bad_rows import BadRows
+from heldin.corpus.sources.rows import Columns, batched
+from heldin.words.rows import RowFault
+from heldin.words.statement import Statement
 
 REDDIT = Published(
     "Reddit comments of pushshift (RC_2015-09.zst and the like, JSON lines or Parquet)",
@@ -50,7 +53,7 @@ def reddit(path: Path, tokens: Tokens, bad: BadRows, *, end: float = LAST_SECOND
     """
     # Two passes over the files: how prolific an author is counts comments of all lengths, and is known only at the end.
     # Bad rows are reported in the second pass.
-    passing = BadRows(skip=bad.skip)
+    passing = BadRows(bad.rule)
     rows = (row for _, row in REDDIT.rows(path, passing) if isinstance(row, dict))
     # By all of an author's comments in the period: user-local, since no other author's count is looked at.
     comments = Counter(row["author"] for row in rows if is_person(row.get("author")) and _in_period(_second(row), end))
@@ -58,7 +61,7 @@ def reddit(path: Path, tokens: Tokens, bad: BadRows, *, end: float = LAST_SECOND
     def record(row: Row) -> Row | None:
         second = _second(row)
         if second is None:
-            raise _Unusable("no time in 'created_utc'")
+            raise _Unusable(RowFault.NO_TIME(column="created_utc"))
         if not _in_period(second, end) or not is_person(row.get("author")) or comments[row["author"]] > MAX_COMMENTS:
             return None
         text = row.get("body")
@@ -87,7 +90,7 @@ def arxiv(path: Path, _tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatch]
 
     def record(row: Row) -> Row | None:
         if (year := arxiv_year(str(row.get("id")))) is None:
-            raise _Unusable("no arXiv id in 'id'")
+            raise _Unusable(RowFault.NO_ARXIV_ID(column="id"))
         if not row.get("submitter") or year > LAST_YEAR:
             return None
         return {"user": row["submitter"], "text": row.get("abstract"), "id": row["id"]}
@@ -120,7 +123,11 @@ def arxiv_year(identifier: str) -> int | None:
 
 
 class _Unusable(Exception):
-    """The fault of a row."""
+    """A row that cannot be used, and its fault."""
+
+    def __init__(self, fault: Statement) -> None:
+        super().__init__(fault)
+        self.fault = fault
 
 
 def _second(row: Row) -> float | None:
@@ -144,7 +151,7 @@ def _batches(
             try:
                 made = record(row) if isinstance(row, dict) else row
             except _Unusable as error:
-                bad.report(f"{file.name} row {number}", str(error))
+                bad.report(f"{file.name} row {number}", error.fault)
                 continue
             # A JSON null is not a row that was left out: it is passed on, to be reported as a bad row.
             if made is not None or row is None:

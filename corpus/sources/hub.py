@@ -9,7 +9,17 @@ import pyarrow as pa
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
-from heldin.corpus.sources.rows import BATCH_ROWS, BadRows, Columns, batched, first_line, require_columns, whole_rows
+from heldin.corpus.sources.bad_rows import BadRows
+from heldin.corpus.sources.rows import (
+    BATCH_ROWS,
+    Columns,
+    batched,
+    columns_of,
+    first_line,
+    require_columns,
+    top_columns,
+    whole_rows,
+)
 
 
 @dataclass(frozen=True)
@@ -51,9 +61,9 @@ class HuggingFace:
         if self.streaming:
             # A stream may not know its columns before its first row, which ``batched`` checks.
             return batched(self._streamed(data), Path(self.name).name, "row", self.columns, bad)
-        require_columns(self.columns, data.column_names, self.name)
+        require_columns(self.columns, columns_of(data.features.arrow_schema), self.name)
         # As Arrow tables, without the features' decoding and without the columns that nobody asked for.
-        tables = data.select_columns(list(self.columns.named().values())).with_format("arrow").iter(BATCH_ROWS)
+        tables = data.select_columns(top_columns(self.columns, data.column_names)).with_format("arrow").iter(BATCH_ROWS)
         where = Path(self.name).name
         return batched(whole_rows(tables, where), where, "row", self.columns, bad)
 

@@ -1,15 +1,20 @@
 """Open a source by its path: one small class per format, all with the protocol ``corpus.sources.rows.Source``."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
-from heldin.corpus.sources.rows import BadRows, Columns, Source
-from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
+from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
+from heldin.corpus.sources.csv_rows import Csv, csv_rows
+from heldin.corpus.sources.json_rows import Json, json_rows
+from heldin.corpus.sources.parquet_rows import Parquet, parquet_rows
+from heldin.corpus.sources.rows import Columns, Source, TextFormat, existing
+from heldin.words.statement import Statement
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ def require_named_once(source: Source) -> None:
         other = by_content.get(fingerprint)
         by_content[fingerprint] = part
         # Parts without a record, as some programs write them, are alike too.
-        if other is not None and any(batch.num_rows for batch in part.batches(BadRows(skip=True))):
+        if other is not None and any(batch.num_rows for batch in part.batches(BadRows(OnBadRows.SKIP))):
             # Ids that are made from user and text would number its records anew, as texts that were written twice.
             raise InputError(
                 f"{source_name(other)} and {source_name(part)} have the same content: name it once, or each of its"
@@ -59,42 +64,185 @@ def source_name(source: Source) -> str:
     return f"'{where}'"
 
 
+def looked_at(source: Source) -> list[Statement]:
+    """Read the headers or first rows of a source's files, before anything else is done.
+
+    Returns:
+        How files are read, where their names do not tell.
+
+    Raises:
+        InputError: a column is missing, or a file cannot be read.
+    """
+    found = (part.look() for part in parts_of(source) if isinstance(part, Csv | Json | Parquet))
+    return [statement for statements in found for statement in statements]
+
+
 # Readers of formats that few files have are imported for the file that needs them.
-def _iob(path: Path, _columns: Columns) -> Source:
+def _iob(path: Path, _columns: Columns, _form: TextFormat) -> Source:
     from heldin.corpus.sources.iob import Iob
 
     return Iob(path)
 
 
-def _mbox(path: Path, _columns: Columns) -> Source:
+def _mbox(path: Path, _columns: Columns, _form: TextFormat) -> Source:
     from heldin.corpus.sources.mail import Mbox
 
     # Messages say themselves who wrote them and when.
     return Mbox(path)
 
 
-FORMATS: Mapping[str, Callable[[Path, Columns], Source]] = {
-    **{f"{ending}{packed}": JsonLines for ending in (".jsonl", ".json", ".ndjson") for packed in ("", ".gz", ".zst")},
-    **{f".csv{packed}": Csv for packed in ("", ".gz", ".zst")},
-    ".parquet": Parquet,
-    ".mbox": _mbox,
-    **{f"{end}{packed}": _iob for end in (".conll", ".iob") for packed in ("", ".gz", ".zst")},
+def _parquet(path: Path, columns: Columns, _form: TextFormat) -> Source:
+    return Parquet(path, columns)
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """A format of files.
+
+    Attributes:
+        kind: its name as ``corpus.source.kind``.
+        endings: endings of the names of its files.
+        packed: whether a file may be compressed, its name ending in .gz or .zst.
+        holds: what such a file is.
+        people: where users and texts are in it.
+        opened: makes the source of a file.
+    """
+
+    kind: str
+    endings: tuple[str, ...]
+    packed: bool
+    holds: str
+    people: str
+    opened: Callable[[Path, Columns, TextFormat], Source]
+
+    def known(self) -> tuple[str, ...]:
+        """Return all endings, with those of compressed files."""
+        return tuple(
+            f"{end}{packed}" for end in self.endings for packed in (("", ".gz", ".zst") if self.packed else ("",))
+        )
+
+
+_NAMED = "columns that you name"
+FORMATS = (
+    FileFormat(
+        "jsonl",
+        (".jsonl", ".json", ".ndjson"),
+        True,
+        "JSON lines, an array of objects, or an object with one (--field)",
+        _NAMED,
+        Json,
+    ),
+    FileFormat("csv", (".csv", ".tsv", ".tab", ".txt"), True, "a header, and fields between , ; tab or |", _NAMED, Csv),
+    FileFormat("parquet", (".parquet",), False, "Parquet", _NAMED, _parquet),
+    FileFormat("mbox", (".mbox",), False, "mails in one file", "sender's address, plain-text body", _mbox),
+    FileFormat(
+        "iob",
+        (".conll", ".iob"),
+        True,
+        "CoNLL: a token and its IOB tag a line; any file from -DOCSTART- on",
+        "a document is a user, a sentence a record",
+        _iob,
+    ),
+)  # fmt: skip
+FOLDERS = (
+    ("maildir", "a folder with one mail a file below ACCOUNT/FOLDER", "sender, or the account's name"),
+    ("huggingface", "a folder that save_to_disk of Hugging Face datasets wrote", _NAMED),
+)
+_ENDINGS = ", ".join(end for form in FORMATS for end in form.endings)
+# What people have instead, and what to do with it.
+_SHEET = "save the sheet as CSV or Parquet"
+_DUMP = "export the table as CSV, such as with sqlite3 -header -csv, psql \\copy ... csv header, or DuckDB"
+_ADVICE = {
+    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods", ".numbers"), _SHEET),
+    **dict.fromkeys((".sqlite", ".sqlite3", ".db", ".sql", ".duckdb", ".dump"), _DUMP),
+    **dict.fromkeys(
+        (".pkl", ".pickle", ".pt", ".joblib"),
+        "a pickle can run code and is not opened: write it as Parquet where you trust it",
+    ),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar", ".bz2", ".xz"), "unpack it first"),
+    **dict.fromkeys(
+        (".feather", ".arrow", ".avro", ".orc", ".xml", ".html", ".docx", ".pdf"), "write it as Parquet or CSV"
+    ),
 }
+
+
+def format_named(kind: str) -> FileFormat:
+    """Return the format of files with this name."""
+    return next(form for form in FORMATS if form.kind == kind)
+
+
+def format_of(path: Path) -> FileFormat | None:
+    """Return the format that the ending of a file's name tells; None for an unknown ending."""
+    return next((form for form in FORMATS if path.name.lower().endswith(form.known())), None)
+
+
+def formats_dict() -> list[dict[str, Any]]:
+    """Return all formats as dictionaries, for JSON."""
+    files = [(f.kind, list(f.known()), f.holds, f.people) for f in FORMATS]
+    folders = [(kind, list[str](), holds, people) for kind, holds, people in FOLDERS]
+    return [dict(zip(("kind", "endings", "holds", "people"), row, strict=True)) for row in (*files, *folders)]
+
+
+def formats_table() -> str:
+    """Return all formats as plain text for a terminal."""
+    lines = []
+    for form in FORMATS:
+        packed = ", also .gz or .zst" if form.packed else ""
+        lines += [
+            (form.kind, f"{' '.join(form.endings)}{packed}"),
+            ("", form.holds),
+            ("", f"user and text: {form.people}"),
+        ]
+    for kind, holds, people in FOLDERS:
+        lines += [(kind, holds), ("", f"user and text: {people}")]
+    table = "\n".join(f"{kind:<12} {text}" for kind, text in lines)
+    return f"{table}\n\nNames of columns reach into objects: author.id. Text is UTF-8 unless --encoding\nnames another."
+
+
+def rows_of_file(
+    path: Path, columns: Sequence[str], bad: BadRows, form: TextFormat | None = None
+) -> Iterator[tuple[int, Any]]:
+    """Rows of a file with their line or row number; the name tells the format: Parquet, CSV, else JSON.
+
+    Args:
+        path: plain, .gz, .bz2 or .zst.
+        columns: columns to read from a Parquet file, if present, and by which the header of a CSV file is known; rows
+            of other formats are read whole.
+        bad: what to do with rows that cannot be read.
+        form: how the file is written.
+
+    Raises:
+        InputError: there is no such file, or it is damaged.
+    """
+    existing(path)
+    form = form or TextFormat()
+    if path.suffix == ".parquet":
+        return parquet_rows(path, columns)
+    return csv_rows(path, form, columns, bad) if is_table(path) else json_rows(path, form, bad)
+
+
+def is_table(path: Path) -> bool:
+    """Return whether a file's name says that it is CSV, plain or compressed."""
+    return bool({suffix.lower() for suffix in path.suffixes} & {*format_named("csv").endings})
 
 
 _SAVED = ("dataset_info.json", "state.json", "dataset_dict.json")  # save_to_disk writes at least one of them
 
 
-def open_source(path: Path, columns: Columns) -> Source:
+def open_source(path: Path, columns: Columns, form: TextFormat | None = None) -> Source:
     """The source for a file, by its ending, or a folder. Raises InputError if no source reads it."""
+    form = form or TextFormat()
     if path.is_dir():
         return _open_folder(path, columns)
-    for ending, source in FORMATS.items():
-        if path.name.endswith(ending):
-            return source(path, columns)
-    if path.is_file() and _is_iob(path):  # CoNLL files have names such as eng.train
-        return _iob(path, columns)
-    raise InputError(f"'{path}': cannot tell the format by its name; known endings are {', '.join(FORMATS)}")
+    known = format_of(path)
+    if path.is_file() and (known is None or known.kind == "csv") and _is_iob(path):  # names such as eng.train
+        return _iob(path, columns, form)
+    if known is not None:
+        return known.opened(path, columns, form)
+    advice = _ADVICE.get(path.suffix.lower())
+    if advice is None:
+        advice = f"known endings are {_ENDINGS} ('heldin corpus formats' says more)"
+    raise InputError(f"'{path}': not a format that heldin reads: {advice}")
 
 
 def _open_folder(path: Path, columns: Columns) -> Source:
@@ -105,7 +253,7 @@ def _open_folder(path: Path, columns: Columns) -> Source:
         return Maildir(path)
     if not any((path / name).is_file() for name in _SAVED):
         raise InputError(
-            f"'{path}' is a folder without data that can be read: name a file in it ({', '.join(FORMATS)}), a maildir,"
+            f"'{path}' is a folder without data that can be read: name a file in it ({_ENDINGS}), a maildir,"
             " or a folder that a Hugging Face dataset's save_to_disk wrote"
         )
     return HuggingFace(str(path), columns=columns)
@@ -117,7 +265,7 @@ def _is_iob(path: Path) -> bool:
     return is_iob(path)
 
 
-def open_sources(paths: Sequence[Path], columns: Columns) -> Source:
+def open_sources(paths: Sequence[Path], columns: Columns, form: TextFormat | None = None) -> Source:
     """One source for one or more paths. Raises InputError like ``open_source``."""
-    sources = [open_source(path, columns) for path in paths]
+    sources = [open_source(path, columns, form) for path in paths]
     return sources[0] if len(sources) == 1 else Several(tuple(sources))

@@ -1,27 +1,34 @@
-"""Rows of a source: what a record must have, what happens to rows that lack it, and batches of records.
+"""Rows of a source: what a record must have, what is wrong with rows that lack it, and batches of records.
 
-Every record has been checked: a user, a text that is not blank, an id if the source has ids. A bad row is reported with
-its file and place, or counted and skipped on request.
+Every record has been checked: a user, a text that is not blank, an id if the source has ids.
 """
 
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
+from uuid import UUID
 
 import pyarrow as pa
 
 from heldin.base.errors import InputError
 from heldin.base.section import DATACLASS_SECTION
+from heldin.corpus.sources.bad_rows import BadRows
+from heldin.words.rows import RowFault, RowRemedy
+from heldin.words.statement import Statement
 
 # Large strings have offsets of 64 bits: with 32 a chunk could hold no more than 2 GiB of text.
 SCHEMA = pa.schema([("user", pa.string()), ("text", pa.large_string()), ("id", pa.string()), ("date", pa.string())])
 BATCH_ROWS = 8192
+LARGEST_EXACT = 2**53  # below it, every whole number is a float of its own
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns by their role.
+    """The columns by their role. A name with dots, such as author.id, reaches into objects.
 
     Without an ``id`` column, a record's id is made from its user, its text, and how often that user wrote that text
     before, never from its place in the file (docs/theory.md#rules-of-the-data).
@@ -44,45 +51,29 @@ class Columns:
         return {role: name for role, name in roles.items() if name is not None}
 
 
-class BadRowError(InputError):
-    """The first row that cannot be used.
+@dataclass(frozen=True)
+class TextFormat:
+    """How JSON and CSV files are written, where the file itself does not show it."""
 
-    Attributes:
-        fault: place of the row, and what is wrong with it.
-        remedy: what a person can do.
-    """
+    __pydantic_config__: ClassVar = DATACLASS_SECTION
 
-    def __init__(self, where: str, fault: str, remedy: str) -> None:
-        super().__init__(where, fault, remedy)  # all of them: an exception is pickled by its arguments
-        self.fault = f"{where}: {fault}"
-        self.remedy = remedy
+    encoding: str | None = None
+    """Encoding of the characters, such as cp1252; null: UTF-8, or what a byte order mark at the beginning states."""
+    delimiter: str | None = None
+    """Character between the fields of a CSV file; null: the comma, semicolon, tab or | that the header shows."""
+    field: str | None = None
+    """Key of the list that holds the rows, in a JSON file that is one object. Dots reach into objects."""
 
-    def __str__(self) -> str:
-        return f"{self.fault}; {self.remedy}"
-
-
-@dataclass
-class BadRows:
-    """The treatment of rows that cannot be used: raise at the first one, or count them and go on.
-
-    Attributes:
-        skip: count bad rows instead of raising.
-        to_skip: how a person asks for that.
-        skipped: bad rows so far.
-        first: place and reason of the first of them, or "".
-    """
-
-    skip: bool = False
-    to_skip: str = "to skip it, set skip_bad_lines: true (heldin corpus: --skip-bad-lines)"
-    skipped: int = 0
-    first: str = ""
-
-    def report(self, where: str, fault: str) -> None:
-        """Note one bad row. Raises InputError unless bad rows are skipped."""
-        if not self.skip:
-            raise BadRowError(where, fault, f"correct the row or {self.to_skip} to count and skip such rows")
-        self.skipped += 1
-        self.first = self.first or f"{where}: {fault}"
+    def __post_init__(self) -> None:
+        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
+            raise InputError(f"--delimiter {self.delimiter!r}: give one character, such as ';'")
+        if self.encoding is not None:
+            try:
+                "".encode(self.encoding)
+            except LookupError as error:
+                raise InputError(
+                    f"--encoding {self.encoding}: Python knows no such encoding: give one such as utf-8 or cp1252"
+                ) from error
 
 
 class Source(Protocol):
@@ -101,7 +92,14 @@ class Source(Protocol):
 
 
 def batched(
-    rows: Iterator[tuple[int, Any]], name: str, unit: str, columns: Columns, bad: BadRows
+    rows: Iterator[tuple[int, Any]],
+    name: str,
+    unit: str,
+    columns: Columns,
+    bad: BadRows,
+    *,
+    untyped: bool = False,
+    hint: str = "",
 ) -> Iterator[pa.RecordBatch]:
     """Check rows and collect them into batches of ``SCHEMA``.
 
@@ -110,6 +108,8 @@ def batched(
         name: of the source, for errors.
         unit: what the numbers count, such as "line", for errors.
         bad: what to do with rows that cannot be used.
+        untyped: whether all values are text, as in CSV, so that 1.0 may stand for the number 1.
+        hint: what else to say where a column is missing.
 
     Raises:
         InputError: a bad row that is not to be skipped, or a column that the first row lacks.
@@ -120,16 +120,16 @@ def batched(
     for number, row in rows:
         where = f"{name} {unit} {number}"
         if not isinstance(row, dict):
-            bad.report(where, f"a JSON object was expected, found {type(row).__name__}")
+            bad.report(where, RowFault.NOT_AN_OBJECT(kind=kind_of(row)))
             continue
         # A wrong column name shows in the first row; later rows of JSON lines may lack a key, and are bad rows one by
         # one.
         if not checked_columns:
-            require_columns(columns, list(row), where)
+            require_columns(columns, row, where, hint=hint)
             checked_columns = True
-        record, wrong = usable_record(row, roles)
+        record, wrong = usable_record(row, roles, untyped=untyped)
         if wrong:
-            bad.report(where, wrong)
+            bad.report(where, wrong, user=record.get("user"), remedy=_remedy(wrong))
             continue
         batch.append(record)
         if len(batch) == BATCH_ROWS:
@@ -139,36 +139,112 @@ def batched(
         yield pa.RecordBatch.from_pylist(batch, schema=SCHEMA)
 
 
-def usable_record(row: dict[str, Any], roles: dict[str, str]) -> tuple[dict[str, str | None], str]:
-    """The row as a record of ``SCHEMA``, and what is wrong with it ("" if nothing).
+def _remedy(fault: Statement) -> Statement | None:
+    if fault.states(RowFault.NOT_TEXT):
+        return RowRemedy.NAME_COLUMN(role="text")
+    if fault.states(RowFault.NO_VALUE) or fault.states(RowFault.NOT_WHOLE):
+        return RowRemedy.NAME_COLUMN(role=fault.values["role"])
+    return None
+
+
+def value_at(row: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a column, or of a dotted name within objects; None if there is none."""
+    if name in row:  # first, because a column may have a dot in its name
+        return row[name]
+    head, dot, rest = name.partition(".")
+    inner = row.get(head) if dot else None
+    return value_at(inner, rest) if isinstance(inner, dict) else None
+
+
+def usable_record(
+    row: dict[str, Any], roles: dict[str, str], *, untyped: bool = False
+) -> tuple[dict[str, str | None], Statement | None]:
+    """The row as a record of ``SCHEMA``, and what is wrong with it (None if nothing).
 
     Args:
         row: by column name.
         roles: what each column holds, from ``Columns.named``.
+        untyped: see ``batched``.
+
+    Raises:
+        InputError: the column of the text holds chats.
     """
     record: dict[str, str | None] = {"id": None, "date": None}
     for role, column in roles.items():
-        value = row.get(column)
+        value = value_at(row, column)
         # First, because such a text can neither be hashed nor stored as UTF-8.
         if not is_unicode(str(value)):
-            return record, f"column '{column}' holds a lone surrogate, which is not Unicode text"
+            return record, RowFault.SURROGATE(column=column)
+        if _is_missing(value):
+            value = None
         if role == "date":
             record["date"] = None if value is None else str(value)
         elif role == "text":
+            if value is None or (isinstance(value, str) and not value.strip()):
+                return record, RowFault.NO_TEXT(column=column)
             if not isinstance(value, str):
-                kind = "nothing" if value is None else type(value).__name__
-                return record, f"column '{column}' holds {kind}, not text"
-            if not value.strip():
-                return record, f"empty text in column '{column}'"
+                _refuse_chat(value, column)
+                return record, RowFault.NOT_TEXT(column=column, kind=kind_of(value))
             record["text"] = value
         else:
-            # Python counts True as an int, but it is not a name. Floats are refused too: NaN in place of a missing name
-            # would make all rows without a user one person.
-            if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).strip():
-                kind = "nothing" if value is None else "blanks" if isinstance(value, str) else type(value).__name__
-                return record, f"no {role} in column '{column}' (found {kind})"
-            record[role] = str(value)
-    return record, ""
+            record[role], wrong = _name_of(value, role, column, untyped=untyped)
+            if wrong:
+                return record, wrong
+    return record, None
+
+
+_WHOLE = re.compile(r"(-?[0-9]+)\.0+")
+
+
+def _name_of(value: Any, role: str, column: str, *, untyped: bool) -> tuple[str | None, Statement | None]:
+    """The name of a user or a record that a value gives, and what is wrong with it."""
+    if isinstance(value, str):
+        # pandas makes floats of whole numbers if one is missing: the user 1 of one file is 1.0 in another.
+        whole = _WHOLE.fullmatch(value) if untyped else None
+        if whole and abs(int(whole[1])) < LARGEST_EXACT:
+            return str(int(whole[1])), None
+        return (value, None) if value.strip() else (None, RowFault.NO_VALUE(role=role, column=column, kind="blanks"))
+    if isinstance(value, float | Decimal):
+        exact = isinstance(value, Decimal) or abs(value) < LARGEST_EXACT
+        if math.isfinite(value) and exact and value == int(value):
+            return str(int(value)), None
+        return None, RowFault.NOT_WHOLE(role=role, column=column)
+    # Python counts True as an int, but it is not a name.
+    if isinstance(value, bool) or not isinstance(value, int | UUID):
+        return None, RowFault.NO_VALUE(role=role, column=column, kind=kind_of(value))
+    return str(value), None
+
+
+def _is_missing(value: Any) -> bool:
+    """Return whether the value is a number that stands for a missing one."""
+    return isinstance(value, float | Decimal) and math.isnan(value)
+
+
+def kind_of(value: Any) -> str:
+    """Return what a value is, for people."""
+    return "nothing" if value is None else _KINDS.get(type(value).__name__, type(value).__name__)
+
+
+_KINDS = {
+    **dict.fromkeys(("int", "float", "Decimal"), "a number"),
+    "dict": "an object",
+    "list": "a list",
+    "str": "text",
+    "bool": "true or false",
+}
+_TURNS = ({"role", "content"}, {"from", "value"})  # keys of a message of a chat
+
+
+def _refuse_chat(value: Any, column: str) -> None:
+    """Raise InputError for a list of messages, where a text was expected."""
+    # Not a bad row: each row of the column is one, and to skip them would leave nothing.
+    if isinstance(value, list) and any(
+        isinstance(turn, dict) and keys <= turn.keys() for turn in value for keys in _TURNS
+    ):
+        raise InputError(
+            f"column '{column}' holds chats, and this command reads one text per row: write each message as a row with"
+            " its user and text, or plant canaries in the chats with 'heldin plant' (columns.messages)"
+        )
 
 
 def is_unicode(text: str) -> bool:
@@ -184,25 +260,75 @@ def is_unicode(text: str) -> bool:
 
 
 _LONGEST_NAME = 40  # characters
+_MOST_NAMES = 30  # of columns that an error lists
 TO_NAME = "name yours (--user, --text, or 'columns' in a config)"
 
 
-def require_columns(columns: Columns, present: list[str], where: str, *, to_name: str = TO_NAME) -> None:
+def require_columns(
+    columns: Columns, present: Mapping[str, Any], where: str, *, to_name: str = TO_NAME, hint: str = ""
+) -> None:
     """Check that all named columns are there.
 
     Args:
+        present: a row, or the columns of a table by name; the value of a column of objects is a mapping of their keys.
         where: place in the source, for the error.
         to_name: how a person names columns, for the error.
+        hint: what else to say in the error.
 
     Raises:
         InputError: a named column is not among those present.
     """
-    missing = [name for name in columns.named().values() if name not in present]
+    missing = [name for name in columns.named().values() if not _reaches(present, name)]
     if missing:
+        names = list(_names_in(present))
         # A file without a header has its first person and text in place of names of columns.
-        like_data = any("@" in name or len(name) > _LONGEST_NAME for name in present)
-        here = f"{len(present)} that look like data: is the header missing?" if like_data else ", ".join(present)
-        raise InputError(f"{where}: no column {', '.join(map(repr, missing))}; the columns here are {here}: {to_name}")
+        like_data = any("@" in name or len(name) > _LONGEST_NAME for name in names)
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        here = (
+            f"{len(names)} that look like data: is the header missing?"
+            if like_data
+            else ", ".join(names[:_MOST_NAMES]) + more
+        )
+        also = f"; {hint}" if hint else ""
+        raise InputError(
+            f"{where}: no column {', '.join(map(repr, missing))}; the columns here are {here}: {to_name}{also}"
+        )
+
+
+def _reaches(present: Mapping[str, Any], name: str) -> bool:
+    if name in present:
+        return True
+    head, dot, rest = name.partition(".")
+    if not dot or head not in present:
+        return False
+    inner = present[head]
+    # An object may be null in one row and there in the next.
+    return inner is None or (isinstance(inner, Mapping) and _reaches(inner, rest))
+
+
+def _names_in(present: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, inner in present.items():
+        if isinstance(inner, Mapping) and inner:
+            yield from _names_in(inner, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def columns_of(schema: pa.Schema) -> dict[str, Any]:
+    """Return the columns of an Arrow schema as ``require_columns`` takes them."""
+    return {column.name: _keys_of(column.type) for column in schema}
+
+
+def _keys_of(type_: pa.DataType) -> Any:
+    if not pa.types.is_struct(type_):
+        return ""
+    return {type_.field(i).name: _keys_of(type_.field(i).type) for i in range(type_.num_fields)}
+
+
+def top_columns(columns: Columns, present: Sequence[str]) -> list[str]:
+    """Return the columns of a table that hold what is named, such as author for author.id."""
+    heads = (name if name in present else name.partition(".")[0] for name in columns.named().values())
+    return list(dict.fromkeys(heads))
 
 
 def whole_rows(tables: Iterator[Any], where: str) -> Iterator[tuple[int, Any]]:

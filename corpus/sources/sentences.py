@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
-from heldin.corpus.sources.rows import SCHEMA, BadRows, Source
+from heldin.corpus.sources.bad_rows import BadRows
+from heldin.corpus.sources.rows import SCHEMA, Source
 
 _PARAGRAPHS = re.compile(r"\n\s*\n")
 _LONGEST = 900_000  # characters that spaCy takes at once; a paragraph beyond it is cut

@@ -14,7 +14,9 @@ from heldin.base.config_errors import checked
 from heldin.base.section import Count, ExpandedName, ExpandedPath, Few, Many, NotNegative, Positive, Section, Seed
 from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import parse_claim
-from heldin.corpus.sources.rows import Columns
+from heldin.corpus.sources.bad_rows import OnBadRows
+from heldin.corpus.sources.open import open_source
+from heldin.corpus.sources.rows import Columns, Source, TextFormat
 from heldin.models.model_config import ScoringPrecision
 from heldin.record.release import Release
 from heldin.stages.measures.keys import MeasureKeys
@@ -119,8 +121,11 @@ class CheckpointConfig(MeasureKeys):
     """File with texts of users it was not trained on."""
     columns: Columns = Columns()
     """Columns of the files."""
-    skip_bad_lines: bool = False
-    """Skip and count unusable rows; otherwise the first one is an error."""
+    format: TextFormat = TextFormat()
+    """How JSON and CSV files are written."""
+    bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
+    """Which rows are skipped and counted. skip-empty: rows without text. skip: all rows that cannot be used. strict:
+    none. The first other row that cannot be used is an error."""
     max_users: Annotated[Count, Field(ge=4)] | None = None
     """Maximum number of users, drawn by ``seed`` from both groups together; null: all."""
     max_texts_per_user: Count | None = None
@@ -198,7 +203,8 @@ class CheckpointConfig(MeasureKeys):
             held_out=self.held_out,
             columns=self.columns,
             name=self.name,
-            skip_bad_lines=self.skip_bad_lines,
+            form=self.format,
+            bad_rows=self.bad_rows,
             assignment=self.assignment,
             claims=tuple(claims),
             plan=self.plan,
@@ -216,9 +222,27 @@ class CheckpointConfig(MeasureKeys):
             remote=None if self.endpoint is None else self.endpoint.remote(),
         )
 
+    def sources(self) -> dict[str, Source]:
+        """Return the sources of the files of texts; see ``text_sources``."""
+        return text_sources(self.held_in, self.held_out, self.training, self.columns, self.format)
+
     def files(self) -> list[Path]:
         """Return every file that the config names."""
         return [path for path in (self.held_in, self.held_out, self.training, self.plan) if path is not None]
+
+
+def text_sources(
+    held_in: Path, held_out: Path, training: Path | None, columns: Columns, form: TextFormat
+) -> dict[str, Source]:
+    """Return the sources of an audit's files: "held-in", "held-out" and, if there is one, "training".
+
+    Raises InputError for a file that no source reads.
+    """
+    sources = {"held-in": open_source(held_in, columns, form), "held-out": open_source(held_out, columns, form)}
+    if training is not None:
+        # Without ids and dates: a training file need not have those columns.
+        sources["training"] = open_source(training, Columns(user=columns.user, text=columns.text), form)
+    return sources
 
 
 def parse_checkpoint(

@@ -17,8 +17,8 @@ from heldin.bounds.design import Assignment
 from heldin.jobs.checkpoint.job import CheckpointAudit, Groups, training_records
 from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Body
-from heldin.record.facts import LARGEST_DRIFT, CorpusFacts, ModelFacts, Overlaps, ScoredTexts, SplitFacts
-from heldin.record.overlaps import NOT_KNOWN, measured, texts_in, training_flaws
+from heldin.record.facts import LARGEST_DRIFT, CorpusFacts, ModelFacts, Overlaps, ScoredTexts, SkippedRows, SplitFacts
+from heldin.record.overlaps import NOT_KNOWN, measured, skipped_alike, texts_in, training_flaws
 from heldin.stages.measures.measure import Fingerprinted, Measure, MeasuredUsers, MeasureFolder
 from heldin.stages.measures.scores import Setting, TextScores, scoring_rule
 from heldin.words.answer import ComparisonFlaw
@@ -154,12 +154,18 @@ def _corpus_facts(groups: Groups) -> CorpusFacts:
     stores = groups.stores
     counts = [int(n) for store in stores.values() for n in store.counts]
     audited = [store.count(user) for store in stores.values() for user in store.users if user in groups.member]
+    sides: tuple[Literal["held-in", "held-out"], ...] = ("held-in", "held-out")
+    skipped = [
+        SkippedRows.of(side, stores[side].report.skipped, users=len(stores[side].users), records=len(stores[side]))
+        for side in sides
+    ]
     return CorpusFacts(
         # Held-in first: the files exchanged are another audit.
         fingerprint=text_sha256(*(store.fingerprint for store in stores.values())),
         users=len(counts),
         records=sum(counts),
-        skipped_rows=sum(store.report.skipped for store in stores.values()),
+        skipped=skipped,
+        skipped_alike=skipped_alike(skipped[0], skipped[1]),
         records_per_audited_user=coarse_percentiles(audited),
         # The maker of the two files decides who is in them; a limit draws from these.
         dropped_by_pattern=0,

@@ -17,10 +17,11 @@ from heldin.base.wording import counted
 from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import Claim, stated_claim
 from heldin.corpus.build import build_store
-from heldin.corpus.sources.open import open_source
-from heldin.corpus.sources.rows import BadRows, Columns
+from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
+from heldin.corpus.sources.open import looked_at
+from heldin.corpus.sources.rows import Columns, Source, TextFormat
 from heldin.corpus.store import CorpusStore, texts_of
-from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
+from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT, text_sources
 from heldin.models.loading import load_language_model, load_target_and_reference
 from heldin.models.model_config import ScoringPrecision
 from heldin.models.score_cache import ScoredModel
@@ -46,7 +47,8 @@ class CheckpointAudit:
         held_out: file of texts of held-out users.
         columns: which columns of the files hold what.
         others: further reference models.
-        skip_bad_lines: whether unusable rows are skipped and counted; else the first one is an error.
+        form: how the files are written.
+        bad_rows: which unusable rows are skipped and counted.
         assignment: how users came to be held in or out, as declared.
         plan: the plan.json among the claims, of which the audit's folder keeps a copy.
         training: file of the model's training data, with the same columns; None: overlaps are not checked.
@@ -68,7 +70,8 @@ class CheckpointAudit:
     columns: Columns
     others: tuple[str, ...] = ()
     name: str = "audit"
-    skip_bad_lines: bool = False
+    form: TextFormat = field(default_factory=TextFormat)
+    bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
     assignment: Assignment = Assignment.UNKNOWN
     claims: tuple[Claim, ...] = ()
     plan: Path | None = None
@@ -90,6 +93,10 @@ class CheckpointAudit:
         # With an endpoint the target is always there; references are only where their name says so.
         return (f"{AT_ENDPOINT if self.remote else ''}{self.model}", self.reference, *self.others)
 
+    def sources(self) -> dict[str, Source]:
+        """Return the sources of the files; see ``text_sources``."""
+        return text_sources(self.held_in, self.held_out, self.training, self.columns, self.form)
+
     def recorded(self) -> dict[str, Any]:
         """Return what the record stores of the audit."""
         return {
@@ -104,7 +111,8 @@ class CheckpointAudit:
             "max_texts_per_user": self.max_texts_per_user,
             "assignment": self.assignment.value,
             "columns": asdict(self.columns),
-            "skip_bad_lines": self.skip_bad_lines,
+            "format": asdict(self.form),
+            "bad_rows": self.bad_rows.value,
             "seed": self.seed,
             # A plan's curve is kept as the file plan.json, from which verification reads it again.
             "stated_claims": [[claim.epsilon, claim.delta] for claim in self.claims if not claim.is_curve],
@@ -138,7 +146,8 @@ def audit_job(folder: Path, record: Record) -> CheckpointAudit:
             held_out=Path(kept["held_out"]),
             columns=Columns(**kept["columns"]),
             name=record.name,
-            skip_bad_lines=kept["skip_bad_lines"],
+            form=TextFormat(**kept["format"]),
+            bad_rows=OnBadRows(kept["bad_rows"]),
             assignment=Assignment(kept["assignment"]),
             claims=tuple(claims),
             plan=None if kept["plan"] is None else Path(kept["plan"]),
@@ -192,6 +201,9 @@ class Groups:
 
 def read_groups(job: CheckpointAudit, say: Callable[[str], object] = lambda _: None) -> Groups:
     """Read both files, and the training file if there is one."""
+    for source in job.sources().values():
+        for how in looked_at(source):
+            say(str(how))
     # Before the stores are built: an empty training file would make every held-in user "absent" after all the work.
     if job.training is not None and next(training_records(job), None) is None:
         raise InputError(
@@ -199,9 +211,13 @@ def read_groups(job: CheckpointAudit, say: Callable[[str], object] = lambda _: N
             " or leave --training out"
         )
     stores = {
-        side: build_store(open_source(path, job.columns), cache_directory(), skip_bad_rows=job.skip_bad_lines, say=say)
-        for side, path in (("held-in", job.held_in), ("held-out", job.held_out))
+        side: build_store(source, cache_directory(), on_bad=job.bad_rows, say=say)
+        for side, source in job.sources().items()
+        if side != "training"
     }
+    for side, store in stores.items():
+        for line in store.report.skipped.lines(f"{side} file", len(store)):
+            say(line)
     _require_disjoint(job, stores["held-in"], stores["held-out"])
     # No user is in both: checked above.
     side_of = {user: side for side, store in stores.items() for user in store.users}
@@ -233,10 +249,7 @@ def _drawn(job: CheckpointAudit, users: Sequence[str]) -> Sequence[str]:
 
 def training_records(job: CheckpointAudit) -> Iterator[tuple[str, str]]:
     """(user, text) of every record of the training file."""
-    assert job.training is not None
-    # Without ids and dates: a training file need not have those columns.
-    source = open_source(job.training, Columns(user=job.columns.user, text=job.columns.text))
-    for batch in source.batches(BadRows(skip=job.skip_bad_lines)):
+    for batch in job.sources()["training"].batches(BadRows(job.bad_rows)):
         yield from zip(batch.column("user").to_pylist(), batch.column("text").to_pylist(), strict=True)
 
 
@@ -253,7 +266,7 @@ def _require_disjoint(job: CheckpointAudit, held_in: CorpusStore, held_out: Corp
         shared["id"] = ids & {held_out.id(row) for row in range(len(held_out))}
     for column, values in shared.items():
         if values:
-            batches = open_source(job.held_out, job.columns).batches(BadRows(skip=True))
+            batches = job.sources()["held-out"].batches(BadRows(OnBadRows.SKIP))
             records = (value for batch in batches for value in batch.column(column).to_pylist())
             # Its number: errors name no person.
             number = next((number for number, value in enumerate(records, start=1) if value in values), 0)

@@ -68,7 +68,7 @@ def planted_body(
     return Body(
         **dict(judged.results),
         config={**asked, **masked(config.model_dump(mode="json"))},
-        corpus=corpus_facts(data.corpus).model_copy(update={"skipped_rows": facts.skipped}),
+        corpus=corpus_facts(data.corpus).model_copy(update={"skipped": [facts.skipped]}),
         split=_split(config, data, facts),
         target=models.target,
         reference=models.reference,

@@ -11,7 +11,7 @@ from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.canaries.kinds import Canary
-from heldin.corpus.sources.rows import BadRows
+from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.store import Corpus
 from heldin.jobs.planted.beforehand import control_lines, forecast_lines
 from heldin.jobs.planted.control import unseen_rows
@@ -114,17 +114,18 @@ class _Check:
             self.config, frozenset({columns.user, columns.id, columns.date, *self.source.text.columns})
         )
         try:
-            kept = copy_records(self.source, self.folder / "ledger", self.reporter, skip_bad=True, telling=None)
+            kept = copy_records(self.source, self.folder / "ledger", self.reporter, on_bad=OnBadRows.SKIP, telling=None)
         except InputError as error:
             self.problems.append(str(error))
             return None
-        if kept.skipped and not self.config.skip_bad_lines:
+        counts = {OnBadRows.SKIP: 0, OnBadRows.SKIP_EMPTY: kept.skipped.unusable, OnBadRows.STRICT: kept.skipped.rows}
+        if refused := counts[self.config.bad_rows]:
             self.problems.append(
-                f"{counted(kept.skipped, 'row')} cannot be used, the first: {kept.first}: correct them, or set"
-                " skip_bad_lines: true to leave them out"
+                f"{counted(refused, 'row')} cannot be used, the first: {kept.skipped.first}; correct them, or leave"
+                " them out with --skip-bad-rows"
             )
         if telling is not None:
-            for record, row in self.source.rows(BadRows(skip=True)):
+            for record, row in self.source.rows(BadRows(OnBadRows.SKIP)):
                 telling.look(record["user"] or "", row)
             if problem := telling.problem():
                 self.problems.append(f"'{self.source.path}': {problem}")

@@ -19,7 +19,7 @@ from heldin.base.coins import first_in_keyed_order, keyed_order, seed_key
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, file_sha256, text_digest, text_sha256, write_text
 from heldin.base.progress import Reporter
-from heldin.corpus.sources.rows import BadRows
+from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted.plant_config import PlantConfig
 from heldin.jobs.planted.plant_data import MOST_ROWS
@@ -169,7 +169,7 @@ def unseen_rows(config: PlantConfig, source: TrainingSet) -> Iterator[tuple[str,
     if config.unseen is None:
         return
     rows: dict[str, tuple[str, Spans]] = {}
-    for record, content in replace(source, path=config.unseen, unparted=None, split=None).rows(BadRows(skip=True)):
+    for record, content in replace(source, path=config.unseen, unparted=None, split=None).rows(BadRows(OnBadRows.SKIP)):
         text = str(record["text"])
         spans = source.text.scored(content) if source.in_parts else ((0, len(text)),)
         if not source.in_parts or source.is_visible(text, spans):

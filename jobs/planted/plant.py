@@ -25,7 +25,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, whole_directory
 from heldin.base.progress import Reporter
 from heldin.canaries.kinds import Kind
-from heldin.corpus.sources.rows import BadRows
+from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.split import Part
 from heldin.jobs.planted.beforehand import control_lines, planned_power, said_beforehand
 from heldin.jobs.planted.control import ControlSample, unseen_rows, write_unseen
@@ -52,6 +52,7 @@ from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.logprobs import score_texts
 from heldin.models.model_names import require_model
 from heldin.models.token_scores import TokenScores
+from heldin.record.facts import SkippedRows
 from heldin.record.planted_facts import FormFacts
 from heldin.stages.config_files import first_difference
 from heldin.stages.sides.data import RunData, check_measures
@@ -88,7 +89,7 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
         _take_folder(config, out)
         names = config.columns
         telling = telling_of(config, frozenset({names.user, names.id, names.date, *source.text.columns}))
-        kept = copy_records(source, out / "ledger", reporter, skip_bad=config.skip_bad_lines, telling=telling)
+        kept = copy_records(source, out / "ledger", reporter, on_bad=config.bad_rows, telling=telling)
         source = replace(source, unparted=kept.unparted)
         unseen = list(unseen_rows(config, source))
         seal_before_coins(out, fingerprints(config), planned_power(config, kept.rows, len(unseen)))
@@ -113,7 +114,7 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
             file=config.training.name,
             sha256=sha256,
             rows=len(data.training_rows),
-            skipped=kept.skipped,
+            skipped=SkippedRows.of("corpus", kept.skipped, users=len(data.corpus.store.users), records=kept.rows),
             columns=_named(config),
             looks=config.looks,
             evidence=config.evidence,
@@ -237,7 +238,7 @@ def length_correlations(config: PlantConfig, source: TrainingSet, base: Language
 
     A likelihood ratio is taken to the reference's own likelihood: what length does to either side, it does to both.
     """
-    rows = itertools.islice(source.rows(BadRows(skip=True)), _FIRST)
+    rows = itertools.islice(source.rows(BadRows(OnBadRows.SKIP)), _FIRST)
     texts = {f"{number}": str(record["text"]) for number, (record, _) in enumerate(rows)}
     chosen = [texts[number] for number in keyed_order(seed_key(config.seed), "lengths", list(texts))[:_TEXTS]]
     chosen = [text[: config.attack.max_characters] for text in chosen]
@@ -307,7 +308,7 @@ def planted_rows(source: TrainingSet, data: RunData, *, numbered: frozenset[str]
     # A few thousand at most: rows of which canary rows take the other columns.
     wanted, copied = {forms[row] for row in of_canaries}, dict[int, Row]()
     seen: dict[str, int] = {}
-    for row_names, content in source.rows(BadRows(skip=True)):
+    for row_names, content in source.rows(BadRows(OnBadRows.SKIP)):
         user = str(row_names["user"])
         number = seen.get(user, 0)
         seen[user] = number + 1

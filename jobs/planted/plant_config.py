@@ -14,7 +14,9 @@ from heldin.base.errors import InputError
 from heldin.base.section import ExpandedName, ExpandedPath, JobName, Section
 from heldin.canaries.config import CanarySpec, NamedPersonCanaries, SubstringCanaries
 from heldin.corpus.config import CorpusConfig, FileCorpus
-from heldin.corpus.sources.rows import Columns
+from heldin.corpus.sources.bad_rows import OnBadRows
+from heldin.corpus.sources.open import format_named, format_of
+from heldin.corpus.sources.rows import Columns, TextFormat
 from heldin.corpus.user_filter import MIN_RECORDS_TO_SPLIT, UserFilter
 from heldin.finetune.recipe import Recipe
 from heldin.record.release import Release
@@ -24,8 +26,7 @@ from heldin.stages.run_config import ModelConfig, RunConfig, SplitConfig
 from heldin.words.split import ScoredPart
 from heldin.words.statement import Statement
 
-JSON_LINES = (".jsonl", ".json", ".ndjson")
-PACKED = ("", ".gz", ".zst")
+_KINDS = ("jsonl", "csv", "parquet")  # formats whose rows can be written again in the same form
 
 
 class PlantedSplit(Section):
@@ -106,7 +107,7 @@ class PlantConfig(MeasureKeys):
     name: JobName = "planted"
     """Name of the audit: letters, digits, dot, underscore, hyphen. Its folder is runs/NAME unless --out names one."""
     training: ExpandedPath
-    """The training set: a file of JSON lines or CSV (also .gz, .zst) or Parquet, or a folder of save_to_disk."""
+    """The training set: a JSON or CSV file (also .gz, .zst), a Parquet file, or a folder of save_to_disk."""
     dataset_split: str | None = None
     """Split of a folder with several, such as train."""
     copied_splits: tuple[str, ...] = ()
@@ -119,8 +120,11 @@ class PlantConfig(MeasureKeys):
     learned of other rows, also where it was trained on the original file. null: split.control_rows are left out."""
     columns: PlantColumns = PlantColumns()
     """Which column holds what. Names of users, and ids if there are any, are replaced in what is written."""
-    skip_bad_lines: bool = False
-    """Count and leave out rows that cannot be used, instead of stopping at the first."""
+    format: TextFormat = TextFormat()
+    """How a JSON or CSV file is written; the planted file is written in the same way."""
+    bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
+    """Which rows are left out and counted. skip-empty: rows without text. skip: all rows that cannot be used. strict:
+    none. The first other row that cannot be used is an error."""
     score: Literal["all", "completion", "turns"] = "all"
     """Which part of a row is scored, and should be what training counts the loss on: all of it, the completion, or the
     turns of ``role``."""
@@ -151,6 +155,12 @@ class PlantConfig(MeasureKeys):
     """Number of checkpoints that will be audited, which share the error probabilities of bounds, verdicts and tests."""
     seed: int = Field(0, ge=0)
     """Seed of public choices. Coins have a secret key."""
+
+    @model_validator(mode="after")
+    def _can_be_written(self) -> "PlantConfig":
+        if self.format.field is not None:
+            raise ValueError("format.field: a planted file has no keys next to its rows: write the rows as JSON lines")
+        return self
 
     @model_validator(mode="after")
     def _can_be_done(self) -> "PlantConfig":
@@ -232,19 +242,14 @@ def is_dataset(path: Path) -> bool:
     """Check if the training set is a folder of ``save_to_disk``. Raises InputError for what ``plant`` cannot read."""
     if path.is_dir():
         return True
-    lines = any(path.name.endswith(f"{end}{p}") for end in JSON_LINES for p in PACKED)
-    # Rows are read as CSV wherever a name has it.
-    if path.suffix == ".parquet" or is_csv(path) or (lines and ".csv" not in path.suffixes):
+    form = format_of(path)
+    if form is not None and form.kind in _KINDS:
         return False
+    endings = ", ".join(end for kind in _KINDS for end in format_named(kind).endings)
     raise InputError(
-        f"'{path}': a training set is a file of JSON lines ({', '.join(JSON_LINES)}), .csv (both also .gz, .zst) or"
-        " .parquet, or a folder that save_to_disk wrote; heldin corpus build --out writes other corpora as one"
+        f"'{path}': a training set is a file ({endings}), or a folder that save_to_disk wrote; heldin corpus build"
+        " --out writes other corpora as one"
     )
-
-
-def is_csv(path: Path) -> bool:
-    """Check if a file has comma-separated values, plain or compressed."""
-    return any(path.name.endswith(f".csv{packed}") for packed in PACKED)
 
 
 def load_plant(config: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> PlantConfig:

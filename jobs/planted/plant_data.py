@@ -20,7 +20,8 @@ from heldin.canaries.kinds import Kind, public_dice
 from heldin.canaries.planted import PlantedStore
 from heldin.canaries.real_rows import takeable_rows
 from heldin.corpus.row_parts import Parts
-from heldin.corpus.sources.rows import BATCH_ROWS, BadRows
+from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
+from heldin.corpus.sources.rows import BATCH_ROWS
 from heldin.corpus.split import Part, Role
 from heldin.corpus.user_filter import UserFilter
 from heldin.jobs.planted.plant_config import PlantConfig
@@ -303,7 +304,7 @@ def read_parts(ledger: Path, sha256: str) -> KeptParts:
 
 def _of_users(source: TrainingSet, data: RunData, texts: frozenset[str]) -> Iterator[tuple[str, Spans]]:
     users = {*data.real(data.ledger.scored_users()), *(canary.source for canary in data.canaries.values())}
-    for row, content in source.rows(BadRows(skip=True)):
+    for row, content in source.rows(BadRows(OnBadRows.SKIP)):
         if row["user"] in users or row["text"] in texts:
             yield str(row["text"]), source.text.scored(content)
 

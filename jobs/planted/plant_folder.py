@@ -15,6 +15,7 @@ from heldin.base.files import file_sha256, kept_text, private_directory, text_sh
 from heldin.base.yaml_files import read_yaml
 from heldin.jobs.planted.plant_config import PlantConfig, parse_plant
 from heldin.models.model_names import fingerprint_of
+from heldin.record.facts import SkippedRows
 from heldin.record.planted_facts import FormFacts
 from heldin.watch.planted_files import MANIFEST
 
@@ -34,7 +35,7 @@ class Manifest:
         ledger: commitment to who is held in, a keyed hash.
         file: name of the training set.
         sha256: hash of its content.
-        skipped: rows of the original that could not be used.
+        skipped: rows of the original that were left out.
         columns: its columns by what they hold.
         looks: number of checkpoints that the audit pays for.
         evidence: how it will be known what the model was given: "callback" or "declared".
@@ -49,12 +50,16 @@ class Manifest:
     file: str
     sha256: str
     rows: int
-    skipped: int
+    skipped: SkippedRows
     columns: dict[str, str | None]
     looks: int
     evidence: str
     parts: str | None = None
     split: str | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Return the facts as JSON has them."""
+        return {**vars(self), "skipped": self.skipped.model_dump(mode="json")}
 
 
 def plan_hash(out: Path) -> str:
@@ -108,7 +113,7 @@ def write_manifest(manifest: Manifest, out: Path, form: FormFacts | None, unseen
         form: how canary rows differ from real ones by text alone; None without canary users.
         unseen: hash of the kept sample of unseen rows; None without one.
     """
-    text = json.dumps(stamped(vars(manifest)), indent=1) + "\n"
+    text = json.dumps(stamped(manifest.fields()), indent=1) + "\n"
     with whole_file(out / MANIFEST) as temporary:
         temporary.write_text(text, encoding="utf-8")
         # Before the rename: a manifest whose hash is not sealed would be refused for ever.
@@ -154,7 +159,8 @@ def read_planted(out: Path) -> tuple[PlantConfig, Manifest]:
         )
     # Not damaged, since its hash is the one that was kept.
     content = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
-    manifest = Manifest(**unstamped(content, out / MANIFEST, "plant again"))
+    kept = unstamped(content, out / MANIFEST, "plant again")
+    manifest = Manifest(**{**kept, "skipped": SkippedRows.model_validate(kept["skipped"])})
     # The manifest is the copy that others may hold.
     if manifest.plan != plan_hash(out):
         raise InputError(f"'{out / CONFIG}' is not the plan of the manifest: restore it, or plant anew")

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 from heldin.base.errors import InputError
 from heldin.base.files import text_digest, whole_file
 from heldin.base.progress import Reporter
-from heldin.base.wording import counted
 from heldin.canaries.config import SubstringCanaries
-from heldin.corpus.sources.rows import BATCH_ROWS, SCHEMA, BadRows
+from heldin.corpus.sources.bad_rows import BadRows, OnBadRows, Skipped
+from heldin.corpus.sources.rows import BATCH_ROWS, SCHEMA
 from heldin.jobs.planted.plant_config import PlantConfig
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.watch.planted_files import content_sha256
@@ -103,8 +103,7 @@ class Copied:
 
     Attributes:
         sha256: hash of its content.
-        skipped: rows that could not be used.
-        first: place and reason of the first of them, or "".
+        skipped: rows that were left out.
         numbered: columns of users and ids in which all values are whole numbers.
         unparted: numbers of the rows of which nothing is scored.
         late: digests of texts whose first scored token is outside of what training sees.
@@ -113,8 +112,7 @@ class Copied:
     """
 
     sha256: str
-    skipped: int
-    first: str
+    skipped: Skipped
     numbered: frozenset[str]
     unparted: frozenset[int]
     late: frozenset[str]
@@ -123,13 +121,13 @@ class Copied:
 
 
 def copy_records(
-    source: TrainingSet, ledger: Path, reporter: Reporter, *, skip_bad: bool, telling: Telling | None
+    source: TrainingSet, ledger: Path, reporter: Reporter, *, on_bad: OnBadRows, telling: Telling | None
 ) -> Copied:
     """Copy the records, or find the copy of an earlier call.
 
     Args:
         ledger: folder of secrets; with ``ledger.json`` in it coins were drawn.
-        skip_bad: count and leave out rows that cannot be used.
+        on_bad: which rows that cannot be used are left out and counted.
         telling: is shown the rows; None: no column may tell anything.
 
     Raises:
@@ -143,7 +141,7 @@ def copy_records(
             return kept
         if (ledger / "ledger.json").is_file():
             raise InputError(f"'{source.path}' was changed after coins were drawn for it: restore it, or plant anew")
-    bad = BadRows(skip=skip_bad, to_skip="set skip_bad_lines: true")
+    bad, users = BadRows(on_bad), set[str]()
     reporter.say("training set: reading")
     named = {name for name in (source.columns.user, source.columns.id) if name is not None}
     with whole_file(ledger / CORPUS, private=True) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:
@@ -157,17 +155,23 @@ def copy_records(
             if telling is not None:
                 for record, row in some:
                     telling.look(record["user"] or "", row)
+            users.update(record["user"] or "" for record, _ in some)
             writer.write_batch(pa.RecordBatch.from_pylist([record for record, _ in some], schema=SCHEMA))
+        skipped, _ = bad.counted(users, {})
         if not total:
-            why = f"; the first: {bad.first}" if bad.first else ""
+            why = f"; the first: {skipped.first}" if skipped.first else ""
             raise InputError(f"'{source.path}' has no row that can be used{why}")
         if telling is not None and (problem := telling.problem()):
             raise InputError(f"'{source.path}': {problem}")
-        about = {"sha256": sha256, "skipped": bad.skipped, "first": bad.first, "numbered": sorted(named)}
+        about: dict[str, object] = {
+            "sha256": sha256,
+            "skipped": skipped.model_dump(mode="json"),
+            "numbered": sorted(named),
+        }
         about |= {"unparted": unparted, "late": sorted(late), "late_rows": late_rows, "rows": total}
         writer.add_key_value_metadata({_ABOUT: json.dumps(about)})
-    if bad.skipped:
-        reporter.say(f"training set: {counted(bad.skipped, 'row')} left out, the first: {bad.first}")
+    for line in skipped.lines("training set", total):
+        reporter.say(line)
     return copied(ledger)
 
 
@@ -179,8 +183,7 @@ def copied(ledger: Path) -> Copied:
     try:
         about: dict[str, Any] = json.loads((pq.read_metadata(path).metadata or {})[_ABOUT.encode()])
         sets = {name: frozenset(about[name]) for name in ("numbered", "unparted", "late")}
-        return Copied(
-            about["sha256"], about["skipped"], about["first"], late_rows=about["late_rows"], rows=about["rows"], **sets
-        )
+        skipped = Skipped.model_validate(about["skipped"])
+        return Copied(about["sha256"], skipped, late_rows=about["late_rows"], rows=about["rows"], **sets)
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise InputError(f"'{path}' is damaged: plant in a new folder") from error

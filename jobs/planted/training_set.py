@@ -6,7 +6,8 @@ import io
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +19,26 @@ from transformers import PreTrainedTokenizerBase
 from heldin.base.errors import InputError
 from heldin.base.files import text_digest
 from heldin.corpus.sorting import ROWS_PER_BATCH, make_table, sorting_database, take_in
+from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
+from heldin.corpus.sources.csv_rows import Header, csv_header
 from heldin.corpus.sources.hub import HuggingFace
+from heldin.corpus.sources.json_rows import is_lines
+from heldin.corpus.sources.open import is_table, rows_of_file
 from heldin.corpus.sources.rows import (
     BATCH_ROWS,
-    BadRows,
     Columns,
+    TextFormat,
     first_line,
     is_unicode,
+    kind_of,
     require_columns,
     usable_record,
 )
-from heldin.corpus.sources.text_files import csv_header, rows_of_file
-from heldin.jobs.planted.plant_config import PlantColumns, PlantConfig, is_csv, is_dataset
+from heldin.jobs.planted.plant_config import PlantColumns, PlantConfig, is_dataset
 from heldin.jobs.planted.row_text import Chat, Completion, Row, RowText, row_text
 from heldin.models.tokens import Spans, scored_tokens
 from heldin.watch.planted_files import splits_of
+from heldin.words.rows import RowFault
 
 _LINES = pa.schema([("line", pa.large_string())])
 _PLACE = pa.field("heldin place", pa.large_binary())
@@ -56,6 +62,7 @@ class TrainingSet:
         unparted: numbers of the rows without any, as an earlier pass found them; None: each pass checks again.
         visible: tokens of a row that training sees, start and end token included.
         tokenizer: of the reference model; None if no row is read.
+        form: how a JSON or CSV file is written.
     """
 
     path: Path
@@ -67,6 +74,7 @@ class TrainingSet:
     unparted: frozenset[int] | None = None
     visible: int = 0
     tokenizer: PreTrainedTokenizerBase | None = None
+    form: TextFormat = field(default_factory=TextFormat)
 
     @property
     def schema(self) -> pa.Schema | None:
@@ -87,14 +95,22 @@ class TrainingSet:
     def _whole_schema(self) -> pa.Schema | None:
         if is_dataset(self.path):
             return self._dataset().features.arrow_schema
-        if is_csv(self.path):
-            return pa.schema([(name, pa.large_string()) for name in csv_header(self.path)])
+        if is_table(self.path):
+            return pa.schema([(name, pa.large_string()) for name in self._header.names])
         if self.path.suffix != ".parquet":
             return None
         try:
             return pq.read_schema(self.path)
         except pa.ArrowException as error:
             raise InputError(f"{self.path.name}: not a readable Parquet file ({first_line(error)})") from error
+
+    @property
+    def _header(self) -> Header:
+        return csv_header(self.path, self.form, self._wanted)
+
+    @property
+    def _wanted(self) -> list[str]:
+        return [*self.columns.others().values(), *self.text.columns]
 
     def check(self) -> None:
         """Raise InputError if the columns cannot be sorted, or a split to copy is missing."""
@@ -172,24 +188,24 @@ class TrainingSet:
         for number, row in self._numbered(bad):
             where = f"{place} {number}"
             if not isinstance(row, dict):
-                bad.report(where, f"a JSON object was expected, found {type(row).__name__}")
+                bad.report(where, RowFault.NOT_AN_OBJECT(kind=kind_of(row)))
                 continue
             if not checked:
                 for column in self.text.columns:
                     named = Columns(**{"user": column, **self.columns.others(), "text": column})
-                    require_columns(named, [*row], where, to_name=self._to_name([*row]))
+                    require_columns(named, row, where, to_name=self._to_name([*row]))
                 checked = True
             try:
                 text = self.text.of(row)
                 self._check_parts(row, text, number, unparted, late)
             except ValueError as error:
-                bad.report(where, str(error))
+                bad.report(where, RowFault.OTHER_FORM(reason=str(error)))
                 continue
-            record, wrong = usable_record({**row, label: text}, roles)
+            record, wrong = usable_record({**row, label: text}, roles, untyped=is_table(self.path))
             if nobody:
                 record["user"] = f"row {number:09d}"
             if wrong:
-                bad.report(where, wrong)
+                bad.report(where, wrong, user=record.get("user"))
             else:
                 yield record, {name: value for name, value in row.items() if name not in self.columns.drop}
 
@@ -247,9 +263,9 @@ class TrainingSet:
             ordered = database.sql(f'SELECT * EXCLUDE ("{_PLACE.name}") FROM records ORDER BY "{_PLACE.name}"')
             batches = ordered.to_arrow_reader(ROWS_PER_BATCH)
             if own is None:
-                _write_lines(batches, to)
-            elif is_csv(self.path):
-                _write_csv(batches, own.names, to)
+                _write_json(batches, self.form, to, lines=is_lines(self.path, self.form))
+            elif is_table(self.path):
+                _write_csv(batches, self._header, self.form, own.names, to)
             elif not is_dataset(self.path):
                 _write_parquet(batches, own, to)
             else:
@@ -264,7 +280,8 @@ class TrainingSet:
     def _numbered(self, bad: BadRows) -> Iterator[tuple[int, Any]]:
         if not is_dataset(self.path):
             schema = self.schema
-            yield from rows_of_file(self.path, schema.names if schema else (), bad)
+            names = schema.names if schema and self.path.suffix == ".parquet" else self._wanted
+            yield from rows_of_file(self.path, names, bad, self.form)
             return
         tables = self._dataset().with_format("arrow").iter(BATCH_ROWS)
         yield from enumerate((row for table in tables for row in table.to_pylist()), start=1)
@@ -311,10 +328,11 @@ def training_set(config: PlantConfig, tokenizer: PreTrainedTokenizerBase) -> Tra
         config.score != "all",
         visible=config.sequence_length,
         tokenizer=tokenizer,
+        form=config.format,
     )
     training.check()
     if isinstance(training.text, Chat):
-        first = [row for _, row in itertools.islice(training.rows(BadRows(skip=True)), _FIRST)]
+        first = [row for _, row in itertools.islice(training.rows(BadRows(OnBadRows.SKIP)), _FIRST)]
         training = replace(training, text=training.text.with_system(first))
     if training.in_parts and isinstance(training.text, Chat | Completion):
         training = replace(training, text=training.text.within(config.sequence_length - ENDS, tokenizer))
@@ -340,20 +358,39 @@ def _line(row: Row) -> str:
     return text if is_unicode(text) else json.dumps(row)
 
 
-def _write_lines(ordered: Iterator[pa.RecordBatch], to: Path) -> None:
+@contextmanager
+def _text_file(to: Path, form: TextFormat) -> Iterator[io.TextIOWrapper]:
+    """Open a file to write in the encoding of the original. Raises InputError for a character that it has not."""
     with pa.output_stream(str(to), compression=_PACKED.get(to.suffix)) as stream:
-        for batch in ordered:
-            stream.write("".join(f"{line}\n" for line in batch.column(0).to_pylist()).encode())
+        text = io.TextIOWrapper(stream, encoding=form.encoding or "utf-8", newline="", write_through=True)
+        try:
+            yield text
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"a canary row has a character that {form.encoding} does not have: write the training set as UTF-8"
+            ) from error
+        text.detach()
 
 
-def _write_csv(ordered: Iterator[pa.RecordBatch], names: Sequence[str], to: Path) -> None:
-    with pa.output_stream(str(to), compression=_PACKED.get(to.suffix)) as stream:
-        text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
-        writer = csv.writer(text, lineterminator="\n")
+def _write_json(ordered: Iterator[pa.RecordBatch], form: TextFormat, to: Path, *, lines: bool) -> None:
+    with _text_file(to, form) as text:
+        rows = (line for batch in ordered for line in batch.column(0).to_pylist())
+        if lines:
+            text.writelines(f"{line}\n" for line in rows)
+            return
+        for number, line in enumerate(rows):
+            text.write(f"{',' if number else '['}\n{line}")
+        text.write("\n]\n")
+
+
+def _write_csv(
+    ordered: Iterator[pa.RecordBatch], header: Header, form: TextFormat, names: Sequence[str], to: Path
+) -> None:
+    with _text_file(to, form) as text:
+        writer = csv.writer(text, delimiter=header.delimiter, lineterminator="\n")
         writer.writerow(names)
         for batch in ordered:
             writer.writerows(zip(*(column.to_pylist() for column in batch.columns), strict=True))
-        text.detach()
 
 
 def _write_parquet(ordered: Iterator[pa.RecordBatch], schema: pa.Schema, to: Path) -> None:

@@ -12,9 +12,12 @@ from heldin.base.files import text_sha256, whole_file
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.corpus.build import build_store
-from heldin.corpus.sources.rows import BadRows, Columns
-from heldin.corpus.sources.text_files import JsonLines
+from heldin.corpus.sources.bad_rows import BadRowError, BadRows
+from heldin.corpus.sources.json_rows import Json
+from heldin.corpus.sources.rows import Columns
 from heldin.corpus.store import CorpusStore
+from heldin.words.rows import RowFault
+from heldin.words.statement import Statement
 from replication.classification.config import ClassificationConfig
 from replication.pseudo_users import sizes
 
@@ -98,17 +101,22 @@ def _labelled(config: ClassificationConfig) -> tuple[dict[str, str], int]:
             for text, label in zip(batch["text"].to_pylist(), batch["user"].to_pylist(), strict=True):
                 if label_of.setdefault(text, label) != label:
                     several.add(text)
+    except BadRowError as error:
+        raise InputError(_of_labels(error.fault)) from error
     except InputError as error:
-        raise InputError(_of_labels(str(error))) from error
+        raise InputError(
+            str(error).replace("(--user, --text, or 'columns' in a config)", "(data.label, data.text)")
+        ) from error
     return {text: label for text, label in label_of.items() if text not in several}, len(several)
 
 
-def _of_labels(said: str) -> str:
-    """What a reader of users' rows says, in this study's words: the label stands where a user would."""
-    said = said.replace("no user in column", "no label in column").replace(
-        f" or {BadRows.to_skip} to count and skip such rows", ""
-    )
-    return said.replace("(--user, --text, or 'columns' in a config)", "(data.label, data.text)")
+def _of_labels(row: Statement) -> str:
+    """What a reader of users' rows says, in this study's words: the label is where a user would be."""
+    place, fault = row.values["place"], row.values["fault"]
+    assert isinstance(fault, Statement)
+    if fault.states(RowFault.NO_VALUE):
+        fault = RowFault.NO_VALUE(**{**fault.values, "role": "label"})
+    return f"{RowFault.AT(place=place, fault=fault)}; correct the row"
 
 
 def _sizes(config: ClassificationConfig) -> list[int]:
@@ -124,4 +132,4 @@ def _store(out: Path, texts: Iterator[str], sizes: Sequence[int]) -> CorpusStore
             for i in range(size):
                 row = {"user": f"user {user:06}", "id": f"{user}-{i}", "text": next(texts)}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
-    return build_store(JsonLines(path, Columns(id="id")), out / "cache")
+    return build_store(Json(path, Columns(id="id")), out / "cache")

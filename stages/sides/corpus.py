@@ -19,7 +19,7 @@ from heldin.corpus.sorting import ROWS_PER_BATCH
 from heldin.corpus.split import Audited, check_pool
 from heldin.corpus.store import CorpusStore
 from heldin.corpus.user_filter import Selection, select_users
-from heldin.record.facts import CorpusFacts
+from heldin.record.facts import CorpusFacts, SkippedRows
 from heldin.stages.run_config import RunConfig
 
 VALIDATION_RECORDS = 20  # of each public validation user
@@ -70,13 +70,12 @@ def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
         config.corpus.opened(),
         cache_directory(),
         aliases=aliases,
-        skip_bad_rows=config.corpus.skip_bad_lines,
+        on_bad=config.corpus.bad_rows,
         say=reporter.say,
     )
-    reporter.say(
-        f"corpus: {counted(len(store.users), 'user')}, {counted(len(store), 'record')},"
-        f" {counted(store.report.skipped, 'row')} skipped"
-    )
+    reporter.say(f"corpus: {counted(len(store.users), 'user')}, {counted(len(store), 'record')}")
+    for skipped in store.report.skipped.lines("corpus", len(store)):
+        reporter.say(skipped)
     if line := missing_names_line(store.users):
         reporter.say(line)
     # Audited users first: the rules for public users choose among those who are left.
@@ -116,7 +115,7 @@ def corpus_facts(corpus: CorpusData) -> CorpusFacts:
         fingerprint=store.fingerprint,
         users=len(store.users),
         records=len(store),
-        skipped_rows=store.report.skipped,
+        skipped=[SkippedRows.of("corpus", store.report.skipped, users=len(store.users), records=len(store))],
         records_per_audited_user=coarse_percentiles([store.count(u) for u in audited.users]),
         dropped_by_pattern=audited.dropped_by_pattern,
         dropped_by_minimum=audited.dropped_by_minimum,

@@ -22,8 +22,8 @@ from heldin.bounds.verdict import stated_claim
 from heldin.canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind
 from heldin.canaries.planted import load_canaries, save_canaries
 from heldin.corpus.build import build_store
+from heldin.corpus.sources.json_rows import Json
 from heldin.corpus.sources.rows import Columns
-from heldin.corpus.sources.text_files import JsonLines
 from heldin.corpus.split import Part, Role, records_to_train_on, set_aside_sizes
 from heldin.corpus.split import SplitRule as Split
 from heldin.corpus.user_filter import Selection
@@ -127,7 +127,7 @@ def _store(tmp_path, canaries=40, text="canary text"):
     path = tmp_path / "m.jsonl"
     rows = [{"user": f"u{u:02d}", "text": f"{u} writes {i}", "id": f"{u}-{i}"} for u in range(30) for i in range(12)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    store = build_store(JsonLines(path, Columns(id="id")), tmp_path)
+    store = build_store(Json(path, Columns(id="id")), tmp_path)
     made = [
         CanaryUser(
             Canary(f"canary/{i}", Kind.RARE_PHRASE, None, 5 if i % 2 else None, None, ""),
@@ -322,7 +322,7 @@ def _people(tmp_path, english, users):
         for i in range(10)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return build_store(JsonLines(path, Columns(id="id")), tmp_path)
+    return build_store(Json(path, Columns(id="id")), tmp_path)
 
 
 def _corpus(store, users):

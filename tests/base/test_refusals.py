@@ -6,7 +6,8 @@ from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
 from heldin.base.section import ExpandedPath, Section
 from heldin.base.yaml_files import parse_yaml, read_yaml
-from heldin.corpus.sources.rows import BadRows, Columns, batched
+from heldin.corpus.sources.bad_rows import BadRows
+from heldin.corpus.sources.rows import Columns, batched
 from heldin.defenses.accounting.events import check_count
 from tests.refusals import lacks, names, raised_apart, refused, refused_apart
 

@@ -9,8 +9,8 @@ import pytest
 from heldin.canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind
 from heldin.canaries.planted import load_canaries, save_canaries
 from heldin.corpus.build import build_store
+from heldin.corpus.sources.json_rows import Json
 from heldin.corpus.sources.rows import Columns
-from heldin.corpus.sources.text_files import JsonLines
 from tests.refusals import refused
 
 USERS = [
@@ -32,7 +32,7 @@ def store(tmp_path):
     ]
     path = tmp_path / "m.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return build_store(JsonLines(path, Columns(id="id")), tmp_path)
+    return build_store(Json(path, Columns(id="id")), tmp_path)
 
 
 @pytest.fixture

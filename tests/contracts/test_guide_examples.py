@@ -8,7 +8,8 @@ import pytest
 
 from heldin.attacks.statistics import ATTACKS
 from heldin.base.errors import InputError
-from heldin.corpus.sources.rows import BadRows, Columns
+from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
+from heldin.corpus.sources.rows import Columns
 from heldin.defenses.texts.data_side import TrainingRecord
 from heldin.models.token_scores import TokenScores
 from tests.contracts.guide import example
@@ -41,10 +42,10 @@ def test_the_format_yields_records_and_reports_bad_rows_by_line(monkeypatch, tmp
     path = tmp_path / "mail.tsv"
     path.write_text("who\tbody\nann\tGood morning.\nbob\n", encoding="utf-8")
     source = reader(path, Columns(user="who", text="body"))
-    bad = BadRows(skip=True)
+    bad = BadRows(OnBadRows.SKIP)
     rows = [row for batch in source.batches(bad) for row in batch.to_pylist()]
     assert [(row["user"], row["text"]) for row in rows] == [("ann", "Good morning.")]
-    assert "line 3" in bad.first
+    assert "line 3" in str(bad.first)
     assert source.fingerprint() != reader(path, Columns(user="body", text="who")).fingerprint()
 
 

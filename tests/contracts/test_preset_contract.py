@@ -5,7 +5,8 @@ import pytest
 from heldin.base.errors import InputError
 from heldin.corpus.build import build_store
 from heldin.corpus.presets.catalogue import PRESETS, PresetSource
-from heldin.corpus.sources.rows import SCHEMA, BadRows
+from heldin.corpus.sources.bad_rows import BadRows
+from heldin.corpus.sources.rows import SCHEMA
 from tests.published_files import (
     article,
     comment,
@@ -128,8 +129,8 @@ def _records(store):
     ("write", "found"),
     [
         (lambda path: json_lines(path, [{"who": "ann", "what": "hello"}], "x.jsonl"), "who, what|no XML|no archive"),
-        (lambda path: json_lines(path, [["ann", "hello"]], "x.jsonl"), "list|no XML|no archive"),
-        (lambda path: _write(path / "x.txt", "Dear all,\nthis is a letter.\n"), "broken JSON|no XML|no archive"),
+        (lambda path: json_lines(path, [["ann", "hello"]], "x.jsonl"), "a JSON str|no XML|no archive"),
+        (lambda path: _write(path / "x.txt", "Dear all,\nthis is a letter.\n"), "not 2 fields|no XML|no archive"),
         (lambda path: _write(path / "x.xml", "<users><row Id='1' /></users>"), "broken JSON|begins|<users>|no archive"),
         (lambda path: _write(path / "empty.jsonl", ""), "no row that can be read|no XML|no archive"),
     ],

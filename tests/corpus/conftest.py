@@ -8,8 +8,8 @@ import pytest
 
 from heldin.corpus.build import build_store
 from heldin.corpus.entities.recognisers import WordList
+from heldin.corpus.sources.json_rows import Json
 from heldin.corpus.sources.rows import Columns
-from heldin.corpus.sources.text_files import JsonLines
 
 CONLL = """-DOCSTART- -X- O O
 
@@ -56,7 +56,7 @@ def corpus(tmp_path):
     def make(pairs, name="c"):
         path = tmp_path / f"{name}.jsonl"
         path.write_text("".join(json.dumps({"user": u, "text": t}) + "\n" for u, t in pairs))
-        return build_store(JsonLines(path, Columns()), tmp_path)
+        return build_store(Json(path, Columns()), tmp_path)
 
     return make
 

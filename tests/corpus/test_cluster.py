@@ -9,9 +9,10 @@ import pytest
 from heldin.corpus import cluster
 from heldin.corpus.build import build_store
 from heldin.corpus.cluster import build_on_cluster, rows_between, user_ranges
+from heldin.corpus.sources.bad_rows import OnBadRows
+from heldin.corpus.sources.json_rows import Json
 from heldin.corpus.sources.open import Several
 from heldin.corpus.sources.rows import Columns
-from heldin.corpus.sources.text_files import JsonLines
 from heldin.corpus.store import CorpusStore
 from tests.refusals import refused
 
@@ -27,7 +28,7 @@ def _sources(folder, *, ids):
         ]
         path = folder / f"part{part}.jsonl"
         path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
-        sources.append(JsonLines(path, Columns(id="id" if ids else None)))
+        sources.append(Json(path, Columns(id="id" if ids else None)))
     return sources
 
 
@@ -77,13 +78,13 @@ def test_repeated_ids_are_found_over_all_stores(tmp_path):
 def test_a_source_without_a_record_is_counted_with_what_was_skipped(tmp_path):
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"user": "", "text": "x"}\n' * 3, encoding="utf-8")
-    built = cluster._build_one(JsonLines(bad, Columns()), tmp_path, {}, True)
-    assert (built.folder, built.skipped) == (None, 3)
-    assert built.nothing.endswith("bad.jsonl': 3 rows skipped, the first: " + built.first)
-    good = cluster._build_one(_sources(tmp_path, ids=False)[0], tmp_path, {}, True)
-    assert (good.folder.is_dir(), good.skipped, good.nothing) == (True, 0, "")
+    built = cluster._build_one(Json(bad, Columns()), tmp_path, {}, OnBadRows.SKIP)
+    assert (built.folder, built.skipped.unusable) == (None, 3)
+    assert built.nothing.endswith("bad.jsonl': 3 rows skipped, the first: " + str(built.skipped.first))
+    good = cluster._build_one(_sources(tmp_path, ids=False)[0], tmp_path, {}, OnBadRows.SKIP)
+    assert (good.folder.is_dir(), good.skipped.rows, good.nothing) == (True, 0, "")
     with refused(by="batched", naming="'user'"):
-        cluster._build_one(JsonLines(bad, Columns()), tmp_path, {}, False)
+        cluster._build_one(Json(bad, Columns()), tmp_path, {}, OnBadRows.SKIP_EMPTY)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
@@ -112,9 +113,9 @@ def test_ray_builds_the_same_store(tmp_path):
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"user": "", "text": "x"}\n', encoding="utf-8")
     with refused(naming=("bad.jsonl line 1", "'user'")):
-        build_on_cluster([*sources, JsonLines(bad, Columns())], tmp_path / "other")
-    skipping = build_on_cluster([*sources, JsonLines(bad, Columns())], tmp_path / "skipping", skip_bad_rows=True)
+        build_on_cluster([*sources, Json(bad, Columns())], tmp_path / "other")
+    skipping = build_on_cluster([*sources, Json(bad, Columns())], tmp_path / "skipping", on_bad=OnBadRows.SKIP)
     assert len(skipping) == len(whole)
-    assert skipping.report.skipped == 1
+    assert skipping.report.skipped.unusable == 1
     with refused(by="build_on_cluster", naming=("1", "bad.jsonl line 1")):
-        build_on_cluster([JsonLines(bad, Columns())], tmp_path / "nothing", skip_bad_rows=True)
+        build_on_cluster([Json(bad, Columns())], tmp_path / "nothing", on_bad=OnBadRows.SKIP)

@@ -11,7 +11,7 @@ from heldin.corpus.entities.recognisers import Function, Patterns, SpacyPipeline
 from heldin.corpus.entities.spans import CATEGORIES, PATTERNS, Span, Text, canonical, category_named, without_overlaps
 from heldin.corpus.entities.study import chosen_source, known_categories
 from heldin.corpus.sources.iob import Iob, Sentence
-from heldin.corpus.sources.text_files import JsonLines
+from heldin.corpus.sources.json_rows import Json
 from tests.corpus.conftest import CONLL
 from tests.refusals import raised_apart, refused
 
@@ -189,7 +189,7 @@ def test_exactly_one_source_is_asked_for(tmp_path):
         with refused(by=by, naming=naming):
             chosen_source(Iob(path), **asked)
     with refused(by=chosen_source, naming=("--gold", "CoNLL")):
-        chosen_source(JsonLines(tmp_path / "x.jsonl"), gold=True)
+        chosen_source(Json(tmp_path / "x.jsonl"), gold=True)
 
 
 def test_a_missing_pipeline_and_one_without_entities_are_one_line(spacy, tmp_path):

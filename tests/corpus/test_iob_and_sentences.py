@@ -8,10 +8,10 @@ import pytest
 from heldin.corpus.build import build_store
 from heldin.corpus.config import CorpusConfig
 from heldin.corpus.sources.iob import Iob, sentences
+from heldin.corpus.sources.json_rows import Json
 from heldin.corpus.sources.open import open_source, open_sources
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.sentences import Sentences
-from heldin.corpus.sources.text_files import JsonLines
 from tests.corpus.conftest import CONLL
 from tests.refusals import refused
 
@@ -71,7 +71,7 @@ def test_sentences_become_records_with_ids_of_their_own(tmp_path):
         {"user": "v", "text": "Four.", "id": "b", "date": "2002"},
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    source = JsonLines(path, Columns(id="id", date="date"))
+    source = Json(path, Columns(id="id", date="date"))
     store = build_store(Sentences(source), tmp_path)
     assert [(r.user, r.id, r.text, r.date) for r in map(store.record, range(len(store)))] == [
         ("u", "a#1", "One here.", "2001"),
@@ -81,7 +81,7 @@ def test_sentences_become_records_with_ids_of_their_own(tmp_path):
     ]
     assert store.fingerprint != build_store(source, tmp_path).fingerprint
     # Without ids of the source they are made from user and text; equal sentences of a user are numbered.
-    made = build_store(Sentences(JsonLines(path, Columns())), tmp_path)
+    made = build_store(Sentences(Json(path, Columns())), tmp_path)
     assert len({made.id(row) for row in range(len(made))}) == 4
 
 
@@ -105,5 +105,5 @@ def test_several_files_are_one_corpus_and_a_byte_order_mark_is_none(tmp_path):
 def test_a_damaged_file_of_an_unknown_kind_is_one_line(tmp_path):
     path = tmp_path / "foo.gz"
     path.write_bytes(b"\x1f\x8b broken")
-    with refused(by=open_source, naming=("foo.gz", ".jsonl.gz")):
+    with refused(by=open_source, naming=("foo.gz", ".jsonl")):
         open_source(path, Columns())

@@ -6,10 +6,11 @@ from email.message import EmailMessage
 import pytest
 
 from heldin.corpus.build import build_store
+from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.mail import Maildir, Mbox, addresses, body, parse_message
 from heldin.corpus.sources.open import open_source
-from heldin.corpus.sources.rows import BadRows, Columns
+from heldin.corpus.sources.rows import Columns
 from tests.refusals import names, refused
 
 
@@ -80,11 +81,11 @@ def test_html_only_wrong_charsets_and_missing_senders(tmp_path):
     folder.mkdir(parents=True)
     for name, content in (("1", wrong), ("2", html.as_bytes()), ("3", nobody)):
         (folder / name).write_bytes(content)
-    bad = BadRows(skip=True)
+    bad = BadRows(OnBadRows.SKIP)
     rows = _rows(Maildir(tmp_path / "m"), bad)
     assert [(r["user"], r["text"]) for r in rows] == [("x@y", "bytes \ufffd here\n")]
     assert bad.skipped == 2
-    assert names(bad.first, "m message 2", "'text'")
+    assert names(str(bad.first), "m message 3", "'From'")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def deep_parts(levels):
 def test_headers_and_parts_within_each_other_are_a_bad_message_at_most(tmp_path, wrong):
     path = tmp_path / "m.mbox"
     path.write_text(GOOD + wrong + GOOD.replace("ann", "cid"), encoding="utf-8")
-    bad = BadRows(skip=True)
+    bad = BadRows(OnBadRows.SKIP)
     users = [row["user"] for batch in Mbox(path).batches(bad) for row in batch.to_pylist()]
     assert (users[0], users[-1], len(users) + bad.skipped) == ("ann@x.org", "cid@x.org", 3)
     message = parse_message(wrong.split("\n", 1)[1].encode())
@@ -130,9 +131,9 @@ def test_headers_and_parts_within_each_other_are_a_bad_message_at_most(tmp_path,
 
 def test_a_content_type_of_2000_parentheses_is_told_by_its_message(call, tmp_path):
     (tmp_path / "m.mbox").write_text(f"{GOOD}From x\nFrom: b@x.org\nContent-Type: {'(' * 2000}\n\nhello\n")
-    code, _, err = call("corpus", "build", tmp_path / "m.mbox")
+    code, _, err = call("corpus", "build", tmp_path / "m.mbox", "--strict")
     assert (code, len(err.splitlines()), "m.mbox message 2" in err) == (2, 1, True)
-    assert call("corpus", "build", tmp_path / "m.mbox", "--skip-bad-lines")[0] == 0
+    assert call("corpus", "build", tmp_path / "m.mbox", "--skip-bad-rows")[0] == 0
 
 
 def test_a_streamed_dataset_gives_the_records_of_its_files(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from heldin.corpus.presets.catalogue import PRESETS, PresetSource, preset_outcom
 from heldin.corpus.presets.posts import plain_text
 from heldin.corpus.presets.published import WORDS, Tokens
 from heldin.corpus.presets.tables import arxiv_year, is_person
-from heldin.corpus.sources.rows import BadRows
+from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.user_filter import UserFilter
 from heldin.stages.run_config import parse_config
 from heldin.stages.train.plan import mechanism_of
@@ -113,7 +113,7 @@ def test_a_comment_without_a_time_is_a_bad_row(tmp_path):
     path = json_lines(tmp_path, rows, "RC_2015-09")
     with refused(by="kept", naming=("RC_2015-09", "row 2", "'created_utc'")):
         preset_rows("reddit", path)
-    bad = BadRows(skip=True)
+    bad = BadRows(OnBadRows.SKIP)
     assert [r["id"] for r in preset_rows("reddit", path, bad=bad)] == ["a"]
     assert bad.skipped == 2
 

@@ -7,8 +7,8 @@ from scipy import stats
 
 from heldin.base.coins import fair_coin, keyed_order, new_key, seed_key
 from heldin.corpus.build import build_store
+from heldin.corpus.sources.json_rows import Json
 from heldin.corpus.sources.rows import Columns
-from heldin.corpus.sources.text_files import JsonLines
 from heldin.corpus.split import Role, SplitRule, assign
 from heldin.corpus.user_filter import UserFilter, select_users
 from heldin.stages.run_config import SplitConfig
@@ -89,7 +89,7 @@ def test_selection_counts_whom_it_drops(tmp_path):
     path = tmp_path / "m.jsonl"
     rows = [{"user": u, "text": f"{u} {i}", "id": f"{u}{i}"} for u, n in sizes.items() for i in range(n)]
     path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
-    store = build_store(JsonLines(path, Columns(id="id")), tmp_path)
+    store = build_store(Json(path, Columns(id="id")), tmp_path)
     rule = UserFilter(include=("*@x",), exclude=("bot@*",), min_records=5)
     chosen = select_users(store, rule, seed=0)
     assert chosen.users == ("a@x", "d@x", "e@x")

@@ -9,8 +9,8 @@ import pytest
 
 from heldin.corpus.build import build_store
 from heldin.corpus.names import missing_names_line
+from heldin.corpus.sources.json_rows import Json
 from heldin.corpus.sources.rows import Columns
-from heldin.corpus.sources.text_files import JsonLines
 from heldin.corpus.statistics import corpus_statistics, doubling_histogram, statistics_table
 from tests.refusals import names
 
@@ -18,7 +18,7 @@ from tests.refusals import names
 def _store(tmp_path, pairs):
     path = tmp_path / "m.jsonl"
     path.write_text("".join(json.dumps({"user": u, "text": t}) + "\n" for u, t in pairs), encoding="utf-8")
-    return build_store(JsonLines(path), tmp_path)
+    return build_store(Json(path), tmp_path)
 
 
 def test_counts_equal_a_slow_count(tmp_path):
@@ -55,7 +55,7 @@ def test_the_table_says_what_a_person_asks_for(tmp_path):
 @pytest.mark.slow
 def test_the_real_corpora_have_the_numbers_of_their_readme(data_dir, tmp_path):
     columns = Columns(id="id", date="date")
-    found = corpus_statistics(build_store(JsonLines(data_dir / "enron_by_sender.jsonl.gz", columns), tmp_path))
+    found = corpus_statistics(build_store(Json(data_dir / "enron_by_sender.jsonl.gz", columns), tmp_path))
     assert (found.users, found.records) == (1992, 129_005)
     assert (found.percentiles[0], found.percentiles[2], found.percentiles[4]) == (10, 21, 2822)
     assert found.duplicates_within_users == 0

@@ -14,16 +14,16 @@ import heldin.corpus.build
 from heldin.base.files import whole_directory, whole_file
 from heldin.corpus.build import build_store
 from heldin.corpus.names import load_aliases
+from heldin.corpus.sources.json_rows import Json
 from heldin.corpus.sources.open import Several
 from heldin.corpus.sources.rows import Columns
-from heldin.corpus.sources.text_files import JsonLines
 from tests.refusals import refused
 
 
 def _source(folder, rows, name="mail.jsonl"):
     path = folder / name
     path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
-    return JsonLines(path, Columns(id="id"))
+    return Json(path, Columns(id="id"))
 
 
 def _rows(users, per_user):
@@ -115,11 +115,11 @@ def test_appending_reads_the_earlier_store_and_gives_what_building_at_once_gives
     parts = []
     for i, rows in enumerate((_rows(5, 4), _rows(7, 3))):
         rows = [{**row, "id": f"{i}{row['id']}"} for row in rows]
-        parts.append(JsonLines(_source(tmp_path, rows, f"part{i}.jsonl").path, columns))
+        parts.append(Json(_source(tmp_path, rows, f"part{i}.jsonl").path, columns))
     at_once = _records(build_store(Several(tuple(parts)), tmp_path / "a"))
     build_store(parts[0], tmp_path / "b")
     read = []
-    monkeypatch.setattr(JsonLines, "batches", _counting(JsonLines.batches, read))
+    monkeypatch.setattr(Json, "batches", _counting(Json.batches, read))
     assert _records(build_store(Several(tuple(parts)), tmp_path / "b")) == at_once
     assert read == ["part1.jsonl"]
     assert build_store(Several(tuple(parts)), tmp_path / "b").report.reused
@@ -162,7 +162,7 @@ def test_what_goes_wrong_in_a_source_is_said_as_it_is(tmp_path):
     path = tmp_path / "mail.jsonl"
     path.write_text('{"user": "a", "text": "b"}\n{"user": ""}\n', encoding="utf-8")
     with refused(by="batched", naming=("mail.jsonl", "line 2", "'user'")):
-        build_store(JsonLines(path, Columns()), tmp_path)
+        build_store(Json(path, Columns()), tmp_path)
     assert list((tmp_path / "corpora").iterdir()) == []
 
 

@@ -387,7 +387,7 @@ def test_what_is_wrong_with_the_new_options_is_one_line(call, finished, files, t
     for extra, by, naming in (
         (["--training", empty], "read_groups", (f"'{empty}'", "--training")),
         (["--training", header], "read_groups", (f"'{header}'", "--training")),
-        (["--training", blank, "--set", "skip_bad_lines=true"], "read_groups", (f"'{blank}'", "--training")),
+        (["--training", blank, "--skip-bad-rows"], "read_groups", (f"'{blank}'", "--training")),
         (["--training", other], "require_columns", yours),
         (["--training", tmp_path / "no.jsonl"], "_look_for", f"'{tmp_path / 'no.jsonl'}'"),
         (["--texts", "old"], "call", ("--texts", "'fresh'", "'training'", "'old'")),

@@ -16,8 +16,8 @@ import pytest
 from heldin.base.errors import ResumableError
 from heldin.commands.audit import audit
 from heldin.commands.corpus import stats
-from heldin.corpus.sources.rows import BadRows
-from heldin.corpus.sources.text_files import rows_of_file
+from heldin.corpus.sources.bad_rows import BadRows
+from heldin.corpus.sources.open import rows_of_file
 from heldin.jobs import run as pipeline
 from heldin.jobs.planted.plant_config import is_dataset
 from tests.refusals import lacks, names, refused
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
         (["audit", "--help"], ["--model", "--reference", "--held-in", "--held-out", "exact half"]),
         (["bound", "--help"], ["--assignment", "not an exact half"]),
         (["power", "--help"], ["--scores", "--exclude-auroc", "--exclude-tpr"]),
-        (["corpus", "stats", "--help"], ["--tokenizer", "--aliases", "--skip-bad-lines"]),
+        (["corpus", "stats", "--help"], ["--tokenizer", "--aliases", "--skip-bad-rows"]),
     ],
 )
 def test_the_help_names_what_there_is(call, arguments, words):
@@ -149,14 +149,16 @@ def test_too_few_users_say_how_many_passed_and_why_the_others_did_not(call, smal
 def test_corpus_build_and_stats(call, tmp_path):
     path = tmp_path / "m.csv"
     path.write_text("user,text\nann,hello you\nann,hello you\nbob,\n", encoding="utf-8")
-    code, _, err = call("corpus", "build", path)
-    assert call.refused(by="batched", naming=("m.csv", "line 4", "'text'", "--skip-bad-lines", "skip_bad_lines"))
+    code, _, err = call("corpus", "build", path, "--strict")
+    assert call.refused(by="batched", naming=("m.csv", "line 4", "'text'", "--strict"))
     assert err.count("\n") == 1
-    code, out, _ = call("corpus", "build", path, "--skip-bad-lines")
+    code, out, _ = call("corpus", "build", path)
     assert code == 0
     assert out.startswith("1 user, 2 records: ")
-    assert "1 row skipped, the first: m.csv line 4: empty text" in out
-    code, out, _ = call("corpus", "stats", path, "--skip-bad-lines")
+    assert names(out, "1 without text of 3 rows", "m.csv line 4", "users left without any text: 1")
+    code, _, _ = call("corpus", "build", path, "--strict", "--skip-bad-rows")
+    assert call.refused(by="rows_rule", naming=("--strict", "--skip-bad-rows"))
+    code, out, _ = call("corpus", "stats", path)
     assert ["duplicates", "1"] in [[line.split()[0], line.split()[-1]] for line in out.splitlines() if line.strip()]
 
 

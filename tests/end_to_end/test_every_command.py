@@ -77,6 +77,7 @@ def arguments(finished, small_config, tmp_path, monkeypatch):
         "corpus stats": [corpus],
         "corpus entities": [corpus, "--words", names],
         "corpus presets": [],
+        "corpus formats": [],
         "corpus example": ["--out", tmp_path / "example", "--users", 20],
         "account": ["uls", *PRIVATE, *UNIT],
         "choose": ["--users", 100, "--budget", 8, "--steps", 10, "--target-epsilon", 4],

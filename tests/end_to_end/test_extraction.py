@@ -247,7 +247,7 @@ def audit_config(repeated, config, files, **changes):
         "reference": str(config.parent / "base"),
         "held_in": str(files[0]),
         "held_out": str(files[1]),
-        "skip_bad_lines": True,
+        "bad_rows": "skip",
         "attack": {"names": ["likelihood-ratio", "loss"], "max_characters": 100},
         "audit": {"resamples": 100},
         "extraction": ASKED,

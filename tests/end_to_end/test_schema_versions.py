@@ -35,6 +35,7 @@ from heldin.sweeps.cell_plan import plan_of, require_sweep, take_sweep
 from heldin.sweeps.load import load_sweep
 from heldin.sweeps.running import read_states
 from heldin.watch.training_log import Header, Segment, read_segment, segment_path, write_segment
+from tests.made_facts import NOTHING_SKIPPED
 from tests.made_sweeps import made_sweep
 from tests.planted_sets import plan
 from tests.refusals import names, refused
@@ -65,7 +66,17 @@ def planted(folder):
     write_config(config, folder)
     seal_before_coins(folder, {"base": "f" * 64}, None)
     manifest = Manifest(
-        "2026-01-01", plan_hash(folder), "f" * 64, "a" * 64, "rows.jsonl", "b" * 64, 9, 0, {}, 1, "declared"
+        "2026-01-01",
+        plan_hash(folder),
+        "f" * 64,
+        "a" * 64,
+        "rows.jsonl",
+        "b" * 64,
+        9,
+        NOTHING_SKIPPED,
+        {},
+        1,
+        "declared",
     )
     write_manifest(manifest, folder, None, None)
 

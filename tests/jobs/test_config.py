@@ -10,8 +10,10 @@ from heldin.audit.requirement import Requirement
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, write_text
 from heldin.corpus.config import Synthetic
+from heldin.corpus.sources.csv_rows import Csv
 from heldin.corpus.sources.hub import HuggingFace
-from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
+from heldin.corpus.sources.json_rows import Json
+from heldin.corpus.sources.parquet_rows import Parquet
 from heldin.jobs.checkpoint.audit_config import parse_checkpoint
 from heldin.stages.run_config import load_config, parse_config
 from heldin.stages.run_folder import for_any_config_without_coins, require_folder, take_folder
@@ -73,7 +75,7 @@ def test_the_defaults_are_the_papers():
 @pytest.mark.parametrize(
     ("source", "kind"),
     [
-        ({"kind": "jsonl", "path": "m.jsonl", "columns": {"user": "who"}}, JsonLines),
+        ({"kind": "jsonl", "path": "m.jsonl", "columns": {"user": "who"}}, Json),
         ({"kind": "csv", "path": "m.csv"}, Csv),
         ({"kind": "parquet", "path": "m.parquet"}, Parquet),
         ({"kind": "huggingface", "name": "org/data", "split": "train"}, HuggingFace),

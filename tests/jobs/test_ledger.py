@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from heldin.base.coins import fair_coin, new_key
 from heldin.base.errors import InputError
 from heldin.corpus.build import build_store
+from heldin.corpus.sources.json_rows import Json
 from heldin.corpus.sources.rows import Columns
-from heldin.corpus.sources.text_files import JsonLines
 from heldin.corpus.split import Part, Role, SplitRule
 from heldin.stages.run_config import SplitConfig
 from heldin.stages.sides.layout import Layout, parts_of, pool_of_users
@@ -27,7 +27,7 @@ def _store(folder, sizes):
         {"user": f"u{u}", "text": f"{u} writes {i}", "id": f"{u}-{i}"} for u, n in enumerate(sizes) for i in range(n)
     ]
     path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
-    return build_store(JsonLines(path, Columns(id="id")), folder)
+    return build_store(Json(path, Columns(id="id")), folder)
 
 
 def _layout(store, split, seed):

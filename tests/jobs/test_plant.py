@@ -17,8 +17,8 @@ import yaml
 from heldin.base.progress import LineReporter
 from heldin.bounds.design import Assignment, Design
 from heldin.bounds.verdict import max_certifiable_epsilon
-from heldin.corpus.sources.rows import BadRows
-from heldin.corpus.sources.text_files import rows_of_file
+from heldin.corpus.sources.bad_rows import BadRows
+from heldin.corpus.sources.open import rows_of_file
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted import plant as engine
 from heldin.jobs.planted.beforehand import control_lines, planned_power
@@ -306,10 +306,11 @@ def test_what_it_costs_and_can_certify_is_said_before_it_is_written(lines, base,
 def test_bad_rows_are_left_out_when_they_are_skipped(rows, base, tmp_path):
     broken = [*rows[:5], {**rows[5], "body": " "}, *rows[6:]]
     lines = write_lines(broken, tmp_path / "mine.jsonl")
-    with refused(by="TrainingSet.rows", naming=("line 6", "'body'")):
-        plant(plan(lines, base), tmp_path / "out", QUIET)
-    # No coin was drawn: the same folder takes the mended config.
-    plant(plan(lines, base, skip_bad_lines=True, split={"audit_pool": 20}, canaries=[]), tmp_path / "out", QUIET)
+    with refused(by="TrainingSet.rows", naming=("line 6", "'body'", "--strict")):
+        plant(plan(lines, base, bad_rows="strict"), tmp_path / "out", QUIET)
+    # No coin was drawn: the same folder takes the fixed config.
+    manifest = plant(plan(lines, base, split={"audit_pool": 20}, canaries=[]), tmp_path / "out", QUIET)
+    assert (manifest.skipped.without_text, manifest.skipped.rows, manifest.skipped.users_with) == (1, 480, 1)
     assert " " not in bodies(tmp_path / "out" / "training" / "mine.jsonl")
 
 
@@ -342,8 +343,9 @@ def test_other_folders_and_files_are_refused(lines, base, tmp_path):
     (tmp_path / "full" / "mine.txt").write_text("x", encoding="utf-8")
     with refused(by="_take_folder", naming=("full", "--out")):
         plant(config, tmp_path / "full", QUIET)
-    with refused(by="is_dataset", naming="JSON"):
-        plant(plan(tmp_path / "full" / "mine.txt", base), tmp_path / "new", QUIET)
+    (tmp_path / "full" / "mine.mbox").write_text("x", encoding="utf-8")
+    with refused(by="is_dataset", naming=".jsonl"):
+        plant(plan(tmp_path / "full" / "mine.mbox", base), tmp_path / "new", QUIET)
     assert not (tmp_path / "new").exists()
     with refused(by="require_columns", naming="'writer'"):
         plant(plan(lines, base, columns={**COLUMNS, "user": "writer"}), tmp_path / "new", QUIET)

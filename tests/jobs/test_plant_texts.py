@@ -93,7 +93,7 @@ def test_a_chat_row_that_cannot_be_read_is_named(messages, lacking, rows, chat_b
     columns = {"user": "author", "messages": "messages"}
     with refused(by="Chat._messages", naming=("mine.jsonl", "line 7", "'messages'", lacking)):
         plant(plan(lines, chat_base, columns=columns), tmp_path / "out", QUIET)
-    plant(plan(lines, chat_base, columns=columns, skip_bad_lines=True), tmp_path / "out", QUIET)
+    plant(plan(lines, chat_base, columns=columns, bad_rows="skip"), tmp_path / "out", QUIET)
 
 
 def test_a_tokenizer_without_a_template_and_substrings_in_messages_are_refused(lines, base, tmp_path):

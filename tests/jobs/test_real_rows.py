@@ -159,7 +159,7 @@ def test_the_primary_attack_is_one_that_length_does_not_drown(lines, base, tmp_p
 
 def test_a_check_names_every_problem_at_once_and_writes_nothing(rows, base, tmp_path, call):
     broken = [{**row, "key": f"{row['author'][7:10]}-{i // 40 % 3}"} for i, row in enumerate(rows)]
-    broken[3]["body"] = " "
+    broken[3]["body"] = 5
     for row in broken:
         row["account"] = f"account {row['author']}"
     file = write_lines(broken, tmp_path / "mine.jsonl")

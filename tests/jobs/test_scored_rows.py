@@ -249,9 +249,9 @@ def test_rows_without_a_completion_are_found_once_and_left_out_of_every_pass(row
     asked, scored = [], Completion.scored
     monkeypatch.setattr(Completion, "scored", lambda its, row: asked.append(row) or scored(its, row))
     split = {"audit_pool": 10}
-    config = plan(lines, base, columns=columns, score="completion", skip_bad_lines=True, split=split, canaries=[])
+    config = plan(lines, base, columns=columns, score="completion", bad_rows="skip", split=split, canaries=[])
     manifest = plant(config, tmp_path / "out", QUIET)
-    assert manifest.skipped == 3
+    assert manifest.skipped.unusable == 3
     data = drawn_data(config, manifest, tmp_path / "out", QUIET, load_language_model(config.reference))
     audited = sum(len(data.store.rows(user)) for user in data.ledger.scored_users())
     # Twice each, the second time for what lies within sequence_length; those whose parts are kept once more.

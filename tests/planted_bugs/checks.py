@@ -29,7 +29,7 @@ from heldin.bounds.verdict import Claim, Standing, rejects
 from heldin.corpus.build import build_store
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.corpus.names import load_aliases
-from heldin.corpus.sources.text_files import JsonLines
+from heldin.corpus.sources.json_rows import Json
 from heldin.corpus.statistics import corpus_statistics
 from heldin.defenses.choices import FlatClip, NoiseGenerator, PoissonSampler
 from heldin.defenses.mechanism import Mechanism
@@ -227,7 +227,7 @@ def corpus_checks(corpus: Corpus) -> tuple[Check, ...]:
         path, names = Path(folder) / "letters.jsonl", Path(folder) / "aliases.json"
         path.write_text("".join(json.dumps({"user": u, "text": t}) + "\n" for u, t in corpus.letters), encoding="utf-8")
         names.write_text(json.dumps({person: [alias] for person, alias in corpus.aliases}), encoding="utf-8")
-        store = build_store(JsonLines(path), Path(folder) / "cache", aliases=load_aliases(names))
+        store = build_store(Json(path), Path(folder) / "cache", aliases=load_aliases(names))
         across = corpus_statistics(store).duplicates_across_users
     return (exact(TWO_NAMES, "unlike units", across, 0.0, "a text under two names"),)
 

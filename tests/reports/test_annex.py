@@ -15,7 +15,16 @@ from heldin.reports.blocks import Reference, texts
 from heldin.reports.record_report import report_record
 from heldin.words.glossary import TERMS
 from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, Relation
-from tests.made_facts import canary_facts, changed_record, decided_record, estimate, evidence, score, stated
+from tests.made_facts import (
+    NOTHING_SKIPPED,
+    canary_facts,
+    changed_record,
+    decided_record,
+    estimate,
+    evidence,
+    score,
+    stated,
+)
 from tests.pdf_pages import pages, write_report
 from tests.refusals import lacks, names
 from tests.reports.conftest import GOLDEN_RECORD
@@ -52,7 +61,8 @@ def _trainings(record):
 def _planted(record, look=1, **changes):
     condition = Condition(name="given_every_row", known_by="declared", reasons=["signed"])
     facts = PlantedFacts(
-        planted="2026-11-23", plan="a" * 64, training_set="b" * 64, rows=90, skipped=0, look=look, looks=3,
+        planted="2026-11-23", plan="a" * 64, training_set="b" * 64, rows=90, skipped=NOTHING_SKIPPED, look=look,
+        looks=3,
         evidence="declared", declared_by="R. Signer",
         conditions=[condition, condition.model_copy(update={"known_by": Known.CHECKED})],
     )  # fmt: skip

@@ -45,6 +45,7 @@ from heldin.words.page_one import (
 )
 from heldin.words.split import ConditionStated, SplitReason
 from tests.made_facts import (
+    NOTHING_SKIPPED,
     attack_result,
     canary_facts,
     changed_record,
@@ -309,7 +310,7 @@ def test_people_of_a_dial_are_counted_like_those_of_an_attack(record):
 
 def _planted(*conditions):
     return PlantedFacts(
-        planted="2026-11-23", plan="a" * 64, training_set="b" * 64, rows=90, skipped=0, look=1, looks=1,
+        planted="2026-11-23", plan="a" * 64, training_set="b" * 64, rows=90, skipped=NOTHING_SKIPPED, look=1, looks=1,
         evidence="callback", declared_by="R. Signer", conditions=list(conditions),
     )  # fmt: skip
 

@@ -21,7 +21,9 @@ from heldin.defenses.plan_file import write_plan
 from heldin.finetune.private import private_gradient
 from heldin.white_box import engine as white_box
 from heldin.white_box.canaries import OVERSIZE, POSITIONS
+from heldin.white_box.check import LEVEL
 from heldin.white_box.coins import auroc_with_error, log_likelihood_ratios, observe, pooled
+from heldin.white_box.coordinate_checks import SHARED
 from heldin.white_box.noise_checks import noise_checks
 from heldin.white_box.outcome import TrainerOutcome
 from heldin.white_box.power import chosen_mechanism, claim_of, coin_design, trainer_mechanism, trainer_power
@@ -328,7 +330,7 @@ def test_the_command(call, monkeypatch):
     assert fields["alarms"] == []
     assert len(fields["tested"]) == 8  # the weights of whole trainings among them
     assert [line for line in fields["not_tested"] if line.startswith("several processes: ")]
-    assert {check["level"] for check in fields["checks"]} == {0.0, 1e-4}
+    assert {check["level"] for check in fields["checks"]} == {0.0, SHARED, LEVEL}
     code, _, err = call("white-box", *arguments, "--directions", "diagonal")
     assert (code, err.count("\n")) == (2, 1)
     assert names(err, "coordinate", "random")

@@ -1,0 +1,150 @@
+"""Rows that cannot be used: what is wrong with them, and whether they stop the command or are skipped and counted."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from heldin.base.errors import InputError
+from heldin.base.section import Facts
+from heldin.words.rows import RowFault, RowRemedy, SkippedText
+from heldin.words.statement import Statement
+
+
+class OnBadRows(StrEnum):
+    """Which rows are skipped and counted. The first other row that cannot be used is an error."""
+
+    SKIP_EMPTY = "skip-empty"  # rows without text
+    SKIP = "skip"  # all rows that cannot be used
+    STRICT = "strict"  # none
+
+
+class BadRowError(InputError):
+    """The first row that cannot be used.
+
+    Attributes:
+        fault: place of the row, and what is wrong with it.
+        remedy: what a person can do.
+    """
+
+    def __init__(self, fault: Statement, remedy: Statement) -> None:
+        super().__init__(fault, remedy)  # both: an exception is pickled by its arguments
+        self.fault, self.remedy = fault, remedy
+
+    def __str__(self) -> str:
+        return f"{self.fault}; {self.remedy}"
+
+
+class Skipped(Facts):
+    """Counts of the rows of a source that were left out.
+
+    Attributes:
+        without_text: rows without text.
+        unusable: other rows that could not be used.
+        users: users with a skipped row; rows whose user is not known count for nobody.
+        users_lost: users who have no other row.
+        first: place and fault of the first unusable row, else of the first without text; None if there is none.
+    """
+
+    without_text: int = 0
+    unusable: int = 0
+    users: int = 0
+    users_lost: int = 0
+    first: Statement | None = None
+
+    @property
+    def rows(self) -> int:
+        """Number of skipped rows."""
+        return self.without_text + self.unusable
+
+    def lines(self, where: str, kept: int) -> list[str]:
+        """Return what to print about them; nothing if no row was skipped.
+
+        Args:
+            where: names the rows, such as "corpus".
+            kept: number of the other rows.
+        """
+        if not self.rows:
+            return []
+        parts = skipped_by_fault(self.without_text, self.unusable)
+        rows = SkippedText.ROWS(where=where, parts=parts, rows=self.rows + kept, first=self.first)
+        lost = [SkippedText.LOST(where=where, users=self.users_lost)] if self.users_lost else []
+        return [str(rows), *map(str, lost)]
+
+
+def skipped_by_fault(without_text: int, unusable: int) -> list[Statement]:
+    """Return the numbers of skipped rows, without those that are zero."""
+    counts = (SkippedText.NO_TEXT, without_text), (SkippedText.UNUSABLE, unusable)
+    return [text(rows=rows) for text, rows in counts if rows]
+
+
+@dataclass
+class BadRows:
+    """The treatment of rows that cannot be used: raise at the first one, or count them and go on.
+
+    Attributes:
+        rule: which rows are skipped.
+        without_text: skipped rows without text, so far.
+        unusable: other skipped rows, so far.
+        first: place and fault of the first of them; rows without text only where there are no others.
+        users: names of users with a skipped row.
+    """
+
+    rule: OnBadRows = OnBadRows.SKIP_EMPTY
+    without_text: int = 0
+    unusable: int = 0
+    first: Statement | None = None
+    users: set[str] = field(default_factory=set)
+
+    @property
+    def skipped(self) -> int:
+        """Number of skipped rows, so far."""
+        return self.without_text + self.unusable
+
+    def report(self, place: str, fault: Statement, *, user: str | None = None, remedy: Statement | None = None) -> None:
+        """Note one bad row.
+
+        Args:
+            place: file and line of the row.
+            user: the user who wrote it, if the row says so.
+            remedy: what a person can do; None: correct or skip the row.
+
+        Raises:
+            BadRowError: such rows are not skipped.
+        """
+        empty = fault.states(RowFault.NO_TEXT)
+        at = RowFault.AT(place=place, fault=fault)
+        if self.rule is OnBadRows.STRICT or (self.rule is OnBadRows.SKIP_EMPTY and not empty):
+            raise BadRowError(at, RowRemedy.NOT_STRICT() if empty else remedy or RowRemedy.SKIP())
+        # The first one of the graver kind.
+        if self.first is None or (not empty and not self.unusable):
+            self.first = at
+        self.without_text += empty
+        self.unusable += not empty
+        if user is not None:
+            self.users.add(user)
+
+    def take_in(self, other: Skipped, users: Iterable[str]) -> None:
+        """Add the rows that were skipped when an earlier part was read, and their users."""
+        if self.first is None or (other.unusable and not self.unusable):
+            self.first = other.first
+        self.without_text += other.without_text
+        self.unusable += other.unusable
+        self.users.update(users)
+
+    def counted(self, kept: Iterable[str], aliases: Mapping[str, str]) -> tuple[Skipped, list[str]]:
+        """Return the counts, and the names of users with a skipped row.
+
+        Args:
+            kept: users who have a record.
+            aliases: alias to person.
+        """
+        users = {aliases.get(name, name) for name in self.users}
+        lost = users.difference(kept) if users else users
+        counts = Skipped(
+            without_text=self.without_text,
+            unusable=self.unusable,
+            users=len(users),
+            users_lost=len(lost),
+            first=self.first,
+        )
+        return counts, sorted(users)

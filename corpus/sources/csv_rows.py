@@ -1,0 +1,180 @@
+"""CSV files as sources: a header line, and fields that a comma, a semicolon, a tab or a | separates."""
+
+import csv
+import io
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from heldin.base.errors import InputError
+from heldin.base.files import file_sha256, text_sha256
+from heldin.corpus.sources.bad_rows import BadRows
+from heldin.corpus.sources.rows import Columns, TextFormat, batched, existing, is_unicode, require_columns
+from heldin.corpus.sources.text_files import (
+    BROKEN,
+    corrupt,
+    how_read,
+    name_of_encoding,
+    not_decoded,
+    open_text,
+    remedy_of_encoding,
+)
+from heldin.words.rows import FileText, RowFault
+from heldin.words.statement import Statement
+
+csv.field_size_limit(sys.maxsize)  # texts may be longer than the default of 128 KiB; it holds for the whole process
+
+_DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "|"}
+_STATED = "sep="  # Excel's own first line, which names the delimiter
+
+
+@dataclass(frozen=True)
+class Csv:
+    """A table with a header line, plain or compressed (.gz, .zst)."""
+
+    path: Path
+    columns: Columns = field(default_factory=Columns)
+    form: TextFormat = field(default_factory=TextFormat)
+
+    def fingerprint(self) -> str:
+        """Hash of the file's bytes, the column names and the format."""
+        return text_sha256("csv", file_sha256(existing(self.path)), repr(self.columns), repr(self.form))
+
+    def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
+        """Yield the file's rows; a bad row is reported with the line on which its last field ends."""
+        self._header()
+        rows = csv_rows(self.path, self.form, list(self.columns.named().values()), bad)
+        return batched(rows, self.path.name, "line", self.columns, bad, untyped=True)
+
+    def look(self) -> list[Statement]:
+        """Read the header. Raises InputError if it lacks a column; returns what the name does not tell."""
+        header = self._header()
+        found = list(how_read(self.path, self.form))
+        if header.delimiter != "," and self.form.delimiter is None:
+            name = _DELIMITERS.get(header.delimiter, header.delimiter)
+            found.append(FileText.DELIMITER(file=self.path.name, delimiter=name))
+        return found
+
+    def _header(self) -> "Header":
+        header = csv_header(self.path, self.form, list(self.columns.named().values()))
+        also = "" if header.delimiter == "," else f" (fields are separated by {_DELIMITERS.get(header.delimiter)})"
+        hint = "name another sign between fields with --delimiter" if len(header.names) == 1 else ""
+        require_columns(self.columns, dict.fromkeys(header.names, ""), f"{self.path.name} header{also}", hint=hint)
+        return header
+
+
+@dataclass(frozen=True)
+class Header:
+    """The header of a CSV file.
+
+    Attributes:
+        names: columns in order.
+        delimiter: the sign between fields.
+        stated: whether Excel's line with the delimiter is before it.
+    """
+
+    names: tuple[str, ...]
+    delimiter: str
+    stated: bool
+
+
+def csv_header(path: Path, form: TextFormat, wanted: Sequence[str]) -> Header:
+    """Return the header, read with the delimiter under which the wanted columns are there.
+
+    Args:
+        wanted: names of columns; a file that has none of them is read with the delimiter that makes most columns.
+
+    Raises:
+        InputError: the file is empty or damaged, or a name is given twice.
+    """
+    try:
+        with open_text(path, form, newline="") as stream:
+            # A header may have line breaks within quotes.
+            lines = list(itertools.islice(stream, 100))
+    except UnicodeError as error:
+        raise InputError(f"{path.name}: not {name_of_encoding(form)} text: give another --encoding") from error
+    except BROKEN as error:
+        raise corrupt(path, "the header line", error) from error
+    if not "".join(lines).strip():
+        raise InputError(f"{path.name}: empty file, not even a header line")
+    stated = lines[0].lower().startswith(_STATED) and len(lines[0].rstrip("\r\n")) == len(_STATED) + 1
+    if stated:
+        signs = lines[0][len(_STATED)]
+        lines = lines[1:]
+    else:
+        signs = "".join(_DELIMITERS)
+    read = {sign: _names(lines, sign) for sign in form.delimiter or signs}
+    names = {sign: names for sign, names in read.items() if isinstance(names, tuple)}
+    if not names:
+        raise InputError(f"{path.name}: broken CSV in the header line ({next(iter(read.values()))})")
+    # The first of equals, so that a comma is preferred.
+    sign = max(names, key=lambda s: (all(name in names[s] for name in wanted), len(names[s])))
+    text = "".join(names[sign])
+    if not is_unicode(text):
+        remedy = remedy_of_encoding(text, form)
+        advice = f"; {remedy}" if remedy else ""
+        raise InputError(f"{path.name}: the header line is not {name_of_encoding(form)} text{advice}")
+    require_once(names[sign], path, "the header")
+    return Header(names[sign], sign, stated)
+
+
+def _names(lines: Sequence[str], sign: str) -> tuple[str, ...] | csv.Error:
+    try:
+        return tuple(next(csv.reader(io.StringIO("".join(lines), newline=""), delimiter=sign, strict=True)))
+    except csv.Error as error:
+        return error
+    except StopIteration:
+        return ()
+
+
+def require_once(names: Sequence[str], path: Path, where: str) -> None:
+    """Raises InputError for a column name given twice, of which a reader would silently keep the last."""
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InputError(f"{path.name}: column '{twice[0]}' appears twice in {where}: rename one")
+
+
+def csv_rows(path: Path, form: TextFormat, wanted: Sequence[str], bad: BadRows) -> Iterator[tuple[int, Any]]:
+    """Yield the rows of a file by column, with the line on which each ends.
+
+    Args:
+        wanted: see ``csv_header``.
+
+    Raises:
+        InputError: a row that cannot be used and is not to be skipped, or a damaged file.
+    """
+    header, number = csv_header(path, form, wanted), 0
+    fields = len(header.names)
+    try:
+        with open_text(path, form, newline="") as stream:
+            # Strict: a quote that is never closed would else swallow the rest of the file as one text.
+            if header.stated:
+                stream.readline()
+            reader = csv.DictReader(stream, delimiter=header.delimiter, strict=True)
+            for row in reader:
+                # Lines and not rows: a quoted text may run over several.
+                number = reader.line_num + header.stated
+                where = f"{path.name} line {number}"
+                # Before the number of fields: a character of another encoding may look like a delimiter.
+                text = "".join(value for value in row.values() if isinstance(value, str))
+                # DictReader puts extra fields under the key None, and None for missing ones.
+                if place := not_decoded(text):
+                    fault = RowFault.NOT_DECODED(encoding=name_of_encoding(form), character=place)
+                    bad.report(where, fault, remedy=remedy_of_encoding(text, form))
+                elif None in row or None in row.values():
+                    bad.report(where, RowFault.OTHER_FIELDS(fields=fields))
+                else:
+                    yield number, row
+    except csv.Error as error:
+        raise InputError(f"{path.name} after line {number}: broken CSV ({error})") from error
+    except UnicodeError as error:
+        raise InputError(
+            f"{path.name} after line {number}: not {name_of_encoding(form)} text: give another --encoding"
+        ) from error
+    except BROKEN as error:
+        raise corrupt(path, f"line {number}", error) from error

@@ -1,0 +1,328 @@
+"""JSON files as sources: one object per line, one array of objects, or an object that holds such an array.
+
+No file is read whole. Python's decoder reads an array value by value. A streaming parser would not say that a key is
+given twice, nor go on after a row that has such a fault.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from heldin.base.errors import InputError
+from heldin.base.files import file_sha256, text_sha256
+from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
+from heldin.corpus.sources.rows import Columns, TextFormat, batched, existing, first_line, require_columns
+from heldin.corpus.sources.text_files import (
+    BROKEN,
+    corrupt,
+    how_read,
+    name_of_encoding,
+    not_decoded,
+    open_text,
+    remedy_of_encoding,
+)
+from heldin.words.rows import FileText, RowFault
+from heldin.words.statement import Statement
+
+_PIECE = 2**20  # characters that are read at once
+_NEAR = 16  # characters before the end within which a value that is cut there seems broken
+_BLANKS = " \t\r\n"
+
+
+@dataclass(frozen=True)
+class Json:
+    """Objects, one per line or in one array, plain or compressed (.gz, .zst)."""
+
+    path: Path
+    columns: Columns = field(default_factory=Columns)
+    form: TextFormat = field(default_factory=TextFormat)
+
+    def fingerprint(self) -> str:
+        """Hash of the file's bytes, the column names and the format."""
+        return text_sha256("json", file_sha256(existing(self.path)), repr(self.columns), repr(self.form))
+
+    def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
+        """Yield the file's records; broken JSON and undecodable bytes are reported with their line."""
+        unit = "line" if is_lines(self.path, self.form) else "item"
+        rows = json_rows(self.path, self.form, bad)
+        return batched(rows, self.path.name, unit, self.columns, bad)
+
+    def look(self) -> list[Statement]:
+        """Read the first row. Raises InputError if it lacks a column; returns what the name does not tell."""
+        found = list(how_read(self.path, self.form))
+        lines = is_lines(self.path, self.form)
+        # Bad rows are reported when the file is read.
+        first = next(json_rows(self.path, self.form, BadRows(OnBadRows.SKIP)), None)
+        if first is not None and isinstance(first[1], dict):
+            row = first[1]
+            where = f"{self.path.name} {'line' if lines else 'item'} {first[0]}"
+            inside = _key_of_rows(row, self.columns)
+            hint = f"the rows seem to be in the list '{inside}': give --field {inside} (in a config, format.field)"
+            require_columns(self.columns, row, where, hint=hint if inside else "")
+            self._refuse_columns(row)
+        return found if lines else [*found, FileText.ARRAY(file=self.path.name)]
+
+    def _refuse_columns(self, row: dict[str, Any]) -> None:
+        """Raise InputError for one object with a mapping of all rows for each column, as pandas writes by default."""
+        values = [row.get(self.columns.user), row.get(self.columns.text)]
+        if all(isinstance(value, dict) and "0" in value for value in values):
+            raise InputError(
+                f"{self.path.name}: a table by columns, as pandas writes it unless told otherwise: write it with"
+                " to_json(..., orient='records', lines=True)"
+            )
+
+
+def json_rows(path: Path, form: TextFormat, bad: BadRows) -> Iterator[tuple[int, Any]]:
+    """Yield the values of a file with their line, or with their number in its array.
+
+    Raises:
+        InputError: a line that cannot be read and is not to be skipped, an array that is broken, or no such array.
+    """
+    return _lines(path, form, bad) if is_lines(path, form) else _items(path, form, bad)
+
+
+def is_lines(path: Path, form: TextFormat) -> bool:
+    """Return whether a file has an object per line, and is not one array, nor an object that holds it."""
+    if form.field is not None:
+        return False
+    existing(path)
+    try:
+        with open_text(path, form, newline="\n") as stream:
+            return _Values(stream).peek() != "["
+    except (*BROKEN, UnicodeError):
+        return True  # the reader of lines says what is wrong with it
+
+
+class _Decoder:
+    """Python's decoder, and the key that the last value had twice: the decoder keeps the last of both values."""
+
+    def __init__(self) -> None:
+        self.twice: str | None = None
+        # Made once: ``json.loads`` makes one for each line.
+        self.json = json.JSONDecoder(object_pairs_hook=self._object)
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        row = dict(pairs)
+        if len(row) < len(pairs):
+            names = [name for name, _ in pairs]
+            self.twice = next(name for name in names if names.count(name) > 1)
+        return row
+
+    def fault(self) -> Statement | None:
+        """Return what is wrong with the last value, once."""
+        twice, self.twice = self.twice, None
+        return None if twice is None else RowFault.KEY_TWICE(key=twice)
+
+
+def _lines(path: Path, form: TextFormat, bad: BadRows) -> Iterator[tuple[int, Any]]:
+    decoder, number = _Decoder(), 0
+    try:
+        with open_text(path, form, newline="\n") as stream:
+            for number, line in enumerate(stream, start=1):
+                if not line.strip():
+                    continue
+                where = f"{path.name} line {number}"
+                if place := not_decoded(line):
+                    fault = RowFault.NOT_DECODED(encoding=name_of_encoding(form), character=place)
+                    bad.report(where, fault, remedy=remedy_of_encoding(line, form))
+                    continue
+                try:
+                    row = decoder.json.decode(line)
+                except json.JSONDecodeError as error:
+                    if number == 1 and (key := _list_in(path, form)):
+                        raise InputError(
+                            f"{path.name}: one JSON object, whose rows seem to be in the list '{key}': give --field"
+                            f" {key} (in a config, format.field)"
+                        ) from error
+                    reason = error.msg.removesuffix(" at")
+                    bad.report(where, RowFault.BROKEN_JSON(reason=reason, column=error.colno))
+                # Last, because the decoding errors above are ValueErrors too.
+                except (ValueError, RecursionError) as error:  # a number of thousands of digits, endless nesting
+                    bad.report(where, RowFault.UNREADABLE_JSON(reason=first_line(error)[:80]))
+                else:
+                    if twice := decoder.fault():
+                        bad.report(where, twice)
+                    else:
+                        yield number, row
+    except UnicodeError as error:
+        raise _not_in(path, form, f"line {number}") from error
+    except BROKEN as error:
+        raise corrupt(path, f"line {number}", error) from error
+
+
+def _items(path: Path, form: TextFormat, bad: BadRows) -> Iterator[tuple[int, Any]]:
+    number = 0
+    existing(path)
+    try:
+        with open_text(path, form, newline="") as stream:
+            values = _Values(stream)
+            for key in form.field.split(".") if form.field is not None else ():
+                values.enter(key)
+            for number, row in enumerate(values.items(), start=1):
+                where = f"{path.name} item {number}"
+                if twice := values.decoder.fault():
+                    bad.report(where, twice)
+                elif not values.decoded:
+                    fault = RowFault.NOT_DECODED(encoding=name_of_encoding(form), character=1)
+                    bad.report(where, fault, remedy=remedy_of_encoding(values.last, form))
+                else:
+                    yield number, row
+            # What follows a list within an object is of no use, but a second array would be lost in silence.
+            if form.field is None and values.peek():
+                raise ValueError("more text after the end of the array")
+    except UnicodeError as error:
+        raise _not_in(path, form, f"item {number}") from error
+    except _NoListError as error:
+        named = f"there is no list '{form.field}'" if form.field else "not one JSON array"
+        found = f": the keys before it ends are {', '.join(error.keys)}" if error.keys else ""
+        raise InputError(f"{path.name}: {named}{found}; name the list of rows with --field") from error
+    except InputError:  # a ValueError too
+        raise
+    # A fault within an array leaves no place at which the next row begins.
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path.name} after item {number}: broken JSON ({first_line(error)[:80]}), and no row after it can be"
+            " found; fetch the file again"
+        ) from error
+    except BROKEN as error:
+        raise corrupt(path, f"item {number}", error) from error
+
+
+def _not_in(path: Path, form: TextFormat, last: str) -> InputError:
+    return InputError(f"{path.name} after {last}: not {name_of_encoding(form)} text: give another --encoding")
+
+
+class _NoListError(Exception):
+    """The JSON value is no list; ``keys`` are those that were seen in its place."""
+
+    def __init__(self, keys: list[str]) -> None:
+        super().__init__(keys)
+        self.keys = keys
+
+
+class _Values:
+    """A JSON document, read value by value.
+
+    Attributes:
+        last: the characters of the last value.
+        decoded: whether all bytes of the last value could be decoded.
+    """
+
+    def __init__(self, stream: TextIOWrapper) -> None:
+        self.decoder, self.last, self.decoded = _Decoder(), "", True
+        self._stream, self._text, self._at = stream, "", 0
+
+    def peek(self) -> str:
+        """Return the next character that is not blank; "" at the end."""
+        while True:
+            while self._at < len(self._text):
+                if self._text[self._at] not in _BLANKS:
+                    return self._text[self._at]
+                self._at += 1
+            if not self._more():
+                return ""
+
+    def enter(self, key: str) -> None:
+        """Go to the value of a key of an object, over those before it. Raises _NoListError without one."""
+        seen: list[str] = []
+        for name in self.each_key():
+            if name == key:
+                return
+            seen.append(name)
+            self.value()
+        raise _NoListError(seen)
+
+    def each_key(self) -> Iterator[str]:
+        """Yield the keys of an object; after each, the caller reads its value."""
+        if self.peek() != "{":
+            raise _NoListError([])
+        sign = "{"
+        while self.peek() == sign:
+            self._at += 1
+            if self.peek() == "}":
+                break
+            name = self.value()
+            if not isinstance(name, str) or self.peek() != ":":
+                raise ValueError("a key and a colon were expected")
+            self._at += 1
+            yield name
+            sign = ","
+        if self.peek() != "}":
+            raise ValueError("Expecting ',' delimiter or '}'")
+        self._at += 1
+
+    def items(self) -> Iterator[Any]:
+        """Yield the values of an array. Raises _NoListError if there is none, ValueError for broken JSON."""
+        if self.peek() != "[":
+            raise _NoListError([])
+        self._at += 1
+        if self.peek() == "]":
+            self._at += 1
+            return
+        while True:
+            yield self.value()
+            sign = self.peek()
+            self._at += 1
+            if sign == "]":
+                return
+            if sign != ",":
+                raise ValueError("Expecting ',' delimiter or ']'")
+
+    def value(self) -> Any:
+        """Return the next value. Raises ValueError for broken JSON."""
+        self.peek()
+        while True:
+            try:
+                value, end = self.decoder.json.raw_decode(self._text, self._at)
+            except json.JSONDecodeError as error:
+                cut = error.msg.startswith("Unterminated string") or error.pos >= len(self._text) - _NEAR
+                if not (cut and self._more()):
+                    raise
+                continue
+            finally:
+                # Of an attempt that is made again.
+                twice, self.decoder.twice = self.decoder.twice, None
+            # A number may go on in the next piece.
+            whole = not isinstance(value, int | float) or end < len(self._text) - _NEAR
+            if whole or not self._more():
+                self.decoder.twice = twice
+                self.last = self._text[self._at : end] if self._text else ""
+                self.decoded = not_decoded(self.last) is None
+                self._at = end
+                return value
+
+    def _more(self) -> bool:
+        """Read on, and drop what was read before; False at the end."""
+        rest = self._text[self._at :]
+        # As much again as is kept, so that a long value is not decoded again and again.
+        piece = self._stream.read(max(_PIECE, len(rest)))
+        self._text, self._at = rest + piece, 0
+        return bool(piece)
+
+
+def _list_in(path: Path, form: TextFormat) -> str | None:
+    """Return the first key of an object, at the beginning of a file, that holds an array; None without one."""
+    try:
+        with open_text(path, form, newline="") as stream:
+            values = _Values(stream)
+            for key in values.each_key():
+                if values.peek() == "[":
+                    return key
+                values.value()
+    except (_NoListError, ValueError, RecursionError, *BROKEN):
+        return None
+    return None
+
+
+def _key_of_rows(row: dict[str, Any], columns: Columns) -> str | None:
+    """Return the key of a value that is a list of objects, if the row has none of the columns."""
+    if columns.text in row or columns.user in row:
+        return None
+    return next(
+        (key for key, value in row.items() if isinstance(value, list) and value and isinstance(value[0], dict)), None
+    )
