@@ -161,12 +161,13 @@ def csv_rows(path: Path, form: TextFormat, wanted: Sequence[str], bad: BadRows) 
                 number = reader.line_num + header.stated
                 where = f"{path.name} line {number}"
                 # Before the number of fields: a character of another encoding may look like a delimiter.
-                text = "".join(value for value in row.values() if isinstance(value, str))
                 # DictReader puts extra fields under the key None, and None for missing ones.
+                whole = None not in row and None not in row.values()
+                text = "".join(row.values() if whole else map(str, row.values()))
                 if place := not_decoded(text):
                     fault = RowFault.NOT_DECODED(encoding=name_of_encoding(form), character=place)
                     bad.report(where, fault, remedy=remedy_of_encoding(text, form))
-                elif None in row or None in row.values():
+                elif not whole:
                     bad.report(where, RowFault.OTHER_FIELDS(fields=fields))
                 else:
                     yield number, row

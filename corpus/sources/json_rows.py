@@ -63,9 +63,9 @@ class Json:
             where = f"{self.path.name} {'line' if lines else 'item'} {first[0]}"
             inside = _key_of_rows(row, self.columns)
             hint = f"the rows seem to be in the list '{inside}': give --field {inside} (in a config, format.field)"
-            require_columns(self.columns, row, where, hint=hint if inside else "")
             self._refuse_columns(row)
-        return found if lines else [*found, FileText.ARRAY(file=self.path.name)]
+            require_columns(self.columns, row, where, hint=hint if inside else "")
+        return found if lines or self.form.field else [*found, FileText.ARRAY(file=self.path.name)]
 
     def _refuse_columns(self, row: dict[str, Any]) -> None:
         """Raise InputError for one object with a mapping of all rows for each column, as pandas writes by default."""

@@ -153,7 +153,7 @@ def value_at(row: Mapping[str, Any], name: str) -> Any:
         return row[name]
     head, dot, rest = name.partition(".")
     inner = row.get(head) if dot else None
-    return value_at(inner, rest) if isinstance(inner, dict) else None
+    return value_at(inner, rest) if isinstance(inner, Mapping) else None
 
 
 def usable_record(
@@ -171,11 +171,11 @@ def usable_record(
     """
     record: dict[str, str | None] = {"id": None, "date": None}
     for role, column in roles.items():
-        value = value_at(row, column)
+        value = row[column] if column in row else value_at(row, column)
         # First, because such a text can neither be hashed nor stored as UTF-8.
-        if not is_unicode(str(value)):
+        if not is_unicode(value if isinstance(value, str) else str(value)):
             return record, RowFault.SURROGATE(column=column)
-        if _is_missing(value):
+        if isinstance(value, _NUMBERS) and math.isnan(value):
             value = None
         if role == "date":
             record["date"] = None if value is None else str(value)
@@ -186,6 +186,8 @@ def usable_record(
                 _refuse_chat(value, column)
                 return record, RowFault.NOT_TEXT(column=column, kind=kind_of(value))
             record["text"] = value
+        elif isinstance(value, str) and not untyped and value.strip():
+            record[role] = value
         else:
             record[role], wrong = _name_of(value, role, column, untyped=untyped)
             if wrong:
@@ -193,6 +195,7 @@ def usable_record(
     return record, None
 
 
+_NUMBERS = (float, Decimal)  # those that may be no whole number
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
 
 
@@ -200,11 +203,11 @@ def _name_of(value: Any, role: str, column: str, *, untyped: bool) -> tuple[str 
     """The name of a user or a record that a value gives, and what is wrong with it."""
     if isinstance(value, str):
         # pandas makes floats of whole numbers if one is missing: the user 1 of one file is 1.0 in another.
-        whole = _WHOLE.fullmatch(value) if untyped else None
+        whole = _WHOLE.fullmatch(value) if untyped and value.endswith("0") else None
         if whole and abs(int(whole[1])) < LARGEST_EXACT:
             return str(int(whole[1])), None
         return (value, None) if value.strip() else (None, RowFault.NO_VALUE(role=role, column=column, kind="blanks"))
-    if isinstance(value, float | Decimal):
+    if isinstance(value, _NUMBERS):
         exact = isinstance(value, Decimal) or abs(value) < LARGEST_EXACT
         if math.isfinite(value) and exact and value == int(value):
             return str(int(value)), None
@@ -213,11 +216,6 @@ def _name_of(value: Any, role: str, column: str, *, untyped: bool) -> tuple[str 
     if isinstance(value, bool) or not isinstance(value, int | UUID):
         return None, RowFault.NO_VALUE(role=role, column=column, kind=kind_of(value))
     return str(value), None
-
-
-def _is_missing(value: Any) -> bool:
-    """Return whether the value is a number that stands for a missing one."""
-    return isinstance(value, float | Decimal) and math.isnan(value)
 
 
 def kind_of(value: Any) -> str:
@@ -276,8 +274,13 @@ def require_columns(
         hint: what else to say in the error.
 
     Raises:
-        InputError: a named column is not among those present.
+        InputError: a named column is not among those present, or holds objects.
     """
+    for name in columns.named().values():
+        if isinstance(inner := value_at(present, name), Mapping) and inner:
+            raise InputError(
+                f"{where}: column '{name}' holds an object: name a key in it, such as {name}.{next(_names_in(inner))}"
+            )
     missing = [name for name in columns.named().values() if not _reaches(present, name)]
     if missing:
         names = list(_names_in(present))

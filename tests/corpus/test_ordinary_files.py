@@ -230,6 +230,8 @@ class TestObjects:
             assert read(tmp_path / name, COLUMNS) == [("1", "hello"), ("2", "you")], name
             with refused(naming=("'author.name'", "author.id")):
                 read(tmp_path / name, Columns(user="author.name", text="body.plain"))
+            with refused(naming=("'author'", "author.id")):
+                read(tmp_path / name, Columns(user="author", text="body.plain"))
 
     def test_a_column_with_a_dot_in_its_name_comes_first(self, tmp_path):
         row = {"author.id": "flat", "author": {"id": "deep"}, "text": "x"}
