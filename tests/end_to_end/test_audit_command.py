@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import sys
 
+import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -15,13 +17,14 @@ from heldin.models.loading import load_language_model
 from heldin.models.logprobs import score_texts, stated_batch_size
 from heldin.record.document import read_record
 from heldin.reports.limits import limit_rows
-from heldin.reports.page_one import state_evidence, written
+from heldin.reports.page_one import state_evidence, state_skipped, written
 from heldin.reports.recommendation import recommend
 from heldin.reports.record_report import list_facts
 from heldin.stages.sides.ledger import load_ledger
 from heldin.words.answer import ComparisonFlaw, Headline
 from heldin.words.evidence import ClaimLabel
 from heldin.words.page_one import Advice, AttackNeeds, Evidence, Released
+from heldin.words.rows import SkippedText
 from heldin.words.split import SplitReason
 from tests.refusals import names, refused
 from tests.relisted import relist
@@ -445,3 +448,77 @@ def test_the_size_of_a_batch_changes_no_score_beyond_rounding(call, finished, fi
     alone = [its.total for its in score_texts(lm, texts)]
     monkeypatch.delenv("HELDIN_BATCH_SIZE")
     assert [its.total for its in score_texts(lm, texts)] == pytest.approx(alone, abs=1e-4)
+
+
+def _rows_of(file):
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def _exported(files, folder, kind):
+    """The files of both groups as another program exports them, and the options that they need."""
+    written = []
+    for file in files[:2]:
+        rows, to = _rows_of(file), folder / f"{file.stem}.{kind}"
+        if kind == "json":  # a chat log
+            posts = [{"by": {"id": row["author"]}, "body": row["body"], "mail": row["mail"]} for row in rows]
+            content = {"exported": "today", "posts": posts}
+            to.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        else:  # Excel in Europe, and a dump
+            table = pd.DataFrame(rows).assign(Köpfe=1)
+            sign, encoding = (";", "cp1252") if kind == "csv" else ("\t", "utf-16")
+            table.to_csv(to, sep=sign, encoding=encoding, errors="replace", index=False)
+        written.append(to)
+    options = {"csv": ["--encoding", "cp1252"], "json": ["--field", "posts", "--user", "by.id"], "txt": []}
+    return written, options[kind]
+
+
+@pytest.mark.parametrize("kind", ["csv", "json", "txt"])
+def test_files_of_other_programs_give_the_same_audit(call, finished, files, tmp_path, kind):
+    assert call(*_arguments(finished, files, tmp_path / "a"))[0] == 0
+    written, options = _exported(files, tmp_path, kind)
+    code, _, err = call(*_arguments(finished, written, tmp_path / "b"), *options)
+    assert code == 0, err
+    one, two = (read_record(tmp_path / name / "record.json") for name in "ab")
+    assert [a.auroc for a in one.attacks] == [a.auroc for a in two.attacks]
+    assert verify(tmp_path / "b", LineReporter(lambda line: None)).differences == ()
+
+
+def test_rows_without_text_are_counted_for_each_group_and_an_uneven_loss_is_a_warning(call, finished, files, tmp_path):
+    """Also where nobody would notice: on the terminal, in JSON, on page one, and again when the audit is verified."""
+    gaps = [tmp_path / f"gaps-{file.name}" for file in files[:2]]
+    people = [sorted({row["author"] for row in _rows_of(file)}) for file in files[:2]]
+    lost = people[0][0]
+    for file, to, gap in zip(files[:2], gaps, (True, False), strict=True):
+        rows = _rows_of(file)
+        empty = [{"author": user, "body": None} for user in people[0]] if gap else []
+        rows = [{**row, "body": ""} if row["author"] == lost else row for row in rows] + empty
+        to.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    arguments = _arguments(finished, gaps, tmp_path / "audit")
+    code, _, _ = call(*arguments, "--strict")
+    assert code == 2
+    assert call.refused(by="batched", naming=(gaps[0].name, "--strict"))
+    arguments[arguments.index("--out") + 1] = tmp_path / "again"
+    code, out, err = call(*arguments)
+    assert code == 0, err
+    record = read_record(tmp_path / "again" / "record.json")
+    mine, others = record.corpus.skipped
+    assert (mine.group, mine.users, mine.users_with, mine.users_lost) == ("held-in", *[len(people[0])] * 2, 1)
+    assert (others.group, others.without_text, others.users) == ("held-out", 0, len(people[1]))
+    assert mine.without_text == len(people[0]) + sum(row["author"] == lost for row in _rows_of(files[0]))
+    assert record.corpus.skipped_alike < 1e-3
+    said = " ".join(out.split())
+    for statement in state_skipped(record):
+        assert str(statement) in said
+    assert states(state_skipped(record), SkippedText.UNEVEN, SkippedText.BOTH_LOST)
+    code, out, _ = call(*arguments, "--json")
+    assert [group["users_lost"] for group in json.loads(out)["skipped"]] == [1, 0]
+    assert verify(tmp_path / "again", LineReporter(lambda line: None)).differences == ()
+
+
+def test_a_mistyped_column_is_seen_before_anything_slow_is_imported(call, finished, files, tmp_path, monkeypatch):
+    arguments = _arguments(finished, files, tmp_path / "a")
+    arguments[arguments.index("--user") + 1] = "autor"
+    monkeypatch.setitem(sys.modules, "heldin.jobs.checkpoint.audit", None)  # an import of it would fail
+    code, _, err = call(*arguments)
+    assert (code, err.count("\n")) == (2, 1)
+    assert call.refused(by="require_columns", naming=("'autor'", "author", "--user"))
