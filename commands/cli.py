@@ -1,25 +1,20 @@
-"""heldin: was this user held in? The command line; nothing but wiring.
+"""The command line of heldin; nothing but wiring.
 
 A command's module is imported when it is called: what `heldin audit` loads does not grow with the other commands.
 """
 
 import errno
-import functools
 import importlib
-import inspect
 import os
 import sys
-import textwrap
-import typing
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, NoReturn, get_args
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
 
 import typer
-from typer.models import ArgumentInfo
 
 from heldin.base.errors import ExitCode, InputError, ResumableError
 from heldin.commands.finish import Interrupted
+from heldin.commands.help import Group, complete, describe
 from heldin.commands.options import beginning
 
 # Where each command is, in the order of the help; "app" is a group of commands.
@@ -100,9 +95,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "choose": ("heldin choose --users 1024 --budget 512 --steps 1000 --target-epsilon 4",),
 }
-# By the type of a value, the word for it in help pages.
-_VALUES: dict[type, str] = {Path: "FILE", str: "NAME", bool: "", int: "NUMBER", float: "NUMBER"}
-_FOLDERS = ("out", "exported", "figures", "tables", "planted")
 
 
 class _Commands(Mapping[str, Any]):
@@ -119,10 +111,10 @@ class _Commands(Mapping[str, Any]):
             if not isinstance(target, typer.Typer):
                 function, target = target, typer.Typer(add_completion=False)
                 target.command(name)(function)
-            complete(target, name)
+            complete(target, EXAMPLES, name)
             command = typer.main.get_command(target)
             command.name = name
-            _say_no_types(command)
+            describe(command)
             self._imported[name] = command
         return self._imported[name]
 
@@ -133,11 +125,12 @@ class _Commands(Mapping[str, Any]):
         return len(COMMANDS)
 
 
-class _Group(typer.core.TyperGroup):
+class _Group(Group):
     """The group of all commands."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        describe(self)
         self.commands = _Commands()  # type: ignore[assignment]
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -147,86 +140,13 @@ class _Group(typer.core.TyperGroup):
 
 app = typer.Typer(
     cls=_Group,
-    help="Was this user held in? Audit language models that were fine-tuned on people's text.",
+    help="Test whether a language model reveals whose text it was fine-tuned on.",
     no_args_is_help=True,
     # typer's tracebacks show local variables, which hold users' names and texts.
     pretty_exceptions_enable=False,
     epilog="Exit codes: " + "; ".join(f"{code} {code.meaning}" for code in ExitCode) + ".",
 )
 app.callback()(beginning)
-
-
-def _flowing(doc: str) -> str:
-    """Return a docstring with paragraphs on one line each: typer keeps the line ends of all but the first."""
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(doc).split("\n\n"))
-
-
-def _epilog(command: str) -> str | None:
-    """Return the end of a command's help page; None without examples."""
-    # Broken as a shell takes it: a terminal would break a longer line anywhere.
-    filled = (
-        textwrap.fill(line, 76, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
-        for line in EXAMPLES.get(command, ())
-    )
-    lines = [line.replace("\n", " \\\n") for line in filled]
-    return "\n\n".join(["Example:" if len(lines) == 1 else "Examples:", *lines]) if lines else None
-
-
-def _name_values(command: Callable[..., None]) -> None:
-    """Give every option and argument a word for its value, where it states none: FILE, NUMBER or NAME; a flag none."""
-    for name, annotated in typing.get_type_hints(command, include_extras=True).items():
-        # The parameter is the last of Annotated, which may be in a union with None.
-        for info in getattr(annotated, "__metadata__", ()):
-            kinds = {kind for part in (annotated.__origin__, *get_args(annotated.__origin__)) for kind in _kinds(part)}
-            word = next((word for kind, word in _VALUES.items() if kind in kinds), None)
-            if info.metavar is not None:
-                continue
-            if isinstance(info, ArgumentInfo):
-                info.metavar = name.upper()
-            elif word is not None:
-                info.metavar = "FOLDER" if word == "FILE" and name in _FOLDERS else word
-
-
-def _say_no_types(command: Any) -> None:
-    """Leave Python's types of arguments out of help pages; the choices of one that has some stay."""
-    for child in getattr(command, "commands", {}).values():
-        _say_no_types(child)
-    for parameter in command.params:
-        shown = getattr(parameter, "display_type_rich", None)
-        if parameter.param_type_name == "argument" and shown and "|" not in (shown(None) or ""):
-            parameter.display_type_rich = lambda ctx: None
-
-
-def _kinds(hint: Any) -> tuple[Any, ...]:
-    return (hint, *get_args(hint))
-
-
-def _limited(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with every number among the options held to the limits of ``base.section``."""
-
-    @functools.wraps(command)
-    def call(**options: Any) -> None:
-        from heldin.base.arguments import require_within  # pydantic, which no help needs
-
-        for name, value in options.items():
-            for number in value if isinstance(value, list | tuple) else (value,):
-                if isinstance(number, int | float):
-                    require_within(f"--{name.replace('_', '-')}", number)
-        command(**options)
-
-    return call
-
-
-def complete(commands: typer.Typer, name: str = "") -> None:
-    """Give the commands of this group help that breaks where the terminal does, examples, and limits on numbers."""
-    for command in commands.registered_commands:
-        if command.callback is not None:
-            if command.callback.__doc__:
-                command.help = _flowing(command.callback.__doc__)
-            own = (command.name or command.callback.__name__).replace("_", "-")
-            command.epilog = _epilog(name if own == name else f"{name} {own}")
-            _name_values(command.callback)
-            command.callback = _limited(command.callback)
 
 
 def main() -> None:

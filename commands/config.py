@@ -23,20 +23,20 @@ class Command(StrEnum):
     SWEEP = "sweep"
 
 
-Kind = Annotated[Command, typer.Argument(help="The command that reads the file.")]
+Kind = Annotated[Command, typer.Argument(help="The command that reads the file: run, audit, plant or sweep.")]
 
 
 def config(
     command: Kind,
     section: Annotated[
-        str | None, typer.Argument(metavar="[KEY]", help="Only this section or key, such as finetune.epochs.")
+        str | None, typer.Argument(metavar="NAME", help="Only this section or key, such as finetune.epochs.")
     ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema, for editors.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as in docs/configuration.md.")] = False,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Print every key of a file for heldin run, audit, plant or sweep: default, allowed values and meaning."""
+    """Print every key of a config file, with default and meaning."""
     # Without torch: keys are printed in a moment (tests/jobs/test_config_keys.py).
     from heldin.jobs import config_keys
 
@@ -65,14 +65,17 @@ def init(
     kind: Annotated[
         str | None,
         typer.Option(
-            help="run: none (default), uls, els, group, example, user-entity, uedp, filter, clip, canaries, own (your"
-            " own corpus). audit: files, endpoint. plant: users, canaries."
+            metavar="WORD",
+            help="run: none, uls, els, group, example, user-entity, uedp, filter, clip, canaries, own (your own"
+            " corpus). audit: files, endpoint. plant: users, canaries (default: the first).",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="New file (default: run.yaml and so on).")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", dir_okay=False, help="New file (default: run.yaml and so on).")
+    ] = None,
     json: AsJson = False,
 ) -> None:
-    """Write a commented file to start from, for heldin run, audit, plant or sweep."""
+    """Write a commented config file to start from."""
     from heldin.base.files import write_text
     from heldin.jobs.starting_files import kinds, starting_file
 

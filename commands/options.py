@@ -11,6 +11,7 @@ import typer
 
 from heldin.base.errors import InputError
 from heldin.base.machine import be_quiet, is_quiet, version
+from heldin.commands.help import HelpAll
 
 if TYPE_CHECKING:
     from heldin.audit.decision import DecisionConfig
@@ -77,10 +78,10 @@ DeviceOption = Annotated[
     _Device | None,
     typer.Option(
         "--device",
-        metavar="DEVICE",
-        help="cpu, cuda, or auto: all GPUs and memory.",
+        help="cpu, cuda, or auto: all GPUs and memory (default: auto).",
         rich_help_panel=RUNNING,
         callback=_use,
+        hidden=True,
     ),
 ]
 
@@ -93,24 +94,39 @@ def beginning(
         bool, typer.Option("--quiet", "-q", help="No progress: print only the answer and errors.", callback=be_quiet)
     ] = False,
     device: DeviceOption = None,
+    help_all: HelpAll = False,
 ) -> None:
     """Options before the command; typer shows the app's help instead of this line."""
 
 
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="For the results (default: runs/NAME).")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", file_okay=False, help="For the results (default: runs/ and the name in the config)."),
+]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the config. Repeatable.")
 ]
 Claims = Annotated[
-    list[str] | None, typer.Option("--claim", metavar="CLAIM", help="Claim to test: epsilon=8,delta=1e-6.")
+    list[str] | None, typer.Option("--claim", metavar="KEY=VALUE", help="Claim to test: epsilon=8,delta=1e-6.")
 ]
 FailOnOption = Annotated[
     str | None,
-    typer.Option("--fail-on", metavar="WORDS", help="Exit code 8: leaks,inconclusive,not-valid."),
+    typer.Option(
+        "--fail-on",
+        metavar="WORD",
+        help="Words for exit code 8: leaks, inconclusive, not-valid, contradicted.",
+    ),
 ]
 BatchSize = Annotated[
     int | None,
-    typer.Option("--batch-size", min=1, help="Texts per forward pass.", callback=_set_batch, rich_help_panel=RUNNING),
+    typer.Option(
+        "--batch-size",
+        min=1,
+        help="Texts per forward pass.",
+        callback=_set_batch,
+        rich_help_panel=RUNNING,
+        hidden=True,
+    ),
 ]
 UserColumn = Annotated[str, typer.Option(help="Column that names the user.")]
 TextColumn = Annotated[str, typer.Option(help="Column that holds the text.")]
@@ -121,7 +137,10 @@ Noise = Annotated[float | None, typer.Option("--noise-multiplier", help="Noise s
 Target = Annotated[float | None, typer.Option("--target-epsilon", help="Calibrate the noise to this epsilon.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; null is unknown or infinite.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV; an empty cell is unknown.")]
-AsHtml = Annotated[bool, typer.Option("--html", help="Also write report.html: one page, which needs no network.")]
+AsHtml = Annotated[
+    bool,
+    typer.Option("--html", help="Also write report.html, one page that needs no network.", rich_help_panel=RUNNING),
+]
 Quiet = Annotated[
     bool,
     typer.Option("--quiet", "-q", help="Print only the answer and errors.", callback=_hush, rich_help_panel=RUNNING),
@@ -137,12 +156,12 @@ Verbose = Annotated[
 ]
 SkipBad = Annotated[bool, typer.Option("--skip-bad-lines", help="Skip and count unusable rows.")]
 ExcludeAuroc = Annotated[
-    float | None, typer.Option(help="Answer 'no leak found' only if an AUROC above this is excluded (default: 0.60).")
+    float | None, typer.Option(help="Answer 'no leak found' only if it rules out a larger AUROC (default: 0.60).")
 ]
 ExcludeTpr = Annotated[
     float | None, typer.Option(help="Likewise for the true-positive rate at 5 % FPR (default: 0.15).")
 ]
-Aliases = Annotated[Path | None, typer.Option(help="YAML file that lists each person's aliases.")]
+Aliases = Annotated[Path | None, typer.Option(dir_okay=False, help="YAML file that lists each person's aliases.")]
 
 
 def json_text(fields: Any) -> str:

@@ -72,10 +72,10 @@ def _command(command: Any, name: str, parent: Any) -> Iterator[str]:
 
 
 def _epilog(text: str) -> str:
-    first, *examples = text.split("\n\n")
+    first, _, examples = text.partition("\n")
     if not first.startswith("Example"):
         return _markdown(text) + "\n"
-    return "\n".join([f"**{first.rstrip(':')}**", "", "```text", *examples, "```", ""])
+    return "\n".join([f"**{first.rstrip(':')}**", "", "```text", examples, "```", ""])
 
 
 def _markdown(text: str) -> str:

@@ -2,11 +2,15 @@
 
 import typer
 
-from heldin.commands.cli import call, complete
+from heldin.commands.cli import call
+from heldin.commands.help import Group, complete
 from replication import experiments, studies
 
 app = typer.Typer(
-    help="Compute published results again with heldin.", add_completion=False, pretty_exceptions_enable=False
+    cls=Group,
+    help="Compute published results again with heldin.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
 )
 
 
@@ -34,7 +38,7 @@ def listing() -> str:
 
 
 for commands in (studies.app, experiments.app):
-    complete(commands)
+    complete(commands, {})
     app.registered_commands += commands.registered_commands
 
 

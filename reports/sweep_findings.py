@@ -1,5 +1,6 @@
 """Page one of a sweep's report, and the comparison in the terminal."""
 
+import shlex
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -183,7 +184,7 @@ def _although(result: SweepResult, shipping: Shipping) -> Statement | None:
             leaking = list(answers.values()).count(Answer.LEAKS.value)
             reasons.append(Chosen.INCONCLUSIVE(leaking=leaking, count=len(answers)))
             if shipping.block is not None and answers.get(shipping.block) == Answer.LEAKS.value:
-                reasons.append(Chosen.OWN_LEAK(block=shipping.block, variant=variant))
+                reasons.append(Chosen.OWN_LEAK(folder=str(result.cell_folder(shipping.block, variant))))
         case Answer.NOT_VALID:
             reasons.append(Chosen.NOT_VALID())
         case _:
@@ -316,10 +317,12 @@ def _advise(result: SweepResult, shipping: Shipping | None) -> Statement:
         leaking = _by_answer(result, answer_of)[Answer.LEAKS]
         return SweepAdvice.LEAKING(variants=_list(leaking), next=advice) if leaking else advice
     if shipping.variant is not None:
-        values = {"block": shipping.block, "variant": shipping.variant}
+        folder = str(result.cell_folder(shipping.block, shipping.variant))
         if answer_of(result, shipping.variant) is Answer.NOT_VALID:
-            return SweepAdvice.NOT_VALID(**values)
-        return SweepAdvice.EXPORT(**values, although=_although(result, shipping))
+            return SweepAdvice.NOT_VALID(variant=shipping.variant, folder=folder)
+        return SweepAdvice.EXPORT(
+            variant=shipping.variant, folder=folder, quoted=shlex.quote(folder), although=_although(result, shipping)
+        )
     if shipping.answer == "none passes":
         return SweepAdvice.NONE()
     needed = [candidate.blocks_needed for candidate in shipping.candidates if candidate.blocks_needed is not None]
