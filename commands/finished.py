@@ -8,6 +8,7 @@ import typer
 
 from heldin.base.artefacts import require_not_purged
 from heldin.base.errors import ExitCode, InputError
+from heldin.commands.finish import terminal_width
 from heldin.commands.options import AsCsv, AsHtml, AsJson, answer, confirm, json_text
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def compare(
         for name, content in (("compare.svg", comparison_figure(compared)), ("compare.json", json_text(fields))):
             write_text(private_directory(out) / name, content)
     rows = [_cells(row.as_dict()) for row in compared.rows]
-    answer(engine.table(compared), fields, rows, json=json, csv=csv)
+    answer(engine.table(compared, terminal_width()), fields, rows, json=json, csv=csv)
 
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:
