@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heldin.base.artefacts import require_not_purged
 from heldin.base.errors import ExitCode, InputError
 from heldin.commands.finish import terminal_width
 from heldin.commands.options import AsCsv, AsHtml, AsJson, answer, confirm, json_text
@@ -51,15 +50,19 @@ def report(
         _write_scores(run, scores, json)
         return
     if people:
-        from heldin.audit.exposed_users import people_table, read_people
+        from heldin.audit.exposed_users import people_table
+        from heldin.jobs.user_scores import exposed_members
 
-        require_not_purged(run)
-        # Names are read from the owner-only file: the record has none that this could print.
-        exposed = read_people(run / "people.parquet")
+        # Names are read from owner-only files: the record has none that this could print.
+        exposed = exposed_members(run)
         if not exposed:
             raise InputError(f"'{run}' lists nobody: no real user was audited")
         rows = [asdict(user) for user in exposed[:most]]
-        typer.echo(json_text({"users": len(exposed), "people": rows}) if json else people_table(exposed, most))
+        typer.echo(
+            json_text({"users": len(exposed), "people": rows})
+            if json
+            else people_table(exposed, most, terminal_width())
+        )
         return
     from heldin.reports.html import write_page
     from heldin.reports.typesetting import write_pdf

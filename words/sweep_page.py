@@ -81,9 +81,7 @@ class Compared(Code):
 class SweepAdvice(Code):
     """What to do next."""
 
-    NOT_VALID = (
-        "Release no model yet: the comparison for {variant} is not valid. Read the report in {folder}."
-    )
+    NOT_VALID = "Release no model yet: the comparison for {variant} is not valid. Read the report in {folder}."
     EXPORT = (
         "Release of {variant} is within your limits{although}. Read the report in {folder}, then run heldin export"
         " {quoted} --out public."
