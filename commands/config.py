@@ -77,16 +77,25 @@ def init(
 ) -> None:
     """Write a commented config file to start from."""
     from heldin.base.files import write_text
-    from heldin.jobs.starting_files import kinds, starting_file
+    from heldin.jobs.starting_files import kinds, needed, starting_file
 
-    file = out or Path(f"{command}.yaml")
-    text = starting_file(command, kind or kinds(command)[0], _model(command))
+    file, kind = out or Path(f"{command}.yaml"), kind or kinds(command)[0]
+    text = starting_file(command, kind, _model(command))
     # A config that somebody has edited is not overwritten.
     if file.exists():
         raise InputError(f"'{file}' already exists: name a new file by --out")
     write_text(file, text)
     next_ = f"heldin audit --config {file}" if command is Command.AUDIT else f"heldin {command} {file} --check"
-    typer.echo(json_text({"file": str(file), "try": next_}) if json else f"{file}: edit it, then {next_}")
+    files = needed(command, kind, file.parent)
+    missing = [] if files is None else [name for name in files.files if not Path(name).exists()]
+    make = files.command if files is not None and missing else None
+    if json:
+        typer.echo(json_text({"file": str(file), "try": next_, "missing": missing, "make": make}))
+        return
+    if make:
+        typer.echo(f"{file} names files that are not here: {', '.join(missing)}")
+        typer.echo(f"for a first try, make them: {make}")
+    typer.echo(f"{file}: edit it, then {next_}")
 
 
 def _model(command: Command) -> "type[BaseModel]":
