@@ -81,11 +81,18 @@ def fitted(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> li
         part = rows[start : start + side_by_side]
         lines += [""] if start else []
         for i in kept:
-            cells = [textwrap.wrap(head[i], label), *(textwrap.wrap(row[i], column) for row in part)]
-            deep = max(map(len, cells))
-            filled = zip(*(cell + [""] * (deep - len(cell)) for cell in cells), strict=True)
-            lines += [_aligned(line, [label, *[column] * len(part)]) for line in filled]
+            lines += wrapped([head[i], *(row[i] for row in part)], [label, *[column] * len(part)])
     return lines
+
+
+def wrapped(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """Return the lines of a row whose cells are each wrapped at the width of their column."""
+    parts = [
+        textwrap.wrap(cell, width, break_on_hyphens=False) or [""] for cell, width in zip(cells, widths, strict=True)
+    ]
+    deep = max(map(len, parts))
+    filled = zip(*(part + [""] * (deep - len(part)) for part in parts), strict=True)
+    return [_aligned(line, widths) for line in filled]
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""Commands on finished runs: report, compare, verify, export, purge, and the cache."""
+"""Commands on finished runs: report, runs, compare, verify, export, purge, and the cache."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -110,6 +110,37 @@ def _write_scores(run: Path, to: Path, json: bool) -> None:
         f"{to}: {counted(len(scores), 'score')}; readable by you alone, since it names people and says who was held in"
     )
     typer.echo(json_text({"scores": str(to), "users": len(scores)}) if json else message)
+
+
+def runs(
+    folder: Annotated[
+        Path, typer.Argument(file_okay=False, help="Folder with your runs; folders in it are searched too.")
+    ] = Path("runs"),
+    html: Annotated[
+        bool,
+        typer.Option("--html", help="Also write index.html there: a table to sort, with a link to each report."),
+    ] = False,
+    json: AsJson = False,
+    csv: AsCsv = False,
+) -> None:
+    """List runs and audits: kind, date, answer, people, epsilon.
+
+    People: audited members and non-members. A sweep is one line. Damaged and unfinished folders are listed as such. The
+    list names nobody.
+    """
+    from heldin.reports.runs import list_runs, runs_page, runs_table
+
+    listed = list_runs(folder)
+    page = None
+    if html:
+        from heldin.reports.html import write_page
+
+        page = write_page(runs_page(listed, folder), folder / "index.html")
+    rows = [run.as_dict() for run in listed]
+    fields = {"folder": str(folder), "page": None if page is None else str(page), "runs": rows}
+    answer(runs_table(listed, folder, terminal_width()), fields, rows, json=json, csv=csv)
+    if page is not None and not (json or csv):
+        typer.echo(f"web page: {page}")
 
 
 def compare(

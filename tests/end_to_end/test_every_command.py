@@ -66,6 +66,7 @@ def arguments(finished, small_config, tmp_path, monkeypatch):
         "white-box": [*TRAINER, *PRIVATE],
         "report": [run],
         "compare": [run, finished],
+        "runs": [tmp_path],
         "verify": [run],
         "export": [run, "--out", tmp_path / "public"],
         "purge": [run, "--yes"],
