@@ -83,7 +83,7 @@ class SweepAdvice(Code):
 
     NOT_VALID = "Release no model yet: the comparison for {variant} is not valid. Read the report in {folder}."
     EXPORT = (
-        "Release of {variant} is within your limits{although}. Read the report in {folder}, then run heldin export"
+        "Release of {variant} is within your limits{although}. Read the report in {folder} before you run heldin export"
         " {quoted} --out public."
     )
     NONE = (

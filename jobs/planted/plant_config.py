@@ -104,7 +104,7 @@ class PlantConfig(MeasureKeys):
     """A training set to be planted: everything about the audit is fixed here, before any coin."""
 
     name: JobName = "planted"
-    """Name of the audit: letters, digits, dot, underscore, hyphen. Its folder is runs/NAME unless --out names one."""
+    """Name of the audit: letters, digits, dot, underscore, hyphen. Results go to runs/ and this name, or to --out."""
     training: ExpandedPath
     """The training set: a file of JSON lines or CSV (also .gz, .zst) or Parquet, or a folder of save_to_disk."""
     dataset_split: str | None = None
