@@ -4,18 +4,19 @@ A command's module is imported when it is called: what `heldin audit` loads does
 """
 
 import errno
+import functools
 import importlib
+import inspect
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import typer
 
 from heldin.base.errors import ExitCode, InputError, ResumableError
 from heldin.commands.finish import Interrupted
-from heldin.commands.help import Group, complete, describe
-from heldin.commands.options import beginning
+from heldin.commands.options import HelpAll, PagedCommand, PagedGroup, beginning
 
 # Where each command is, in the order of the help; "app" is a group of commands.
 COMMANDS = {
@@ -48,55 +49,6 @@ _WrongUse: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException of 
 # Errors of the system that another file name helps with. All others, such as a full disk, leave a run that can be
 # resumed.
 _MISNAMED = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
-# The examples at the end of the help pages; tests/end_to_end/test_help_examples.py runs them in this order.
-_FILES = "--held-in example/held_in.jsonl --held-out example/held_out.jsonl --user author --text body"
-
-EXAMPLES: dict[str, tuple[str, ...]] = {
-    "corpus example": ("heldin corpus example --out example --models",),
-    "corpus build": ("heldin corpus build example/corpus.jsonl --user author --text body",),
-    "corpus stats": ("heldin corpus stats example/corpus.jsonl --user author --text body",),
-    "corpus entities": ("heldin corpus entities example/corpus.jsonl --pattern email --user author --text body",),
-    "corpus presets": ("heldin corpus presets",),
-    "audit": (
-        f"heldin audit --model example/model --reference example/base {_FILES}",
-        "heldin audit --config audit.yaml --fail-on leaks,inconclusive --out runs/gated",
-    ),
-    "audit-endpoint": (
-        f"heldin audit-endpoint http://localhost:8000/v1 --model model --reference endpoint:base {_FILES}"
-        " --tokenizer example/base --out runs/endpoint",
-    ),
-    "init": ("heldin init run --kind uls --out uls.yaml", "heldin init plant"),
-    "config": ("heldin config run finetune.epochs", "heldin config audit"),
-    "run": (
-        "heldin run example/run.yaml --check",
-        "heldin run example/run.yaml --set finetune.epochs=2 --out runs/two-epochs",
-    ),
-    "report": ("heldin report runs/two-epochs --html",),
-    "runs": ("heldin runs", "heldin runs --html"),
-    "compare": ("heldin compare runs/two-epochs runs/my-own --over finetune.epochs --out curves",),
-    "export": ("heldin export runs/two-epochs --out public",),
-    "verify": ("heldin verify runs/two-epochs", "heldin verify --exported public"),
-    "purge": ("heldin purge runs/two-epochs --keep record,report,model",),
-    "cache": ("heldin cache", "heldin cache scores --clear"),
-    "sweep": ("heldin sweep sweep.yaml --check", "heldin sweep sweep.yaml --set blocks=1 --set decision=null --html"),
-    "demo": ("heldin demo --html",),
-    "plant": ("heldin plant plant.yaml --check", "heldin plant plant.yaml --out planted"),
-    "audit-planted": ("heldin audit-planted planted --model example/model --claim epsilon=8,delta=1e-6,unit=user",),
-    "retrain": ("heldin retrain uls.yaml --trainings 40",),
-    "white-box": (
-        "heldin white-box --kind uls --users 100 --cohort 10 --steps 20 --delta 1e-3 --target-epsilon 4 --canaries 200",
-    ),
-    "bound": ("heldin bound example/scores.csv --assignment coin --claim epsilon=1,delta=1e-5",),
-    "power": (
-        "heldin power --users 500 --auroc 0.75",
-        "heldin power --users 200 --auroc 0.8 --claim epsilon=1,delta=1e-5",
-    ),
-    "account": (
-        "heldin account uls --users 1024 --cohort 16 --steps 1000 --delta 1e-6 --target-epsilon 4",
-        "heldin account runs/my-uls/plan.json",
-    ),
-    "choose": ("heldin choose --users 1024 --budget 512 --steps 1000 --target-epsilon 4",),
-}
 
 
 class _Commands(Mapping[str, Any]):
@@ -113,10 +65,9 @@ class _Commands(Mapping[str, Any]):
             if not isinstance(target, typer.Typer):
                 function, target = target, typer.Typer(add_completion=False)
                 target.command(name)(function)
-            complete(target, EXAMPLES, name)
+            complete(target)
             command = typer.main.get_command(target)
             command.name = name
-            describe(command)
             self._imported[name] = command
         return self._imported[name]
 
@@ -127,12 +78,11 @@ class _Commands(Mapping[str, Any]):
         return len(COMMANDS)
 
 
-class _Group(Group):
+class _Group(PagedGroup):
     """The group of all commands."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        describe(self)
         self.commands = _Commands()  # type: ignore[assignment]
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -149,6 +99,34 @@ app = typer.Typer(
     epilog="Exit codes: " + "; ".join(f"{code} {code.meaning}" for code in ExitCode) + ".",
 )
 app.callback()(beginning)
+
+
+def complete(commands: typer.Typer) -> None:
+    """Give the commands of a group help pages of heldin's form, and limits on numbers."""
+    for command in commands.registered_commands:
+        if command.callback is not None and command.cls is not PagedCommand:
+            command.cls, command.callback = PagedCommand, _limited(command.callback)
+
+
+def _limited(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with ``--help-all``, and with every number held to the limits of ``base.section``."""
+
+    @functools.wraps(command)
+    def call(**options: Any) -> None:
+        from heldin.base.arguments import require_within  # pydantic, which no help needs
+
+        options.pop("help_all", None)
+        for name, value in options.items():
+            for number in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(number, int | float):
+                    require_within(f"--{name.replace('_', '-')}", number)
+        command(**options)
+
+    own = inspect.signature(command, eval_str=True)
+    help_all = inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll)
+    # typer reads the parameters of a command from here.
+    call.__signature__ = own.replace(parameters=[*own.parameters.values(), help_all])  # type: ignore[attr-defined]
+    return call
 
 
 def main() -> None:
@@ -200,6 +178,10 @@ def _fail_usage(error: Any) -> NoReturn:
         error.show()
         sys.exit(ExitCode.BAD_INPUT)
     context = getattr(error, "ctx", None)
+    if context:
+        from heldin.commands.help import describe
+
+        describe(context.command, context.command_path)  # an argument is named as on its page
     help_ = f" (see {context.command_path} --help)" if context else ""
     message = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")  # pydantic's words
     _fail(f"error: {message}{help_}", ExitCode.BAD_INPUT)

@@ -8,13 +8,13 @@ import typer
 
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
-from heldin.commands.help import Group
 from heldin.commands.options import (
     Aliases,
     AsCsv,
     AsJson,
     DateColumn,
     IdColumn,
+    PagedGroup,
     Quiet,
     SkipBad,
     TextColumn,
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 ENTITIES = "What finds entities"
 CAPS = "Caps, as for heldin account user-entity"
-app = typer.Typer(cls=Group, help="Build a corpus, or show what is in it.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    cls=PagedGroup, help="Build a corpus, or show what is in it.", no_args_is_help=True, add_completion=False
+)
 
 Paths = Annotated[
     list[Path],

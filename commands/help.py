@@ -1,16 +1,13 @@
-"""Help pages: one word for each type of value, one form of default, and rare options on ``--help-all`` alone."""
+"""Help pages, loaded when one is asked for: a word for each value, one form of default, rare options, examples."""
 
-import functools
 import inspect
 import textwrap
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
-
-import typer
 
 from heldin.base.wording import counted
 
@@ -18,55 +15,74 @@ from heldin.base.wording import counted
 PLACEHOLDERS = ("FILE", "FOLDER", "NAME", "NUMBER", "MODEL", "KEY=VALUE", "WORD", "URL", "DATE", "COMMAND")
 # By the type of a value, the word where the option states none. A path is a folder if no file is accepted.
 _WORDS: dict[type, str] = {Path: "FILE", bool: "", int: "NUMBER", float: "NUMBER", Enum: "WORD", str: "NAME"}
-_EVERYTHING = "heldin.help_all"
 _WIDTH = 76  # of an example; the page has a margin
+# The examples at the end of the help pages; tests/end_to_end/test_help_examples.py runs them in this order.
+_FILES = "--held-in example/held_in.jsonl --held-out example/held_out.jsonl --user author --text body"
 
-
-class Command(typer.core.TyperCommand):
-    """A command whose rare options are on its help page with ``--help-all`` alone.
-
-    An option that is declared with ``hidden=True`` is rare. Completion and the documentation list every option.
-    """
-
-    rare: Sequence[Any] | None = None
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the page, which ends with the number of rare options that it leaves out."""
-        with _page(self, ctx):
-            super().format_help(ctx, formatter)
-
-    def get_help_option(self, ctx: Any) -> Any:
-        """Return ``--help``, which takes no value."""
-        return _flag(super().get_help_option(ctx))
-
-
-class Group(typer.core.TyperGroup):
-    """A group of commands, with rare options as for ``Command``."""
-
-    rare: Sequence[Any] | None = None
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the page, which ends with the number of rare options that it leaves out."""
-        with _page(self, ctx):
-            super().format_help(ctx, formatter)
-
-    def get_help_option(self, ctx: Any) -> Any:
-        """Return ``--help``, which takes no value."""
-        return _flag(super().get_help_option(ctx))
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "corpus example": ("heldin corpus example --out example --models",),
+    "corpus build": ("heldin corpus build example/corpus.jsonl --user author --text body",),
+    "corpus stats": ("heldin corpus stats example/corpus.jsonl --user author --text body",),
+    "corpus entities": ("heldin corpus entities example/corpus.jsonl --pattern email --user author --text body",),
+    "corpus presets": ("heldin corpus presets",),
+    "audit": (
+        f"heldin audit --model example/model --reference example/base {_FILES}",
+        "heldin audit --config audit.yaml --fail-on leaks,inconclusive --out runs/gated",
+    ),
+    "audit-endpoint": (
+        f"heldin audit-endpoint http://localhost:8000/v1 --model model --reference endpoint:base {_FILES}"
+        " --tokenizer example/base --out runs/endpoint",
+    ),
+    "init": ("heldin init run --kind uls --out uls.yaml", "heldin init plant"),
+    "config": ("heldin config run finetune.epochs", "heldin config audit"),
+    "run": (
+        "heldin run example/run.yaml --check",
+        "heldin run example/run.yaml --set finetune.epochs=2 --out runs/two-epochs",
+    ),
+    "report": ("heldin report runs/two-epochs --html",),
+    "runs": ("heldin runs", "heldin runs --html"),
+    "compare": ("heldin compare runs/two-epochs runs/my-own --over finetune.epochs --out curves",),
+    "export": ("heldin export runs/two-epochs --out public",),
+    "verify": ("heldin verify runs/two-epochs", "heldin verify --exported public"),
+    "purge": ("heldin purge runs/two-epochs --keep record,report,model",),
+    "cache": ("heldin cache", "heldin cache scores --clear"),
+    "sweep": ("heldin sweep sweep.yaml --check", "heldin sweep sweep.yaml --set blocks=1 --set decision=null --html"),
+    "demo": ("heldin demo --html",),
+    "plant": ("heldin plant plant.yaml --check", "heldin plant plant.yaml --out planted"),
+    "audit-planted": ("heldin audit-planted planted --model example/model --claim epsilon=8,delta=1e-6,unit=user",),
+    "retrain": ("heldin retrain uls.yaml --trainings 40",),
+    "white-box": (
+        "heldin white-box --kind uls --users 100 --cohort 10 --steps 20 --delta 1e-3 --target-epsilon 4 --canaries 200",
+    ),
+    "bound": ("heldin bound example/scores.csv --assignment coin --claim epsilon=1,delta=1e-5",),
+    "power": (
+        "heldin power --users 500 --auroc 0.75",
+        "heldin power --users 200 --auroc 0.8 --claim epsilon=1,delta=1e-5",
+    ),
+    "account": (
+        "heldin account uls --users 1024 --cohort 16 --steps 1000 --delta 1e-6 --target-epsilon 4",
+        "heldin account runs/my-uls/plan.json",
+    ),
+    "choose": ("heldin choose --users 1024 --budget 512 --steps 1000 --target-epsilon 4",),
+}
 
 
 @contextmanager
-def _page(command: Any, ctx: Any) -> Iterator[None]:
-    """Hide rare options while a page is written, unless all were asked for, and say how many."""
-    if command.rare is None:
-        describe(command)
-    rare, epilog = [] if _EVERYTHING in ctx.meta else command.rare, command.epilog
+def page(command: Any, name: str, *, everything: bool) -> Iterator[None]:
+    """Hide the rare options of a command while its page is written, and say how many there are.
+
+    Args:
+        name: the user's words for the command.
+        everything: hide none.
+    """
+    describe(command, name)
+    rare, epilog = [] if everything else command.rare, command.epilog
     if rare:
-        more = f"{counted(len(rare), 'more option')}: {ctx.command_path} --help-all"
+        more = f"{counted(len(rare), 'more option')}: {name} --help-all"
         command.epilog = f"{epilog}\n\n{more}" if epilog else more
     for option in rare:
         option.hidden = True
-    # typer adds --show-completion and the like after ``describe``.
+    # typer adds --show-completion and the like to a command that is described.
     for parameter in command.params:
         parameter.metavar = parameter.metavar or ""
     try:
@@ -75,46 +91,6 @@ def _page(command: Any, ctx: Any) -> Iterator[None]:
         command.epilog = epilog
         for option in rare:
             option.hidden = False
-
-
-def _flag(option: Any) -> Any:
-    if option is not None:
-        option.metavar = ""
-    return option
-
-
-def _show_everything(context: typer.Context, wanted: bool) -> None:
-    if wanted:
-        context.meta[_EVERYTHING] = True
-        typer.echo(context.get_help())
-        raise typer.Exit
-
-
-# Without a row of its own: where there are rare options, the last line of the page names it.
-HelpAll = Annotated[
-    bool,
-    typer.Option("--help-all", help="Show all options.", hidden=True, is_eager=True, callback=_show_everything),
-]
-
-
-def complete(commands: typer.Typer, examples: Mapping[str, Sequence[str]], name: str = "") -> None:
-    """Give the commands of a group what every command has: ``--help-all``, examples, and limits on numbers.
-
-    Args:
-        commands: the group.
-        examples: lines for the end of the pages, for each command's name.
-        name: name of the group; that of the command if it is the only one.
-    """
-    for command in commands.registered_commands:
-        function = command.callback
-        if function is None or command.cls is Command:  # a group is imported once, and has one command line or more
-            continue
-        own = (command.name or function.__name__).replace("_", "-")
-        command.cls = Command
-        if function.__doc__:
-            command.help = _flowing(function.__doc__)
-        command.epilog = _epilog(examples.get(name if own == name else f"{name} {own}", ()))
-        command.callback = _limited(function)
 
 
 def _flowing(doc: str) -> str:
@@ -133,31 +109,16 @@ def _epilog(examples: Sequence[str]) -> str | None:
     return "\n".join(["Example:" if len(lines) == 1 else "Examples:", *lines]) if lines else None
 
 
-def _limited(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with ``--help-all``, and with every number held to the limits of ``base.section``."""
+def describe(command: Any, name: str) -> None:
+    """Name the values and the defaults of a command in one form, find its rare options, and add examples to its page.
 
-    @functools.wraps(command)
-    def call(**options: Any) -> None:
-        from heldin.base.arguments import require_within  # pydantic, which no help needs
+    An option that is declared with ``hidden=True`` is rare. Completion and the documentation list every option.
 
-        options.pop("help_all", None)
-        for name, value in options.items():
-            for number in value if isinstance(value, list | tuple) else (value,):
-                if isinstance(number, int | float):
-                    require_within(f"--{name.replace('_', '-')}", number)
-        command(**options)
-
-    own = inspect.signature(command, eval_str=True)
-    help_all = inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll)
-    # typer reads the parameters of a command from here.
-    call.__signature__ = own.replace(parameters=[*own.parameters.values(), help_all])  # type: ignore[attr-defined]
-    return call
-
-
-def describe(command: Any) -> None:
-    """Name the values and the defaults of a command, or of the commands of a group, all in one form."""
-    for child in getattr(command, "commands", {}).values():
-        describe(child)
+    Args:
+        name: the user's words for the command.
+    """
+    if command.rare is not None:  # described before
+        return
     hints = typing.get_type_hints(inspect.unwrap(command.callback), include_extras=True) if command.callback else {}
     for parameter in command.params:
         if parameter.name in hints:
@@ -169,6 +130,8 @@ def describe(command: Any) -> None:
     command.rare = [option for option in hidden if option.name != "help_all"]
     for option in command.rare:
         option.hidden = False
+    command.help = _flowing(command.help or "")
+    command.epilog = command.epilog or _epilog(EXAMPLES.get(name.removeprefix("heldin "), ()))
 
 
 def _describe(parameter: Any, hint: Any) -> None:

@@ -11,13 +11,74 @@ import typer
 
 from heldin.base.errors import InputError
 from heldin.base.machine import be_quiet, is_quiet, version
-from heldin.commands.help import HelpAll
 
 if TYPE_CHECKING:
     from heldin.audit.decision import DecisionConfig
 
 
 RUNNING = "How it runs, and what is printed"
+_EVERYTHING = "heldin.help_all"
+
+
+class PagedCommand(typer.core.TyperCommand):
+    """A command whose help page is made by ``commands.help``, which is loaded when it is needed."""
+
+    rare: Sequence[Any] | None = None
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the page, which ends with the number of rare options that it leaves out."""
+        from heldin.commands.help import page
+
+        with page(self, ctx.command_path, everything=_EVERYTHING in ctx.meta):
+            super().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Return completions, of rare options too."""
+        from heldin.commands.help import describe
+
+        describe(self, ctx.command_path)
+        return super().shell_complete(ctx, incomplete)
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return ``--help``, which takes no value."""
+        return _flag(super().get_help_option(ctx))
+
+
+class PagedGroup(typer.core.TyperGroup):
+    """A group of commands with such a page."""
+
+    rare: Sequence[Any] | None = None
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the page."""
+        from heldin.commands.help import page
+
+        with page(self, ctx.command_path, everything=_EVERYTHING in ctx.meta):
+            super().format_help(ctx, formatter)
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return ``--help``, which takes no value."""
+        return _flag(super().get_help_option(ctx))
+
+
+def _flag(option: Any) -> Any:
+    if option is not None:
+        option.metavar = ""
+    return option
+
+
+def _show_everything(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        context.meta[_EVERYTHING] = True
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+# Without a row of its own: where there are rare options, the last line of the page names it.
+HelpAll = Annotated[
+    bool,
+    typer.Option("--help-all", help="Show all options.", hidden=True, is_eager=True, callback=_show_everything),
+]
 
 
 class FailOn(StrEnum):

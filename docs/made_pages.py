@@ -53,6 +53,9 @@ def cli_page() -> str:
 
 
 def _command(command: Any, name: str, parent: Any) -> Iterator[str]:
+    from heldin.commands.help import describe
+
+    describe(command, name)
     context = command.make_context(name, [], parent=parent, resilient_parsing=True)
     yield f"## `{name}`\n\n{_markdown(inspect.cleandoc(command.help or ''))}\n"
     yield f"```text\n{name} {' '.join(command.collect_usage_pieces(context))}\n```\n"

@@ -13,7 +13,7 @@ import typer.main
 from docs.made_pages import cli_page
 from heldin.commands import cli
 from heldin.commands.audit import _KEYS
-from heldin.commands.help import PLACEHOLDERS
+from heldin.commands.help import PLACEHOLDERS, describe
 from heldin.jobs.checkpoint.audit_config import CheckpointConfig, EndpointConfig
 
 SHORT = {"audit", "run", "sweep", "plant", "audit-planted", "report"}
@@ -30,6 +30,8 @@ def _leaves(command, name=""):
 APP = typer.main.get_command(cli.app)
 COMMANDS = dict(_leaves(APP))
 PAGES = {"": APP, **COMMANDS, "corpus": APP.commands["corpus"]}
+for _name, _command in PAGES.items():
+    describe(_command, f"heldin {_name}".strip())
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from heldin.audit.decision import Answer
 from heldin.base.errors import ExitCode
 from heldin.base.files import strict_json
 from heldin.commands import cli
-from heldin.commands.cli import EXAMPLES
 from heldin.commands.finish import exit_code
+from heldin.commands.help import EXAMPLES, describe
 from heldin.commands.options import fail_on_of
 from heldin.record.document import read_record
 from heldin.sweeps.load import load_sweep
@@ -39,6 +39,8 @@ def _leaves(command, name=""):
 
 
 COMMANDS = dict(_leaves(typer.main.get_command(cli.app)))
+for _name, _command in COMMANDS.items():
+    describe(_command, f"heldin {_name}")
 CALLED = [
     pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in COMMANDS if name not in ELSEWHERE
 ]
@@ -215,7 +217,10 @@ def test_the_version_is_printed(call):
 
 
 def test_a_shell_completes_commands_and_options():
-    for typed, found in (("heldin co", {"config", "compare", "corpus"}), ("heldin run --qu", {"--quiet"})):
+    for typed, found in (
+        ("heldin co", {"config", "compare", "corpus"}),
+        ("heldin run --", {"--quiet", "--gpu-memory", "--device"}),
+    ):
         environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT / "src"),
